@@ -115,9 +115,9 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
 
 
 @contextmanager
-def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskView]]]:
+def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskState]]]:
     task = client.post("/node/v1alpha1/mirrors", wire.TaskRef, request).value
-    stream = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+    stream = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
     try:
         yield stream
     finally:

@@ -48,6 +48,7 @@ from odfd.control.responses import (
     whole_body,
 )
 from odfd.errors import Usage
+from odfd.flows.manifest import FLOW_TYPE
 from odfd.obs.log_lines import LineFilter
 from odfd.resources.registry import VERSION
 
@@ -129,9 +130,23 @@ async def _backfill(services: Services, request: Request) -> object:
     return await services.flows.backfill(_name(request, "name"), await body(request, wire.BackfillRequest))
 
 
-@asks(takes=wire.FlowRunRequest, operation=lambda s: s.flows.run)
+@asks(takes=wire.FlowRunRequest, operation=lambda s: s.flows.run, answers=wire.ResourceManifest)
 async def _run(services: Services, request: Request) -> object:
-    return await services.flows.run(_name(request, "name"), await body(request, wire.FlowRunRequest))
+    """Runs a flow because a person asks for it, and returns the Flow."""
+    id_ = await services.flows.run(_name(request, "name"), await body(request, wire.FlowRunRequest))
+    return await operations.read(services, FLOW_TYPE, id_)
+
+
+@asks(operation=lambda s: s.flows.pause, answers=wire.ResourceManifest)
+async def _pause(services: Services, request: Request) -> object:
+    """Pauses a flow until it is resumed, and returns the Flow."""
+    return await operations.read(services, FLOW_TYPE, await services.flows.pause(_name(request, "name")))
+
+
+@asks(operation=lambda s: s.flows.resume, answers=wire.ResourceManifest)
+async def _resume(services: Services, request: Request) -> object:
+    """Resumes a paused flow, and returns the Flow."""
+    return await operations.read(services, FLOW_TYPE, await services.flows.resume(_name(request, "name")))
 
 
 @asks(answers=bytes, media_type=OCTETS)
@@ -142,9 +157,9 @@ async def _evidence(services: Services, request: Request) -> object:
     return FileResponse(found, media_type=kind) if isinstance(found, Path) else Response(found, media_type=kind)
 
 
-@asks(FOLLOW, answers=wire.TaskView, stream=wire.TaskView)
+@asks(FOLLOW, answers=wire.TaskState, stream=wire.TaskState)
 async def _task(services: Services, request: Request) -> object:
-    """Returns a task, or follows it until its end."""
+    """Returns the state of a task with its result, or follows it until its end."""
     if flag(request, "follow"):
         return await lines(services.tasks.follow(_name(request, "id")))
     return await services.tasks.get(_name(request, "id"))
@@ -266,9 +281,6 @@ async def _abandon(services: Services, request: Request) -> object:
 _holds = asks(Parameter("dataset", "text", "Only of this dataset."))(
     lambda s, r: s.holds.list(r.query_params.get("dataset"))
 )
-_tasks = asks(Parameter("brief", "flag", "Without the results of finished ones."))(
-    lambda s, r: s.tasks.list(brief=flag(r, "brief"))
-)
 _explain = asks(Parameter("path", "text", "Of a field: spec.read."))(
     lambda s, r: s.schemas.explain(_name(r, "word"), r.query_params.get("path", ""))
 )
@@ -345,6 +357,8 @@ OF_RESOURCES: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", f"/net/{VERSION}/networks/{{name}}/invitations", _invite),
     ("POST", f"/flow/{VERSION}/flows/{{name}}/backfill", _backfill),
     ("POST", f"/flow/{VERSION}/flows/{{name}}/run", _run),
+    ("PUT", f"/flow/{VERSION}/flows/{{name}}/pause", _pause),
+    ("DELETE", f"/flow/{VERSION}/flows/{{name}}/pause", _resume),
 )
 """Endpoints below the path of a resource, or of the context of its type: actions other than declaring it."""
 
@@ -354,7 +368,6 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("POST", "/page", lambda s, _: s.page.open()),
     ("GET", "/settings", lambda s, _: s.about.settings()),
     ("GET", "/logs", _log_lines),
-    ("GET", "/tasks", _tasks),
     ("GET", "/tasks/{id}", _task),
     ("GET", "/renditions", lambda s, _: s.renditions.list()),
     ("GET", "/unmanaged", lambda s, _: s.unmanaged.list()),
@@ -377,9 +390,6 @@ OF_THE_NODE: Final[tuple[tuple[str, str, Ask], ...]] = (
     ("PUT", "/holds/{id}", _renew_hold),
     ("DELETE", "/holds/{id}", _release_hold),
     ("POST", "/mirrors", with_body(wire.MirrorRequest, lambda s: s.mirrors.add)),
-    ("GET", "/flows", lambda s, _: s.flows.list()),
-    ("PUT", "/flows/{name}/pause", lambda s, r: s.flows.pause(_name(r, "name"))),
-    ("DELETE", "/flows/{name}/pause", lambda s, r: s.flows.resume(_name(r, "name"))),
     ("GET", "/publications", lambda s, _: s.publications.list()),
     ("POST", "/publications", with_body(wire.PublishRequest, lambda s: s.publications.publish)),
     ("DELETE", "/publications/{ref}", lambda s, r: s.publications.withdraw(_name(r))),

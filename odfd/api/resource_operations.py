@@ -126,7 +126,7 @@ def _yaml_of(value: Json) -> str:
 async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
     """Applies manifests and waits for the end; returns the task if that takes too long. Raises the task's fault."""
     task = await services.datasets.apply(request)
-    view: wire.TaskView | None = None
+    view: wire.TaskState | None = None
     with trio.move_on_after(WAIT_SECONDS):
         async with aclosing(cast("Any", services.tasks.follow(task.id))) as views:
             async for each in views:

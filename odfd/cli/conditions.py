@@ -109,7 +109,7 @@ class Compares:
 
 def is_finished(task: Mapping[str, Any] | None) -> bool:
     """Whether a task has ended, with success or not; an absent task counts as ended."""
-    return task is None or task["state"] not in ("waiting", "running")
+    return task is None or task.get("state") not in ("waiting", "running")
 
 
 def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeVar
 
 from chain.errors import Invalid, NotFound
 from chain.instant import Instant
@@ -27,7 +27,6 @@ _PEER_ID_LENGTH: Final = 52
 """Characters of a whole peer id; a shorter text is the beginning of one."""
 PAGE: Final = 5_000
 """Resources that are requested at a time: the most that the API returns."""
-_Named: TypeAlias = "wire.FlowView | wire.ResourceManifest"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +42,8 @@ class Kind(Generic[V]):
     """Returns the table's columns at the current time, as some show how long ago something was."""
     view_type: Callable[[], type[V]]
     """Returns ``view``, whose module is loaded then."""
-    single: bool = True
-    """Whether the API answers for a single resource; else it is picked from the list."""
-    declared: str = ""
-    """The API path of the kind's manifests, if it has resources; else empty."""
+    is_declared: bool = False
+    """Whether it is a type of resources, which are shown as their manifests."""
     state: str = ""
     """The class in ``wire`` of what only the running node knows of a resource, if the kind's JSON has that."""
 
@@ -66,7 +63,7 @@ class Kind(Generic[V]):
         return self.view_type()
 
     def all(self, session: Session) -> Answer[list[V]]:
-        if self.path == self.declared:
+        if self.is_declared:
             return listed(session.client, self.path)  # type: ignore[return-value]  # the view is a manifest
         return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
 
@@ -154,6 +151,9 @@ def listed(client: Client, path: str, query: Mapping[str, object] | None = None)
         page = client.get(path, wire.ResourceList, asked)
         values += page.value.items
         sent += page.sent["items"]
+        if page.value.rest is None and path == TASK.path:  # in the order in which they began
+            order = sorted(range(len(values)), key=lambda at: str(values[at].headers["createdAt"]))
+            return Answer([values[at] for at in order], [sent[at] for at in order])
         if page.value.rest is None:
             return Answer(values, sent)
         asked["continue"] = page.value.rest
@@ -162,51 +162,6 @@ def listed(client: Client, path: str, query: Mapping[str, object] | None = None)
 def dataset_view(client: Client, ref: str) -> wire.DatasetView:
     """Returns the state of a dataset, or of a chain inside it. Raises NotFound."""
     return client.get(f"{DATASET.path}/{part(ref)}/detail", wire.DatasetDetail).value.dataset
-
-
-def _tasks(now: Instant) -> tuple[TableColumn[wire.TaskView], ...]:
-    return (
-        TableColumn("ID", lambda row: row.id),
-        TableColumn("KIND", lambda row: row.kind),
-        TableColumn("TARGET", lambda row: row.target),
-        TableColumn("STATE", lambda row: "not ok" if row.finding else row.state),
-        TableColumn("DONE", _task_done, right=True),
-        TableColumn("STARTED", lambda row: formatting.ago(row.started_at, now)),
-        TableColumn("", _task_message, most=WHOLE),
-    )
-
-
-def _task_message(row: wire.TaskView) -> str:
-    """Returns what went wrong, or the stage that the task is at. A task that is done is at none any more."""
-    return (row.fault and row.fault.detail) or row.finding or ("" if row.state == "done" else row.message)
-
-
-def _task_done(row: wire.TaskView) -> str:
-    done, total, unit = row.done, row.total, row.unit
-    if unit == "bytes":
-        return f"{formatting.size(done)} of {formatting.size(total)}" if total else formatting.size(done)
-    if total:
-        return f"{done:,}/{total:,} {unit}".rstrip()
-    return formatting.plural(done, unit.removesuffix("s"), unit).rstrip() if done else formatting.NOTHING
-
-
-def _flows(now: Instant) -> tuple[TableColumn[wire.FlowView], ...]:
-    return (
-        TableColumn("NAME", lambda row: row.name),
-        TableColumn("KIND", lambda row: row.kind),
-        TableColumn("TARGET", lambda row: row.target),
-        TableColumn("TASKS", lambda row: ",".join(row.tasks)),
-        TableColumn("WHEN", lambda row: row.when, most=80),
-        TableColumn("STATE", lambda row: row.state),
-        TableColumn("NEXT", lambda row: formatting.moment(row.next)),
-        TableColumn("LAST", lambda row: formatting.ago(row.last, now)),
-        TableColumn("OUTCOME", lambda row: row.outcome or formatting.NOTHING),
-        TableColumn("RUNS", lambda row: formatting.count(row.runs), right=True),
-        TableColumn("FAILED", lambda row: formatting.count(row.failures), right=True),
-        TableColumn("MISSED", lambda row: formatting.count(row.missed), right=True),
-        TableColumn("OWED", lambda row: formatting.count(row.owed) if row.owed else formatting.NOTHING, optional=True),
-        TableColumn("", lambda row: row.message, most=WHOLE),
-    )
 
 
 def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
@@ -233,7 +188,7 @@ def _unmanaged(now: Instant) -> tuple[TableColumn[wire.UnmanagedView], ...]:
     )
 
 
-def _name(row: _Named) -> str:
+def _name(row: wire.ResourceManifest) -> str:
     return row.name
 
 
@@ -242,46 +197,33 @@ def _declared(names: Registration) -> Kind[wire.ResourceManifest]:
     columns, path = partial(tables.columns, names), f"/{names.context}/{VERSION}/{names.plural}"
     return Kind(
         names.name.lower(), (names.plural, *names.aliases), path, _name, columns, lambda: wire.ResourceManifest,
-        declared=path, state=names.state,
+        is_declared=True, state=names.state,
     )  # fmt: skip
 
 
-def _viewed(
-    names: Registration,
-    key: Callable[[V], str],
-    columns: Callable[[Instant], tuple[TableColumn[V], ...]],
-    view: Callable[[], type[V]],
-    *,
-    single: bool = True,
-) -> Kind[V]:
-    """Makes a kind whose resources the node also computes views of."""
-    path, declared = f"/node/{VERSION}/{names.plural}", f"/{names.context}/{VERSION}/{names.plural}"
-    return Kind(names.name.lower(), (names.plural, *names.aliases), path, key, columns, view, single, declared)
-
-
 DATASET: Final = _declared(registry.DATASET)
-FLOW: Final = _viewed(registry.FLOW, _name, _flows, lambda: wire.FlowView, single=False)
+FLOW: Final = _declared(registry.FLOW)
 MIRROR: Final = _declared(registry.MIRROR)
 ENGINE: Final = _declared(registry.ENGINE)
 NETWORK: Final = _declared(registry.NETWORK)
 PEER: Final = _declared(registry.PEER)
 VALIDATOR: Final = _declared(registry.VALIDATOR)
-TASK: Final = _viewed(registry.TASK, lambda row: row.id, _tasks, lambda: wire.TaskView)
+TASK: Final = _declared(registry.TASK)
 REPOSITORY: Final = _declared(registry.REPOSITORY)
 ACCOUNT: Final = _declared(registry.ACCOUNT)
 NODE: Final = _declared(registry.NODE)
 _OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, ACCOUNT, NODE)
-"""Kinds that commands name, or that have views."""
+"""Kinds that commands name."""
 RENDITION: Final = Kind(
     "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions,
-    lambda: wire.RenditionView, single=False,
+    lambda: wire.RenditionView,
 )  # fmt: skip
 UNMANAGED: Final = Kind(
     "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, lambda: wire.UnmanagedView
 )
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
-    tables.resources, lambda: wire.ResourceManifest, single=False,
+    tables.resources, lambda: wire.ResourceManifest,
 )  # fmt: skip
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
 _BY_NAME: Final[Mapping[str, Kind[Any]]] = {each.name: each for each in _OWN}

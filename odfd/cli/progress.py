@@ -60,7 +60,7 @@ class Meter:
         self._last_line = self._last_drawn = self._began
         self._last_text = ""
 
-    def show(self, task: wire.TaskView) -> None:
+    def show(self, task: wire.TaskState) -> None:
         if self._session.quiet or task.state not in ("running", "waiting"):
             return
         now = self._session.clock.monotonic()
@@ -80,7 +80,7 @@ class Meter:
             output.note(self._stream, text)
             self._last_line, self._last_text = now, text
 
-    def _pause(self, task: wire.TaskView) -> float:
+    def _pause(self, task: wire.TaskState) -> float:
         """Returns the seconds between the last line and the next one."""
         is_first = not self._last_text and not task.done and not task.total
         return FIRST_LINE_SECONDS if is_first else LINE_SECONDS
@@ -92,7 +92,7 @@ class Meter:
             self._drawn = False
 
 
-def describe(task: wire.TaskView, rate: float, elapsed: float = 0.0) -> str:
+def describe(task: wire.TaskState, rate: float, elapsed: float = 0.0) -> str:
     """Formats one line: operation, progress, speed (units a second), time left.
 
     ``elapsed``: seconds of the present stage, which are shown if nothing is counted, or all of it is done.
@@ -170,7 +170,7 @@ def _result(session: Session, task_id: str) -> Any:
     try:
         for task in session.client.stream_json(f"/node/v1alpha1/tasks/{part(task_id)}", {"follow": "1"}):
             if not session.quiet and _member(task, "state") in _GOING_ON:
-                meter.show(Answer.of(task, wire.TaskView).value)
+                meter.show(Answer.of(task, wire.TaskState).value)
     except KeyboardInterrupt as stop:
         meter.clear()
         session.remark(

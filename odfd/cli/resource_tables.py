@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.resources.registry import ANY, PrintedColumn, Registration
 
 _NAME = PrintedColumn("NAME", "name")
-_NUMBERS = ("count", "size", "rate", "share")
+_NUMBERS = ("count", "size", "rate", "share", "progress")
 
 
 def columns(names: Registration, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
@@ -54,6 +54,8 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
             return formatting.identity(value)
         case "node":
             return formatting.node(msgspec.convert(value, wire.PeerName))
+        case "progress":
+            return _progress(value["done"], value.get("total"), value["unit"])
         case "digest":
             return formatting.digest(value)
         case "rate":
@@ -71,6 +73,14 @@ def _cell(column: PrintedColumn, now: Instant, row: wire.ResourceManifest) -> st
     if isinstance(value, Mapping):
         value = sorted(value)
     return str(value) if isinstance(value, str) else ", ".join(map(str, value)) or formatting.NOTHING
+
+
+def _progress(done: int, total: int | None, unit: str) -> str:
+    if unit == "bytes":
+        return f"{formatting.size(done)} of {formatting.size(total)}" if total else formatting.size(done)
+    if total:
+        return f"{done:,}/{total:,} {unit}".rstrip()
+    return formatting.plural(done, unit.removesuffix("s"), unit).rstrip() if done else formatting.NOTHING
 
 
 def phase_text(row: wire.ResourceManifest) -> str:

@@ -54,18 +54,7 @@ def selected(session: Session, kind: kinds.Kind[V], asked: Mapping[str, str]) ->
     """Returns the resources of a kind that ``asked``, parameters of its list, selects."""
     if kind is kinds.RESOURCE:
         return session.client.get(kind.path, list[kind.view], asked)  # type: ignore[name-defined]
-    found = kinds.listed(session.client, kind.declared, asked)
-    if kind.path == kind.declared:
-        return found  # type: ignore[return-value]  # the view is a manifest
-    names = {row.name for row in found.value}
-    rows = kind.all(session)
-    both = [(value, sent) for value, sent in zip(rows.value, rows.sent, strict=True) if _name_of(kind, sent) in names]
-    return several([Answer(value, sent) for value, sent in both])
-
-
-def _name_of(kind: kinds.Kind[Any], sent: Any) -> str:
-    """Returns the resource's name from the JSON of a row."""
-    return str(sent["id" if kind is kinds.TASK else "name"])
+    return kinds.listed(session.client, kind.path, asked)  # type: ignore[return-value]  # the view is a manifest
 
 
 def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:

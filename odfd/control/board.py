@@ -26,13 +26,12 @@ from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
 from odfd.obs.log_lines import LineFilter, LogLine, LogLines, LogNews
 from odfd.runtime.ring import Lagged
 from odfd.runtime.subjects import Sees, Subjects
-from odfd.runtime.tasks import Task, TaskBoard, TaskState
+from odfd.runtime.tasks import Task, TaskBoard, TaskPhase
 
 
-def task_view(task: Task) -> wire.TaskView:
+def task_state(task: Task) -> wire.TaskState:
     done, total, unit, message = task.report.shown()
-    return wire.TaskView(
-        id=task.id,
+    return wire.TaskState(
         kind=task.kind,
         target=task.target,
         state=task.state.value,
@@ -42,8 +41,8 @@ def task_view(task: Task) -> wire.TaskView:
         message=message,
         started_at=_text(task.started_at),
         finished_at=_text(task.finished_at),
-        result=task.result if task.state is TaskState.DONE else None,
-        finding=finding(task.result) if task.state is TaskState.DONE else "",
+        result=task.result if task.state is TaskPhase.DONE else None,
+        finding=finding(task.result) if task.state is TaskPhase.DONE else "",
         fault=wire.Problem.of(task.fault) if task.fault else None,
     )
 
@@ -82,30 +81,23 @@ class BoardTasks:
     def __init__(self, board: TaskBoard) -> None:
         self._board = board
 
-    async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
-        """Lists tasks; ``brief``: without the results of finished ones, which may be large."""
-        tasks = self._board.list()
-        seen = [True] * len(tasks) if sees is None else await sees([task.about for task in tasks])
-        views = [task_view(task) for task, is_seen in zip(tasks, seen, strict=True) if is_seen]
-        return [msgspec.structs.replace(view, result=None) for view in views] if brief else views
-
-    async def get(self, task_id: str) -> wire.TaskView:
-        return task_view(self._board.get(task_id))
+    async def get(self, task_id: str) -> wire.TaskState:
+        return task_state(self._board.get(task_id))
 
     def about(self, task_id: str) -> Subjects:
         """Returns what a task is about. Raises NotFound."""
         return self._board.get(task_id).about
 
-    async def cancel(self, task_id: str) -> wire.TaskView:
+    async def cancel(self, task_id: str) -> wire.TaskState:
         task = self._board.cancel(task_id)
         await task.finished.wait()
-        return task_view(task)
+        return task_state(task)
 
-    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
+    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskState]:
         """Yields snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
         async with aclosing(self._board.follow(task_id)) as snapshots:
             async for task in snapshots:
-                yield task_view(task)
+                yield task_state(task)
 
 
 BOOKMARK: Final = "bookmark"

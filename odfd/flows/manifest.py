@@ -470,7 +470,8 @@ def _catch_up(text: str) -> CatchUp:
 
 FLOW_TYPE: Final = ResourceType(
     names=registry.FLOW,
-    delete=lambda services, view, how: services.flows.delete(view.id, force=how.force),
+    made_by="a derived dataset, which follows its inputs",
+    instead="odfctl flow pause NAME, or set flows.follow = false for all",
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
     spec=FlowSpec, converts=prepare, shows=shown, annotations={POLICY: FlowPolicySpec},
     uris=tuple(f"{base}/flow/{VERSION}/Flow" for base in (ODF, OURS)),

@@ -88,6 +88,8 @@ class Scheduler:
         self._readers: dict[DatasetId, dict[str, None]] = {}
         """Keys of the plans that watch a dataset, in the order in which they came."""
         self._targets: dict[DatasetId, dict[str, None]] = {}
+        self._of_flows: dict[str, dict[str, None]] = {}
+        """Keys of the plans of a flow, by its id."""
         self._busy: dict[str, set[str]] = {}
         """Keys of the running plans of a selection, by the name of its flow."""
         self._queued: dict[str, dict[str, None]] = {}
@@ -101,6 +103,10 @@ class Scheduler:
     def keys_of(self, dataset: DatasetId) -> Sequence[str]:
         """Returns the keys of the plans whose target is a dataset."""
         return tuple(self._targets.get(dataset, ()))
+
+    def of_flow(self, id_: str) -> list[tuple[str, Entry]]:
+        """Returns the plans of a flow by the id of that: one, or one for each of its datasets."""
+        return [(key, self._entries[key]) for key in self._of_flows.get(id_, ())]
 
     def find(self, key: str) -> Entry | None:
         return self._entries.get(key)
@@ -126,6 +132,8 @@ class Scheduler:
             entry.touched = dict.fromkeys(plan.watched - plan.batched, now) | entry.touched
         self._entries[key] = entry
         self._targets.setdefault(plan.target, {})[key] = None
+        if plan.id:
+            self._of_flows.setdefault(plan.id, {})[key] = None
         for each in plan.watched:
             self._readers.setdefault(each, {})[key] = None
         self._arm(key, entry, now)
@@ -403,6 +411,10 @@ class Scheduler:
                 index[each].pop(key, None)
                 if not index[each]:
                     del index[each]
+        if entry.plan.id:
+            self._of_flows[entry.plan.id].pop(key)
+            if not self._of_flows[entry.plan.id]:
+                del self._of_flows[entry.plan.id]
 
 
 def _is_about_to_run(entry: Entry, now: Instant) -> bool:

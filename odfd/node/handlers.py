@@ -107,8 +107,8 @@ def services_of(parts: NodeParts) -> Services:
     services = (networks, peers), judging, mirrors, portals
     own = own_of(parts)
     controllers = _controllers(parts, keeper, (flows, performing, deletion, states), services, own)
-    declarations = _reconciling(parts, keeper, controllers, own)
-    networks.withdraw, flows.withdraw, mirrors.get = declarations.delete, declarations.delete, declarations.get
+    declarations = _reconciling(parts, keeper, controllers, own, flows)
+    networks.withdraw, mirrors.get = declarations.delete, declarations.get
     applying = _applying(parts, Planning(home, context, keeper, controllers), declarations)
     renditions = renditions_of(parts, deletion, seen)
     return Services(
@@ -160,7 +160,8 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     with parts.home.database.read() as connection:
         log = ResourceStore(connection).epoch().encode()
     key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
-    return AccessControl(parts.home, reader, os.geteuid(), services.tasks.about, parts.tokens.is_good, key=key)
+    about = services.tasks.about, services.declarations.subjects
+    return AccessControl(parts.home, reader, os.geteuid(), about, parts.tokens.is_good, key=key)
 
 
 def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBackend:
@@ -295,7 +296,7 @@ def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Ru
 
 
 def _reconciling(
-    parts: NodeParts, keeper: PartsKeeper, controllers: Controllers, own: OwnResources
+    parts: NodeParts, keeper: PartsKeeper, controllers: Controllers, own: OwnResources, flows: FlowService
 ) -> DeclarationService:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
     reconciler, board = parts.reconciler, parts.context.board
@@ -317,7 +318,7 @@ def _reconciling(
         reconciler.loop.poke()
 
     parts.home.database.written = partial(parts.in_loop, written)
-    around = Surroundings(controllers, live_resources_of(parts, own), reconciler.undone)
+    around = Surroundings(controllers, live_resources_of(parts, own, flows), reconciler.undone)
     declarations = DeclarationService(parts.home, parts.context, keeper, around)
     parts.flows.labels = declarations.labels_of
     return declarations

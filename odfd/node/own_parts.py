@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
 
 from chain.ids import DID_KEY
 from odfd.api.datasets.declared_tasks import live_tasks
+from odfd.api.datasets.flows import FlowService
 from odfd.api.maintenance.own_resources import OwnResources
 from odfd.api.resources.network_types import PeerResourceSpec
 from odfd.api.resources.node_types import ENGINE, NODE, live_id, live_resource
 from odfd.control import wire
+from odfd.flows.store import TYPE as FLOW
 from odfd.flows.tasks import TYPE
 from odfd.network.joined_networks import PEER
 from odfd.node.parts import NodeParts
@@ -29,16 +31,18 @@ def own_of(parts: NodeParts) -> OwnResources:
     )  # fmt: skip
 
 
-def live_resources_of(parts: NodeParts, own: OwnResources) -> Mapping[str, Callable[[], Sequence[Resource]]]:
+def live_resources_of(
+    parts: NodeParts, own: OwnResources, flows: FlowService
+) -> Mapping[str, Callable[[], Awaitable[Sequence[Resource]]]]:
     """Returns the functions that list undeclared resources, by type."""
     context, node, now = parts.context, str(parts.home.keys.node_key().did), parts.context.clock.now()
 
-    def peers() -> Sequence[Resource]:
+    async def peers() -> Sequence[Resource]:
         """Lists the known peers of which nothing is declared."""
         met = [each.peer for each in parts.membership.peers() if not each.blocked]
         return [live(PEER, each, each, PeerResourceSpec(peer_id=each, blocked=False)) for each in met]
 
-    def validators() -> Sequence[Resource]:
+    async def validators() -> Sequence[Resource]:
         """Lists the validators that the settings name."""
         groups = policy_of(parts.settings.policy).groups
         named = [(group.name, str(key)) for group in groups for key in sorted(group.keys)]
@@ -53,7 +57,7 @@ def live_resources_of(parts: NodeParts, own: OwnResources) -> Mapping[str, Calla
 
     return {
         NODE: own.nodes, ENGINE: own.engines, TYPE: live_tasks(context.board, node, now), PEER: peers,
-        VALIDATOR: validators,
+        VALIDATOR: validators, FLOW: flows.undeclared,
     }  # fmt: skip
 
 

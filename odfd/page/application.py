@@ -53,7 +53,7 @@ _ACTS: Final = (
     "POST /node/v1alpha1/query", "POST /node/v1alpha1/search", "POST /node/v1alpha1/pull",
     "POST /node/v1alpha1/publish", "POST /node/v1alpha1/unpublish", "POST /node/v1alpha1/mirrors",
     "DELETE /net/v1alpha1/mirrors/*", "PUT /net/v1alpha1/mirrors/*/pause", "DELETE /net/v1alpha1/mirrors/*/pause",
-    "PUT /node/v1alpha1/flows/*/pause", "DELETE /node/v1alpha1/flows/*/pause", "DELETE /flow/v1alpha1/tasks/*",
+    "PUT /flow/v1alpha1/flows/*/pause", "DELETE /flow/v1alpha1/flows/*/pause", "DELETE /flow/v1alpha1/tasks/*",
     "POST /dataset/v1alpha1/datasets/*/verify", "POST /dataset/v1alpha1/datasets/*/lineage",
     "POST /dataset/v1alpha1/datasets/*/trust/resolve", "POST /node/v1alpha1/evidence/*",
 )  # fmt: skip

@@ -20,7 +20,7 @@ from odfd.resources.manifest import Draft
 from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.resource import Json, Resource
 from odfd.resources.status import ConditionValue
-from odfd.runtime.subjects import Sees
+from odfd.runtime.subjects import Sees, Subjects
 
 
 class ObservedState(msgspec.Struct, frozen=True, kw_only=True):
@@ -151,6 +151,13 @@ class Controller:
 
         Takes work for these alone, whatever else there is. ``sees``: the rights of an account that may read them; only
         of what it may see too is it told. ``None``: the node's owner asks.
+        """
+        return {}
+
+    async def subjects(self, resources: Sequence[Any]) -> Mapping[str, Sequence[Subjects]]:  # noqa: ARG002  see above
+        """Returns what some ``wire.ResourceView`` are about, by their ids, each with one subject or several.
+
+        Who may see all that one of these names sees the resource too, without a right on it.
         """
         return {}
 

@@ -8,7 +8,7 @@ however it was written.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final, Protocol
 
 import msgspec
@@ -31,6 +31,8 @@ SETS: Final = ("SecretSet", "VariableSet")
 SELECTS: Final = "x-selects"
 _WILD: Final = re.compile(r"[%_]")
 """Wildcards, which occur in patterns of names and in no name."""
+_NAMED: Final = re.compile(r"[^:/]*\Z")
+"""The name at the end of a reference, without type and account."""
 OR: Final = "|"
 ANY: Final = "resource"
 """Stands for a type in fields whose references state it: ``Dataset:sales``."""
@@ -59,37 +61,66 @@ def refers_to(type_: str, *, selects: bool = False) -> msgspec.Meta:
     return msgspec.Meta(extra_json_schema={REFERS_TO: type_, **({SELECTS: True} if selects else {})})
 
 
-def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json], path: str = "spec") -> Iterator[Reference]:
-    """Yields the references in the plain form of an instance of a class."""
-    notes = notes_of(cls)
+def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json]) -> Sequence[Reference]:
+    """Returns the references in the plain form of an instance of a class."""
+    return references_in(Table(cls), value)
+
+
+def references_in(kind: Kind, value: Mapping[str, Json]) -> Sequence[Reference]:
+    """Returns the references in the plain form of a spec with this layout."""
+    found: list[Reference] = []
+    _replaced(kind, value, "spec", None, lambda each: found.append(each) or each.text)  # type: ignore[func-returns-value]
+    return found
+
+
+def with_names(kind: Kind, value: Json, references: Mapping[str, ResourceHandle | None]) -> Json:
+    """Returns a spec in which what was renamed since it was written has its present name."""
+    names = {key: held.name for key, held in references.items() if held is not None and _has_other_name(key, held)}
+
+    def present(each: Reference) -> str:
+        name = names.get(each.key)
+        if name is None:
+            return each.text
+        before, part, after = each.text.partition("#")
+        return f"{before[: _NAMED.search(before).start()]}{name}{part}{after}"  # type: ignore[union-attr]  # it matches any
+
+    return _replaced(kind, value, "spec", None, present) if names else value
+
+
+def _has_other_name(key: str, held: ResourceHandle) -> bool:
+    """Whether a reference by name is to what has another name now."""
+    said = key.partition(":")[2]
+    return not said.startswith(_DID) and not UUID.match(said) and said.rpartition("/")[2] != held.name.casefold()
+
+
+def _replaced(kind: Kind, value: Any, path: str, refers: str | None, change: Callable[[Reference], str]) -> Any:
+    """Returns a value with this layout in which each reference is replaced by what ``change`` returns for it."""
+    match kind:
+        case Text() if refers is not None:
+            return change(Reference(path, refers, value))
+        case Table(of):
+            return _replaced_fields(of, value, path, change)
+        case Union(variants):
+            cls = next(each for each in variants if each.__struct_config__.tag == value[TAG])
+            return _replaced_fields(cls, value, path, change)
+        case Vector(item):
+            return [_replaced(item, each, f"{path}[{number}]", refers, change) for number, each in enumerate(value)]
+        case JsonObject() if refers is not None:
+            return {key: change(Reference(f"{path}.{key}", refers, str(each))) for key, each in value.items()}
+    return value
+
+
+def _replaced_fields(
+    cls: type[msgspec.Struct], value: Mapping[str, Json], path: str, change: Callable[[Reference], str]
+) -> dict[str, Json]:
+    notes, made = notes_of(cls), dict(value)
     for each in layout.fields_of(cls):
         if value.get(each.key) is not None:
             refers = notes.get(each.name, {}).get(REFERS_TO)
             if notes.get(each.name, {}).get(SELECTS) and _WILD.search(value[each.key]):
                 continue
-            yield from _within(each.kind, value[each.key], f"{path}.{each.key}", refers)
-
-
-def references_in(kind: Kind, value: Mapping[str, Json]) -> Iterator[Reference]:
-    """Yields the references in the plain form of a spec with this layout."""
-    yield from _within(kind, value, "spec", None)
-
-
-def _within(kind: Kind, value: Any, path: str, refers: str | None) -> Iterator[Reference]:
-    match kind:
-        case Text() if refers is not None:
-            yield Reference(path, refers, value)
-        case Table(of):
-            yield from references_of(of, value, path)
-        case Union(variants):
-            cls = next(each for each in variants if each.__struct_config__.tag == value[TAG])
-            yield from references_of(cls, value, path)
-        case Vector(item):
-            for number, each in enumerate(value):
-                yield from _within(item, each, f"{path}[{number}]", refers)
-        case JsonObject() if refers is not None:
-            for key, each in value.items():
-                yield Reference(f"{path}.{key}", refers, str(each))
+            made[each.key] = _replaced(each.kind, value[each.key], f"{path}.{each.key}", refers, change)
+    return made
 
 
 def in_short_form(kind: Kind, node: Node, path: str, remarks: Remarks, refers: str | None = None) -> Node:

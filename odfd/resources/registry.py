@@ -17,8 +17,8 @@ OWNER: Final = "node"
 STATE: Final = "State"
 """The condition with what only the running node knows of a resource: computed when it is read, and kept nowhere."""
 Form: TypeAlias = Literal[
-    "text", "reference", "count", "size", "rate", "share", "moment", "ago", "digest", "did", "node", "phase", "labels",
-    "conditions",
+    "text", "reference", "count", "size", "rate", "share", "progress", "moment", "ago", "digest", "did", "node",
+    "phase", "labels", "conditions",
 ]  # fmt: skip
 
 
@@ -216,9 +216,36 @@ def _relations(row: Row) -> str:
     return "; ".join([*texts, *(f"{each['object']} {each['name']}" for each in attributes if each["value"])])
 
 
+def _flow_target(row: Row) -> str:
+    """Returns the name of the dataset of a Flow, or the selector of several."""
+    target = row.spec["target"]
+    if isinstance(target, str):
+        key = f"Dataset:{target.removeprefix('Dataset:')}"
+        named = (
+            each["name"]
+            for each in told(row, "References") or ()
+            if each["reference"].casefold() == key.casefold() and "name" in each
+        )
+        return next(named, key.removeprefix("Dataset:"))
+    labels = ",".join(f"{key}={value}" for key, value in target.get("labels", {}).items())
+    return f"{target.get('name', '%')}" + (f" ({labels})" if labels else "")
+
+
+def _flow_state(row: Row) -> object:
+    """Returns what a Flow does; of one that is not in force, its phase."""
+    return state(row).get("state") or row.status.get("phase")
+
+
 def _tasks(row: Row) -> str:
-    """Returns the kinds of the tasks of a FlowRun, in order."""
+    """Returns the kinds of the tasks of a Flow or a FlowRun, in order."""
     return ", ".join(each["kind"].rpartition("/")[2] for each in row.spec["tasks"])
+
+
+def _task_message(row: Row) -> object:
+    """Returns what went wrong, or the stage that a Task is at. One that is done is at none any more."""
+    now = state(row)
+    is_done = now.get("state") == "done"
+    return (now.get("fault") or {}).get("detail") or now.get("finding") or (None if is_done else now.get("message"))
 
 
 def _outcome(row: Row) -> Any:
@@ -264,8 +291,18 @@ DATASET: Final = Registration(
     ),
 )  # fmt: skip
 FLOW: Final = Registration(
-    "Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True, schemas="flows"
-)
+    "Flow", "flow", "flows", "odfd.flows.manifest:FLOW_TYPE", is_of_accounts=True, acts=True, schemas="flows",
+    state="FlowState",
+    columns=(
+        PrintedColumn("TARGET", _flow_target), PrintedColumn("TASKS", _tasks),
+        PrintedColumn("WHEN", "told.State.when", most=80), PrintedColumn("STATE", _flow_state),
+        PrintedColumn("NEXT", "told.State.next", "moment"), PrintedColumn("LAST", "told.State.last", "ago"),
+        PrintedColumn("OUTCOME", "told.State.outcome"), PrintedColumn("RUNS", "told.State.runs", "count"),
+        PrintedColumn("FAILED", "told.State.failures", "count"), PrintedColumn("MISSED", "told.State.missed", "count"),
+        PrintedColumn("OWED", lambda row: state(row).get("owed") or None, "count", optional=True),
+        PrintedColumn("", lambda row: state(row).get("message") or row.problem.get("message"), most=None),
+    ),
+)  # fmt: skip
 SOURCE: Final = Registration(
     "Source", "source", "sources", "odfd.ingest.source_manifest:SOURCE_TYPE", is_of_accounts=True,
     columns=(
@@ -385,8 +422,15 @@ SECRET: Final = Registration(
     "Secret", "config", "secrets", "odfd.resources.sets:SECRET_TYPE", base=OURS, is_of_accounts=True, columns=_ELEMENT
 )
 TASK: Final = Registration(
-    "Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True, acts=True, schemas="tasks"
-)
+    "Task", "flow", "tasks", "odfd.flows.tasks:TASK_TYPE", is_of_accounts=True, acts=True, schemas="tasks",
+    state="TaskState",
+    columns=(
+        PrintedColumn("KIND", "told.State.kind"), PrintedColumn("TARGET", "told.State.target"),
+        PrintedColumn("STATE", lambda row: "not ok" if state(row).get("finding") else state(row).get("state")),
+        PrintedColumn("DONE", "told.State", "progress"), PrintedColumn("STARTED", "told.State.startedAt", "ago"),
+        PrintedColumn("", _task_message, most=None),
+    ),
+)  # fmt: skip
 FLOW_RUN: Final = Registration(
     "FlowRun", "flow", "flowruns", "odfd.flows.tasks:FLOW_RUN_TYPE", is_of_accounts=True, acts=True, schemas="flows",
     columns=(

@@ -33,7 +33,7 @@ STILL_SECONDS: Final = 2.0
 """Seconds after which a follower gets an unchanged state again: it lasts, and the connection may be closed."""
 
 
-class TaskState(enum.Enum):
+class TaskPhase(enum.Enum):
     WAITING = "waiting"
     RUNNING = "running"
     DONE = "done"
@@ -109,7 +109,7 @@ class Task:
     id: str
     kind: str
     target: str
-    state: TaskState = TaskState.WAITING
+    state: TaskPhase = TaskPhase.WAITING
     report: Report = field(default_factory=Report)
     started_at: Instant | None = None
     finished_at: Instant | None = None
@@ -243,7 +243,7 @@ class TaskBoard:
                 self._nursery = None
             self._outside.end()
             for task in self._live.values():
-                if task.state is TaskState.WAITING:
+                if task.state is TaskPhase.WAITING:
                     task.scope.cancel()
 
     def submit(self, kind: str, target: str, work: Work, about: Subjects = NODE) -> Task:
@@ -269,15 +269,15 @@ class TaskBoard:
     @contextmanager
     def showing(self, kind: str, target: str, about: Subjects = NODE) -> Iterator[Report]:
         """Shows background work while the block lasts. It takes no slot, cannot be cancelled here, and is not kept."""
-        task = Task(self._new_id(), kind, target, TaskState.RUNNING, started_at=self._clock.now())
+        task = Task(self._new_id(), kind, target, TaskPhase.RUNNING, started_at=self._clock.now())
         task.about = msgspec.structs.replace(about, task=task.id)
         task.submitted_at = task.started_at
         self._shown[task.id] = task
         self.changed()
-        ended = TaskState.CANCELLED
+        ended = TaskPhase.CANCELLED
         try:
             yield task.report
-            ended = TaskState.DONE
+            ended = TaskPhase.DONE
         finally:
             del self._shown[task.id]
             task.state, task.finished_at = ended, self._clock.now()
@@ -302,7 +302,7 @@ class TaskBoard:
     @property
     def counts(self) -> tuple[int, int]:
         """The numbers of waiting and of running tasks."""
-        running = sum(task.state is TaskState.RUNNING for task in self._live.values())
+        running = sum(task.state is TaskPhase.RUNNING for task in self._live.values())
         return len(self._live) - running, running
 
     def list(self) -> list[Task]:
@@ -357,20 +357,20 @@ class TaskBoard:
         try:
             with task.scope:
                 async with self._slots.one():
-                    task.state, task.started_at = TaskState.RUNNING, self._clock.now()
+                    task.state, task.started_at = TaskPhase.RUNNING, self._clock.now()
                     self.changed()
                     log("task begun", kind=task.kind, target=task.target)
                     await self._attempt(task, work)
         finally:
-            if task.state in (TaskState.WAITING, TaskState.RUNNING):
-                task.state = TaskState.CANCELLED
+            if task.state in (TaskPhase.WAITING, TaskPhase.RUNNING):
+                task.state = TaskPhase.CANCELLED
             log("task ended", kind=task.kind, target=task.target, state=task.state.value)
             self._finish(task)
 
     async def _attempt(self, task: Task, work: Work) -> None:
         try:
             task.result = await work(task.report)
-            task.state = TaskState.DONE
+            task.state = TaskPhase.DONE
         except BaseExceptionGroup as group:
             # A part of the work may fail while the rest is cancelled: the failure is the task's, and not its board's.
             cancelled, others = group.split(trio.Cancelled)
@@ -386,7 +386,7 @@ class TaskBoard:
 
     def _failed(self, task: Task, error: Exception) -> None:
         task.fault = sole_fault(error) or _as_bug(task, error)
-        task.state = TaskState.FAILED
+        task.state = TaskPhase.FAILED
         bug = isinstance(task.fault, Bug)
         self._logger.error(
             "task failed", kind=task.kind, target=task.target, fault=str(task.fault), exc_info=error if bug else None

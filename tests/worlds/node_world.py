@@ -45,7 +45,7 @@ from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.resources.registry import state
 from odfd.runtime.supervision import Life
-from odfd.runtime.tasks import TaskBoard, TaskState
+from odfd.runtime.tasks import TaskBoard, TaskPhase
 from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
@@ -531,10 +531,10 @@ class Node:
         with trio.fail_after(PATIENCE):
             task = self.board.get((await submitted).id)
             await task.finished.wait()
-        if task.state is TaskState.FAILED:
+        if task.state is TaskPhase.FAILED:
             assert task.fault is not None
             raise task.fault
-        assert task.state is TaskState.DONE, task.state
+        assert task.state is TaskPhase.DONE, task.state
         return task.result
 
     async def heard(self, kind: str, count: int = 1) -> list[Event]:

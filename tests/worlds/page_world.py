@@ -302,10 +302,14 @@ def strangers() -> SimpleNamespace:
         datasets=SimpleNamespace(describe=says(_detail(views[0])), log=_log, block=says(_block()), tail=says(_rows())),
         trust=SimpleNamespace(show=says(_trust())),
         lineage=SimpleNamespace(graph=says(_graph())),
-        tasks=SimpleNamespace(list=says([_task(), _found()]), get=says(_task())),
-        flows=SimpleNamespace(list=says([_flow(name) for name in ATTACKS])),
+        tasks=SimpleNamespace(get=says(_task())),
         declarations=_Declared(
             {
+                "Flow": [_flow(name) for name in ATTACKS],
+                "Task": [
+                    _stated("Task", "t1", {"kind": LOUD}, _task()),
+                    _stated("Task", "t2", {"kind": LOUD}, _found()),
+                ],
                 "Network": [_network()],
                 "Peer": [_peer(name) for name in ATTACKS],
                 "Mirror": [_mirror(name, number) for number, name in enumerate(ATTACKS)],
@@ -459,17 +463,18 @@ def _graph() -> wire.LineageGraph:
     return wire.LineageGraph(ref=LOUD, id="0", nodes=tuple(nodes))
 
 
-def _found() -> wire.TaskView:
-    return wire.TaskView(id="t2", kind="verify", target=LOUD, state="done", finding=LOUD)
+def _found() -> wire.TaskState:
+    return wire.TaskState(kind="verify", target=LOUD, state="done", finding=LOUD)
 
 
-def _task() -> wire.TaskView:
+def _task() -> wire.TaskState:
     fault = wire.Problem.of(Fault(LOUD, rule="x", hint=LOUD))
-    return wire.TaskView(id="t1", kind=ATTACKS[0], target=LOUD, state="failed", unit=LOUD, message=LOUD, fault=fault)
+    return wire.TaskState(kind=ATTACKS[0], target=LOUD, state="failed", unit=LOUD, message=LOUD, fault=fault)
 
 
-def _flow(name: str) -> wire.FlowView:
-    return wire.FlowView(name=name, kind="flow", target=name, when=LOUD, state="waiting", message=LOUD, outcome=LOUD)
+def _flow(name: str) -> wire.ResourceView:
+    state = wire.FlowState(when=LOUD, state="waiting", message=LOUD, outcome=LOUD)  # type: ignore[arg-type]
+    return _stated("Flow", name, {"target": f"Dataset:{name}"}, state)
 
 
 class _Declared:

@@ -107,7 +107,7 @@ async def _told(
 ) -> AsyncGenerator[wire.ResourceNews, None]:
     """Yields the readable news. ``began``: the log number to continue from; ``None`` to begin with a list.
 
-    A change carries its own log number. Items of the initial list, and tasks outside the log, carry the last number
+    A change carries its own log number. Items of the initial list, and what is undeclared, carry the last number
     that the subject was given.
     """
     at, has_begun, shown = "", began is not None, rights.position if began is None else began
@@ -126,23 +126,29 @@ async def _told(
         found = await readable_views(call, [each.resource], is_judged=was_told)
         if not found:
             continue
-        if has_begun and (each.resource.type != TASK or rights.is_declared(each.resource.id)):
+        if has_begun and each.resource.generation:
             shown = number_of(each.version)
         rights.told.add(each.resource.id)
         yield msgspec.structs.replace(each, version=rights.version(shown), resource=found[0])
 
 
 async def readable(call: Call, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
-    """Returns those of ``views`` that the subject can read. An undeclared task is judged by what it is about."""
-    guard, tasks = call.guard, call.tasks
-    state = await trio.to_thread.run_sync(guard.state)
-    passing = [each for each in views if each.type == TASK and each.id not in state.accounts]
-    if not passing:
-        return await guard.reads(views)
-    told = await call.sees([tasks.about(each.name) for each in passing])
-    ids = {each.id for each, is_told in zip(passing, told, strict=True) if is_told}
-    ids |= {each.id for each in await guard.reads([each for each in views if each not in passing])}
-    return [each for each in views if each.id in ids]
+    """Returns those of ``views`` that the subject can read, or sees by what they are about.
+
+    The latter without labels and annotations, which may say anything.
+    """
+    found = {each.id: each for each in await call.guard.reads(views)}
+    if others := {each.id: each for each in views if each.id not in found}:
+        subjects = await call.tasks.subjects(tuple(others.values()))
+        about = [(id_, each) for id_, several in subjects.items() for each in several]
+        told = await call.sees([each for _, each in about])
+        found |= {id_: _bare(others[id_]) for (id_, _), is_told in zip(about, told, strict=True) if is_told}
+    return [found[each.id] for each in views if each.id in found]
+
+
+def _bare(view: wire.ResourceView) -> wire.ResourceView:
+    headers = {key: each for key, each in view.headers.items() if key not in ("labels", "annotations")}
+    return msgspec.structs.replace(view, headers=headers, labels={}, system_labels={})
 
 
 async def readable_views(call: Call, views: Any, *, is_judged: bool = False) -> list[wire.ResourceView]:

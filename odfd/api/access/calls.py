@@ -8,8 +8,8 @@ read did not exist.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Sequence
-from typing import Any, Final, NamedTuple, cast
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import trio
 from cachetools import LRUCache
@@ -25,6 +25,8 @@ from odfd.resources.resource import UUID
 from odfd.runtime.subjects import NODE, Subjects, about
 
 _TRANSFORM: Final = (SetTransform.__name__,)
+SubjectsOf: TypeAlias = Callable[[Sequence[wire.ResourceView]], Awaitable[Mapping[str, Sequence[Subjects]]]]
+"""Returns what resources are about, by their ids (``Controller.subjects``)."""
 MOST: Final = 10_000
 """Recorded tasks at most; the task board keeps fewer."""
 
@@ -32,9 +34,9 @@ MOST: Final = 10_000
 class TaskOwners:
     """Maps tasks to the accounts that began them, for this run of the node. Used in the event loop."""
 
-    def __init__(self, about: Callable[[str], Subjects]) -> None:
+    def __init__(self, about: Callable[[str], Subjects], subjects: SubjectsOf) -> None:
         """``about``: returns what a task is about, by its id. Raises NotFound."""
-        self._about = about
+        self._about, self.subjects = about, subjects
         self._accounts: LRUCache[str, str] = LRUCache(MOST)
 
     def noted(self, subject: Principal, value: Any) -> Any:

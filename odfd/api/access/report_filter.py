@@ -72,7 +72,7 @@ async def cancelled(call: Call, id_: str) -> Any:
     return await call.operation(id_)
 
 
-async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskView]:
+async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskState]:
     """Restricts ``tasks.follow``."""
     id_ = await _meant(call.guard, id_)
     await call.check_task(id_)

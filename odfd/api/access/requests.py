@@ -20,7 +20,7 @@ from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
 from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
-from odfd.api.access.calls import Call, TaskOwners
+from odfd.api.access.calls import Call, SubjectsOf, TaskOwners
 from odfd.api.access.guard import OWNER_ONLY, Guard, SealedPositions, is_admin
 from odfd.api.access.rules import RULES
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
@@ -38,7 +38,8 @@ S = TypeVar("S")
 class AccessControl:
     """Identifies the caller of each request. ``own_uid``: the user of the node's process.
 
-    ``about``: returns what a task is about, by its id; ``is_good``: whether a token is still valid, by its id.
+    ``about``: return what a task is about, by its id, and what resources are about; ``is_good``: whether a token is
+    still valid, by its id.
     """
 
     def __init__(
@@ -46,14 +47,14 @@ class AccessControl:
         home: StateDirectory,
         reader: AccessReader,
         own_uid: int,
-        about: Callable[[str], Subjects],
+        about: tuple[Callable[[str], Subjects], SubjectsOf],
         is_good: Callable[[str], bool] = lambda _: False,
         *,
         key: bytes,
     ) -> None:
         """``key``: encrypts positions in the log (``KEY_BYTES``); it belongs to this node and its log."""
         self._home, self._reader, self._own_uid, self._is_good = home, reader, own_uid, is_good
-        self._tasks = TaskOwners(about)
+        self._tasks = TaskOwners(*about)
         self._positions = SealedPositions(home, key)
 
     async def subject(self, scope: Message) -> Principal:

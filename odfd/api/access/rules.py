@@ -354,8 +354,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "events.kept": report_filter.seen,
     "events.follow": report_filter.followed_events,
     "flows.backfill": _backfilled,
-    "flows.delete": partial(_flow, Action.OWN),
-    "flows.list": report_filter.seen,
     "flows.pause": partial(_flow, Action.MAINTAIN),
     "flows.resume": partial(_flow, Action.MAINTAIN),
     "flows.run": _backfilled,
@@ -366,6 +364,5 @@ RULES: Final[Mapping[str, Rule]] = {
     "tasks.get": report_filter.task,
     "tasks.cancel": report_filter.cancelled,
     "tasks.follow": report_filter.followed,
-    "tasks.list": report_filter.seen,
 }
 """By service and operation."""

@@ -7,7 +7,7 @@ resource of the type Task. A declared task is stored, and so is its outcome; the
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
@@ -23,7 +23,7 @@ from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.node_types import live_id
 from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
-from odfd.control.board import BoardTasks, finding
+from odfd.control.board import BoardTasks, finding, task_state
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows import runs, store
 from odfd.flows.dialect import PULL, PUSH
@@ -36,17 +36,17 @@ from odfd.flows.tasks import MOST_FINISHED, RUN, TYPE, target_of, tasks_of
 from odfd.obs.events import EventLog
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import FinalState, reference_key
-from odfd.resources.resource import UUID, Resource
+from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, ResourceStatus
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
-from odfd.runtime.subjects import Sees, about
-from odfd.runtime.tasks import Task, TaskBoard, TaskState, named
+from odfd.runtime.subjects import Sees, Subjects
+from odfd.runtime.tasks import Task, TaskBoard, TaskPhase, named
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import Ended, ended_by
 
 _CANCELLED: Final = "cancelled"
-_ENDS: Final = {TaskState.DONE: Outcome.UPDATED, TaskState.CANCELLED: Outcome.CANCELLED}
+_ENDS: Final = {TaskPhase.DONE: Outcome.UPDATED, TaskPhase.CANCELLED: Outcome.CANCELLED}
 _STOPPED: Final = ("draining", "interrupted")
 """Rules of the faults of a task that the stop of the daemon cut off; it is begun again after the next start."""
 _KINDS: Final[Mapping[str, str]] = {
@@ -54,9 +54,6 @@ _KINDS: Final[Mapping[str, str]] = {
     "verify": "Verify", "webhook": "WebhookCall",
 }  # fmt: skip
 """Kinds in RFC-019's form, by kind of task on the board; others have one under a URI of our own."""
-_STATES: Final[Mapping[str, Any]] = {
-    "Pending": "waiting", "Reconciling": "running", "Ready": "done", "Failed": "failed",
-}  # fmt: skip
 
 
 class TaskController(Controller):
@@ -70,6 +67,29 @@ class TaskController(Controller):
         self._home, self._tasks, self._clock = home, tasks, clock
         self._begun: dict[str, Task] = {}
         """Running and ended tasks by id of the resource; an ended one is removed once its outcome is stored."""
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        board = self._on_board(resources)
+        seen = [True] * len(board) if sees is None else await sees([task.about for task in board.values()])
+        told = {id_: task_state(task) for (id_, task), is_seen in zip(board.items(), seen, strict=True) if is_seen}
+        left = [each.id for each in resources if each.id not in board and each.generation]
+        return {
+            **await trio.to_thread.run_sync(self._stored_states, left),
+            **{id_: msgspec.structs.replace(state, result=None) for id_, state in told.items()},
+        }
+
+    def _stored_states(self, ids: Sequence[str]) -> Mapping[str, wire.Value]:
+        with self._home.database.read() as connection:
+            return {id_: _stored_state(each) for id_, each in ResourceStore(connection).among(ids).items()}
+
+    async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
+        return {id_: [task.about] for id_, task in self._on_board(resources).items()}
+
+    def _on_board(self, resources: Sequence[wire.ResourceView]) -> dict[str, Task]:
+        """Returns those tasks of the board that some Tasks are, by the ids of these."""
+        board = {task.id: task for task in self._tasks.board.list()}
+        ids = {each.id: each.id if "account" in each.headers else each.name for each in resources}
+        return {id_: board[key] for id_, key in ids.items() if key in board}
 
     def check(self, before: Resource, after: Resource | None) -> None:
         """Checks that a task keeps its name, its spec and its target. Raises Refused."""
@@ -99,7 +119,7 @@ class TaskController(Controller):
         if not task.finished.is_set():
             return ObservedState(goes_on=True)
         fault = fault_of(task)
-        is_cut = task.state is TaskState.CANCELLED and self._tasks.board.is_stopping
+        is_cut = task.state is TaskPhase.CANCELLED and self._tasks.board.is_stopping
         if is_cut or (fault is not None and fault.rule in _STOPPED):
             fault = Environment("the daemon stopped before it ended", rule="interrupted", hint="it is begun again")
             return ObservedState(fault=fault, goes_on=False)
@@ -203,6 +223,12 @@ class FlowRunController(TaskController):
         ended = self._ends.pop(resource.id, None) or end_of(task)
         return runs.outcome_of(ended.outcome, ended.message, ended.steps)
 
+    def _on_board(self, resources: Sequence[wire.ResourceView]) -> dict[str, Task]:  # noqa: ARG002
+        return {}  # its tasks are there, and not the run
+
+    def _stored_states(self, ids: Sequence[str]) -> Mapping[str, wire.Value]:  # noqa: ARG002
+        return {}
+
     async def _begin(self, plan: FlowPlan, record: Record) -> Task:
         return await self._tasks.begin_run(plan, record, self._ends)
 
@@ -222,7 +248,7 @@ def _outcome(task: Task, fault: Fault | None) -> ConditionValue:
     return ConditionValue(value=end.outcome.told, code=code or end.outcome.value, message=message)
 
 
-def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequence[Resource]]:
+def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Awaitable[Sequence[Resource]]]:
     """Returns a function that lists the tasks on the board that no manifest declares.
 
     ``since``: when the daemon started.
@@ -234,39 +260,40 @@ def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Sequ
         spec |= {"target": task.target} if task.target and "," not in task.target else {}
         return Resource(
             id=live_id(node, str(since), TYPE, task.id), type=TYPE, name=task.id, spec=spec,
-            status=_status(task, began),
+            status=_status(task, began), generation=0,
             created_at=began, updated_at=task.finished_at or task.started_at or began,
         )  # fmt: skip
 
-    return lambda: [one(task) for task in board.list() if not task.is_declared]
+    async def undeclared() -> Sequence[Resource]:
+        return [one(task) for task in board.list() if not task.is_declared]
+
+    return undeclared
 
 
 def _status(task: Task, began: Instant) -> ResourceStatus:
     at = task.finished_at or began
-    found = finding(task.result) if task.state is TaskState.DONE else ""
+    found = finding(task.result) if task.state is TaskPhase.DONE else ""
     outcome = Outcome.REFUSED if found else _ENDS.get(task.state, Outcome.REFUSED)
-    if task.state is TaskState.FAILED and task.fault is not None:
+    if task.state is TaskPhase.FAILED and task.fault is not None:
         outcome = ended_by(task.fault).outcome
     message = found or ("" if task.fault is None else task.fault.message)
     told = {
-        OUTCOME: Condition(value=outcome.told, message=message, updated_at=at, observed_generation=1)
+        OUTCOME: Condition(value=outcome.told, message=message, updated_at=at, observed_generation=0)
     }  # fmt: skip
     match task.state:
-        case TaskState.WAITING:
+        case TaskPhase.WAITING:
             return ResourceStatus()
-        case TaskState.RUNNING:
+        case TaskPhase.RUNNING:
             return ResourceStatus(phase="Reconciling")
-        case TaskState.DONE if found:
-            return ResourceStatus(
-                phase="Failed", code="finding", message=found, observed_generation=1, reconciled_at=at, conditions=told
-            )
-        case TaskState.DONE:
-            return ResourceStatus(phase="Ready", observed_generation=1, reconciled_at=at, conditions=told)
+        case TaskPhase.DONE if found:
+            return ResourceStatus(phase="Failed", code="finding", message=found, reconciled_at=at, conditions=told)
+        case TaskPhase.DONE:
+            return ResourceStatus(phase="Ready", reconciled_at=at, conditions=told)
         case _:
             fault = task.fault or Refused("somebody cancelled it", rule=_CANCELLED)
             return ResourceStatus(
                 phase="Failed", code=fault.rule or type(fault).__name__.lower(), message=fault.message,
-                hint=fault.hint, observed_generation=1, reconciled_at=at, conditions=told,
+                hint=fault.hint, reconciled_at=at, conditions=told,
             )  # fmt: skip
 
 
@@ -277,96 +304,65 @@ class TaskService(BoardTasks):
         super().__init__(board)
         self._home, self._resources, self._events = home, resources, events
 
-    async def list(self, *, brief: bool = False, sees: Sees | None = None) -> Sequence[wire.TaskView]:
-        """Lists tasks. ``brief`` leaves out the results of finished ones, which may be large.
+    async def get(self, task_id: str) -> wire.TaskState:
+        """Returns the state of a task, by its id or as ``account/name``. Raises NotFound."""
+        found = await self._found(task_id)
+        return task_state(found) if isinstance(found, Task) else _stored_state(found)
 
-        ``sees``: the rights of an account, which gets the declared tasks of accounts that it may read, besides others.
-        """
-        views = await super().list(brief=brief, sees=sees)
-        there = {view.id for view in views}
-        declared = await trio.to_thread.run_sync(self._declared)
-        if sees is not None:
-            of_accounts = [id_ for id_ in declared if UUID.match(id_)]
-            told = await sees([about(each) for each in of_accounts])
-            declared = {id_: declared[id_] for id_, is_told in zip(of_accounts, told, strict=True) if is_told}
-        marked = [_marked(each, declared.get(each.id)) for each in views]
-        return [*(view for name, view in declared.items() if name not in there), *marked]
-
-    async def get(self, task_id: str) -> wire.TaskView:
-        """Shows a task, by its id or as ``account/name``. Raises NotFound."""
-        task_id = await trio.to_thread.run_sync(self._meant, task_id)
-        declared = (await trio.to_thread.run_sync(self._declared)).get(task_id)
-        try:
-            found = await super().get(task_id)
-        except NotFound:
-            if declared is None:
-                raise
-            return declared
-        return _marked(found, declared)
-
-    async def cancel(self, task_id: str) -> wire.TaskView:
+    async def cancel(self, task_id: str) -> wire.TaskState:
         """Cancels a task, and deletes it if it is declared. Raises NotFound."""
-        view = await self.get(task_id)
-        task_id = view.id
-        if view.declared:
+        found = await self._found(task_id)
+        if isinstance(found, Resource) or found.is_declared:
             await self._resources.delete(TYPE, task_id)
-        try:
-            ended = await super().cancel(task_id)
-        except NotFound:  # it never began
-            return msgspec.structs.replace(view, state="cancelled" if view.state == "waiting" else view.state)
-        return _marked(ended, view)
+        if isinstance(found, Task):
+            return await super().cancel(found.id)
+        state = _stored_state(found)  # it never began, or ended before this start
+        return msgspec.structs.replace(state, state="cancelled") if state.state == "waiting" else state
 
-    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskView]:
-        """Yields snapshots of a task, a few a second at most, until it is finished.
+    async def follow(self, task_id: str) -> AsyncIterator[wire.TaskState]:
+        """Yields states of a task, a few a second at most, until it is finished.
 
         Raises NotFound at the first step.
         """
         while True:
-            grown, view = self._events.grown, await self.get(task_id)
-            task_id = view.id
-            if task_id in {task.id for task in self._board.list()}:
-                async with aclosing(super().follow(task_id)) as snapshots:  # type: ignore[type-var]
+            grown, found = self._events.grown, await self._found(task_id)
+            if isinstance(found, Task):
+                async with aclosing(super().follow(found.id)) as snapshots:  # type: ignore[type-var]
                     async for each in snapshots:
                         yield each
                 return
-            yield view
-            if view.state not in ("waiting", "running"):
+            state = _stored_state(found)
+            yield state
+            if state.state != "waiting":
                 return
             await grown.wait()
 
-    def _meant(self, task_id: str) -> str:
-        """Returns the id that the task ``account/name`` has on the board; another text as it is."""
-        if "/" not in task_id:
-            return task_id
+    async def _found(self, task_id: str) -> Task | Resource:
+        """Returns a task of the board, or one that is declared and not there. Raises NotFound."""
+        with suppress(NotFound):
+            return self._board.get(task_id)
+        held = await trio.to_thread.run_sync(self._held, task_id)
+        if held is None:
+            return self._board.get(task_id)
+        with suppress(NotFound):
+            return self._board.get(_board_id(held))
+        return held
+
+    def _held(self, task_id: str) -> Resource | None:
         with self._home.database.read() as connection:
-            found = ResourceStore(connection).called(TYPE, task_id, None)
-        return task_id if found is None else _board_id(found)
-
-    def _declared(self) -> Mapping[str, wire.TaskView]:
-        with self._home.database.read() as connection:
-            resources = ResourceStore(connection)
-            accounts = resources.account_names(TYPE)
-            return {_board_id(each): _view_of(each, accounts.get(each.id)) for each in resources.all(TYPE)}
+            return ResourceStore(connection).sought(TYPE, task_id)
 
 
-def _marked(view: wire.TaskView, declared: wire.TaskView | None) -> wire.TaskView:
-    """Returns the view of a task on the board with what its declaration says, if it has one."""
-    if declared is None or not declared.declared:
-        return view
-    return msgspec.structs.replace(view, declared=True, account=declared.account)
-
-
-def _view_of(each: Resource, account: str | None) -> wire.TaskView:
-    """Shows a declared task that is not on the board, by its stored status."""
+def _stored_state(each: Resource) -> wire.TaskState:
+    """Returns the state of a declared task that is not on the board, by its stored status."""
     status, outcome = each.status, each.status.conditions.get(OUTCOME)
     # A task that failed without an outcome never began: it waits for something.
-    state: Any = "waiting" if outcome is None and status.phase == "Failed" else _STATES[status.phase]
+    state: Any = "waiting" if outcome is None else "failed" if status.phase == "Failed" else "done"
     state = _CANCELLED if status.code == _CANCELLED and outcome is not None else state
     fault = Refused(status.message, rule=status.code, hint=status.hint) if state == "failed" else None
-    return wire.TaskView(
-        id=_board_id(each), kind=str(each.spec["kind"]).rpartition("/")[2].lower(),
-        target=target_of(each.spec) or "", state=state,
-        message=status.message if status.phase == "Failed" else "", declared=True, account=account,
+    return wire.TaskState(
+        kind=str(each.spec["kind"]).rpartition("/")[2].lower(), target=target_of(each.spec) or "", state=state,
+        message=status.message if status.phase == "Failed" else "",
         finished_at=None if outcome is None else instant.render(outcome.updated_at),
         fault=None if fault is None else wire.Problem.of(fault),
     )  # fmt: skip

@@ -42,7 +42,7 @@ from odfd.flows.selection import EVERY
 from odfd.ingest.trigger import TriggerTime
 from odfd.runtime.slots import waiting
 from odfd.runtime.subjects import about
-from odfd.runtime.tasks import Report, Task, TaskBoard, TaskState, routine
+from odfd.runtime.tasks import Report, Task, TaskBoard, TaskPhase, routine
 from odfd.state.directory import StateDirectory
 from odfd.workers.flows import Ended, ended_by
 from odfd.workers.garbage_collection import GarbageCollector
@@ -223,7 +223,7 @@ def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:
 
 def end_of(task: Task) -> Ended:
     """Returns how a finished task ended."""
-    if task.state is TaskState.CANCELLED:
+    if task.state is TaskPhase.CANCELLED:
         return Ended(Outcome.CANCELLED, "somebody cancelled it")
     if task.fault is not None:
         return ended_by(task.fault)

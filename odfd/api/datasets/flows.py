@@ -1,9 +1,11 @@
-"""Declares, lists, pauses and removes flows."""
+"""Shows, runs, pauses and removes flows."""
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Literal
+import sqlite3
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Literal, NamedTuple
 
 import trio
 
@@ -13,23 +15,34 @@ from chain.ids import DID_ODF, DatasetId
 from chain.instant import Instant
 from chain.state import load_state, transform_of
 from chain.wording import plural
+from odfd.api.resources.node_types import live_id
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
+from odfd.datasets.catalog import Catalog
 from odfd.flows import store
 from odfd.flows.plan import BAD, FlowPlan, Ingest
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
-from odfd.flows.selection import EVERY
+from odfd.flows.selection import EVERY, is_template
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource
-from odfd.resources.resource import Resource
-from odfd.resources.status import ConditionValue
+from odfd.resources.resource import ACCOUNT, Resource, ResourceHandle
+from odfd.resources.status import ConditionValue, ResourceStatus
 from odfd.resources.store import ResourceStore
-from odfd.runtime.subjects import Sees
+from odfd.runtime.subjects import Sees, Subjects, about
 from odfd.state.directory import StateDirectory
 from odfd.state.flow_subjects import about_flow
 from odfd.workers.flows import FlowWorker
+
+
+class _Found(NamedTuple):
+    """A flow that is in force, or a derived dataset that follows its inputs without one."""
+
+    id: str
+    """The id of its resource."""
+    plan: FlowPlan
+    entries: Sequence[tuple[str, Entry]]
 
 
 class FlowService:
@@ -40,57 +53,101 @@ class FlowService:
         self._worker = worker
         self._clock = context.clock
         self._events = context.events
-        self.withdraw: Callable[..., Awaitable[wire.ResourceView]] = _nobody
-        """Deletes the resource of a type and name; set by the service of declarations."""
+        self._since = context.clock.now()
 
-    async def list(self, sees: Sees | None = None) -> Sequence[wire.FlowView]:
-        """Lists flows by name, then the derived datasets that follow their inputs.
-
-        A flow of many datasets is listed once for each of them. ``sees``: the rights of an account, which gets only the
-        flows of which it may read every dataset.
-        """
+    async def undeclared(self) -> Sequence[Resource]:
+        """Lists the derived datasets that follow their inputs without a flow, each as the flow that would do so."""
         await self._worker.look()
+        plans = [entry.plan for _, entry in self._worker.scheduler.entries() if not entry.plan.declared]
+        return await trio.to_thread.run_sync(lambda: list(self._following(plans)))
+
+    def _following(self, plans: Sequence[FlowPlan]) -> Iterator[Resource]:
+        with self._home.database.read() as connection:
+            for plan in plans:
+                if (dataset := Catalog(connection).declared(plan.target)) is not None:
+                    target = f"{DATASET}:{plan.name}"
+                    yield Resource(
+                        id=_live_id(plan.target), type=store.TYPE, name=plan.name, account=dataset.account,
+                        spec={
+                            "target": target, "triggers": [{"kind": "InputsUpdated"}], "tasks": [{"kind": "Transform"}],
+                        },
+                        references={target: ResourceHandle(dataset.id, dataset.name, str(plan.target))},
+                        generation=0, status=ResourceStatus(phase="Ready"),
+                        created_at=self._since, updated_at=self._since,
+                    )  # fmt: skip
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.FlowState]:
+        """Returns the states of those flows that are in force. ``sees``: as of ``Controller.states``."""
+        await self._worker.look()
+        found = {each.id: self._entries(each) for each in resources}
         if sees is not None:
-            return await trio.to_thread.run_sync(self._views, await self._seen(sees))
-        views = await trio.to_thread.run_sync(self._views, list(self._worker.scheduler.entries()))
-        there = {entry.plan.id for _, entry in self._worker.scheduler.entries()}
-        idle = [each for each in await trio.to_thread.run_sync(self._templates) if each.id not in there]
-        accounts = await trio.to_thread.run_sync(self._accounts)
-        more = [_whole_view(each, (), accounts) for each in idle]
-        return sorted((*views, *more), key=lambda view: (view.kind, view.name.casefold(), view.target))
+            abouts = await self.subjects(resources)
+            for id_, entries in found.items():
+                told = await sees(abouts[id_])
+                found[id_] = [each for each, is_told in zip(entries, told, strict=True) if is_told]
+        return await trio.to_thread.run_sync(partial(self._states, found, tells_idle=sees is None))
 
-    async def get(self, name: str) -> wire.FlowView:
-        """Shows a flow; one of many datasets is shown as a whole. Raises NotFound."""
-        return await trio.to_thread.run_sync(self._one, *await self._find(name))
+    async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
+        """Returns what flows are about, by their ids: once for each dataset of one that is in force."""
+        await self._worker.look()
+        plans = {each.id: [entry.plan for _, entry in self._entries(each)] for each in resources}
+        return await trio.to_thread.run_sync(
+            lambda: {id_: [about_flow(self._home, each) for each in found] for id_, found in plans.items()}
+        )
 
-    async def pause(self, name: str) -> wire.FlowView:
-        """Pauses a flow until it is resumed, also over restarts; a run under way continues."""
+    def _entries(self, view: wire.ResourceView) -> Sequence[tuple[str, Entry]]:
+        if view.generation:
+            return self._worker.scheduler.of_flow(view.id)
+        dids = (each.get("did") for each in view.status.get("references", ()))
+        found = [(did, self._worker.scheduler.find(did)) for did in dids if did is not None]
+        return [(key, entry) for key, entry in found if entry is not None]
+
+    def _states(
+        self, found: Mapping[str, Sequence[tuple[str, Entry]]], *, tells_idle: bool
+    ) -> Mapping[str, wire.FlowState]:
+        told = {}
+        with self._home.catalog() as catalog, self._home.database.read() as connection:
+            for id_, entries in found.items():
+                idle = self._idle(connection, id_) if tells_idle and not entries else None
+                plan = entries[0][1].plan if entries else idle
+                states = {each.plan.target: _state_of(each, catalog.name_of) for _, each in entries}
+                if plan is not None:
+                    is_one = plan.selection is None or (plan.target == EVERY and plan is not idle)
+                    told[id_] = states[plan.target] if is_one else _whole_state(plan, states, catalog.name_of)
+        return told
+
+    def _idle(self, connection: sqlite3.Connection, id_: str) -> FlowPlan | None:
+        """Returns the plan of a flow of many datasets; ``None`` for another one."""
+        held = ResourceStore(connection).get(id_)
+        try:
+            plan = None if held is None else store.plan_of(connection, held, self._home.uses)
+        except (NotFound, Refused):
+            return None  # it waits
+        return plan if plan is not None and is_template(plan) else None
+
+    async def pause(self, name: str) -> str:
+        """Pauses a flow until it is resumed, also over restarts; a run under way continues. Returns its id."""
         return await self._paused(name, paused=True)
 
-    async def resume(self, name: str) -> wire.FlowView:
-        """Resumes a paused flow; times during the pause are not made up for. Raises NotFound."""
+    async def resume(self, name: str) -> str:
+        """Resumes a paused flow; times during the pause are not made up for. Returns its id. Raises NotFound."""
         return await self._paused(name, paused=False)
 
-    async def run(self, name: str, request: wire.FlowRunRequest) -> wire.FlowView:
-        """Runs a flow as soon as it may, because a person asks for it.
+    async def run(self, name: str, request: wire.FlowRunRequest) -> str:
+        """Runs a flow as soon as it may, because a person asks for it. Returns its id.
 
         Raises NotFound; Refused for a flow that declares no trigger ``Manual``.
         """
-        (template, found), target = await self._find(name), request.target
-        if target is not None:
-            entry = await trio.to_thread.run_sync(self._home.resolve, target)
-            found = [each for each in found if each[1].plan.target == entry.id]
-        plan = template or (found[0][1].plan if found else None)
-        if plan is not None and not plan.on_request:
+        found = await self._find(name, request.target)
+        if not found.plan.on_request:
             hint = "RFC-019, FlowTrigger: add {kind: Manual} to its triggers"
-            raise Refused(f"{plan.name} has no trigger for people", rule="flow-trigger", hint=hint)
-        if plan is None or not found:
-            text = f"{name} is for no dataset" + ("" if target is None else f" {target}")
+            raise Refused(f"{found.plan.name} has no trigger for people", rule="flow-trigger", hint=hint)
+        if not found.entries:
+            text = f"{name} is for no dataset" + ("" if request.target is None else f" {request.target}")
             raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
-        await self._worker.request([key for key, _ in found])
-        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-        self._events.emit("flow.requested", plan.name, about=told)
-        return await trio.to_thread.run_sync(self._one, template, found)
+        await self._worker.request([key for key, _ in found.entries])
+        await self._tell("flow.requested", found.plan)
+        return found.id
 
     async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
         """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
@@ -100,41 +157,14 @@ class FlowService:
         first, last = instant.parse(request.first), instant.parse(request.to)
         if last < first:
             raise Invalid("the range ends before it begins", rule="flow-backfill", hint="--from is before --to")
-        _, found = await self._find(name)
-        if request.target is not None:
-            entry = await trio.to_thread.run_sync(self._home.resolve, request.target)
-            found = [each for each in found if each[1].plan.target == entry.id]
-        scheduled = [key for key, entry in found if entry.plan.schedule is not None and entry.plan.target != EVERY]
+        found = await self._find(name, request.target)
+        scheduled = [key for key, each in found.entries if each.plan.schedule is not None and each.plan.target != EVERY]
         if not scheduled:
             text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
             raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
         count, left = await self._worker.backfill(scheduled, first, last)
-        told = await trio.to_thread.run_sync(about_flow, self._home, found[0][1].plan)
-        self._events.emit("flow.backfilled", name, f"{plural(count, 'time')} to make up for", about=told)
-        return wire.BackfillView(flow=found[0][1].plan.name, times=count, left_from=_text(left))
-
-    async def delete(self, name: str, *, force: bool = False) -> wire.FlowView:
-        """Deletes a flow and returns its last view. ``force`` deletes also one that another resource made.
-
-        Raises NotFound; Invalid for a dataset that follows its inputs, which is no flow.
-        """
-        try:
-            template, found = await self._find(name)
-        except NotFound:
-            return _waiting_view(await self.withdraw(store.TYPE, name, force=force))
-        plan = template or found[0][1].plan
-        if not plan.declared:
-            raise Invalid(
-                f"{name} is no flow: a derived dataset that follows its inputs",
-                rule="flow-name",
-                hint=f"odfctl flow pause {name}, or set flows.follow = false for all",
-            )
-        view = await trio.to_thread.run_sync(self._one, template, found)
-        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-        await self.withdraw(store.TYPE, name, force=force)
-        await self._worker.look({plan.target})
-        self._events.emit("flow.deleted", plan.name, about=told)
-        return view
+        await self._tell("flow.backfilled", found.plan, f"{plural(count, 'time')} to make up for")
+        return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 
     async def changed(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
@@ -142,11 +172,10 @@ class FlowService:
         for each in planned:
             plan = await trio.to_thread.run_sync(self._plan_of, each.after)
             if plan is not None:
-                told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-                self._events.emit(f"flow.{each.action}", plan.name, about=told, id=str(plan.target))
+                await self._tell(f"flow.{each.action}", plan, id=str(plan.target))
 
-    async def in_force(self, resource: Resource) -> wire.FlowView:
-        """Shows a flow that is in force. Raises NotFound for one that waits for a dataset, Refused for a right."""
+    async def in_force(self, resource: Resource) -> wire.FlowState:
+        """Returns the state of a flow. Raises NotFound for one that waits for a dataset, Refused for a right."""
         try:
             plan = await trio.to_thread.run_sync(self._planned, resource)
             await trio.to_thread.run_sync(self._check_derived, plan)
@@ -157,12 +186,23 @@ class FlowService:
         is_new = resource.status.observed_generation != resource.generation
         if is_new or resource.status.phase != "Ready":  # what it refers to may have come
             await self._worker.look({plan.target})
-        return await self.get(resource.id)
+        entries = self._worker.scheduler.of_flow(resource.id)
+        told = await trio.to_thread.run_sync(partial(self._states, {resource.id: entries}, tells_idle=True))
+        if resource.id not in told:
+            raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs tells why")
+        return told[resource.id]
 
     async def removed(self, resource: Resource) -> None:
         """Ends what a deleted flow did."""
+        targets = {entry.plan.target for _, entry in self._worker.scheduler.of_flow(resource.id)}
         await trio.to_thread.run_sync(self._forget, resource)
-        await self._worker.look(_named_by(resource))
+        await self._worker.look(_named_by(resource) | targets)
+        others = (
+            handle.id if handle is not None else key
+            for key, handle in resource.references.items()
+            if not key.startswith(f"{ACCOUNT}:")
+        )
+        self._events.emit("flow.deleted", resource.name, about=about(*others, inputs=True))
 
     async def look(self, targets: Collection[DatasetId]) -> None:
         """Makes the worker look again at which flows of these datasets are in force."""
@@ -187,42 +227,40 @@ class FlowService:
         )  # fmt: skip
         return [each for each, is_seen in zip(entries, await sees(abouts), strict=True) if is_seen]
 
-    async def _find(self, name: str) -> tuple[FlowPlan | None, Sequence[tuple[str, Entry]]]:
-        """Returns a flow of many datasets with an entry for each of them, or ``None`` and the one entry of that name.
+    async def _find(self, name: str, target: str | None = None) -> _Found:
+        """Returns the flow of a name or id; or else the derived dataset of a name or did that follows its inputs.
 
-        That entry may be a derived dataset that follows its inputs, which is found by its dataset's name. Raises
-        NotFound.
+        ``target``: the dataset of which it is, if it is of many. Raises NotFound, also for a flow that waits.
         """
         await self._worker.look()
-        name = await trio.to_thread.run_sync(self._sought, name)
-        templates = await trio.to_thread.run_sync(self._templates)
-        template = next((each for each in templates if name.casefold() in (each.name.casefold(), each.id)), None)
-        found = [(key, entry) for key, entry in self._worker.scheduler.entries() if _is_named(entry, name)]
-        if template is not None:
-            return template, [each for each in found if each[1].plan.selection is not None]
-        if not found:
-            raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
-        return None, [max(found, key=lambda each: each[1].plan.declared)]
+        held = await trio.to_thread.run_sync(self._sought, name)
+        if held is not None:
+            plan, entries = await trio.to_thread.run_sync(self._planned, held), self._worker.scheduler.of_flow(held.id)
+        else:
+            entries = [each for each in self._worker.scheduler.entries() if _follows(each[1].plan, name)][:1]
+            if not entries:
+                raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
+            plan = entries[0][1].plan
+        if target is not None:
+            entry = await trio.to_thread.run_sync(self._home.resolve, target)
+            entries = [each for each in entries if each[1].plan.target == entry.id]
+        return _Found(_live_id(plan.target) if held is None else held.id, plan, entries)
 
-    async def _paused(self, name: str, *, paused: bool) -> wire.FlowView:
-        template, found = await self._find(name)
-        key = None if template is None else store.key_of(template.id)
-        await self._worker.pause([key for key, _ in found], key, paused=paused)
-        plan = template or found[0][1].plan
+    async def _paused(self, name: str, *, paused: bool) -> str:
+        found = await self._find(name)
+        template = store.key_of(found.id) if is_template(found.plan) else None
+        await self._worker.pause([key for key, _ in found.entries], template, paused=paused)
+        await self._tell("flow.paused" if paused else "flow.resumed", found.plan)
+        return found.id
+
+    async def _tell(self, kind: str, plan: FlowPlan, message: str = "", **data: object) -> None:
         told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-        self._events.emit("flow.paused" if paused else "flow.resumed", plan.name, about=told)
-        return await trio.to_thread.run_sync(self._one, template, found)
+        self._events.emit(kind, plan.name, message, about=told, **data)
 
-    def _templates(self) -> Sequence[FlowPlan]:
-        """Returns the flows of many datasets."""
+    def _sought(self, name: str) -> Resource | None:
+        """Returns the flow that the node's owner means by a name or id."""
         with self._home.database.read() as connection:
-            return store.templates(connection, self._home.uses)
-
-    def _sought(self, name: str) -> str:
-        """Returns the id of the flow that a name means; another name, as that of a derived dataset, as it is."""
-        with self._home.database.read() as connection:
-            held = ResourceStore(connection).sought(store.TYPE, name)
-        return name if held is None else held.id
+            return ResourceStore(connection).sought(store.TYPE, name)
 
     def _planned(self, resource: Resource) -> FlowPlan:
         with self._home.database.read() as connection:
@@ -273,22 +311,6 @@ class FlowService:
         with self._home.database.write() as connection:
             store.forget_runs(connection, resource.id)
 
-    def _accounts(self) -> Mapping[str, str]:
-        """Returns the names of accounts that have flows or datasets, by the ids of flows and the dids of datasets."""
-        with self._home.database.read() as connection:
-            return ResourceStore(connection).account_names(store.TYPE, DATASET)
-
-    def _one(self, template: FlowPlan | None, found: Sequence[tuple[str, Entry]]) -> wire.FlowView:
-        """Shows a flow, of which these are the entries: one of many datasets as a whole."""
-        views = self._views(found)
-        return views[0] if template is None else _whole_view(template, views, self._accounts())
-
-    def _views(self, entries: Sequence[tuple[str, Entry]]) -> Sequence[wire.FlowView]:
-        accounts = self._accounts()
-        with self._home.catalog() as catalog:
-            views = [_view(entry, catalog.name_of, accounts) for _, entry in entries]
-        return sorted(views, key=lambda view: (view.kind, view.name.casefold(), view.target))
-
 
 def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
     due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
@@ -302,16 +324,10 @@ def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
     )
 
 
-def _view(entry: Entry, name_of: Callable[[DatasetId], str], accounts: Mapping[str, str]) -> wire.FlowView:
-    plan, record = entry.plan, entry.record
-    return wire.FlowView(
-        name=plan.name,
-        id=plan.id,
-        account=accounts.get(plan.id if plan.declared else str(plan.target)),
-        kind="flow" if plan.declared else "follow",
-        target=name_of(plan.target) if plan.target != EVERY else str(plan.selection),
-        tasks=tuple(str(each.__struct_config__.tag) for each in plan.tasks),
-        when=_when(plan, name_of),
+def _state_of(entry: Entry, name_of: Callable[[DatasetId], str]) -> wire.FlowState:
+    record = entry.record
+    return wire.FlowState(
+        when=_when(entry.plan, name_of),
         state=_state(entry),
         next=_text(entry.due),
         last=_text(record.ended_at),
@@ -325,29 +341,28 @@ def _view(entry: Entry, name_of: Callable[[DatasetId], str], accounts: Mapping[s
     )
 
 
-def _whole_view(plan: FlowPlan, views: Sequence[wire.FlowView], accounts: Mapping[str, str]) -> wire.FlowView:
-    """Shows a flow of many datasets as one: its earliest next run, and the latest last run that failed, if any did."""
-    ended = sorted((each for each in views if each.last is not None), key=lambda each: each.last or "")
-    told = next((each for each in reversed(ended) if each.outcome == "Failed"), ended[-1] if ended else None)
-    states = {each.state for each in views}
-    return wire.FlowView(
-        name=plan.name,
-        id=plan.id,
-        account=accounts.get(plan.id),
-        kind="flow",
-        target=str(plan.selection),
-        tasks=tuple(str(each.__struct_config__.tag) for each in plan.tasks),
-        when=views[0].when if views else _when(plan, str),
-        state=next((each for each in ("running", "retrying", "waiting", "paused") if each in states), "waiting"),
-        next=min((each.next for each in views if each.next is not None), default=None),
-        last=ended[-1].last if ended else None,
+def _whole_state(
+    plan: FlowPlan, states: Mapping[DatasetId, wire.FlowState], name_of: Callable[[DatasetId], str]
+) -> wire.FlowState:
+    """Returns the state of a flow of many datasets: its earliest next run, and the last that failed, if any did."""
+    found = states.values()
+    ended = sorted(((each.last, did) for did, each in states.items() if each.last is not None))
+    failed = (each for each in reversed(ended) if states[each[1]].outcome == "Failed")
+    _, did = next(failed, ended[-1] if ended else (None, None))
+    told = None if did is None else states[did]
+    present = {each.state for each in found}
+    return wire.FlowState(
+        when=_when(plan, name_of),
+        state=next((each for each in ("running", "retrying", "waiting", "paused") if each in present), "waiting"),
+        next=min((each.next for each in found if each.next is not None), default=None),
+        last=ended[-1][0] if ended else None,
         outcome=told.outcome if told is not None else None,
         recoverable=told.recoverable if told is not None else None,
-        message=f"{told.target}: {told.message}" if told is not None else "",
-        runs=sum(each.runs for each in views),
-        failures=max((each.failures for each in views), default=0),
-        missed=sum(each.missed for each in views),
-        owed=sum(each.owed for each in views),
+        message=f"{name_of(did)}: {told.message}" if told is not None and did is not None else "",
+        runs=sum(each.runs for each in found),
+        failures=max((each.failures for each in found), default=0),
+        missed=sum(each.missed for each in found),
+        owed=sum(each.owed for each in found),
     )
 
 
@@ -384,22 +399,14 @@ def _named_by(resource: Resource) -> set[DatasetId]:
     return {DatasetId.parse(did) for did in dids if did is not None and did.startswith(DID_ODF)}
 
 
-def _waiting_view(gone: wire.ResourceView) -> wire.FlowView:
-    """Shows a flow that waited for a dataset, and so was in force nowhere."""
-    target = gone.spec["target"] if isinstance(gone.spec, dict) else ""
-    account = gone.headers.get("account", {}).get("name")
-    return wire.FlowView(
-        name=gone.name, id=gone.id, account=account, kind="flow", target=target, when="", state="waiting"
-    )  # fmt: skip
+def _follows(plan: FlowPlan, name: str) -> bool:
+    """Whether a plan is that of a derived dataset, of a name or did, that follows its inputs."""
+    return not plan.declared and name.casefold() in (plan.name.casefold(), str(plan.target), _live_id(plan.target))
 
 
-async def _nobody(type_: str, name: str, *, force: bool) -> wire.ResourceView:  # noqa: ARG001
-    raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
-
-
-def _is_named(entry: Entry, name: str) -> bool:
-    plan = entry.plan
-    return name.casefold() in (plan.name.casefold(), plan.id, str(plan.target) if name.startswith(DID_ODF) else "")
+def _live_id(dataset: DatasetId) -> str:
+    """Returns the id that a dataset has as an undeclared flow."""
+    return live_id(store.TYPE, str(dataset))
 
 
 def _text(time: Instant | None) -> str | None:
@@ -419,6 +426,12 @@ class FlowController(Controller):
 
     async def applied(self, changed: Sequence[PlannedResource]) -> None:
         await self._flows.changed(changed)
+
+    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        return await self._flows.states(resources, sees)
+
+    async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
+        return await self._flows.subjects(resources)
 
     async def observe(self, resource: Resource) -> ObservedState:
         view = await self._flows.in_force(resource)

@@ -54,13 +54,13 @@ class OwnResources:
         self._spark, self._queries = engines
         self._node = str(home.keys.node_key().did)
 
-    def nodes(self) -> Sequence[Resource]:
+    async def nodes(self) -> Sequence[Resource]:
         """Returns the resource of the node itself."""
         said = self._settings.node
         spec = NodeSpec(name=said.name or None, contact=said.contact or None, about=said.about or None)
         return [self._made(NODE, UNNAMED, spec)]
 
-    def engines(self) -> Sequence[Resource]:
+    async def engines(self) -> Sequence[Resource]:
         """Returns the resources of the engines, by name."""
         asked, said = self._settings.query, self._settings.engine
         queries = EngineSpec(kind=EngineKind.DUCKDB, memory_mib=asked.memory_mib, processes=asked.readers)

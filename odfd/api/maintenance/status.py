@@ -29,13 +29,13 @@ from odfd.control.remote import RemoteServer
 from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
 from odfd.runtime.subjects import Sees, about
-from odfd.runtime.tasks import TaskState
+from odfd.runtime.tasks import TaskPhase
 from odfd.site.server import SiteServer
 from odfd.state.directory import StateDirectory
 from odfd.workers.engine import NodeEngine
 from odfd.workers.journal_recovery import JournalRecovery
 
-_UNFINISHED: Final = (TaskState.RUNNING, TaskState.WAITING)
+_UNFINISHED: Final = (TaskPhase.RUNNING, TaskPhase.WAITING)
 
 
 class RunningParts(NamedTuple):

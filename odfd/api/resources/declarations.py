@@ -36,7 +36,7 @@ from odfd.resources.sets import sealed_values
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
 from odfd.runtime.hanging_calls import in_worker
-from odfd.runtime.subjects import Sees, about
+from odfd.runtime.subjects import Sees, Subjects, about
 from odfd.state.directory import StateDirectory
 
 UNINDEXED: Final = frozenset(("did",))
@@ -52,7 +52,7 @@ class Surroundings(NamedTuple):
 
     controllers: Controllers = Controllers()
     """They judge changes and deletions."""
-    live: Mapping[str, Callable[[], Sequence[Resource]]] = {}
+    live: Mapping[str, Callable[[], Awaitable[Sequence[Resource]]]] = {}
     """By type: lists the undeclared resources, without declared names."""
     undone: Callable[[str], Awaitable[None]] = _at_once
     """Waits until what a deleted resource made is undone, given its id."""
@@ -112,7 +112,7 @@ class DeclarationService:
         """
         kind = None if word is None else self._registry.served(word)
         selector = None if labels is None else parse_selector(labels)
-        live = () if kind is None else self._live(kind)
+        live = () if kind is None else await self._live(kind)
         return await trio.to_thread.run_sync(self._list, kind, selector, live)
 
     @in_worker
@@ -126,11 +126,23 @@ class DeclarationService:
         kind = self._registry.served(word)
         if kind.name not in self.live:
             return await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
-        first = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, 1, None)
-        version, after = (first.version, "") if rest is None else page_after(rest, (kind.name, labels))
-        left = [each for each in await self.list(word, labels) if each.name.casefold() > after]
-        more = rest_after(version, (kind.name, labels), left[limit - 1].name) if len(left) > limit else None
-        return ResourcePage(version, tuple(left[:limit]), more, kind.name)
+        declared = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
+        after = "" if rest is None else page_after(rest, (kind.name, labels))[1]
+        live = await trio.to_thread.run_sync(self._beside, await self._live(kind), labels)
+        last = None if declared.rest is None else declared.views[-1].name.casefold()
+        met = (each for each in live if after < each.name.casefold() and (last is None or each.name.casefold() <= last))
+        found = sorted([*declared.views, *met], key=lambda each: each.name.casefold())
+        has_more = len(found) > limit or declared.rest is not None
+        more = rest_after(declared.version, (kind.name, labels), found[:limit][-1].name) if has_more else None
+        return ResourcePage(declared.version, tuple(found[:limit]), more, kind.name)
+
+    def _beside(self, live: Sequence[Resource], labels: str | None) -> Sequence[wire.ResourceView]:
+        """Returns those of some undeclared resources that a selector selects, and that nothing declares."""
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            free = [each for each in live if each.did is None or store.with_did(each.type, each.did) is None]
+        selector = None if labels is None else parse_selector(labels)
+        return [self._view(each) for each in free if selector is None or matches(selector, each.name, each.labels)]
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
@@ -172,6 +184,13 @@ class DeclarationService:
             states |= await self.controllers.of(type_).states([each for each in views if each.type == type_], sees)
         return [with_state(each, states[each.id]) if each.id in states else each for each in views]
 
+    async def subjects(self, views: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
+        """Returns what resources are about (``Controller.subjects``), by id."""
+        found: dict[str, Sequence[Subjects]] = {}
+        for type_ in {each.type for each in views}:
+            found |= await self.controllers.of(type_).subjects([each for each in views if each.type == type_])
+        return found
+
     @in_worker
     def owned_fault(self, word: str, name: str) -> Invalid:
         """Returns the fault for deleting a resource that another one made. Raises NotFound."""
@@ -198,7 +217,7 @@ class DeclarationService:
             async for each in declared:
                 is_mark = each.value.resource is None
                 if kind is not None and is_live and is_mark:
-                    for change in await self._changes(self._live(kind), told, each.value.version):
+                    for change in await self._changes(await self._live(kind), told, each.value.version):
                         yield SharedValue(change)
                 if not (is_live and is_mark and has_begun) or ticks:
                     yield each
@@ -220,18 +239,18 @@ class DeclarationService:
                 news.append(wire.ResourceNews(version=version, op=op, resource=self._view(each)))
         return news
 
-    def _live(self, kind: ResourceType) -> Sequence[Resource]:
+    async def _live(self, kind: ResourceType) -> Sequence[Resource]:
         """Lists the undeclared resources of a type."""
         find = self.live.get(kind.name)
-        return () if find is None else find()
+        return () if find is None else await find()
 
     async def _alive(self, kind: ResourceType, name: str) -> Resource | None:
         """Returns the undeclared resource that is meant, unless what it stands for is declared."""
-        live, keys = self._live(kind), {name.casefold(), name, kind.object_named(name)}
+        live, keys = await self._live(kind), {name.casefold(), name, kind.object_named(name)}
         found = next((each for each in live if keys & {each.key, each.id, each.did}), None)
-        if found is not None and found.did is not None:
+        if found is not None:
             with suppress(NotFound):
-                await trio.to_thread.run_sync(self._find, kind, found.did)
+                await trio.to_thread.run_sync(self._find, kind, found.did or name)
                 return None
         return found
 

@@ -30,7 +30,7 @@ from odfd.resources.plan import (
     plan,
     renaming,
 )
-from odfd.resources.references import FinalState, Reference, references_in
+from odfd.resources.references import FinalState, Reference, references_in, with_names
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Json, Resource
 from odfd.resources.sets import (
@@ -107,6 +107,8 @@ class Planning:
                 return desired.spec
             kind, spec = self._registry.named(desired.type), desired.spec
             stands = None if before is None else before.spec
+            if before is not None and stands is not None and spec == with_names(kind.layout, stands, before.references):
+                return stands  # as it is printed
             if kind.kept is not None:
                 spec = kind.kept(desired.name, said[desired.place], stands)
             given = sealed_values(kind.sealed, spec)
@@ -237,10 +239,10 @@ class Planning:
         field = self._registry.named(type_).stands_for
         return spec[field] if field and spec is not None else None
 
-    def _references(self, type_: str, spec: Any) -> Iterator[Reference]:
-        """Yields the references in the spec of any type."""
+    def _references(self, type_: str, spec: Any) -> Sequence[Reference]:
+        """Returns the references in the spec of any type."""
         kind = self._registry.named(type_)
-        return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else iter(())
+        return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else ()
 
 
 def meant_by(store: ResourceStore, kind: ResourceType, name: str, *, is_read: bool = False) -> Resource:

@@ -13,6 +13,7 @@ import msgspec
 
 from chain import instant
 from odfd.control import wire
+from odfd.resources.references import with_names
 from odfd.resources.registry import ODF, OURS, STATE, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
@@ -51,10 +52,11 @@ def view_of(
     if (gone := each.status.conditions.get(DELETING)) is not None:
         headers["deletedAt"] = instant.render(gone.updated_at)
     status = shown(each.status, _uris(kind, each.status))
+    spec = None if each.spec is None else with_names(kind.layout, each.spec, each.references)
     status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
     return wire.ResourceView(
         type=kind.name, name=each.name, schema=kind.schema_of(each.spec), headers=headers, id=each.id,
-        spec=each.spec if kind.shows is None or each.spec is None else kind.shows(each.spec),
+        spec=spec if kind.shows is None or spec is None else kind.shows(spec),
         status=status,
         labels=dict(each.labels), system_labels=dict(system),
         generation=each.generation, updated_at=instant.render(each.updated_at), account=dict(account),

@@ -139,8 +139,6 @@ class Node:
 
 def _told(row: Any) -> str:
     """Returns a few words that distinguish a resource from others of its kind."""
-    if isinstance(row, wire.TaskView):
-        return f"{row.kind} {row.target}, {row.state}"
     is_declared = isinstance(row, wire.ResourceManifest)
-    words = [state(row).get(name) if is_declared else getattr(row, name, "") for name in ("kind", "state")]
+    words = [state(row).get(name) if is_declared else getattr(row, name, "") for name in ("kind", "target", "state")]
     return ", ".join(word for word in words if isinstance(word, str) and word)

@@ -40,7 +40,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
     if kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.plural} have no manifests", hint=f"these have: {known}")
-    path = f"{kind.declared}/{part(args.name)}"
+    path = f"{kind.path}/{part(args.name)}"
     before = session.client.get(path, wire.ResourceManifest).value
     text = manifest_text(session, kind, args.name)
     wrong, tries = "", 0

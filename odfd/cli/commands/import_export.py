@@ -183,9 +183,7 @@ def _metered(session: Session, args: argparse.Namespace) -> Iterator[Callable[[i
     def show(rows: int, size: int) -> None:
         message = f"{formatting.plural(rows, 'row')} to {args.to}"
         meter.show(
-            wire.TaskView(
-                id="", kind="export", target=args.ref, state="running", message=message, done=size, unit="bytes"
-            )
+            wire.TaskState(kind="export", target=args.ref, state="running", message=message, done=size, unit="bytes")
         )
 
     try:

@@ -21,6 +21,7 @@ from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import Bug, ExitCode, Usage, from_problem
+from odfd.resources.registry import state
 
 commands = Commands()
 
@@ -96,8 +97,8 @@ class _Sent(io.RawIOBase):
         self._done += len(data)
         message = f"sending {self._name}"
         self._meter.show(
-            wire.TaskView(
-                id="", kind="ingest", state="running", message=message, done=self._done, total=self._total, unit="bytes"
+            wire.TaskState(
+                kind="ingest", state="running", message=message, done=self._done, total=self._total, unit="bytes"
             )
         )
         return data
@@ -248,7 +249,7 @@ _NAME = argument("name", metavar="NAME", help="name of the flow, or of the deriv
     example="fx-daily",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.put(f"/node/v1alpha1/flows/{part(args.name)}/pause", wire.FlowView)
+    moved = session.client.put(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
     session.answer(moved, lambda row: f"{row.name} is paused")
 
 
@@ -260,8 +261,9 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="fx-daily",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.delete(f"/node/v1alpha1/flows/{part(args.name)}/pause", wire.FlowView)
-    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {row.next}" if row.next else ""))
+    moved = session.client.delete(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
+    following = state(moved.value).get("next")
+    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {following}" if following else ""))
 
 
 @flow.add(
@@ -274,7 +276,7 @@ def _resume(session: Session, args: argparse.Namespace) -> None:
 )
 def _run(session: Session, args: argparse.Namespace) -> None:
     request = wire.FlowRunRequest(target=args.target)
-    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/run", wire.FlowView, request)
+    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/run", wire.ResourceManifest, request)
     session.answer(told, lambda row: f"{row.name} runs")
 
 

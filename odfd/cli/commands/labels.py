@@ -60,9 +60,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
         names = meant_by(session, kind, [args.name]) or []
     else:
         names = [kind.key(each) for each in labelled(session, kind, args.labels).value]
-    done = [
-        session.client.put(f"{kind.declared}/{part(each)}/labels", wire.ResourceManifest, request) for each in names
-    ]
+    done = [session.client.put(f"{kind.path}/{part(each)}/labels", wire.ResourceManifest, request) for each in names]
     if not done:
         session.remark(f"no {kind.plural} are so; nothing was changed")
     text = "\n".join(

@@ -17,7 +17,7 @@ from odfd.cli.watch_retry import WatchPosition, resumed
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
-from odfd.resources.registry import OWNER
+from odfd.resources.registry import state
 
 V = TypeVar("V", bound=wire.Value)
 
@@ -35,26 +35,15 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     of, slash, rest = name.partition("/")
     if kind is kinds.PEER:
         name = kinds.whole_peer(session, name)
-    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).declared:  # a list of all leaves some out
-        return session.client.get(f"{typed.declared}/{part(rest)}", kind.view)
-    if kind.single:
+    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).is_declared:  # a list of all leaves some out
+        return session.client.get(f"{typed.path}/{part(rest)}", kind.view)
+    if kind not in (kinds.RENDITION, kinds.RESOURCE):
         return session.client.get(f"{kind.path}/{part(name)}", kind.view)
     rows = kind.all(session)
-    found = [
-        Answer(value, sent)
-        for value, sent in zip(rows.value, rows.sent, strict=True)
-        if name in (kind.key(value), kinds.id_of(sent), f"{kinds.account_of(value)}/{kind.key(value)}")
-    ]
-    owners = list(dict.fromkeys(kinds.account_of(each.value) for each in found))
-    if not owners:
-        raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
-    if len(owners) > 1:  # as a name is meant everywhere: one's own first, then the owner's, then the only one
-        chosen = next((each for each in (kinds.own_account(session), OWNER) if each in owners), None)
-        if chosen is None:
-            ways = " or ".join(f"{each}/{name}" for each in owners)
-            raise Usage(f"several accounts have a {kind.name} {name[:80]}", hint=f"say which: {ways}")
-        found = [each for each in found if kinds.account_of(each.value) == chosen]
-    return found[0]
+    for value, sent in zip(rows.value, rows.sent, strict=True):
+        if name in (kind.key(value), kinds.id_of(sent)):
+            return Answer(value, sent)
+    raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
 
 
 def meant(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
@@ -121,7 +110,7 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     args.names = names
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
-    if session.output == "yaml" and (kind.declared or kind is kinds.RESOURCE):
+    if session.output == "yaml" and (kind.is_declared or kind is kinds.RESOURCE):
         return _canonical(session, kind, args)
     if kind is kinds.RENDITION and names:
         found = renditions_of(session, names)
@@ -153,14 +142,12 @@ def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
     if args.names and kind is kinds.RESOURCE:
         found = [one(session, kind, name).sent for name in args.names]
     elif args.names:
-        found = [session.client.get(f"{kind.declared}/{part(name)}", wire.ResourceManifest).sent for name in args.names]
+        found = [session.client.get(f"{kind.path}/{part(name)}", wire.ResourceManifest).sent for name in args.names]
     elif kind is kinds.RESOURCE:
         found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
     else:
         # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
-        found = [
-            each for each in kinds.listed(session.client, kind.declared, asked).sent if each["headers"]["generation"]
-        ]
+        found = [each for each in kinds.listed(session.client, kind.path, asked).sent if each["headers"]["generation"]]
     output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
     return ExitCode.OK
 
@@ -181,7 +168,7 @@ def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
 def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
     """Yields the news of a watch; goes on when rights changed, or the daemon was away."""
     of_all = kind is kinds.RESOURCE
-    path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.declared, {"watch": "true"})
+    path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.path, {"watch": "true"})
     at: WatchPosition[Answer[wire.ResourceManifestNews]] = WatchPosition(since)
 
     def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.ResourceManifestNews]]:
@@ -214,9 +201,9 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """Returns manifests that can be applied, here or on another node."""
     if name is None:
-        rows = kinds.listed(session.client, kind.declared).value
+        rows = kinds.listed(session.client, kind.path).value
     else:
-        rows = [session.client.get(f"{kind.declared}/{part(name)}", wire.ResourceManifest).value]
+        rows = [session.client.get(f"{kind.path}/{part(name)}", wire.ResourceManifest).value]
     texts = []
     for row in rows:
         if row.spec is None:
@@ -229,7 +216,7 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 def _dataset_manifest(session: Session, name: str) -> str:
     """Returns the manifest of a dataset: declarations of its chain, and settings that this node keeps beside it."""
-    path = f"{kinds.DATASET.declared}/{part(name)}"
+    path = f"{kinds.DATASET.path}/{part(name)}"
     if session.output == LEGACY:
         return to_yaml(session.client.get(f"{path}/snapshot", dict[str, Any]).value)
     found = session.client.get(path, wire.ResourceManifest, {"form": "input"}).value
@@ -304,7 +291,7 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
 def _rename(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenameRequest(name=args.name)
     kind, ref = _renamed(args.ref)
-    path = f"{kind.declared}/{part(ref)}/rename"
+    path = f"{kind.path}/{part(ref)}/rename"
     renamed = session.client.post(path, wire.ResourceManifest, request)
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
 
@@ -367,11 +354,10 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     gone: list[Answer[Any]] = []
     words: list[str] = []
     query = "?objects=purge" if args.purge else ""
-    path, view = (kind.declared, wire.ResourceManifest) if kind.declared else (kind.path, kind.view)
     try:
         for name in names:
-            before = one(session, kind, name).value if kind is kinds.TASK else None
-            gone.append(session.client.delete(f"{path}/{part(name)}{query}", view))
+            before: wire.ResourceManifest | None = one(session, kind, name).value if kind is kinds.TASK else None
+            gone.append(session.client.delete(f"{kind.path}/{part(name)}{query}", kind.view))
             words.append("deleted" if before is None else _ended(before, gone[-1].value))
     finally:
         _print_deleted(session, kind, gone, list(zip(names, words, strict=False)), purge=args.purge)
@@ -432,8 +418,8 @@ def _print_deleted(
         )
 
 
-def _ended(before: wire.TaskView, gone: wire.ResourceManifest) -> str:
+def _ended(before: wire.ResourceManifest, gone: wire.ResourceManifest) -> str:
     """Returns the result for a task: one that a command began may have ended by itself, and then stays in the list."""
     if gone.problem.get("code") == "cancelled":
         return "cancelled"
-    return "deleted" if before.declared else f"was {before.state} before"
+    return "deleted" if before.generation else f"was {state(before).get('state')} before"

@@ -48,16 +48,18 @@ def _wait(session: Session, args: argparse.Namespace) -> int:
     if kind.name == "task":
         one(session, kind, args.name)  # raises NotFound: an absent task never appears
 
-    def is_true(value: Any) -> bool:
-        return condition.holds(None if value is None else kinds.with_state(value))
-
-    holds, value = _until(session, kind, args, is_true, Outage())
+    holds, value = _until(session, kind, args, lambda sent: condition.holds(_fields(sent)), Outage())
     if not holds:
         session.remark(
             f"no: {kind.name} {args.name}: {args.condition} did not come true in {args.timeout}{_now(value)}"
         )
     session.show(value, lambda _: f"{kind.name} {args.name}: {args.condition}" if holds else "")
     return ExitCode.OK if holds else ExitCode.NO
+
+
+def _fields(sent: Any) -> Any:
+    """Returns the fields that a condition may name."""
+    return None if sent is None else kinds.with_state(sent)
 
 
 def _now(value: Any) -> str:
@@ -77,7 +79,7 @@ def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Names
     """Waits until a task is finished; its fault becomes that of this command. Returns the exit code."""
     outage = Outage()
     if args.timeout is not None:
-        holds, value = _until(session, kind, args, conditions.is_finished, outage)
+        holds, value = _until(session, kind, args, lambda sent: conditions.is_finished(_fields(sent)), outage)
         if not holds:
             session.remark(f"no: task {args.name} is not finished after {args.timeout}")
             session.show(value, lambda _: "")

@@ -96,10 +96,9 @@ def _text(done: Restored) -> str:
     return "\n".join(lines)
 
 
-def _shown(report: Report, directory: Path) -> wire.TaskView:
+def _shown(report: Report, directory: Path) -> wire.TaskState:
     done, total, unit, message = report.shown()
-    return wire.TaskView(
-        id="",
+    return wire.TaskState(
         kind="restore",
         target=str(directory),
         state="running",

@@ -58,10 +58,9 @@ def _tell_former(session: Session, directory: Path) -> None:
         session.remark(compare_former(chain, DirectoryObjects(directory)).told())
 
 
-def _state(target: str, progress: Progress) -> wire.TaskView:
+def _state(target: str, progress: Progress) -> wire.TaskState:
     """Returns the progress of the verification in the form of a task."""
-    return wire.TaskView(
-        id="",
+    return wire.TaskState(
         kind="verify",
         target=target,
         state="running",

@@ -96,7 +96,7 @@ class TopApp(App[None]):
         peers = sorted(look.peers, key=lambda one: not registry.state(one).get("connected"))
         self._head(look.status)
         self._table("needs", needs(look), _NEEDS)
-        self._table("tasks", tasks, _with_rate(kinds.TASK.columns(now), lambda one: moved.get(one.id)))
+        self._table("tasks", tasks, _with_rate(kinds.TASK.columns(now), lambda one: moved.get(one.name)))
         self._table("mirrors", look.mirrors, _with_rate(kinds.MIRROR.columns(now), lambda one: moved.get(one.id)))
         self._table("peers", peers, kinds.PEER.columns(now))
         self._last = look
@@ -140,7 +140,8 @@ def _cell(column: TableColumn[Any], row: Any) -> Text:
     return Text(clean(column.cell(row), column.most), justify="right" if column.right else "left", no_wrap=True)
 
 
-def _running_first(task: wire.TaskView) -> tuple[bool, str]:
+def _running_first(row: wire.ResourceManifest) -> tuple[bool, str]:
+    task = row.state(wire.TaskState)
     return task.state in ("running", "waiting"), task.started_at or "9"
 
 

@@ -7,6 +7,7 @@ from typing import Final, NamedTuple
 
 from odfd.cli import kinds
 from odfd.cli.formatting import plural
+from odfd.cli.kinds import PAGE
 from odfd.control import wire
 from odfd.control.client import Client
 from odfd.resources.registry import state
@@ -45,7 +46,7 @@ class Look(NamedTuple):
     at: float
     """Seconds of a monotonic clock."""
     status: wire.Status
-    tasks: Sequence[wire.TaskView]
+    tasks: Sequence[wire.ResourceManifest]
     mirrors: Sequence[wire.ResourceManifest]
     peers: Sequence[wire.ResourceManifest]
     datasets: Sequence[wire.ResourceManifest]
@@ -74,7 +75,7 @@ class NodePoller:
         self._last = Look(
             at=at,
             status=get("/node/v1alpha1/status", wire.Status).value,
-            tasks=get("/node/v1alpha1/tasks", list[wire.TaskView], {"brief": "1"}).value,
+            tasks=get("/flow/v1alpha1/tasks", wire.ResourceList, {"limit": PAGE}).value.items,
             mirrors=get("/net/v1alpha1/mirrors", wire.ResourceList).value.items,
             peers=get("/net/v1alpha1/peers", wire.ResourceList).value.items,
             datasets=datasets,
@@ -97,8 +98,9 @@ def _moved(look: Look) -> Iterator[tuple[str, int]]:
         if (share := mirror.state(wire.MirrorState).bytes) is not None:
             yield mirror.id, share.have
     for task in look.tasks:
-        if task.unit == "bytes" and task.state == "running":
-            yield task.id, task.done
+        now = task.state(wire.TaskState)
+        if now.unit == "bytes" and now.state == "running":
+            yield task.name, now.done
 
 
 _BLOCKED: Final = "Blocked"
@@ -123,7 +125,7 @@ def _of_datasets(datasets: Sequence[wire.ResourceManifest]) -> Iterator[Need]:
             yield Need(2, ", ".join(conditions).lower(), one.name, shown)
 
 
-def unmended(tasks: Sequence[wire.TaskView]) -> list[wire.TaskView]:
+def unmended(tasks: Sequence[wire.TaskState]) -> list[wire.TaskState]:
     """Returns the tasks that failed or found something wrong, without those that the same work mended since.
 
     What a check found stays, as a later check may have looked at less.
@@ -146,7 +148,7 @@ def _of_node(look: Look) -> Iterator[Need]:
         yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
     if lost := look.status.lost_journals:
         yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
-    failed = unmended(look.tasks)
+    failed = unmended([each.state(wire.TaskState) for each in look.tasks])
     for task in failed[:MOST_FAILED]:
         why = task.fault.detail if task.fault else task.finding
         yield Need(3, "not ok" if task.finding else "failed", f"{task.kind} {task.target}".rstrip(), why)

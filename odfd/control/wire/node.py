@@ -143,20 +143,9 @@ class Probe(Value, frozen=True, kw_only=True):
     hint: str = ""
 
 
-class FlowView(Value, frozen=True, kw_only=True):
-    """A flow, or a derived dataset that follows its inputs without one."""
+class FlowState(Value, frozen=True, kw_only=True):
+    """The state of a Flow that is in force; of one of many datasets, of all these together."""
 
-    name: str
-    id: str = ""
-    """Id of its resource; empty for one that is not declared."""
-    account: str | None = None
-    """Name of the account that has it; ``None``: the node's owner."""
-    kind: Literal["flow", "follow"]
-    """``follow``: undeclared, with the name of its dataset."""
-    target: str
-    """Name of the dataset that its tasks are about."""
-    tasks: tuple[str, ...] = ("Ingest",)
-    """Tasks of a run, in order: ``Ingest``, ``Verify``, ``Compaction``, ``GarbageCollection``."""
     when: str
     """Its schedule, and the datasets whose new data starts it."""
     state: Literal["waiting", "running", "retrying", "paused"]
@@ -168,8 +157,8 @@ class FlowView(Value, frozen=True, kw_only=True):
     """The outcome of the last run, in the words of RFC-019."""
     recoverable: bool | None = None
     """Whether a retry of a failed run could succeed."""
-    """Outcome of that run: ``updated``, ``up-to-date``, ``blocked``, ``failed``, ``refused`` or ``cancelled``."""
     message: str = ""
+    """What became of the last run; of a flow of many datasets, of the last one that failed."""
     runs: int = 0
     failures: int = 0
     """Number of failures in a row."""
@@ -213,10 +202,12 @@ class TaskRef(Value, frozen=True, kw_only=True):
     target: str = ""
 
 
-class TaskView(Value, frozen=True, kw_only=True):
-    id: str
+class TaskState(Value, frozen=True, kw_only=True):
+    """The state of a Task."""
+
     kind: str
     target: str = ""
+    """The names of what it is for."""
     state: Literal["waiting", "running", "done", "failed", "cancelled"]
     done: int = 0
     total: int | None = None
@@ -227,14 +218,10 @@ class TaskView(Value, frozen=True, kw_only=True):
     started_at: str | None = None
     finished_at: str | None = None
     result: Any = None
-    """The result's own JSON, once done."""
+    """The result's own JSON, once done; it may be large, and is told of a task that is followed alone."""
     finding: str = ""
     """What a task that is done found wrong, or could not do for some of what it was asked for; empty: nothing."""
     fault: Problem | None = None
-    declared: bool = False
-    """Whether a manifest declares it; its id is the name of the resource, or its id if it is of an account."""
-    account: str | None = None
-    """Name of the account whose manifest declares it."""
 
 
 class LogLineView(Value, frozen=True, kw_only=True):

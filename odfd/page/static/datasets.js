@@ -21,7 +21,7 @@ export function Datasets({ status, asked }) {
   const datasets = useAsk(DATASETS, 10, flats);
   const later = (path) => (datasets.value ? path : ""); // what takes the node longer than the list does
   const doctor = useAsk(later("/node/v1alpha1/doctor"), 60);
-  const tasks = useAsk(later("/node/v1alpha1/tasks?brief=1"), 30);
+  const tasks = useAsk(later("/flow/v1alpha1/tasks?limit=5000"), 30, flats);
   return html`<h1>Datasets</h1>
     <${Answer} of=${datasets}>${(all) => html`
       <${Needed} needs=${needs(all, doctor.value || [], status, tasks.value || [])} looked=${Boolean(doctor.value && status)} />

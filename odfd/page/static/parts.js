@@ -17,6 +17,8 @@ export const flat = ({ headers, spec, status }) => {
   return { ...spec, ...headers, ...(state && state.value) };
 };
 export const flats = (list) => list.items.map(flat);
+/** Flows: what each is for by the name of its dataset, or by the pattern of several. */
+export const flows = (list) => flats(list).map((one) => ({ ...one, target: typeof one.target === "string" ? one.target.replace(/^Dataset:/, "") : one.target.name || "%" }));
 
 /** What the API says at `path`, asked again every so many seconds while somebody looks. `read`: turns it into the value. */
 export function useAsk(path, every = 0, read = same) {

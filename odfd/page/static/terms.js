@@ -1,12 +1,12 @@
 // What is set for one dataset: labels, who may see it, how it is mirrored, what must hold before it is used, who pulls it.
 
-import { Answer, Facts, flat, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
+import { Answer, Facts, flat, flows as read, html, Id, State, Table, Text, useAsk, When } from "/parts.js";
 import { bytes, count, shown } from "/text.js";
 import { ruleFor } from "/mirror.js";
 
 export function Terms({ detail }) {
   const one = detail.dataset;
-  const [mirrors, policy, flows] = [useAsk(one.owner ? "" : "/net/v1alpha1/mirrors?limit=5000", 15, (list) => list.items.map((each) => ({ ...flat(each), sharedBy: each.spec.peers }))), useAsk("/node/v1alpha1/policy"), useAsk("/node/v1alpha1/flows", 30)];
+  const [mirrors, policy, flows] = [useAsk(one.owner ? "" : "/net/v1alpha1/mirrors?limit=5000", 15, (list) => list.items.map((each) => ({ ...flat(each), sharedBy: each.spec.peers }))), useAsk("/node/v1alpha1/policy"), useAsk("/flow/v1alpha1/flows?limit=5000", 30, read)];
   const pulling = (flows.value || []).filter((each) => each.target === one.name);
   const labels = Object.entries(one.labels);
   const complete = one.frontiers && (one.frontiers.sealed ? "for ever: it is sealed" : one.frontiers.upper ? html`before <${When} at=${one.frontiers.upper} />` : "");
@@ -25,9 +25,9 @@ export function Terms({ detail }) {
       { name: "Since", of: (each) => html`<${Text} of=${each.time} most=${60} />` },
       { name: "Until", of: (each) => (each.expiresAt ? html`<${When} at=${each.expiresAt} />` : "it is released") },
     ]} />`}
-    ${pulling.length > 0 && html`<${Table} label="Flows that pull it" rows=${pulling} keyed=${(each) => each.name} columns=${[
+    ${pulling.length > 0 && html`<${Table} label="Flows that pull it" rows=${pulling} keyed=${(each) => each.id} columns=${[
       { name: "Flow", of: (each) => html`<a href="#/work"><${Text} of=${each.name} most=${80} /></a>` },
-      { name: "State", of: (each) => html`<${State} of=${each.state} />` },
+      { name: "State", of: (each) => html`<${State} of=${each.state || "not in force"} />` },
       { name: "When", of: (each) => html`<${Text} of=${each.when} most=${160} />` },
       { name: "Next", of: (each) => html`<${When} at=${each.next} />` },
     ]} />`}

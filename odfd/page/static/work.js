@@ -1,12 +1,12 @@
 // What the node does now and did lately, and what it pulls by itself.
 
 import { ask } from "/api.js";
-import { Act, Answer, html, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
+import { Act, Answer, flats, flows as read, html, Share, State, Table, Text, useAsk, useRates, When } from "/parts.js";
 import { bytes, count, part, plural, rate, shown, word } from "/text.js";
 
 export function Work() {
-  const tasks = useAsk("/node/v1alpha1/tasks?brief=1", 2);
-  const flows = useAsk("/node/v1alpha1/flows", 5);
+  const tasks = useAsk("/flow/v1alpha1/tasks?limit=5000", 2, flats);
+  const flows = useAsk("/flow/v1alpha1/flows?limit=5000", 5, read);
   const rates = useRates(tasks.value, (one) => (one.state === "running" ? one.done : null));
   return html`<h1>Tasks and flows</h1>
     <section aria-labelledby="tasks"><h2 id="tasks">Tasks</h2>
@@ -18,13 +18,13 @@ export function Work() {
         { name: "Message", of: (one) => html`<${Text} of=${one.fault ? one.fault.detail : one.finding || (one.state === "done" ? "" : one.message)} most=${300} />${one.fault && one.fault.hint && html` <span class="quiet"><${Text} of=${one.fault.hint} most=${200} /></span>`}` },
         { name: "Began", of: (one) => html`<${When} at=${one.startedAt} />` },
         { name: "Ended", of: (one) => html`<${When} at=${one.finishedAt} />` },
-        { name: "Actions", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.id}`}
+        { name: "Actions", of: (one) => (["running", "waiting"].includes(one.state) ? html`<${Act} label="Cancel" title=${`Cancel ${shown(one.kind, 40)} ${shown(one.target, 80)}?`} command=${`odfctl delete task ${one.name}`}
             says="It ends where it is. What it has committed stays; the rest is dropped and can be done again." act=${() => ask("DELETE", `/flow/v1alpha1/tasks/${part(one.id)}`).then(() => tasks.again())} then=${() => "It is cancelled."} />` : "") },
       ]} />`}<//></section>
     <section aria-labelledby="flows"><h2 id="flows">Flows</h2>
-      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.name} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow tells how." columns=${[
+      <${Answer} of=${flows}>${(all) => html`<${Table} label="Flows" rows=${all} keyed=${(one) => one.id} empty="Nothing is pulled on a schedule. A manifest of kind Flow declares one: odfctl explain Flow tells how." columns=${[
         { name: "Flow", of: (one) => html`<${Text} of=${one.name} most=${80} />` },
-        { name: "State", of: (one) => html`<${State} of=${one.state} />` },
+        { name: "State", of: (one) => html`<${State} of=${one.state || "not in force"} />` },
         { name: "Pulls", of: (one) => html`<a href=${`#/datasets/${part(one.target)}`}><${Text} of=${one.target} most=${80} /></a>` },
         { name: "When", of: (one) => html`<${Text} of=${one.when} most=${160} />` },
         { name: "Last", of: (one) => html`${one.outcome && html`<${State} of=${one.outcome} />`} <${When} at=${one.last} />` },
@@ -41,7 +41,7 @@ const newest = (one, other) => (other.startedAt || "9").localeCompare(one.starte
 function Rest({ one, again }) {
   const paused = one.state === "paused";
   const act = async () => {
-    await ask(paused ? "DELETE" : "PUT", `/node/v1alpha1/flows/${part(one.name)}/pause`);
+    await ask(paused ? "DELETE" : "PUT", `/flow/v1alpha1/flows/${part(one.name)}/pause`);
     again();
   };
   return html`<${Act} label=${paused ? "Go on" : "Pause"} title=${`${paused ? "Go on with" : "Pause"} ${shown(one.name, 80)}?`}

@@ -215,9 +215,13 @@ class FakeDeclarations:
         self._node = node
 
     async def get(self, word: str, name: str) -> wire.ResourceView:
-        found = await self._node.get(name) if word == "Dataset" else await self._node.tasks.get(name)
-        named = getattr(found, "name", found.id)
+        if word == "Dataset":
+            found = await self._node.get(name)
+            named, id_ = found.name, found.id
+        else:
+            await self._node.tasks.get(name)
+            named = id_ = name
         return wire.ResourceView(
-            type=word, name=named, id=found.id, schema=f"https://example.org/v1alpha1/{word}",
-            headers={"name": named, "id": found.id}, labels={}, generation=1, updated_at="2013-01-01T00:00:00Z",
+            type=word, name=named, id=id_, schema=f"https://example.org/v1alpha1/{word}",
+            headers={"name": named, "id": id_}, labels={}, generation=1, updated_at="2013-01-01T00:00:00Z",
         )  # fmt: skip

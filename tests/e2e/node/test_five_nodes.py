@@ -59,7 +59,7 @@ class Five:
         for _ in range(times):
             self._write()
             task = client.post("/node/v1alpha1/pull", wire.TaskRef, request).value
-            *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+            *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
             assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
         return self.head(self.daemons[0])
 

@@ -172,7 +172,7 @@ class Town:
         file = self.daemons[0].folder / f"{self.files:05}.csv"
         file.write_text(f"event_time,city,population\n2024-01-01T00:00:00Z,c{self.files},{self.files}\n")
         task = client.post("/node/v1alpha1/pull", wire.TaskRef, wire.PullRequest(refs=("cities",))).value
-        *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskView, {"follow": "1"})
+        *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
         assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
 
     def publish(self) -> None:

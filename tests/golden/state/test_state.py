@@ -29,6 +29,7 @@ from odfd.resources.store import ResourceStore
 from odfd.state.access_state import AccessReader
 from odfd.state.directory import DATABASE, StateDirectory
 from odfd.state.upgrade import table_changes
+from worlds.flow_world import flows
 from worlds.node_world import World
 
 KEPT = Path(__file__).with_name("before-resources.tar.gz")
@@ -134,8 +135,7 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
         (mirror,) = await alice.mirrors()
         assert (mirror.id, mirror.want, mirror.priority) == (MIRRORED, "chain", 5)
         assert (await alice.api.declarations.get("Mirror", "theirs")).headers["labels"]["topic"] == "health"
-        flows = {each.name: each.target for each in await alice.api.flows.list()}
-        assert flows == {"often": "sensors", "sensors": "sensors"}
+        assert {each.name: each.target for each in await flows(alice)} == {"often": "sensors", "sensors": "sensors"}
         assert [each.name for each in await alice.dataset_views() if each.published] == ["sensors", "theirs"]
         with alice.home.database.read() as connection:
             store = ResourceStore(connection)
@@ -204,7 +204,7 @@ async def test_the_rows_of_a_collection_are_gathered(tmp_path: Path) -> None:
             "the dataset stock is one resource over 2 chains of 2 renditions",
             "the dataset wide is one resource over 2 chains of 1 rendition",
         ]
-        assert {each.name: each.target for each in await alice.api.flows.list()} == {
+        assert {each.name: each.target for each in await flows(alice)} == {
             "late": "stock", "often": "sales", "sales": "sales",
         }  # fmt: skip
         assert {each.name: each.records for each in await alice.dataset_views()} == dict.fromkeys(RENDITIONS, 2)
@@ -345,9 +345,9 @@ async def test_flows_and_tasks_of_before_have_the_form_of_rfc_019(tmp_path: Path
         assert (views["done"].status["phase"], views["waits"].status["code"]) == ("Ready", "unresolved-reference")
         (outcome,) = [each for key, each in views["done"].status["conditions"].items() if key.endswith("/TaskOutcome")]
         assert outcome["kind"] == "NoOp", "which was up-to-date"
-        flows = {each.name: each for each in await alice.api.flows.list()}
-        assert (flows["often"].state, flows["often"].when) == ("paused", "every 1h")
-        assert flows["tells"].runs >= 1, "its record stays with it"
+        found = {each.name: each for each in await flows(alice)}
+        assert (found["often"].state, found["often"].when) == ("paused", "every 1h")
+        assert found["tells"].runs >= 1, "its record stays with it"
     async with world.running("alice", private=True) as alice:
         assert alice.home.recovery.converted == alice.home.recovery.brought_forward == ()
 

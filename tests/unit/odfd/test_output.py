@@ -85,7 +85,7 @@ def test_progress_draws_on_its_line_alone(text: str) -> None:
     terminal = Terminal()
     session: Any = object.__new__(Session)
     session.quiet, session.clock = False, type("Clock", (), {"monotonic": lambda _: 0})()
-    task = wire.TaskView(id="t", kind="pull", target=text, state="running", message=text + "\nmore")
+    task = wire.TaskState(kind="pull", target=text, state="running", message=text + "\nmore")
     Meter(session, terminal).show(task)
     drawn = terminal.getvalue()
     assert drawn.startswith("\r\x1b[K")

@@ -83,14 +83,14 @@ def test_a_cell_is_one_printable_line_of_its_width(text: str, most: int) -> None
 
 
 def test_progress() -> None:
-    task = wire.TaskView(
-        id="t1", kind="mirror", target="flights", state="running", message="slices 9/14",
+    task = wire.TaskState(
+        kind="mirror", target="flights", state="running", message="slices 9/14",
         done=31_200_000, total=48_000_000, unit="bytes",
     )  # fmt: skip
     assert describe(task, 8.4e6) == (
         "Mirroring flights  slices 9/14  ━━━━━━━━━━━━━┄┄┄┄┄┄┄  31.2 MB of 48.0 MB  8.4 MB/s  2 s left"
     )
-    assert describe(wire.TaskView(id="t1", kind="x", state="waiting"), 0) == "x  waiting for its turn"
+    assert describe(wire.TaskState(kind="x", state="waiting"), 0) == "x  waiting for its turn"
 
 
 class OneSession:
@@ -115,8 +115,8 @@ def test_a_rate_is_told_although_the_message_counts_too() -> None:
     for step in range(4):
         session.now = step * SECOND
         meter.show(
-            wire.TaskView(
-                id="t1", kind="verify", target="flights", state="running", unit="bytes", total=40_000_000,
+            wire.TaskState(
+                kind="verify", target="flights", state="running", unit="bytes", total=40_000_000,
                 done=step * 10_000_000, message=f"blocks {step}/4, slices {step}/4, 0 failures",
             )
         )  # fmt: skip
@@ -138,7 +138,9 @@ def test_bytes_that_hold_are_no_word_for_what_they_say() -> None:
 
 def test_a_task_that_is_done_is_at_no_stage() -> None:
     def last(state: str, **more: str) -> str:
-        return kinds.TASK.columns(Instant(0))[-1].cell(wire.TaskView(id="t1", kind="apply", state=state, **more))  # type: ignore[arg-type]
+        told = {"x/State": {"value": {"kind": "apply", "state": state, **more}}}
+        row = wire.ResourceManifest(schema="Task", headers={"name": "t1"}, spec={}, status={"conditions": told})
+        return kinds.TASK.columns(Instant(0))[-1].cell(row)
 
     assert last("running", message="applying") == "applying"
     assert last("failed", message="applying") == "applying"
@@ -148,7 +150,7 @@ def test_a_task_that_is_done_is_at_no_stage() -> None:
 
 def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
     """An engine at work says no more; the line would look as if all had stopped."""
-    task = wire.TaskView(id="t1", kind="ingest", target="one", state="running", message="computing big.csv")
+    task = wire.TaskState(kind="ingest", target="one", state="running", message="computing big.csv")
     assert describe(task, 0, 1.9) == "Ingesting one  computing big.csv"
     assert describe(task, 0, 14.2) == "Ingesting one  computing big.csv  for 14 s"
     counted = msgspec.structs.replace(task, done=5, total=10, unit="files")
@@ -157,7 +159,7 @@ def test_progress_that_counts_nothing_tells_how_long_it_has_lasted() -> None:
 
 def test_a_task_that_waits_for_others_is_told_without_a_terminal_too() -> None:
     """After two seconds, and then every five; one that counts something comes later."""
-    waits = wire.TaskView(id="t1", kind="mirror", target="one", state="running", message="asked 2 peers, waiting")
+    waits = wire.TaskState(kind="mirror", target="one", state="running", message="asked 2 peers, waiting")
     for task, expected in ((waits, [2, 7, 12]), (msgspec.structs.replace(waits, done=9, unit="bytes"), [5, 10])):
         session, stream = OneSession(), io.StringIO()
         meter = Meter(session, stream)  # type: ignore[arg-type]
@@ -382,9 +384,9 @@ def test_an_optional_column_is_there_once_a_row_has_something_in_it() -> None:
 
 def test_a_node_is_told_by_enough_of_its_id_and_then_its_name() -> None:
     peer = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
-    assert kinds.node(wire.PeerName(peer_id=peer, name="Graz")) == "12D3KooWEyop…5pZuWnaz Graz"
-    assert kinds.node(wire.PeerName(peer_id=peer)) == "12D3KooWEyop…5pZuWnaz"
-    assert kinds.node(None) == "-"
+    assert formatting.node(wire.PeerName(peer_id=peer, name="Graz")) == "12D3KooWEyop…5pZuWnaz Graz"
+    assert formatting.node(wire.PeerName(peer_id=peer)) == "12D3KooWEyop…5pZuWnaz"
+    assert formatting.node(None) == "-"
 
 
 def test_incidents_of_the_past_are_told_and_counted() -> None:

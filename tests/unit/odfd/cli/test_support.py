@@ -24,7 +24,7 @@ class Daemon:
     def raw(self, path: str) -> bytes:
         if path == self.fails:
             raise Remote("it is asleep")
-        said: dict[str, Any] = {"path": path, "source": SOURCE} if path == "/node/v1alpha1/tasks" else {"path": path}
+        said: dict[str, Any] = {"path": path, "source": SOURCE} if path == "/flow/v1alpha1/tasks" else {"path": path}
         return json.dumps(said).encode()
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from textual.widgets import DataTable, Static
 
@@ -45,8 +46,10 @@ def manifest(type_: str, name: str, state: Mapping[str, Any], **spec: Any) -> wi
     return wire.ResourceManifest(schema=type_, headers={"name": name}, spec=spec, status={"conditions": told})
 
 
-def task(key: str, state: Any, done: int = 0, unit: str = "bytes") -> wire.TaskView:
-    return wire.TaskView(id=key, kind="ingest", target=HOSTILE, state=state, done=done, total=10**7, unit=unit)
+def task(key: str, state: Any, done: int = 0, unit: str = "bytes") -> wire.ResourceManifest:
+    now = wire.TaskState(kind="ingest", target=HOSTILE, state=state, done=done, total=10**7, unit=unit)
+    told = {"x/State": {"value": msgspec.to_builtins(now)}}
+    return wire.ResourceManifest(schema="Task", headers={"name": key}, spec={}, status={"conditions": told})
 
 
 def look(at: float = 0.0, **more: Any) -> Look:
@@ -87,14 +90,14 @@ def test_what_needs_a_person_is_told_worst_first() -> None:
 
 
 def test_a_failure_that_the_same_work_mended_needs_nobody() -> None:
-    def one(kind: str, at: int, state: Any = "done", finding: str = "", target: str = "a") -> wire.TaskView:
-        return wire.TaskView(id=str(at), kind=kind, target=target, state=state, finding=finding, started_at=f"{at:02}")
+    def one(kind: str, at: int, state: Any = "done", finding: str = "", target: str = "a") -> wire.TaskState:
+        return wire.TaskState(kind=kind, target=target, state=state, finding=finding, started_at=f"{at:02}")
 
     tasks = [
         one("pull", 1, "failed"), one("pull", 2, finding="bad line"), one("pull", 3), one("pull", 4, finding="again"),
         one("apply", 5, "failed"), one("apply", 6, target="b"), one("verify", 7, finding="damage"), one("verify", 8),
     ]  # fmt: skip
-    assert [each.id for each in unmended(tasks)] == ["4", "5", "7"]
+    assert [each.started_at for each in unmended(tasks)] == ["04", "05", "07"]
 
 
 class Asked:

@@ -10,7 +10,7 @@ from odfd.api.datasets.declared_tasks import _status
 from odfd.cli import kinds
 from odfd.control import wire
 from odfd.control.board import finding, task_view
-from odfd.runtime.tasks import Task, TaskState
+from odfd.runtime.tasks import Task, TaskPhase
 
 FAULT = wire.Problem(detail="the source is gone")
 FAILURE = wire.Failure(
@@ -67,7 +67,7 @@ def test_what_was_found_is_one_line(result: object, expected: str) -> None:
 
 @pytest.mark.parametrize(("failures", "word", "phase"), [((), "done", "Ready"), ((FAILURE,), "not ok", "Failed")])
 def test_lists_and_the_resource_tell_it(failures: Any, word: str, phase: str) -> None:
-    task = Task("t1", "verify", "a", state=TaskState.DONE, result=report(*failures))
+    task = Task("t1", "verify", "a", state=TaskPhase.DONE, result=report(*failures))
     view = task_view(task)
     columns = {column.title: column.cell for column in kinds.TASK.columns(0)}
     assert columns["STATE"](view) == word

@@ -340,9 +340,8 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "flows.backfill": [("POST", "/flow/v1alpha1/flows/{}/backfill", {"from": "2024-01-01", "to": "2024-01-02"}),
                        ("POST", "/flow/v1alpha1/flows/hers/backfill",
                         {"from": "2024-01-01", "to": "2024-01-02", "target": "{}"})],
-    "flows.delete": [("DELETE", "/flow/v1alpha1/flows/{}", None)],
-    "flows.pause": [("PUT", "/node/v1alpha1/flows/{}/pause", None)],
-    "flows.resume": [("DELETE", "/node/v1alpha1/flows/{}/pause", None)],
+    "flows.pause": [("PUT", "/flow/v1alpha1/flows/{}/pause", None)],
+    "flows.resume": [("DELETE", "/flow/v1alpha1/flows/{}/pause", None)],
     "flows.run": [("POST", "/flow/v1alpha1/flows/{}/run", {"target": None}),
                   ("POST", "/flow/v1alpha1/flows/hers/run", {"target": "{}"})],
     "verification.verify": [("POST", "/dataset/v1alpha1/datasets/{}/verify", {"level": "chain"})],
@@ -354,11 +353,12 @@ LISTS: dict[str, list[tuple[str, str, Any]]] = {
     "declarations.list": [("GET", "/resource/v1alpha1/resources", None),
                           ("POST", "/graphql", {"query": "{datasets {items {name}}}"}),
                           ("POST", "/graphql", {"query": "{resources {items}}"})],
-    "declarations.page": [("GET", "/dataset/v1alpha1/datasets", None), ("GET", "/net/v1alpha1/mirrors", None)],
+    "declarations.page": [
+        ("GET", "/dataset/v1alpha1/datasets", None), ("GET", "/net/v1alpha1/mirrors", None),
+        ("GET", "/flow/v1alpha1/flows", None), ("GET", "/flow/v1alpha1/tasks", None),
+    ],
     "search.search": [("POST", "/node/v1alpha1/search", {"words": [word]}) for word in ("", "theirs")],
-    "tasks.list": [("GET", "/node/v1alpha1/tasks", None)],
     "about.status": [("GET", "/node/v1alpha1/status", None)],
-    "flows.list": [("GET", "/node/v1alpha1/flows", None)],
     "history.last": [("GET", "/resource/v1alpha1/changes", None)],
 }  # fmt: skip
 """What lists datasets, or what is done with them."""
@@ -600,8 +600,9 @@ async def test_a_task_of_others_is_not_there(world: Any) -> None:
         bobs = await asking.services(BOB)
         with pytest.raises(Fault):
             await anext(bobs.tasks.follow(ref.id))
-        assert [each["id"] for each in (await asking.ask(ALICE, "GET", "/node/v1alpha1/tasks"))[1]] == [ref.id]
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/tasks") == (200, [])
+        listed = (await asking.ask(ALICE, "GET", "/flow/v1alpha1/tasks"))[1]["items"]
+        assert [each["headers"]["name"] for each in listed] == [ref.id]
+        assert (await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks"))[1]["items"] == []
 
 
 async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: Any) -> None:

@@ -21,6 +21,7 @@ from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, settled, steady
+from worlds.flow_world import entries, flow_of, flows
 
 SET = """$schema: SecretSet
 headers: {{name: db{more}}}
@@ -350,7 +351,7 @@ async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_nam
         paused = [held[entry.plan.id] for _, entry in node.parts.flows.scheduler.entries() if entry.is_paused]
         bob = (await node.api.declarations.get("Account", "bob")).id
         assert paused == [bob]
-        assert (await node.api.flows.get("alice/often")).state != "paused"
+        assert (await flow_of(node, "alice/often")).state != "paused"
 
 
 async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(world: Any) -> None:
@@ -361,9 +362,10 @@ async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(worl
     async with world.running("node", private=True) as node:
         await settled(node)
         await node.apply(text.format(more="", target="the%"), text.format(more=", account: bob", target="none.%"))
-        assert [each.target for each in await node.api.flows.list()] == ["none.%", "theirs"]
-        assert (await node.api.flows.get("bob/wide")).target == "none.%"
-        assert (await node.api.flows.get("wide")).target == "the%"
+        assert {each.target for each in await flows(node)} == {"none.%", "the%"}
+        assert list(entries(node, "wide")) == ["theirs"]
+        assert (await flow_of(node, "bob/wide")).target == "none.%"
+        assert (await flow_of(node, "wide")).target == "the%"
 
 
 async def test_an_account_has_a_did_by_which_it_is_referred_to(world: Any) -> None:

@@ -15,6 +15,7 @@ from odfd.access.uses import NOT_GRANTED
 from odfd.errors import to_problem
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flows, tasks
 
 HIS = FLOW.replace(", account: bob", "").format
 CHECK = "$schema: Task\nheaders: {{name: check}}\nspec: {spec}\n"
@@ -74,8 +75,8 @@ async def test_an_account_applies_flows_that_run_with_its_rights(world: Any) -> 
         await asking.apply(ALICE, HIS(target="hers"))
         assert flows_in_force(node) == ["often"] * 2
         for uid, target in ((ALICE, "hers"), (BOB, "his")):
-            _, listed = await asking.ask(uid, "GET", "/node/v1alpha1/flows")
-            assert [each["target"] for each in listed] == [target]
+            _, listed = await asking.ask(uid, "GET", "/flow/v1alpha1/flows")
+            assert [each["spec"]["target"] for each in listed["items"]] == [f"Dataset:{target}"]
         # A grant that ends stops it, and it goes on with the next one.
         granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
         for word, is_there in ((granted, True), (REVOKED, False), (granted, True)):
@@ -149,13 +150,18 @@ async def test_a_flow_of_an_account_does_not_take_every_turn(world: Any, more: t
         assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
 
 
+def state(shown: Any) -> Any:
+    """What the node knows of a resource that is shown."""
+    return next(each["value"] for key, each in shown["status"]["conditions"].items() if key.endswith("/State"))
+
+
 async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: Any) -> None:
     """It would act with rights that who changed it has not."""
     grant = GRANT.replace("Dataset:{what}", "Flow:{what}")
 
     async def paused(name: str, uid: int = BOB) -> tuple[int, str]:
-        status_, said = await asking.ask(uid, "PUT", f"/node/v1alpha1/flows/{name}/pause")
-        return status_, said.get("rule") or said["state"]
+        status_, said = await asking.ask(uid, "PUT", f"/flow/v1alpha1/flows/{name}/pause")
+        return status_, said.get("rule") or state(said)["state"]
 
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -172,7 +178,7 @@ async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: An
         await node.apply(REVOKED)
         assert await paused(held) == await paused("absent") == (404, "flow-name")
         assert await paused("often", ALICE) == (200, "paused")
-        assert (await asking.ask(ALICE, "DELETE", "/node/v1alpha1/flows/often/pause"))[1]["state"] == "waiting"
+        assert state((await asking.ask(ALICE, "DELETE", "/flow/v1alpha1/flows/often/pause"))[1])["state"] == "waiting"
         span = {"from": "2024-01-01", "to": "2024-01-02", "target": "theirs"}
         hidden, missing = [
             await asking.ask(ALICE, "POST", "/flow/v1alpha1/flows/often/backfill", {**span, "target": each})
@@ -194,15 +200,16 @@ async def test_an_account_sees_and_cancels_the_tasks_that_it_declares(world: Any
         assert (await ended(node, "alice/look"))["phase"] == "Ready"
 
         async def seen(uid: int) -> list[tuple[str, str, bool]]:
-            _, listed = await asking.ask(uid, "GET", "/node/v1alpha1/tasks")
-            return [(each["target"], each["state"], each["declared"]) for each in listed if each["kind"] == "verify"]
+            _, listed = await asking.ask(uid, "GET", "/flow/v1alpha1/tasks")
+            found = [(bool(each["headers"]["generation"]), state(each)) for each in listed["items"]]
+            return [(now["target"], now["state"], is_it) for is_it, now in found if now["kind"] == "verify"]
 
         assert (await seen(BOB), await seen(ALICE)) == ([("his", "done", True)], [("hers", "done", True)])
         # One that waits is on no board, and is the account's all the same.
         await node.apply(REVOKED)
         await node.apply(check(str(node.dataset("theirs"))).replace("name: check", "name: later, account: bob"))
         assert (await ended(node, "bob/later"))["code"] == NOT_GRANTED
-        assert [state for _, state, _ in await seen(BOB)] == ["waiting", "done"]
+        assert sorted(now for _, now, _ in await seen(BOB)) == ["done", "waiting"]
         id_ = (await node.api.declarations.get("Task", "bob/later")).id
         assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{id_}"))[1]["state"] == "waiting"
         for method in ("GET", "DELETE"):
@@ -417,18 +424,15 @@ async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: Any) -> No
         for ref in ("alice/check", "bob/check"):
             await ended(node, ref)
 
-        async def whose(path: str, name: str) -> list[tuple[str, str | None]]:
-            _, rows = await asking.ask(0, "GET", f"/node/v1alpha1/{path}")
-            return sorted(((each[name], each.get("account")) for each in rows), key=str)
-
-        assert await whose("datasets", "name") == [("hers", "alice"), ("his", "bob"), ("theirs", None)]
-        flows = [("hers", "alice"), ("his", "bob"), ("theirs", None)]
-        assert await whose("flows", "target") == flows
-        declared = [each for each in await whose("tasks", "target") if each[1] is not None]
-        assert declared == [("hers", "alice"), ("his", "bob")]
+        _, listed = await asking.ask(0, "GET", "/dataset/v1alpha1/datasets")
+        of_each = [("hers", "alice"), ("his", "bob"), ("theirs", None)]
+        owners = {each["headers"]["name"]: each["headers"]["account"]["name"] for each in listed["items"]}
+        assert owners == {name: account or "node" for name, account in of_each}
+        assert sorted(((each.target, each.account) for each in await flows(node)), key=str) == of_each
+        assert sorted((each.target, each.account) for each in await tasks(node) if each.account) == of_each[:2]
         # Each calls its own by the name, and the owner of the node by account and name.
         _, one = await asking.ask(BOB, "GET", "/node/v1alpha1/tasks/check")
-        assert (one["target"], one["account"]) == ("his", "bob")
+        assert one["target"] == "his"
         assert (await node.api.tasks.get("alice/check")).target == "hers"
         assert (await asking.ask(NOBODY, "GET", "/node/v1alpha1/tasks/check"))[0] == 404
 

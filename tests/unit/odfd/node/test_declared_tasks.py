@@ -14,6 +14,7 @@ from odfd.runtime.subjects import about
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
+from worlds.flow_world import tasks
 from worlds.node_world import until
 
 CHECK = """$schema: Task
@@ -61,7 +62,7 @@ async def test_a_declared_task_is_done_once(world: Any) -> None:
     async with world.running("alice") as alice:  # and not again after a start
         await alice.parts.reconciler.settled()
         view = await alice.api.tasks.get("check")
-        assert (view.state, view.declared, view.target, begun(alice)) == ("done", True, "raw", [])
+        assert (view.state, view.target, begun(alice)) == ("done", "raw", [])
 
 
 async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
@@ -76,16 +77,17 @@ async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
         await node.apply(*owned, check())
         for name in ("check", "alice/check", "bob/check"):
             await status(node, name, "Ready")
-        views = {each.id: each for each in await node.api.tasks.list() if each.declared}
+        views = {each.id: each for each in await tasks(node) if each.is_declared}
         ids = [(await node.api.declarations.get("task", f"{who}/check")).id for who in ("alice", "bob")]
-        assert views.keys() == {"check", *ids}
+        assert {each.name for each in views.values()} == {"check"}
+        assert views.keys() > set(ids)
         board = {each.id: each for each in node.board.list()}
         assert [board[each].about.things for each in ids] == [
             about(node.dataset(f"{who}/hers")).things for who in ("alice", "bob")
         ]
         await node.api.declarations.delete("task", "alice/check")
         await node.parts.reconciler.settled()
-        assert {each.id for each in await node.api.tasks.list() if each.declared} == {"check", ids[1]}
+        assert {each.id for each in await tasks(node) if each.is_declared} == views.keys() - {ids[0]}
 
 
 async def test_a_task_of_an_account_does_what_the_account_may(world: Any) -> None:
@@ -137,9 +139,8 @@ async def test_one_that_is_deleted_ends(world: Any, monkeypatch: pytest.MonkeyPa
         status_code, (gone,) = await ask(alice, "DELETE", "/flow/v1alpha1/tasks/check")
         assert (status_code, gone["headers"]["name"]) == (200, "check")
         view = await alice.api.tasks.get("check")
-        assert (view.state, view.declared) == ("cancelled", False)
-        live = alice.api.declarations.live["Task"]
-        await until(lambda: [each for each in live() if each.name == "check"])  # the reconciler lets go of it
+        assert view.state == "cancelled"
+        await until(lambda: not alice.board.get("check").is_declared)  # the reconciler lets go of it
         assert [each.name for each in await alice.api.declarations.list("task", None) if each.name == "check"]
         monkeypatch.undo()
         await alice.apply(check())  # another one of its name
@@ -201,9 +202,9 @@ async def test_all_tasks_have_one_shape(world: Any) -> None:
         await alice.done(alice.api.verification.verify("raw", wire.VerifyRequest()))
         _, (listed,) = await ask(alice, "GET", "/flow/v1alpha1/tasks")
         found = {each["headers"]["name"]: each for each in listed["items"]}
-        views = {each.id: each for each in await alice.api.tasks.list()}
-        assert found.keys() == views.keys()
-        (verify,) = [each.id for each in views.values() if each.kind == "verify" and not each.declared]
+        shown = await tasks(alice)
+        assert found.keys() == {each.name for each in shown}
+        (verify,) = [each.name for each in shown if each.kind == "verify" and not each.is_declared]
         by_hand, declared = found[verify], found["check"]
         assert by_hand["spec"] == {"kind": "Verify", "target": "raw"}
         assert by_hand["headers"].keys() == declared["headers"].keys()
@@ -249,6 +250,8 @@ async def test_accounts_see_tasks_on_what_they_read_and_no_others(world: Any) ->
             _, listed = await asking.ask(uid, "GET", "/flow/v1alpha1/tasks")
             return sorted(each["spec"]["target"] for each in listed["items"])
 
-        assert (await seen(ALICE), await seen(BOB)) == (["hers"], ["theirs"])
-        code, problem = await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks/theirs")  # the declaration is the owner's
+        assert (await seen(ALICE), await seen(BOB)) == (["hers"], ["theirs", "theirs"])
+        code, told = await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks/theirs")  # without what the owner noted of it
+        assert (code, told["headers"]["labels"], told["headers"]["annotations"]) == (200, {}, {})
+        code, problem = await asking.ask(ALICE, "GET", "/flow/v1alpha1/tasks/theirs")
         assert (code, problem["rule"]) == (404, "resource")

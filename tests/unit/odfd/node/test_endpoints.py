@@ -23,6 +23,7 @@ from odfd.runtime.tasks import Report
 from odfd.state.directory import open_state_directory
 from odfd.state.restore import choose, restore
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flows
 
 SOURCE = """$schema: Source
 headers: {{name: sensors}}
@@ -193,12 +194,12 @@ async def test_a_flow_runs_at_so_many_records_or_when_the_oldest_is_so_old(world
     """Also of what came before a restart, and not before its time."""
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"), FLOW.format(terms="minRecordsToAwait: 3"))
-        (view,) = await alice.api.flows.list()
+        (view,) = await flows(alice)
         assert view.when == "3 records pushed to sensors, or one that is 1h old"
         await push(alice, rows(1.0, 2.0))
         for _ in range(3):
             await alice.parts.flows.look()
-        assert (await temps(alice, "temp"), (await alice.api.flows.list())[0].runs) == ([], 0)
+        assert (await temps(alice, "temp"), (await flows(alice))[0].runs) == ([], 0)
         await push(alice, rows(3.0))
         await until(alice, [1.0, 2.0, 3.0])
         await push(alice, rows(4.0))

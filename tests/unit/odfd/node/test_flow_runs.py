@@ -142,8 +142,9 @@ async def test_as_many_finished_runs_stay_as_the_flow_says_and_each_costs_the_sa
         kept = [each.id for each in await runs(alice)]
         await pass_time(alice, 7200)
         await ran(alice, "often", 8)
-        (left,) = await runs(alice)
-        assert left.id not in kept, "the others are older than 1h"
+        while len(left := await runs(alice)) > 1:
+            await trio.lowlevel.checkpoint()
+        assert left[0].id not in kept, "the others are older than 1h"
         assert (await view(alice, "often")).runs == 8
 
 
@@ -228,7 +229,7 @@ async def test_the_runs_of_a_flow_go_with_it(world: Any, monkeypatch: pytest.Mon
         await pass_time(alice, 60)
         await held.wait()
         assert len(await runs(alice)) == 2
-        await alice.api.flows.delete("often")
+        await alice.api.declarations.delete("Flow", "often")
         assert await runs(alice) == []
         await until(lambda: all(each.finished.is_set() for each in alice.board.list()))
         await alice.parts.reconciler.settled()

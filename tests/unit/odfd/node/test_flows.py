@@ -25,6 +25,7 @@ from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.workers.flows import FlowWorker
 from worlds.eventually import PATIENCE, became
+from worlds.flow_world import ShownFlow, entries, flow_of, flows
 from worlds.manifests import DERIVED, ROOT
 
 FLOW = """$schema: Flow
@@ -64,11 +65,11 @@ async def pass_time(node: Any, seconds: float) -> None:
     node.parts.flows.loop.poke()
 
 
-async def view(node: Any, name: str) -> wire.FlowView:
-    return next(each for each in await node.api.flows.list() if each.name == name)
+async def view(node: Any, name: str) -> ShownFlow:
+    return next(each for each in await flows(node) if each.name == name)
 
 
-async def ran(node: Any, name: str, runs: int, outcome: str | None = None) -> wire.FlowView:
+async def ran(node: Any, name: str, runs: int, outcome: str | None = None) -> ShownFlow:
     with trio.fail_after(PATIENCE):
         while True:
             # Taken before the look: a turn may end while it is under way.
@@ -130,7 +131,7 @@ async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_sta
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.parts.flows.look()
         seen = await ran(alice, "towns", 1)
-        assert (seen.kind, seen.outcome) == ("follow", "Success")
+        assert (seen.is_declared, seen.outcome) == (False, "Success")
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.parts.flows.look()
         assert (await view(alice, "towns")).runs == 1, "nothing is new"
@@ -139,15 +140,15 @@ async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_sta
 async def test_a_flow_takes_the_place_of_following_until_it_is_deleted(world: Any) -> None:
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.apply(ROOT, DERIVED)
-        assert [(each.name, each.kind) for each in await alice.api.flows.list()] == [("towns", "follow")]
+        assert [(each.name, each.is_declared) for each in await flows(alice)] == [("towns", False)]
         await alice.apply(flow("hourly", "towns", "{kind: Schedule, cron: '@hourly'}"))
-        assert [(each.name, each.kind) for each in await alice.api.flows.list()] == [("hourly", "flow")]
+        assert [(each.name, each.is_declared) for each in await flows(alice)] == [("hourly", True)]
         with pytest.raises(NotFound):
-            await alice.api.flows.delete("daily")
-        await alice.api.flows.delete("hourly")
-        assert [each.name for each in await alice.api.flows.list()] == ["towns"]
-        with pytest.raises(Invalid, match="no flow"):
-            await alice.api.flows.delete("towns")
+            await alice.api.declarations.delete("Flow", "daily")
+        await alice.api.declarations.delete("Flow", "hourly")
+        assert [each.name for each in await flows(alice)] == ["towns"]
+        with pytest.raises(Refused, match="made by a derived dataset"):
+            await alice.api.declarations.delete("Flow", "towns")
 
 
 async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None:
@@ -165,11 +166,13 @@ async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None
 async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
-        assert (await alice.api.flows.pause("often")).state == "paused"
+        await alice.api.flows.pause("often")
+        assert (await flow_of(alice, "often")).state == "paused"
         await pass_time(alice, 300)
     async with world.running("alice") as alice:
         assert (await view(alice, "often")).state == "paused"
-        seen = await alice.api.flows.resume("often")
+        await alice.api.flows.resume("often")
+        seen = await flow_of(alice, "often")
         assert (seen.state, seen.runs) == ("waiting", 0)
 
 
@@ -181,7 +184,8 @@ async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_ren
         await said(alice, {"raw": "every 1min"})
         await pass_time(alice, 60)
         before = await ran(alice, "raw", 1)
-        assert (await alice.api.flows.pause("raw")).state == "paused"
+        await alice.api.flows.pause("raw")
+        assert (await flow_of(alice, "raw")).state == "paused"
         await alice.api.datasets.rename("raw", wire.RenameRequest(name="other"))
         await said(alice, {"other": "every 1min"})
         after = await view(alice, "other")
@@ -193,7 +197,7 @@ async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_ren
 async def said(node: Any, wanted: dict[str, str]) -> None:
     """Waits until the flows by name are these, with when each runs."""
     with trio.fail_after(PATIENCE):
-        while {each.name: each.when for each in await node.api.flows.list()} != wanted:
+        while {each.name: each.when for each in await flows(node)} != wanted:
             await trio.lowlevel.checkpoint()
 
 
@@ -373,7 +377,7 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
         while (seen := await ran(alice, "towns", runs)).outcome != "Success":
             runs = seen.runs + 1
         seen = await ran(alice, "check", 1)
-        assert (seen.outcome, seen.kind) == ("NoOp", "flow")
+        assert (seen.outcome, seen.is_declared) == ("NoOp", True)
 
 
 @pytest.mark.parametrize(
@@ -409,7 +413,8 @@ async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks
 
 async def of(node: Any, name: str) -> list[str]:
     """The datasets that a flow is in force for."""
-    return [each.target for each in await node.api.flows.list() if each.name == name]
+    shown = [each.target for each in await flows(node) if each.name == name]
+    return sorted(entries(node, name)) or shown
 
 
 def checking(name: str, target: str, labels: str = "", trigger: str = MINUTELY) -> str:
@@ -451,21 +456,20 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         await joined(alice, "all", ["geo.a"])
         await pass_time(alice, 60)
         with trio.fail_after(PATIENCE):
-            while (first := await alice.api.flows.get("all")).runs < 1:
+            while (first := await flow_of(alice, "all")).runs < 1:
                 await alice.parts.flows.turned.wait()
         assert (first.target, first.outcome) == ("geo.%", "Success")
         await alice.apply(two)
         await joined(alice, "all", ["geo.a", "geo.b"])
-        runs = {each.target: each.runs for each in await alice.api.flows.list()}
-        assert (runs["geo.a"], runs["geo.b"]) == (1, 0)
+        assert {name: each.record.runs for name, each in entries(alice, "all").items()} == {"geo.a": 1, "geo.b": 0}
         await alice.api.datasets.rename("other", wire.RenameRequest(name="geo.c"))
         await joined(alice, "all", ["geo.a", "geo.b", "geo.c"])
         await alice.api.declarations.delete("Dataset", "geo.b")
         await joined(alice, "all", ["geo.a", "geo.c"])
     async with world.running("alice") as alice:
         await joined(alice, "all", ["geo.a", "geo.c"])
-        assert {each.target: each.runs for each in await alice.api.flows.list()} == {"geo.a": 1, "geo.c": 0}
-        await alice.api.flows.delete("all")
+        assert {name: each.record.runs for name, each in entries(alice, "all").items()} == {"geo.a": 1, "geo.c": 0}
+        await alice.api.declarations.delete("Flow", "all")
         assert await of(alice, "all") == []
 
 
@@ -518,7 +522,7 @@ async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: 
         await alice.parts.flows.look({cities})
         (event,) = await alice.heard("flow.stranded")
         assert event.subject == "often"
-        assert await alice.api.flows.list() == []
+        assert await flows(alice) == []
         with alice.home.database.read() as connection:
             assert store.flows(connection, None) == []
             assert store.records(connection) == {}
@@ -534,9 +538,9 @@ async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(wo
         assert refused.value.hint
         (told,) = (await alice.apply(flow(target="citeis"))).items[0].warnings
         assert told == "m0.yaml:4: no dataset 'citeis' here (did you mean cities?); it begins when that is here"
-        await alice.api.flows.delete("often")
+        await alice.api.declarations.delete("Flow", "often")
         assert (await alice.apply(flow(), dry_run=True)).items[0].action == "created"
-        assert await alice.api.flows.list() == []
+        assert await flows(alice) == []
 
 
 async def test_an_idle_node_wakes_for_nothing(world: Any) -> None:

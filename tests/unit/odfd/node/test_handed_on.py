@@ -26,6 +26,7 @@ from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.state.access_state import AccessReader
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flows
 
 DECLARED = """$schema: Account
 headers: {name: bob}
@@ -145,8 +146,8 @@ async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> Non
     assert [each.name for each in await node.dataset_views()] == ["cities"]
     listed = await node.api.declarations.list("dataset", "env=prod")
     assert [(each.name, each.headers["did"]) for each in listed] == [("cities", str(active))]
-    flows = {each.name: (each.target, each.state in ("waiting", "running")) for each in await node.api.flows.list()}
-    assert flows["cities"] == ("cities", True)
+    found = {each.name: (each.target, each.state in ("waiting", "running")) for each in await flows(node)}
+    assert found["cities"] == ("cities", True)
     await node.parts.flows.look(())
     targets = {entry.plan.target for _, entry in node.parts.flows.scheduler.entries() if entry.plan.name == "every"}
     assert targets == {active}, "a pattern of all names selects no chain inside"
@@ -260,7 +261,7 @@ async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> Non
         (item,) = (await alice.apply(LATE.replace("DID", str(first)))).items
         assert (item.action, item.fault) == ("created", None)
         await settled(alice)
-        assert {each.name: each.target for each in await alice.api.flows.list()}["late"] == "cities"
+        assert {each.name: each.target for each in await flows(alice)}["late"] == "cities"
         assert (
             resources(alice)["Flow", "late"].references[f"Dataset:{first}"].id
             == resources(alice)["Dataset", "cities"].id
@@ -273,7 +274,7 @@ async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> Non
         assert (item.action, item.fault) == ("updated", None)
         assert alice.home.resolve("cities").id != first
         await hand_over(alice, 0)
-        assert {each.name: each.target for each in await alice.api.flows.list()}["late"] == "cities"
+        assert {each.name: each.target for each in await flows(alice)}["late"] == "cities"
 
 
 async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: Any) -> None:
@@ -439,7 +440,7 @@ class Plays:
         listed = [(each.name, each.records, each.published, each.watermark) for each in await self.node.dataset_views()]
         holds = sorted((each.owner, each.fence) for each in await api.holds.list(self.name))
         # A run that goes on is seen or not, as it happens.
-        flows = sorted((each.name, each.target, each.state == "paused") for each in await api.flows.list())
+        found = sorted((each.name, each.target, each.state == "paused") for each in await flows(self.node))
         active = self.node.dataset(self.name)
         with self.node.home.database.read() as connection:
             bob = ResourceStore(connection).named("Account", "bob", None)
@@ -449,7 +450,7 @@ class Plays:
         )
         visible = self.node.parts.visibility.is_told(active)
         rows = sorted(map(str, (row[first:] for row in tail.rows)))
-        return rows, await counted(self.node), said_of, listed, holds, flows, role, visible
+        return rows, await counted(self.node), said_of, listed, holds, found, role, visible
 
 
 def without_ids(state: Any, players: Sequence[Plays]) -> Any:

@@ -13,7 +13,7 @@ from chain.store.sqlite import SqliteChain
 from odfd.api.datasets import profiles
 from odfd.control import wire
 from odfd.queries import slices
-from odfd.runtime.tasks import TaskState
+from odfd.runtime.tasks import TaskPhase
 from odfd.state.slice_files import SliceFiles
 from odfd.verify.queue import ObjectQueue
 
@@ -83,6 +83,6 @@ async def test_a_verification_that_is_cancelled_takes_no_more_slices(
             counting.setattr(ObjectQueue, "take", stepping)
             task = alice.board.get((await alice.api.verification.verify("cities", wanted)).id)
             await task.finished.wait()
-            assert (task.state, calls) == (TaskState.CANCELLED, 2), "and no more of eight"
+            assert (task.state, calls) == (TaskPhase.CANCELLED, 2), "and no more of eight"
             assert (await alice.done(alice.api.verification.verify("cities", wanted))).ok
         assert calls >= 2 + COMMITS, "each slice is one of them where nobody cancels"

@@ -252,7 +252,7 @@ async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path
             id_ = there.tokens.list()[0].id
             said: list[Any] = [await there.ask("GET", path, token) for path in (
                 "/dataset/v1alpha1/datasets", "/auth/v1alpha1/self", "/auth/v1alpha1/tokens",
-                "/resource/v1alpha1/resources", "/node/v1alpha1/tasks", "/node/v1alpha1/nothing",
+                "/resource/v1alpha1/resources", "/flow/v1alpha1/tasks", "/node/v1alpha1/nothing",
             )]  # fmt: skip
             said.append(await there.ask("GET", "/dataset/v1alpha1/datasets", token + "0"))
             kept = {"idempotency_key": "k1"}

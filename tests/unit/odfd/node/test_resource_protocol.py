@@ -385,7 +385,7 @@ async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(worl
         for path, query, hint in (
             (VS, "lables=env%3Dprod", "did you mean labels?"),
             ("/node/v1alpha1/renditions", "x=1", "it takes none"),
-            ("/node/v1alpha1/tasks", "brief=perhaps", ""),
+            ("/node/v1alpha1/doctor", "deep=perhaps", ""),
             (VS, "watch=true&labels=env%3Dprod", "leave labels out; each change has its own"),
             (VS, "watch=true&name=a", "leave name out; each change has its own"),
         ):

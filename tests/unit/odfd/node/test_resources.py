@@ -32,6 +32,7 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.workers import reconciler
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flows
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
 """The network of these nodes is a dictionary; docs/resources.md applies the others to a daemon."""
@@ -759,7 +760,7 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         assert (said["phase"], said["code"], "retryAt" in said) == ("Failed", "unresolved-reference", False)
         (dangling,) = [each for key, each in said["conditions"].items() if key.endswith("/DanglingReferences")]
         assert dangling["value"] is True
-        assert await flows(alice) == []
+        assert await in_force(alice) == []
         (again,) = (await alice.apply(WAITING)).items
         assert again.action == "unchanged"
         await alice.apply(plain("one"))
@@ -771,11 +772,11 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         said = await status(alice, "flow", "f")
         assert said["phase"] == "Ready"
         assert not [key for key in said.get("conditions", {}) if key.endswith("/DanglingReferences")]
-        assert await flows(alice) == ["f"]
+        assert await in_force(alice) == ["f"]
         await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
         await alice.apply(plain("one"))
         await status(alice, "flow", "f")
-        (view,) = await alice.api.flows.list()
+        (view,) = await flows(alice)
         assert view.target == "first", "a name that was given to another captures nothing"
         said = (await status(alice, "flow", "f"))["references"][0]
         assert (said["reference"], said["name"], said["did"]) == ("Dataset:one", "first", str(alice.dataset("first")))
@@ -798,11 +799,11 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
         again = await alice.apply(derived, flow)
         assert [(item.action, item.warnings) for item in again.items if item.kind == "flow"] == [("unchanged", ())]
         assert again.items[0].action == "unchanged", "a derived dataset keeps its input too"
-        assert (await alice.api.flows.list())[0].target == "first"
+        assert (await flows(alice))[0].target == "first"
         await alice.api.declarations.delete("Dataset", "d")
         await alice.api.declarations.delete("Dataset", "first")
         assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
-        assert await flows(alice) == []
+        assert await in_force(alice) == []
         (item,) = (await alice.apply(flow)).items
         assert "is another Dataset now" in item.warnings[0]
         assert (await status(alice, "flow", "f"))["phase"] == "Ready"
@@ -813,7 +814,7 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tm
     async with world.running("alice") as alice:
         flow = WAITING.replace("two", "one").replace("kind: Pull", "kind: Verify")
         await alice.apply(plain("one"), flow)
-        assert await flows(alice) == ["f"]
+        assert await in_force(alice) == ["f"]
         did = str(alice.dataset("one"))
         await alice.done(alice.api.flow.export("one", wire.ExportRequest(to=str(tmp_path / "one"))))
         await alice.api.declarations.delete("Dataset", "one", purge=True)
@@ -828,7 +829,7 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tm
         await alice.done(alice.api.flow.import_(request))
         said = await status(alice, "flow", "f")
         assert (said["phase"], said["references"][0]["name"], said["references"][0]["did"]) == ("Ready", "other", did)
-        assert (await alice.api.flows.list())[0].target == "other"
+        assert (await flows(alice))[0].target == "other"
 
 
 async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any) -> None:
@@ -839,7 +840,7 @@ async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any)
         for ref in (made.id, f"Dataset:{made.id.upper()}", "one", "Dataset:ONE", did, f"Dataset:{did}"):
             (item,) = (await alice.apply(FLOW.replace("target: one", f"target: '{ref}'"))).items
             assert (item.fault, item.warnings) == (None, ()), ref
-            assert (await alice.api.flows.list())[0].target == "one", ref
+            assert (await flows(alice))[0].target == "one", ref
             (said,) = (await status(alice, "flow", "f"))["references"]
             assert (said["type"], said["id"], said["did"], said["name"]) == ("Dataset", made.id, did, "one")
 
@@ -852,23 +853,26 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         await alice.apply(plain("one", EVERY % "1h"))
         said = await status(alice, "flow", "one")
         assert (said["phase"], said["references"][0]["name"]) == ("Ready", "one")
-        (view,) = await alice.api.flows.list()
+        (view,) = await flows(alice)
         assert (view.name, view.target, view.when) == ("one", "one", "every 1h")
         owned = await alice.api.declarations.get("flow", "one")
         made = await alice.api.declarations.get("dataset", "one")
         assert owned.headers["ownerReferences"] == [{"id": made.id, "name": "one"}]
-        for refused in (alice.api.flows.delete("one"), alice.apply(WAITING.replace("name: f", "name: one"))):
+        for refused in (
+            alice.api.declarations.delete("Flow", "one"),
+            alice.apply(WAITING.replace("name: f", "name: one")),
+        ):
             with pytest.raises(Invalid, match="made by Dataset one"):
                 await refused
         await alice.apply(plain("one", EVERY % "2h"))
         assert (await status(alice, "flow", "one"))["observedGeneration"] == 2
-        assert [each.when for each in await alice.api.flows.list()] == ["every 2h"]
+        assert [each.when for each in await flows(alice)] == ["every 2h"]
         await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
         assert (await status(alice, "flow", "first"))["phase"] == "Ready"
-        assert [(each.name, each.target) for each in await alice.api.flows.list()] == [("first", "first")]
+        assert [(each.name, each.target) for each in await flows(alice)] == [("first", "first")]
     async with world.running("alice") as alice:
         await status(alice, "flow", "first")
-        assert await flows(alice) == ["first"]
+        assert await in_force(alice) == ["first"]
         await alice.apply(plain("first"))
         await status(alice, "dataset", "first")
         assert (await flows(alice), await names(alice)) == ([], ["first"])
@@ -878,7 +882,7 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         request = wire.LabelRequest(annotations={"schedule": {"every": "3h"}})
         await alice.api.declarations.label("dataset", "first", request)
         await status(alice, "flow", "first")
-        assert await flows(alice) == ["first"]
+        assert await in_force(alice) == ["first"]
         await alice.api.declarations.delete("Dataset", "first")
         with trio.fail_after(PATIENCE):
             await alice.parts.reconciler.settled()
@@ -984,19 +988,19 @@ async def test_a_flow_that_waits_is_deleted_and_one_in_force_waits_where_its_dat
     async with world.running("alice") as alice:
         await alice.apply(WAITING)
         await status(alice, "flow", "f")
-        assert (await alice.api.flows.delete("f")).target == "one"
+        assert (await alice.api.declarations.delete("Flow", "f")).spec["target"] == "one"
         assert await names(alice) == []
-        with pytest.raises(Invalid, match="there is no Flow"):
-            await alice.api.flows.delete("f")
+        with pytest.raises(NotFound, match="there is no Flow"):
+            await alice.api.declarations.delete("Flow", "f")
         await alice.apply(plain("one"), plain("two"), WAITING)
         (item,) = (await alice.apply(WAITING.replace("two", "three"))).items
         assert item.warnings[0].endswith("no dataset 'three' here; it begins when that is here")
-        assert await flows(alice) == []
+        assert await in_force(alice) == []
         assert (await status(alice, "flow", "f"))["code"] == "unresolved-reference"
         await alice.apply(plain("three"))
-        assert (await status(alice, "flow", "f"))["phase"] == "Ready"
-        assert await flows(alice) == ["f"]
+        assert (await status(alice, "flow", "f"))["phase"] == "Ready", await status(alice, "flow", "f")
+        assert await in_force(alice) == ["f"]
 
 
-async def flows(node: Any) -> list[str]:
-    return [each.name for each in await node.api.flows.list()]
+async def in_force(node: Any) -> list[str]:
+    return [each.name for each in await flows(node)]

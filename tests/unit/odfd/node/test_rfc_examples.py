@@ -23,6 +23,7 @@ from odfd.control import wire
 from odfd.volumes.volume_paths import MARK
 from worlds.asking import ask
 from worlds.eventually import PATIENCE, became
+from worlds.flow_world import flow_of
 from worlds.s3_server import new_bucket, s3_server
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rfc018"
@@ -132,8 +133,8 @@ async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of
         await alice.parts.reconciler.settled()
         view = await alice.api.declarations.get("flow", "checks")
         assert (view.spec["target"], view.status["phase"]) == ("Dataset:sergiimk/temps", "Ready")
-        assert (await alice.api.flows.get("checks")).target == "temps"
-        await alice.api.flows.delete("checks")
+        assert (await flow_of(alice, "checks")).target == "temps"
+        await alice.api.declarations.delete("Flow", "checks")
         await alice.apply(CHECKS.format("nobody"))
         await alice.parts.reconciler.settled()
         view = await alice.api.declarations.get("flow", "checks")

@@ -98,7 +98,7 @@ async def test_a_filled_value_is_nowhere_to_be_read(
             await api.datasets.log("cities", (), 10, None),
             *[await api.datasets.block("cities", str(number)) for number in range(alice.size("cities"))],
             await api.lineage.graph("cities"),
-            await api.tasks.list(),
+            [await api.tasks.get(each.id) for each in alice.board.list()],
             await api.declarations.list(None, None),
             await api.about.status(),
         ]

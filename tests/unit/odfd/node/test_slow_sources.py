@@ -15,7 +15,7 @@ from config import model
 from odfd.api.datasets.ingest_pull import TOGETHER
 from odfd.control import wire
 from odfd.runtime import slots
-from odfd.runtime.tasks import Bounds, TaskState
+from odfd.runtime.tasks import Bounds, TaskPhase
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
@@ -175,8 +175,8 @@ async def test_who_a_site_publishes_is_asked_in_a_task(world: Any, slow: Any) ->
             ref = await bob.api.mirrors.add(wire.MirrorRequest(source=f"{slow.url}/x", as_name="theirs"))
             await trio.to_thread.run_sync(slow.taken.wait, abandon_on_cancel=True)
             task = bob.board.get(ref.id)
-            assert (task.state, task.target) == (TaskState.RUNNING, f"{slow.url}/x")
+            assert (task.state, task.target) == (TaskPhase.RUNNING, f"{slow.url}/x")
             bob.board.cancel(ref.id)
             await task.finished.wait()
-        assert task.state is TaskState.CANCELLED
+        assert task.state is TaskPhase.CANCELLED
         assert await bob.mirrors() == []

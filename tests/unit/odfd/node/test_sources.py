@@ -15,6 +15,7 @@ from chain.walk import newest_first
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flow_of
 
 DATASET = "$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: []}}\n"
 SOURCE = """$schema: Source
@@ -78,14 +79,14 @@ async def test_a_flow_takes_from_a_source_and_follows_its_name(world: Any) -> No
         alice.clock.instant += 60 * SECOND
         alice.parts.flows.loop.poke()
         with trio.fail_after(PATIENCE):
-            while (seen := await alice.api.flows.get("often")).runs < 1:
+            while (seen := await flow_of(alice, "often")).runs < 1:
                 await alice.parts.flows.turned.wait()
         assert (seen.outcome, seen.failures) == ("Success", 0), seen.message
         await alice.api.declarations.delete("source", "cities")
         alice.clock.instant += 60 * SECOND
         alice.parts.flows.loop.poke()
         with trio.fail_after(PATIENCE):
-            while (seen := await alice.api.flows.get("often")).runs < 2:
+            while (seen := await flow_of(alice, "often")).runs < 2:
                 await alice.parts.flows.turned.wait()
         assert (seen.outcome, "no Source" in seen.message) == ("Failed", True), seen.message
 

@@ -36,8 +36,8 @@ STATE = "https://w3id.org/odfd/schemas/resource/v1alpha1/State"
 ROWS = ("2020-01-01T00:00:00Z,A,1",)
 NODE, RESOURCE = "/node/v1alpha1", "/resource/v1alpha1"
 ASKED = (
-    (NODE + "/status", ""), (RESOURCE + "/events", "kept=true"), (RESOURCE + "/changes", ""), (NODE + "/flows", ""),
-    (NODE + "/mirrors", ""), (NODE + "/tasks", ""), (NODE + "/tasks", "brief=1"), (NODE + "/datasets", ""),
+    (NODE + "/status", ""), (RESOURCE + "/events", "kept=true"), (RESOURCE + "/changes", ""),
+    (NODE + "/mirrors", ""), (NODE + "/datasets", ""),
     (NODE + "/logs", "task={task}"), (NODE + "/tasks/{task}", ""), (RESOURCE + "/changes", "of=dataset/secret"),
     (RESOURCE + "/changes", "of=flow/secret"), (NODE + "/tasks/t999", ""), (NODE + "/logs", "task=t999"),
     (NODE + "/logs", ""), (NODE + "/engines", ""), (NODE + "/holders", ""), ("/net/v1alpha1/peers", ""),
@@ -108,8 +108,9 @@ async def test_an_account_uses_the_node_as_far_as_its_datasets_go(world: Any) ->
         assert (status["account"], sum(status["datasets"].values()), status["flows"]["flows"]) == ("bob", 1, 1)
         assert status["flows"]["next"] == "daily"
         assert not {"disk", "pid", "memory", "engine", "listen", "peerId"} & {k for k, v in status.items() if v}
-        assert [each["name"] for each in await get("/node/v1alpha1/flows")] == ["daily"]
-        assert [each["id"] for each in await get("/node/v1alpha1/tasks")] == [task]
+        (shown,) = (await get("/flow/v1alpha1/flows"))["items"]
+        assert (shown["headers"]["name"], STATE in shown["status"]["conditions"]) == ("daily", True)
+        assert [each["headers"]["name"] for each in (await get("/flow/v1alpha1/tasks"))["items"]] == [task]
         assert (await get(f"/node/v1alpha1/tasks/{task}"))["result"]["items"][0]["ref"] == "cities"
         assert [each["event"] for each in await get("/node/v1alpha1/logs", f"task={task}")] == ["read a file"]
         kinds = {(each["kind"], each["subject"]) for each in await get("/resource/v1alpha1/events", "kept=true")}
@@ -144,7 +145,7 @@ def hidden_life(node: Node, chance: random.Random) -> Callable[[], Awaitable[Any
         lambda: node.apply(FLOW.format(name=f"flow-{name}", target=name)),
         lambda: node.apply(FLOW.format(name="secret", target="secret")),
         lambda: node.api.flows.pause(f"flow-{name}"),
-        lambda: node.api.flows.delete(f"flow-{name}"),
+        lambda: node.api.declarations.delete("Flow", f"flow-{name}"),
         lambda: node.api.datasets.rename(name, wire.RenameRequest(name=other)),
         lambda: node.api.declarations.delete("Dataset", name, purge=chance.random() < 0.5),
         lambda: node.api.declarations.delete("Dataset", "secret"),
@@ -216,11 +217,11 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
         async def graph() -> Any:
             return await asking.ask(BOB, "GET", path)
 
-        async def trace(record: int) -> wire.TaskView:
+        async def trace(record: int) -> wire.TaskState:
             services = await asking.services(BOB)
             ref = await services.lineage.trace("towns", wire.LineageRequest(record=record))
             await node.board.get(ref.id).finished.wait()
-            view: wire.TaskView = await services.tasks.get(ref.id)
+            view: wire.TaskState = await services.tasks.get(ref.id)
             return view
 
         status, told = await graph()
@@ -351,12 +352,13 @@ async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) 
         await node.apply(GRANT.format(name="alices", who="alice", role="reader", what="towns"))
 
         async def told(uid: int) -> tuple[set[str], set[str], set[str]]:
-            _, flows = await asking.ask(uid, "GET", "/node/v1alpha1/flows")
-            _, tasks = await asking.ask(uid, "GET", "/node/v1alpha1/tasks")
+            _, flows = await asking.ask(uid, "GET", "/flow/v1alpha1/flows")
+            _, tasks = await asking.ask(uid, "GET", "/flow/v1alpha1/tasks")
             _, events = await asking.ask(uid, "GET", "/resource/v1alpha1/events", query="kept=1")
             happened = {f"{each['kind']} {each['subject']}" for each in events}
             return (
-                {each["name"] for each in flows}, {each["target"] for each in tasks},
+                {each["headers"]["name"] for each in flows["items"]},
+                {each["spec"]["target"] for each in tasks["items"]},
                 happened & {"dataset.derived towns", "flow.created derive"},
             )  # fmt: skip
 
@@ -484,7 +486,7 @@ async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(worl
         assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{ref.id}"))[0] == 200
         await node.apply(EMPTY.format(name="g"))
         assert (await asking.ask(BOB, "GET", f"/node/v1alpha1/tasks/{ref.id}"))[0] == 404
-        assert await asking.ask(BOB, "GET", "/node/v1alpha1/tasks") == (200, [])
+        assert (await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks"))[1]["items"] == []
 
 
 async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> None:

@@ -14,6 +14,7 @@ from chain.instant import parse
 from chain.state import load_state
 from odfd.control import wire
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flow_of
 from worlds.web_site import Site, plain
 
 SOURCE = """$schema: Source
@@ -58,7 +59,7 @@ class Weather:
 async def backfilled(node: Any, first: str, last: str) -> int:
     told = await node.api.flows.backfill("daily", wire.BackfillRequest(first=first, to=last))
     with trio.fail_after(PATIENCE):
-        while (await node.api.flows.get("daily")).owed or (await node.api.flows.get("daily")).state == "running":
+        while (await flow_of(node, "daily")).owed or (await flow_of(node, "daily")).state == "running":
             await node.parts.flows.turned.wait()
     times: int = told.times
     return times

@@ -24,6 +24,7 @@ from odfd.trust.ledger.log import Ledger
 from odfd.trust.ledger.runs import Runs
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE, became
+from worlds.flow_world import ShownTask, tasks
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -80,15 +81,15 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
 
 @pytest.mark.slow
 async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: Any, worlds: Any) -> None:
-    seen: list[wire.TaskView] = []
+    seen: list[ShownTask] = []
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         honest = bob.engine.transform
 
         async def transform(request: Any, on_progress: Any) -> Any:
             on_progress(Progress(stage="computing", tasks_done=1, tasks_total=4))
-            seen.extend(await bob.api.tasks.list())
+            seen.extend(await tasks(bob))
             with pytest.raises(Refused, match="which the node does by itself"):
-                await bob.api.tasks.cancel(seen[-1].id)
+                await bob.api.tasks.cancel(next(each.name for each in seen if each.kind == "validate"))
             return await honest(request, on_progress)
 
         bob.engine.transform = transform
@@ -100,7 +101,7 @@ async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: 
         assert re.fullmatch(r"block #\d: computing, 2 rows of 1 slice \(.* kB\), 1 of 4 tasks done", one.message), (
             one.message
         )
-        assert "validate" not in {task.kind for task in await bob.api.tasks.list()}
+        assert "validate" not in {task.kind for task in await tasks(bob)}
 
 
 async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, worlds: Any) -> None:

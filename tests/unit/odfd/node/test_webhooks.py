@@ -27,6 +27,7 @@ from odfd.resources.store import ResourceStore
 from odfd.webhooks.delivery import GIVEN_UP_AFTER
 from odfd.workers.webhook_deliveries import FAILING
 from worlds.eventually import PATIENCE, became
+from worlds.flow_world import flow_of
 
 KEY = b"thirty-two bytes for a test only"
 INSIDE = {"webhooks": Webhooks(inside=("127.0.0.0/8",))}
@@ -408,7 +409,7 @@ async def test_a_target_that_a_flow_calls_is_told_of_a_change_once(world: Any, r
         await alice.apply(dataset("one", "news"))
         later(alice, world, 2)
         await became(lambda: len(receiver.calls) == 1)
-        await alice.api.flows.delete("told")
+        await alice.api.declarations.delete("Flow", "told")
         await alice.apply(dataset("one", "more news"))
         await became(lambda: len(receiver.calls) == 2)
         assert ["flow" in body["data"] for _, body in receiver.calls] == [True, False]
@@ -456,7 +457,7 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
 
         async def ran(times: int) -> Any:
             await became(lambda: next(iter(alice.parts.flows.scheduler.entries()))[1].record.runs == times)
-            return await alice.api.flows.get("told")
+            return await flow_of(alice, "told")
 
         async def ended(outcome: Outcome) -> None:
             """The record of one run may be read while the next is under way, by the chance in pauses."""
@@ -472,7 +473,7 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
         assert set(receiver.calls[0][1]) == {"at"}
         await alice.api.declarations.delete("webhook", "hook")
         await ended(Outcome.REFUSED)
-        assert (await alice.api.flows.get("told")).message == "there is no WebhookTarget:hook"
+        assert (await flow_of(alice, "told")).message == "there is no WebhookTarget:hook"
 
 
 async def test_what_a_flow_sends_names_what_a_run_has(world: Any, receiver: Receiver) -> None:

@@ -138,7 +138,7 @@ async def test_what_the_page_does_reaches_the_api(asked: Asked) -> None:
     acts = (
         "POST /node/v1alpha1/search", "POST /node/v1alpha1/pull", "POST /dataset/v1alpha1/datasets/a b/verify",
         "DELETE /net/v1alpha1/mirrors/x", "DELETE /flow/v1alpha1/tasks/x",
-        "PUT /node/v1alpha1/flows/x/pause",
+        "PUT /flow/v1alpha1/flows/x/pause",
     )  # fmt: skip
     for act in acts:
         assert (await asked.ask(*act.split(" ", 1), mine))[0] == 200

@@ -15,7 +15,7 @@ from chain.errors import Environment, NotFound, Refused, Remote
 from chain.instant import Instant
 from odfd.errors import Bug
 from odfd.runtime.supervision import Life
-from odfd.runtime.tasks import STILL_SECONDS, Bounds, Report, Task, TaskBoard, TaskState, outside
+from odfd.runtime.tasks import STILL_SECONDS, Bounds, Report, Task, TaskBoard, TaskPhase, outside
 from worlds.clock import FixedClock
 
 
@@ -61,10 +61,10 @@ async def test_done_failed_and_bug(autojump_clock: MockClock) -> None:
 
     async with board() as tasks:
         done = await end(tasks.submit("pull", "a", good))
-        assert (done.state, done.result, done.started_at, done.finished_at) == (TaskState.DONE, {"x": 1}, 7, 7)
+        assert (done.state, done.result, done.started_at, done.finished_at) == (TaskPhase.DONE, {"x": 1}, 7, 7)
         for work in (bad, grouped):
             failed = await end(tasks.submit("pull", "a", work))
-            assert failed.state is TaskState.FAILED
+            assert failed.state is TaskPhase.FAILED
             assert isinstance(failed.fault, Remote)
         bug = (await end(tasks.submit("pull", "a", broken))).fault
         assert isinstance(bug, Bug)
@@ -75,7 +75,7 @@ async def test_done_failed_and_bug(autojump_clock: MockClock) -> None:
 async def test_work_that_goes_on_by_itself_is_shown_and_neither_counted_nor_kept(
     autojump_clock: MockClock, breaks: bool
 ) -> None:
-    states: list[TaskState] = []
+    states: list[TaskPhase] = []
 
     async def follow(tasks: TaskBoard) -> None:
         async with aclosing(tasks.follow("t1")) as followed:
@@ -99,7 +99,7 @@ async def test_work_that_goes_on_by_itself_is_shown_and_neither_counted_nor_kept
         assert tasks.list() == []
         with pytest.raises(NotFound):
             tasks.get("t1")
-    assert states == [TaskState.RUNNING, TaskState.CANCELLED if breaks else TaskState.DONE]
+    assert states == [TaskPhase.RUNNING, TaskPhase.CANCELLED if breaks else TaskPhase.DONE]
 
 
 async def test_cancel_while_running_and_while_waiting(autojump_clock: MockClock) -> None:
@@ -109,10 +109,10 @@ async def test_cancel_while_running_and_while_waiting(autojump_clock: MockClock)
     async with board(Bounds(running=1)) as tasks:
         first, second = tasks.submit("pull", "a", forever), tasks.submit("pull", "b", forever)
         await trio.testing.wait_all_tasks_blocked()
-        assert {first.state, second.state} == {TaskState.RUNNING, TaskState.WAITING}
-        for task in sorted((first, second), key=lambda task: task.state is TaskState.RUNNING):
+        assert {first.state, second.state} == {TaskPhase.RUNNING, TaskPhase.WAITING}
+        for task in sorted((first, second), key=lambda task: task.state is TaskPhase.RUNNING):
             tasks.cancel(task.id)
-            assert (await end(task)).state is TaskState.CANCELLED
+            assert (await end(task)).state is TaskPhase.CANCELLED
         assert tasks.cancel(first.id) is first
 
 
@@ -155,7 +155,7 @@ async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: Moc
         async with aclosing(tasks.follow(tasks.submit("pull", "a", work).id)) as snapshots:
             async for task in snapshots:
                 seen.append((task.state, task.report.message, task.report.done))
-        assert seen[-1] == (TaskState.DONE, "two", 1000)
+        assert seen[-1] == (TaskPhase.DONE, "two", 1000)
         assert 8 <= len(seen) <= 14
 
 
@@ -167,7 +167,7 @@ async def test_a_follower_of_work_that_waits_is_told_so_again(autojump_clock: Mo
 
     async with board() as tasks:
         async with aclosing(tasks.follow(tasks.submit("mirror", "a", work).id)) as snapshots:
-            said = [task.report.message async for task in snapshots if task.state is TaskState.RUNNING]
+            said = [task.report.message async for task in snapshots if task.state is TaskPhase.RUNNING]
         assert said == ["nobody has it"] * 5
 
 
@@ -187,7 +187,7 @@ async def test_draining_lets_work_end_and_takes_no_more(autojump_clock: MockCloc
         await trio.sleep(1)
         with pytest.raises(Environment, match="the daemon is stopping"):
             made.submit("pull", "b", work)
-    assert (task.state, task.result) == (TaskState.DONE, "whole")
+    assert (task.state, task.result) == (TaskPhase.DONE, "whole")
 
 
 async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock) -> None:
@@ -202,7 +202,7 @@ async def test_cancelling_the_board_marks_what_it_cut(autojump_clock: MockClock)
         task = made.submit("pull", "a", forever)
         await trio.sleep(1)
         nursery.cancel_scope.cancel()
-    assert task.state is TaskState.CANCELLED
+    assert task.state is TaskPhase.CANCELLED
     assert task.finished.is_set()
 
 
@@ -236,7 +236,7 @@ async def test_a_part_that_fails_while_the_rest_is_cancelled_fails_the_task_alon
             made.cancel(task.id)
             await end(task)
             life.stopping.set()
-    assert (task.state, str(task.fault)) == (TaskState.FAILED, "it is gone")
+    assert (task.state, str(task.fault)) == (TaskPhase.FAILED, "it is gone")
 
 
 async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autojump_clock: MockClock) -> None:
@@ -263,7 +263,7 @@ async def test_a_stop_leaves_what_waits_for_others_and_lets_computing_end(autoju
         queued = tasks.submit("pull", "c", waits)
         await trio.testing.wait_all_tasks_blocked()
     assert ended == {"waits": 0, "computes": 20}
-    assert queued.state is TaskState.CANCELLED
+    assert queued.state is TaskPhase.CANCELLED
     for task in (waiting, computing):
         assert task.fault is not None
         assert (task.fault.rule, task.fault.message) == ("draining", "a server: the daemon is stopping")
