@@ -7,7 +7,7 @@ from typing import Final, Literal
 
 import msgspec
 
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
@@ -191,6 +191,10 @@ def spec_of(mirror: Resource) -> MirrorSpec:
     """Returns what a resource of the type Mirror says."""
     more = {key: value for key, value in mirror.spec.items() if key != "source"}
     return msgspec.convert({"dataset": mirror.did, "name": mirror.name, **more}, MirrorSpec)
+
+
+def not_mirrored(dataset: DatasetId) -> NotFound:
+    return NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list shows what is")
 
 
 class _Part(msgspec.Struct, frozen=True, kw_only=True):

@@ -127,9 +127,9 @@ class MirrorScheduler:
     async def take_up(self, spec: MirrorSpec) -> Mirror:
         """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
         await trio.to_thread.run_sync(self.on_stored, spec.id)
-        for each in await trio.to_thread.run_sync(self._inside, spec.id):
-            self._go_on(each)
-        return self._go_on(spec)
+        mirrors = [self._go_on(each) for each in (*await trio.to_thread.run_sync(self._inside, spec.id), spec)]
+        await self.dismiss(each.spec.id for each in mirrors)  # one may be deleted already
+        return mirrors[-1]
 
     async def reread(self, datasets: Iterable[DatasetId]) -> None:
         """Takes the names and terms of mirrors as they are stored now."""
@@ -164,7 +164,9 @@ class MirrorScheduler:
 
         def record() -> MirrorSpec:
             with self._database.write() as connection:
-                held = mirror_specs.of(connection, dataset) or mirror.spec  # which may be renamed meanwhile
+                held = mirror_specs.of(connection, dataset)  # it may be renamed or deleted meanwhile
+                if held is None:
+                    raise mirror_specs.not_mirrored(dataset)
                 spec = msgspec.structs.replace(held, paused=paused)
                 mirror_specs.keep(connection, spec, self._clock.now())
                 return spec
@@ -172,7 +174,9 @@ class MirrorScheduler:
         spec = await trio.to_thread.run_sync(record)
         await self._stop(mirror)
         self._events.emit("mirror.paused" if paused else "mirror.resumed", spec.name, about=about(spec.id))
-        return self._begin(spec)
+        mirror = self._begin(spec)
+        await self.dismiss([dataset])
+        return mirror
 
     @asynccontextmanager
     async def still(self, dataset: DatasetId) -> AsyncIterator[None]:
@@ -199,7 +203,7 @@ class MirrorScheduler:
         """Returns the mirror of a dataset. Raises NotFound."""
         mirror = self._mirrors.get(dataset)
         if mirror is None:
-            raise _not_mirrored(dataset)
+            raise mirror_specs.not_mirrored(dataset)
         return mirror
 
     def refused_by(self, dataset: DatasetId) -> str:
@@ -260,7 +264,7 @@ class MirrorScheduler:
         while mirror.passes < wanted and not mirror.ended.is_set():
             await mirror.turned.wait()
         if mirror.ended.is_set():
-            raise _not_mirrored(dataset)
+            raise mirror_specs.not_mirrored(dataset)
         return mirror
 
     def _spec(self, dataset: DatasetId) -> MirrorSpec | None:
@@ -419,7 +423,3 @@ def _nobody_to_ask(connected: int) -> str:
     if not connected:
         return "no peer is connected that could be asked for more"
     return f"no connected peer serves it this far (there are {connected}), so none could be asked for more"
-
-
-def _not_mirrored(dataset: DatasetId) -> NotFound:
-    return NotFound(f"{dataset.short} is not mirrored here", rule="mirror", hint="odfctl mirror list shows what is")

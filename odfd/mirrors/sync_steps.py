@@ -31,6 +31,7 @@ from chain.wording import plural
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import keep_references
 from odfd.errors import sole_faults
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, FirstContact
 from odfd.mirrors.holders import Holders
@@ -208,6 +209,8 @@ class SyncSteps:
         links = spec.brings_data and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
+            if mirror_specs.of(connection, dataset) is None:  # it was deleted while they came
+                raise mirror_specs.not_mirrored(dataset)
             ledger = Ledger(connection)
             whole = ledger.chain(dataset).data
             if spec.brings_data and whole >= state.size and not links:

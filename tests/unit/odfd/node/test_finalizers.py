@@ -10,12 +10,18 @@ import pytest
 import trio
 from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, serving, target
 
-from chain.errors import NotFound
+from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
+from odfd.api.datasets.controller import DatasetController
+from odfd.api.network.controllers import MirrorController
 from odfd.api.resources.endpoints import EndpointService
+from odfd.control import wire
+from odfd.datasets.catalog import Catalog
 from odfd.ingest.segments import folder_of
+from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources.store import ResourceStore
 from odfd.state.directory import PROJECTIONS, SEGMENTS
+from odfd.trust.ledger.log import Ledger
 from odfd.volumes.volume_paths import MARK
 from odfd.webhooks import store as webhooks
 from odfd.workers.reconciler import Reconciler
@@ -174,3 +180,100 @@ async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
             assert not left(node, "Source", id_, tmp_path)
     async with world.running("node") as node:
         assert not left(node, "Source", id_, tmp_path)
+
+
+@pytest.mark.parametrize("is_restarted", [False, True])
+@pytest.mark.parametrize("is_first", [False, True])
+@pytest.mark.parametrize("word", ["Mirror", "Dataset"])
+async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, word: str, is_first: bool, is_restarted: bool
+) -> None:
+    """What undoes the deletion is cut off, the blocks come, and then it is tried again."""
+    cut_off, asked, come = [True], trio.Event(), trio.Event()
+
+    def cut(controller: Any) -> None:
+        finalize = controller.finalize
+
+        async def finalized(self: Any, gone: Any) -> None:
+            if cut_off[0]:
+                raise Environment("cut off", rule="test")
+            await finalize(self, gone)
+
+        monkeypatch.setattr(controller, "finalize", finalized)
+
+    cut(MirrorController)
+    cut(DatasetController)
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        await alice.apply(worlds.ROOT)
+        await alice.pull("cities")
+        await world.spread(alice, "cities")
+        cities = alice.dataset("cities")
+        async with world.running("bob") as bob, trio.open_nursery() as nursery:
+            if not is_first:
+                await bob.mirror(cities, "theirs")
+            fetch = bob.member.fetch_blocks
+
+            async def late(*of: Any) -> Any:
+                blocks = await fetch(*of)
+                asked.set()
+                await come.wait()
+                return blocks
+
+            monkeypatch.setattr(bob.member, "fetch_blocks", late)
+            if is_first:
+                nursery.start_soon(bob.mirror_in_vain, cities, "theirs", lambda mirror: mirror.passes > 0)
+            else:
+                world.write("alice", "b.csv", "2024-01-02T00:00:00Z,Wels,60000")
+                await alice.pull("cities")
+                await bob.heard_head(alice.size("cities"))
+                bob.parts.scheduler.poke(cities)
+            with trio.fail_after(PATIENCE):
+                await asked.wait()
+            mirror, turned = bob.parts.scheduler.get(cities), bob.parts.scheduler.get(cities).turned
+            gone = [(await bob.api.declarations.get(each, "theirs")).id for each in ("Mirror", "Dataset")]
+            await bob.api.declarations.delete(word, "theirs")
+            with pytest.raises(NotFound):
+                await bob.api.mirrors.pause(str(cities))
+            come.set()
+            with trio.fail_after(PATIENCE):
+                await turned.wait()
+            assert bob.parts.scheduler.find(cities) is mirror
+            cut_off[0] = False
+            if not is_restarted:
+                for each in gone:
+                    bob.parts.reconciler.queue.touch(each)
+                with trio.fail_after(PATIENCE):
+                    await bob.parts.reconciler.settled()
+                assert mirror.ended.is_set()
+        async with world.running("bob") as bob:
+            with trio.fail_after(PATIENCE):
+                await bob.parts.reconciler.settled()
+            assert bob.parts.scheduler.find(cities) is None
+            with bob.home.database.read() as connection:
+                assert ResourceStore(connection).deleting() == []
+                assert mirror_specs.all_of(connection) == []
+                is_known = Catalog(connection).find(cities) is not None
+                checked = Ledger(connection).chain(cities).frontier.size
+            named = [each.name for each in await bob.api.datasets.list()]
+            size = bob.parts.library.size(cities) or 0
+            is_here = word == "Mirror"  # the dataset stays
+            assert (is_known, named) == (is_here, ["theirs"] * is_here)
+            assert checked == size if is_here else (checked, size) == (0, 0)
+            if size:
+                assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="chain")))).ok
+
+
+async def test_a_mirror_that_is_deleted_before_it_begins_does_not_begin(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("bob") as bob:
+        scheduler, told = bob.parts.scheduler, list[str]()
+
+        def deleted(_: DatasetId) -> None:
+            told.append(trio.from_thread.run(bob.api.declarations.delete, "Mirror", "made").name)
+
+        monkeypatch.setattr(scheduler, "on_stored", deleted)
+        await bob.apply(MIRROR)
+        assert told == ["made"]
+        assert scheduler.find(THEIRS) is None
