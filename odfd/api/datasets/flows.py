@@ -64,7 +64,8 @@ class FlowService:
     def _following(self, plans: Sequence[FlowPlan]) -> Iterator[Resource]:
         with self._home.database.read() as connection:
             for plan in plans:
-                if (dataset := Catalog(connection).declared(plan.target)) is not None:
+                dataset = Catalog(connection).declared(plan.target)
+                if dataset is not None and dataset.did == str(plan.target):  # not of what is inside of a collection
                     target = f"{DATASET}:{plan.name}"
                     yield Resource(
                         id=_live_id(plan.target), type=store.TYPE, name=plan.name, account=dataset.account,
@@ -106,14 +107,15 @@ class FlowService:
         self, found: Mapping[str, Sequence[tuple[str, Entry]]], *, tells_idle: bool
     ) -> Mapping[str, wire.FlowState]:
         told = {}
-        with self._home.catalog() as catalog, self._home.database.read() as connection:
+        with self._home.database.read() as connection:
+            name_of = partial(_collection, Catalog(connection))
             for id_, entries in found.items():
                 idle = self._idle(connection, id_) if tells_idle and not entries else None
                 plan = entries[0][1].plan if entries else idle
-                states = {each.plan.target: _state_of(each, catalog.name_of) for _, each in entries}
+                states = {each.plan.target: _state_of(each, name_of) for _, each in entries}
                 if plan is not None:
                     is_one = plan.selection is None or (plan.target == EVERY and plan is not idle)
-                    told[id_] = states[plan.target] if is_one else _whole_state(plan, states, catalog.name_of)
+                    told[id_] = states[plan.target] if is_one else _whole_state(plan, states, name_of)
         return told
 
     def _idle(self, connection: sqlite3.Connection, id_: str) -> FlowPlan | None:
@@ -374,15 +376,21 @@ def _state(entry: Entry) -> Literal["waiting", "running", "retrying", "paused"]:
     return "retrying" if entry.record.retry_at is not None else "waiting"
 
 
+def _collection(catalog: Catalog, dataset: DatasetId) -> str:
+    """Returns the name of the dataset that a chain is, or is inside of."""
+    held = catalog.declared(dataset)
+    return catalog.name_of(dataset) if held is None else held.name
+
+
 def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
     parts = [str(plan.schedule)] if plan.schedule is not None else []
-    by_cooldown: dict[int, list[str]] = {}
+    by_cooldown: dict[int, set[str]] = {}
     for each in plan.inputs - plan.batched:
-        by_cooldown.setdefault(plan.cooldown(str(each)), []).append(name_of(each))
+        by_cooldown.setdefault(plan.cooldown(str(each)), set()).add(name_of(each))
     for cooldown, names in sorted(by_cooldown.items()):
         parts.append(f"new data of {', '.join(sorted(names))}, each {duration_text(cooldown)} at most")
     if plan.follows is not None and plan.batched:
-        of, longest = ", ".join(sorted(map(name_of, plan.batched))), duration_text(plan.follows.longest)
+        of, longest = ", ".join(sorted(set(map(name_of, plan.batched)))), duration_text(plan.follows.longest)
         parts.append(f"{plural(plan.follows.least, 'record')} of {of}, or one that is {longest} old")
     if plan.on_update:
         parts.append(f"new blocks of it, each {duration_text(plan.cooldown(str(plan.target)))} at most")

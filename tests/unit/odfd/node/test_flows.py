@@ -26,7 +26,7 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.workers.flows import FlowWorker
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownFlow, entries, flow_of, flows
-from worlds.manifests import DERIVED, ROOT
+from worlds.manifests import DERIVED, ROOT, in_shards
 
 FLOW = """$schema: Flow
 headers: {{name: {name}}}
@@ -227,6 +227,24 @@ async def test_a_derived_dataset_says_how_it_follows_its_inputs(world: Any, on: 
         request = wire.LabelRequest(annotations={"derivationPolicy": None})
         await alice.api.declarations.label("dataset", "towns", request)
         await said(alice, usual if on else {})
+
+
+async def test_flows_name_collections_and_not_what_is_inside(world: Any, worlds: Any) -> None:
+    """The former rendition still follows, and is not listed; what follows shards says so by one name."""
+    async with world.running("alice", **FOLLOWING) as alice:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities", "towns")))
+        await alice.pull("cities")
+        await alice.pull("towns")
+        await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        await said(alice, {"towns": "new data of cities, each 0s at most"})
+        assert alice.dataset("towns.r0") in {each.plan.target for _, each in alice.parts.flows.scheduler.entries()}
+    async with world.running("bob", **FOLLOWING) as bob:
+        await bob.apply(in_shards(worlds.ROOT), worlds.DERIVED)
+        assert len(bob.home.shards_of(bob.dataset("cities"))) > 1
+        await said(bob, {"towns": "new data of cities, each 0s at most"})
 
 
 async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
