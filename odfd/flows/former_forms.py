@@ -44,6 +44,17 @@ def outcomes(connection: sqlite3.Connection) -> Sequence[str]:
     return ()
 
 
+def referring(connection: sqlite3.Connection) -> Sequence[str]:
+    """Gives the runs of flows that go on what their flows refer to, since they are done as they were begun."""
+    store, told = ResourceStore(connection), []
+    for run in store.all(RUN):
+        flow = store.get(run.owners[0].id) if run.owners and run.status.phase == "Reconciling" else None
+        if flow is not None and not run.references:
+            store.rewrite(msgspec.structs.replace(run, references=flow.references), run.updated_at)
+            told.append(f"the run {run.name} means what its flow does")
+    return told
+
+
 def bounded(connection: sqlite3.Connection) -> Sequence[str]:
     """Forgets finished Tasks and FlowRuns but for the newest of each account; returns a line for each type."""
     store, told = ResourceStore(connection), []

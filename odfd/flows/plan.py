@@ -345,6 +345,8 @@ class Cause(msgspec.Struct, frozen=True, kw_only=True):
     at: Instant
     what: str
     """``TIMES``, ``RECORDS``, ``REQUEST``, or the did of a dataset with news."""
+    by: str | None = None
+    """Id of the account that asked, empty for the node's owner; ``None``: nobody did, or it is not known."""
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -368,6 +370,8 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the failed run for the pending time that the next one repeats; empty if it failed not yet."""
     owed: tuple[Instant, ...] = ()
     """Past times that a person asked to make up for, oldest first; they count as fired."""
+    asked: Mapping[Instant, str] = {}
+    """By time of ``owed``: id of the account that asked, empty for the node's owner."""
     retry_at: Instant | None = None
     paused: bool = False
     runs: int = 0

@@ -5,7 +5,7 @@ A finished run stays until its flow has enough newer ones, or it is too old (``r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -13,7 +13,7 @@ import msgspec
 from chain import instant
 from chain.errors import Refused
 from chain.instant import Instant
-from odfd.flows.plan import DAY, Cause, FlowPlan, Outcome, Record
+from odfd.flows.plan import DAY, Cause, FlowPlan, Outcome, Record, acted_on
 from odfd.flows.schedule import Several, parse_duration
 from odfd.flows.tasks import RUN
 from odfd.resources.manifest import MAX_NAME
@@ -42,20 +42,26 @@ class TaskEnd(NamedTuple):
 
 
 def begun(
-    flow: Resource, plan: FlowPlan, record: Record, target: str | None, before: Resource | None, now: Instant
-) -> Resource:
-    """Returns the run that begins.
+    flow: Resource, plan: FlowPlan, record: Record, target: str | None, before: Resource | None, now: Instant,
+    account: Callable[[str], Mapping[str, str]],
+) -> Resource:  # fmt: skip
+    """Returns the run that begins, which means by its references what the flow meant then.
 
     ``target``: the reference to its dataset, where the flow's is a selector. ``before``: the run that it repeats, whose
-    causes it has, whatever became of the flow.
+    causes it has, whatever became of the flow. ``account`` returns the handle of an account by its id, empty for the
+    node's owner.
     """
     spec: dict[str, Json] = {key: flow.spec[key] for key in ("target", "serviceAccount", "tasks") if key in flow.spec}
     if plan.selection is not None:
         del spec["target"]
         spec |= {} if target is None else {"target": target}
+    acted = {key for key, _ in acted_on(plan.tasks)}
     causes = None if before is None else before.status.conditions.get(CAUSES)
     told = {STATUS: {"status": "Running", "tasks": []}, CAUSES: {
-        "activationCauses": [each for cause in record.causes for each in _causes(flow, plan, cause)],
+        "activationCauses": [
+            each | ({} if cause.by is None else {"initiator": account(cause.by)})
+            for cause in record.causes for each in _causes(flow, plan, cause)
+        ],
         "lateActivationCauses": [],
     } if causes is None else causes.value}  # fmt: skip
     if record.retried:
@@ -65,6 +71,7 @@ def begun(
     })  # fmt: skip
     return Resource(
         id=record.run, type=RUN, name=_name(flow, record.run, now), account=flow.account, spec=spec, status=status,
+        references={key: held for key, held in flow.references.items() if key in acted},
         owners=(OwnerReference(id=flow.id, type=flow.type, name=flow.name, part=None),), created_at=now, updated_at=now,
     )  # fmt: skip
 
@@ -116,7 +123,7 @@ def retained(flow: Resource) -> tuple[int, int]:
     return said.get("maxRuns", USUAL_RUNS), USUAL_AGE if age is None else parse_duration(age)
 
 
-def _causes(flow: Resource, plan: FlowPlan, cause: Cause) -> Iterator[Mapping[str, Any]]:
+def _causes(flow: Resource, plan: FlowPlan, cause: Cause) -> Iterator[dict[str, Any]]:
     """Yields what caused a run as RFC-019 tells it: each trigger that fired, as the flow has it."""
     declared = [each for each in flow.spec["triggers"] if each.get("enabled") is not False]
 

@@ -176,12 +176,16 @@ class Scheduler:
         if (entry := self._entries.get(key)) is not None:
             entry.touched = {}
 
-    def request(self, key: str, now: Instant) -> Record:
-        """Adds a run of the plan ``key``, which exists, because a person asks for it. Returns the record to store."""
+    def request(self, key: str, now: Instant, by: str = "") -> Record:
+        """Adds a run of the plan ``key``, which exists, because an account asks for it. Returns the record to store.
+
+        ``by``: the id of the account, empty for the node's owner.
+        """
         entry = self._entries[key]
-        owed = entry.record.owed
-        if len(owed) < MOST_OWED:
-            entry.record = msgspec.structs.replace(entry.record, owed=(*owed, now))
+        record = entry.record
+        if len(record.owed) < MOST_OWED:
+            asked = {**record.asked, now: by}
+            entry.record = msgspec.structs.replace(record, owed=(*record.owed, now), asked=asked)
         self._arm(key, entry, now)
         return entry.record
 
@@ -192,10 +196,13 @@ class Scheduler:
         self._arm(key, entry, now)
         return entry.record
 
-    def backfill(self, key: str, first: Instant, last: Instant, now: Instant) -> tuple[Record, int, Instant | None]:
+    def backfill(
+        self, key: str, first: Instant, last: Instant, now: Instant, by: str = ""
+    ) -> tuple[Record, int, Instant | None]:
         """Adds a run for each nominal time of a range that did not fire. The plan ``key`` has a schedule.
 
-        Returns the record to store, the number of such times, and the first that has no room, or ``None``.
+        ``by``: as of ``request``. Returns the record to store, the number of such times, and the first that has no
+        room, or ``None``.
         """
         entry = self._entries[key]
         record, schedule, last = entry.record, entry.plan.schedule, min(last, now)
@@ -207,7 +214,8 @@ class Scheduler:
             covered = covered.with_(at, schedule)
             at = next_time(schedule, covered, at)
         count = len(times) - len(record.owed)
-        entry.record = msgspec.structs.replace(record, owed=tuple(sorted(times)), covered=covered)
+        asked = {**record.asked, **dict.fromkeys(times[len(record.owed) :], by)}
+        entry.record = msgspec.structs.replace(record, owed=tuple(sorted(times)), asked=asked, covered=covered)
         self._arm(key, entry, now)
         return entry.record, count, at if at is not None and at <= last else None
 
@@ -323,8 +331,10 @@ class Scheduler:
             if record.pending is None and causes:
                 record = msgspec.structs.replace(record, pending=now)
             if record.pending is None and record.owed:
-                causes = (Cause(at=record.owed[0], what=REQUEST),)
-                record = msgspec.structs.replace(record, pending=record.owed[0], owed=record.owed[1:])
+                at, *owed = record.owed
+                causes = (Cause(at=at, what=REQUEST, by=record.asked.get(at)),)
+                asked = {each: by for each, by in record.asked.items() if each != at}
+                record = msgspec.structs.replace(record, pending=at, owed=tuple(owed), asked=asked)
             record = msgspec.structs.replace(record, causes=causes)
         entry.record = record
         if record.pending is None:

@@ -8,7 +8,7 @@ dataset that follows its inputs has such a row too, under its id. Blocking, on a
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Final
 
@@ -25,7 +25,7 @@ from odfd.flows.manifest import DesiredFlow, declared_flow
 from odfd.flows.plan import FlowPlan, Record, acted_on, of_the_node
 from odfd.flows.selection import EVERY, is_template
 from odfd.flows.tasks import RUN
-from odfd.resources.resource import ACCOUNT, Resource, canonical
+from odfd.resources.resource import ACCOUNT, Resource, account_handle, canonical
 from odfd.resources.status import UNRESOLVED, ResourceStatus
 from odfd.resources.store import ResourceStore
 
@@ -43,6 +43,7 @@ STEPS: Final = (
     former_forms.converted,
     former_forms.outcomes,
     former_forms.bounded,
+    former_forms.referring,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
 _RECORD: Final = msgspec.json.Decoder(Record)
@@ -194,7 +195,12 @@ def begin_run(connection: sqlite3.Connection, plan: FlowPlan, record: Record, no
         is_own = target.account in (None, flow.account)
         name = target.name if is_own else f"{store.account_name(target.account or '')}/{target.name}"
     before = store.get(record.retried)
-    store.bring(runs.begun(flow, plan, record, f"Dataset:{name}" if name else None, before, now), None)
+
+    def account(id_: str) -> Mapping[str, str]:
+        held = store.get(id_) if id_ else None
+        return store.owner() if not id_ else account_handle(id_, id_ if held is None else held.name)
+
+    store.bring(runs.begun(flow, plan, record, f"Dataset:{name}" if name else None, before, now, account), None)
 
 
 def end_run(

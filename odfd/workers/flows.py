@@ -149,19 +149,22 @@ class FlowWorker:
             await trio.to_thread.run_sync(self._keep_template, template, Record(since=now, paused=paused))
         self.loop.poke()
 
-    async def request(self, keys: Collection[str]) -> None:
-        """Runs plans, which are in force, as soon as they may."""
+    async def request(self, keys: Collection[str], by: str) -> None:
+        """Runs plans, which are in force, as soon as they may. ``by``: as of ``Scheduler.request``."""
         now = self._clock.now()
-        await trio.to_thread.run_sync(self._keep, [(key, self.scheduler.request(key, now)) for key in keys])
+        await trio.to_thread.run_sync(self._keep, [(key, self.scheduler.request(key, now, by)) for key in keys])
         self.loop.poke()
 
-    async def backfill(self, keys: Collection[str], first: Instant, last: Instant) -> tuple[int, Instant | None]:
+    async def backfill(
+        self, keys: Collection[str], first: Instant, last: Instant, by: str
+    ) -> tuple[int, Instant | None]:
         """Plans runs for past times of plans with schedules, which are in force.
 
-        Returns the number of runs, and the first time for which a plan has no room.
+        ``by``: as of ``Scheduler.request``. Returns the number of runs, and the first time for which a plan has no
+        room.
         """
         now = self._clock.now()
-        told = {key: self.scheduler.backfill(key, first, last, now) for key in keys}
+        told = {key: self.scheduler.backfill(key, first, last, now, by) for key in keys}
         await trio.to_thread.run_sync(self._keep, [(key, record) for key, (record, _, _) in told.items()])
         self.loop.poke()
         left = [at for _, _, at in told.values() if at is not None]

@@ -165,7 +165,7 @@ class WebhookDeliveries:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
             resources = ResourceStore(connection)
-            target = self._home.uses.meant(resources, resources.get(plan.id), task.target, Action.WRITE)
+            target = self._home.uses.meant(resources, resources.get(record.run or plan.id), task.target, Action.WRITE)
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(

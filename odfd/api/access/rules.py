@@ -159,7 +159,7 @@ async def _backfilled(call: Call, name: str, request: wire.BackfillRequest | wir
     if request.target is not None:
         entry = await call.guard.dataset(request.target, Action.READ)
         request = msgspec.structs.replace(request, target=str(entry.id))
-    return await _flow(Action.MAINTAIN, call, name, request)
+    return await _flow(Action.MAINTAIN, call, name, request, call.guard.subject.account)
 
 
 async def _labelled(call: Call, word: str, name: str, request: wire.LabelRequest) -> Any:

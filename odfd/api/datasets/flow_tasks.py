@@ -169,7 +169,7 @@ class FlowTasks(NamedTuple):
                     await trio.to_thread.run_sync(self._check_derived, dataset)
                 source = None
                 if task.source is not None:
-                    source = await trio.to_thread.run_sync(self.sources.meant, plan.id, task.source)
+                    source = await trio.to_thread.run_sync(self.sources.meant, _user(plan, record), task.source)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
                 return partial(self.pulling.pull, request, _trigger(plan, record))
             case SyncFrom():
@@ -180,7 +180,7 @@ class FlowTasks(NamedTuple):
             case Verify():
                 return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
             case PushTo():
-                return partial(self.pushing.push_for, target, plan.id, task.to)
+                return partial(self.pushing.push_for, target, _user(plan, record), task.to)
             case Compaction():
                 merging = wire.RewriteRequest(
                     action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
@@ -212,6 +212,11 @@ class FlowTasks(NamedTuple):
                 self.board.cancel(task.id)
             raise
         return end_of(task)._replace(task=task.id)
+
+
+def _user(plan: FlowPlan, record: Record) -> str:
+    """Returns the id of what has the references of a run: the FlowRun, whatever becomes of its flow meanwhile."""
+    return record.run or plan.id
 
 
 def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:

@@ -135,8 +135,10 @@ class FlowService:
         """Resumes a paused flow; times during the pause are not made up for. Returns its id. Raises NotFound."""
         return await self._paused(name, paused=False)
 
-    async def run(self, name: str, request: wire.FlowRunRequest) -> str:
-        """Runs a flow as soon as it may, because a person asks for it. Returns its id.
+    async def run(self, name: str, request: wire.FlowRunRequest, by: str | None = None) -> str:
+        """Runs a flow as soon as it may, because an account asks for it. Returns its id.
+
+        ``by``: the id of the account; ``None``: the node's owner.
 
         Raises NotFound; Refused for a flow that declares no trigger ``Manual``.
         """
@@ -147,14 +149,15 @@ class FlowService:
         if not found.entries:
             text = f"{name} is for no dataset" + ("" if request.target is None else f" {request.target}")
             raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
-        await self._worker.request([key for key, _ in found.entries])
+        await self._worker.request([key for key, _ in found.entries], by or "")
         await self._tell("flow.requested", found.plan)
         return found.id
 
-    async def backfill(self, name: str, request: wire.BackfillRequest) -> wire.BackfillView:
+    async def backfill(self, name: str, request: wire.BackfillRequest, by: str | None = None) -> wire.BackfillView:
         """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
 
-        Raises NotFound; Invalid for a flow without a schedule, and for a range that ends before it begins.
+        ``by``: as of ``run``. Raises NotFound; Invalid for a flow without a schedule, and for a range that ends before
+        it begins.
         """
         first, last = instant.parse(request.first), instant.parse(request.to)
         if last < first:
@@ -164,7 +167,7 @@ class FlowService:
         if not scheduled:
             text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
             raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
-        count, left = await self._worker.backfill(scheduled, first, last)
+        count, left = await self._worker.backfill(scheduled, first, last, by or "")
         await self._tell("flow.backfilled", found.plan, f"{plural(count, 'time')} to make up for")
         return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 

@@ -415,6 +415,19 @@ async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_
             await told(receiver, ["created his"])
 
 
+async def test_a_run_names_the_account_that_asked_for_it(world: Any) -> None:
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        text = "$schema: Flow\nheaders: {name: asked}\nspec:\n  target: hers\n  triggers: [{kind: Manual}]\n"
+        await asking.apply(ALICE, text + "  tasks: [{kind: Verify}]\n")
+        assert (await asking.ask(ALICE, "POST", "/flow/v1alpha1/flows/asked/run", {}))[0] == 200
+        with trio.fail_after(PATIENCE):
+            while not (found := await node.api.declarations.list("FlowRun", None)):
+                await node.parts.flows.turned.wait()
+        (causes,) = [each for key, each in found[0].status["conditions"].items() if key.endswith("ActivationCauses")]
+        assert [each["initiator"]["name"] for each in causes["activationCauses"]] == ["alice"]
+
+
 async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -85,6 +85,9 @@ async def test_causes_tell_which_trigger_fired(world: Any) -> None:
         manual, timed, own, others = (await alice.api.declarations.get("Flow", "all")).spec["triggers"]
         await alice.api.flows.run("all", wire.FlowRunRequest())
         await caused(alice, manual)
+        causes = [cause for each in await runs(alice) for cause in told(each, CAUSES)["activationCauses"]]
+        asked = [each["initiator"]["name"] for each in causes if each["trigger"] == manual]
+        assert asked == ["node"], "the account of who asked"
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
         await caused(alice, own)
@@ -249,6 +252,7 @@ async def test_a_run_that_a_stop_cut_off_goes_on_as_the_same_run(world: Any, mon
         await ran(alice, "often", 1)
         (run,) = await runs(alice)
         assert (run.id, told(run, CAUSES), told(run, STATUS)["status"]) == (cut.id, told(cut, CAUSES), "Finished")
+        assert not any("initiator" in each for each in told(run, CAUSES)["activationCauses"]), "nobody asked"
         # One that nothing goes on with is ended by the next start.
         with alice.home.database.write() as connection:
             held_run = ResourceStore(connection).get(run.id)
@@ -326,6 +330,58 @@ async def test_a_declared_run_that_had_nothing_to_do_says_so(world: Any) -> None
         )
 
 
+CALLING = flow(tasks=f"{VERIFY}, {{kind: WebhookCall, endpoint: hook}}")
+
+
+async def test_a_run_means_what_its_flow_did_when_it_began(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.running("alice") as alice:
+        entered, may_go, honest = trio.Event(), trio.Event(), alice.api.verification._verify
+
+        async def waits(*asked: Any) -> Any:
+            entered.set()
+            await may_go.wait()
+            return await honest(*asked)
+
+        monkeypatch.setattr(alice.api.verification, "_verify", waits)
+        await alice.apply(ROOT, HOOK, CALLING)
+        await pass_time(alice, 60)
+        with trio.fail_after(PATIENCE):
+            await entered.wait()
+        await alice.apply(flow(tasks=VERIFY))
+        may_go.set()
+        await ran(alice, "often", 1)
+        assert (await called(alice))["message"].startswith("WebhookTarget hook: ")
+
+
+async def called(node: Any) -> Any:
+    """The outcome of the call of a run."""
+    with trio.fail_after(PATIENCE):
+        while not (tasks := told((await runs(node))[0], STATUS)["tasks"]):
+            await trio.lowlevel.checkpoint()
+    assert tasks[-1]["name"] == "task-1-webhookcall"
+    return tasks[-1]["outcome"]
+
+
+async def test_a_run_that_a_former_program_began_gets_the_references_of_its_flow(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice:
+        held = Held(alice, monkeypatch)
+        await alice.apply(ROOT, HOOK, CALLING)
+        await pass_time(alice, 60)
+        await held.wait()
+        with alice.home.database.write() as connection:
+            (run,) = ResourceStore(connection).all("FlowRun")
+            assert set(run.references) == {"WebhookTarget:hook"}
+            ResourceStore(connection).rewrite(replace(run, references={}), run.updated_at)
+            before = store.STEPS.index(former_forms.referring)
+            connection.execute("UPDATE versions SET version = ? WHERE room = 'flows'", (before,))
+    async with world.running("alice") as alice:
+        assert alice.home.recovery.converted == (f"the run {run.name} means what its flow does",)
+        await ran(alice, "often", 1)
+        assert (await called(alice))["message"].startswith("WebhookTarget hook: ")
+
+
 async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(world: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(former_forms, "MOST_FINISHED", 2)
     done = ResourceStatus(phase="Ready", observed_generation=1, conditions={
@@ -342,8 +398,8 @@ async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(
                     ),
                     None,
                 )  # fmt: skip
-            steps = len(store.STEPS)
-            connection.execute("UPDATE versions SET version = ? WHERE room = 'flows'", (steps - 1,))
+            before = store.STEPS.index(former_forms.bounded)
+            connection.execute("UPDATE versions SET version = ? WHERE room = 'flows'", (before,))
     async with world.running("alice") as alice:
         assert alice.home.recovery.converted == ("3 finished Tasks forgotten: the newest 2 stay",)
         with alice.home.database.read() as connection:
