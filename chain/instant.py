@@ -6,6 +6,7 @@ history and prehistory, so an instant is an int. The calendar is the Gregorian o
 
 from __future__ import annotations
 
+import functools
 import re
 from typing import Final, NewType
 
@@ -81,6 +82,7 @@ def parse(text: str) -> Instant:
     return Instant((days * DAY + hour * 3600 + minute * 60 + second - offset) * SECOND + nanos)
 
 
+@functools.lru_cache(maxsize=8_192)
 def render(instant: Instant) -> str:
     """Writes RFC 3339 in UTC, with the fewest digits of fraction (0, 3, 6 or 9): ``2024-05-01T12:30:00Z``.
 

@@ -62,7 +62,7 @@ class PrintedColumn(NamedTuple):
         else:
             found = getattr(row, head)
         for part in filter(None, rest.split(".")):
-            found = found.get(part) if isinstance(found, Mapping) else None
+            found = found.get(part) if isinstance(found, dict) else None
         return found
 
 

@@ -61,12 +61,21 @@ class ResourcePages:
         """``labels`` returns all labels of a resource; ``system``: names of the labels that are in no index."""
         self._home, self._view = home, view
         self._labels, self._system = labels, system
+        self._last: tuple[object, ResourcePage] | None = None
+        """The page that was read last, by the writes before it and what was asked."""
 
     def page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns the first page, or the one that the token ``rest`` of another page asks for.
 
         Raises Usage for a token of another list, Invalid for one of another log and for a bad selector.
         """
+        asked = (self._home.database.writes, type_, labels, limit, rest)
+        last = self._last
+        if last is None or last[0] != asked:
+            last = self._last = asked, self._read_page(type_, labels, limit, rest)
+        return last[1]
+
+    def _read_page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         selector = None if labels is None else parse_selector(labels)
         query = _query(type_, labels)
         token = _Token("", "", query) if rest is None else _parsed(rest, query)

@@ -33,6 +33,7 @@ from odfd.control import wire
 from odfd.control.client import Answer, Client
 from odfd.errors import Unreachable, Usage
 from odfd.resources import registry
+from worlds.clock import FixedClock
 
 
 @pytest.mark.parametrize(
@@ -369,6 +370,26 @@ def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -
     with pytest.raises(Usage) as caught:
         condition.check(wire.ResourceManifest, wire.DatasetState)
     assert told in f"{caught.value.message} {caught.value.hint}"
+
+
+@pytest.mark.parametrize(
+    ("owners", "asker", "is_told"),
+    [
+        (("node",), None, False), (("alice",), "alice", False), (("alice",), None, True), (("alice",), "bob", True),
+        (("node", "alice"), "alice", True), (("alice", "bob"), "alice", True),
+    ],
+)  # fmt: skip
+def test_accounts_are_told_where_a_row_is_of_another_than_asks(
+    owners: tuple[str, ...], asker: str | None, is_told: bool
+) -> None:
+    asked = argparse.Namespace(get=lambda _path, _kind: argparse.Namespace(value=wire.AccountView(name=asker)))
+    session: Any = argparse.Namespace(client=asked, clock=FixedClock(Instant(0)))
+    rows = [
+        wire.ResourceManifest(schema="Dataset", headers={"name": "a", "account": {"id": each, "name": each}})
+        for each in owners
+    ]
+    head = kinds.DATASET._table(rows, session).splitlines()[0].split()
+    assert head[:2] == (["NAME", "ACCOUNT"] if is_told else ["NAME", "KIND"])
 
 
 def test_an_optional_column_is_there_once_a_row_has_something_in_it() -> None:

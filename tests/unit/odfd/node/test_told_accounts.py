@@ -37,7 +37,6 @@ ROWS = ("2020-01-01T00:00:00Z,A,1",)
 NODE, RESOURCE = "/node/v1alpha1", "/resource/v1alpha1"
 ASKED = (
     (NODE + "/status", ""), (RESOURCE + "/events", "kept=true"), (RESOURCE + "/changes", ""),
-    (NODE + "/mirrors", ""), (NODE + "/datasets", ""),
     (NODE + "/logs", "task={task}"), (NODE + "/tasks/{task}", ""), (RESOURCE + "/changes", "of=dataset/secret"),
     (RESOURCE + "/changes", "of=flow/secret"), (NODE + "/tasks/t999", ""), (NODE + "/logs", "task=t999"),
     (NODE + "/logs", ""), (NODE + "/engines", ""), (NODE + "/holders", ""), ("/net/v1alpha1/peers", ""),
@@ -515,3 +514,28 @@ async def test_the_caller_of_a_stream_is_asked_again(world: Any) -> None:
             )
             rest = [each.kind async for each in news]
         assert rest[-1] == "reset"
+
+
+async def test_who_reads_a_dataset_is_told_its_state_and_nobody_else(world: Any) -> None:
+    """In a list and alone, as the node's owner is; also of what is published, to everybody."""
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+
+        async def told(uid: int, name: str) -> list[Any]:
+            _, listed = await asking.ask(uid, "GET", DATASETS)
+            status, one = await asking.ask(uid, "GET", f"{DATASETS}/{name}")
+            found = [each for each in listed["items"] if each["headers"]["name"] == name]
+            assert (status == 200) == bool(found)
+            return [each["status"]["conditions"][STATE]["value"] for each in (*found, *[one] * len(found))]
+
+        whole = await told(0, "theirs")
+        assert whole[0] == whole[1]
+        assert (whole[0]["kind"], whole[0]["blocks"], whole[0]["owner"]) == ("root", node.size("theirs"), True)
+        assert await told(BOB, "theirs") == await told(NOBODY, "theirs") == []
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
+        assert (await told(BOB, "theirs"), await told(NOBODY, "theirs")) == (whole, [])
+        await node.publish("theirs")
+        assert await told(NOBODY, "theirs") == await told(0, "theirs") != whole
+
+
+DATASETS = "/dataset/v1alpha1/datasets"
