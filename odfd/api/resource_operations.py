@@ -125,7 +125,7 @@ def _yaml_of(value: Json) -> str:
 
 async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
     """Applies manifests and waits for the end; returns the task if that takes too long. Raises the task's fault."""
-    task = await services.datasets.apply(request)
+    task = await services.applying.apply(request)
     view: wire.TaskState | None = None
     with trio.move_on_after(WAIT_SECONDS):
         async with aclosing(cast("Any", services.tasks.follow(task.id))) as views:
@@ -231,17 +231,8 @@ def merged(before: Any, patch: Any) -> Any:
 
 async def rename(services: Services, kind: ResourceType, ref: str, name: str) -> wire.ResourceManifest:
     """Gives a resource another name, and returns it. Raises NotFound, Refused, Invalid, Conflict."""
-    if kind.name == "Dataset":
-        did = await services.datasets.rename(ref, wire.RenameRequest(name=name))
-        return await read(services, kind, did)
-    after, generation = await patched(services, kind, ref, {"headers": {"name": name}})
-    result = await apply(services, wire.ApplyRequest(manifests=texts_of([after]), generation=generation))
-    if isinstance(result, wire.TaskRef):
-        raise Conflict(f"it is being renamed: task {result.id}", rule="renaming", hint=f"odfctl wait task {result.id}")
-    fault = failure_of(result)
-    if fault is not None:
-        raise fault
-    return await read(services, kind, after["headers"]["id"])
+    (shown,) = await shown_of(services, [await services.applying.rename(kind.name, ref, name)])
+    return shown
 
 
 async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:

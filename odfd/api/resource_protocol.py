@@ -270,7 +270,7 @@ async def _carried_out(
         on_error=cast("Any", on_error),
     )  # fmt: skip
     if flag(request, TASK.name):
-        return _begun(await services.datasets.apply(asked))
+        return _begun(await services.applying.apply(asked))
     result = await operations.apply(services, asked)
     fault = operations.failure_of(result)
     if isinstance(result, wire.TaskRef):

@@ -25,6 +25,7 @@ from odfd.api.network.mirrors import MirrorService, PeerService
 from odfd.api.network.networks import NetworkService
 from odfd.api.network.search import SearchService
 from odfd.api.queries.service import QueryService
+from odfd.api.resources.apply import ApplyOperation
 from odfd.api.resources.declarations import DeclarationService
 from odfd.api.resources.endpoints import EndpointService
 from odfd.api.resources.history import HistoryService
@@ -50,6 +51,7 @@ class Services:
 
     about: StatusService
     accounts: AccountService
+    applying: ApplyOperation
     datasets: DatasetService
     flow: IngestPullService
     flows: FlowService

@@ -109,12 +109,12 @@ def services_of(parts: NodeParts) -> Services:
     controllers = _controllers(parts, keeper, (flows, performing, deletion, states), services, own)
     declarations = _reconciling(parts, keeper, controllers, own, flows)
     networks.withdraw, mirrors.get = declarations.delete, declarations.get
-    applying = _applying(parts, Planning(home, context, keeper, controllers), declarations)
     renditions = renditions_of(parts, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
-        datasets=DatasetService(home, states, applying),
+        applying=_applying(parts, Planning(home, context, keeper, controllers), declarations),
+        datasets=DatasetService(home, states),
         flow=pulling,
         flows=flows,
         portals=portals,

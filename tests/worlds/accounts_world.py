@@ -83,7 +83,7 @@ class Asking:
         given = tuple(wire.ManifestText(source=f"m{at}.yaml", text=text) for at, text in enumerate(texts))
         services = await self.services(uid)
         result: wire.ApplyResult = await self.node.done(
-            services.datasets.apply(wire.ApplyRequest(manifests=given, dry_run=dry_run))
+            services.applying.apply(wire.ApplyRequest(manifests=given, dry_run=dry_run))
         )
         return result
 

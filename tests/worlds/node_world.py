@@ -592,7 +592,7 @@ class Node:
             for number, text in enumerate(manifests)
         )
         request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
-        return await self.done(self.api.datasets.apply(request))
+        return await self.done(self.api.applying.apply(request))
 
     async def dataset_view(self, ref: str) -> wire.DatasetView:
         return (await self.api.datasets.describe(ref)).dataset

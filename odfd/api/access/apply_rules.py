@@ -39,7 +39,7 @@ from odfd.resources.store import ResourceStore
 
 
 async def apply(call: Call, request: wire.ApplyRequest) -> wire.TaskRef:
-    """Restricts ``datasets.apply``."""
+    """Restricts ``applying.apply``."""
     call.guard.identified("to apply manifests", Role.MAINTAINER)
     if request.prune is not None:
         raise call.guard.owner_only("to prune")
@@ -180,7 +180,7 @@ def _acting_faults(by: _Judged, draft: Draft, held: Resource | None) -> Iterator
         yield Invalid(text, rule="flow-duration", hint=hint, place=draft.place(path))
 
 
-def acts_for_others(guard: Guard, held: Resource) -> Refused:
+def acts_for_others(guard: Guard, held: Resource | wire.ResourceView) -> Refused:
     """Builds the fault for a change of what acts with rights that the subject need not have."""
     text = f"the {held.type} {held.name} acts with the rights of whoever has it, and you act as {guard.subject.name}"
     return Refused(text, rule="access-account", hint="apply one of your own")

@@ -35,6 +35,7 @@ from odfd.flows.store import TYPE as FLOW
 from odfd.queries.askers import Asker
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.resources.label_schemas import ACCESS, short_name
+from odfd.resources.registry import ACTING
 from odfd.resources.store import ResourceStore
 
 Rule: TypeAlias = Callable[..., Any]
@@ -165,6 +166,14 @@ async def _backfilled(call: Call, name: str, request: wire.BackfillRequest | wir
 async def _labelled(call: Call, word: str, name: str, request: wire.LabelRequest) -> Any:
     action = Action.MAINTAIN if ACCESS.isdisjoint(map(short_name, request.labels)) else Action.OWN
     return await _resource(action, call, word, name, request)
+
+
+async def _renamed(call: Call, word: str, name: str, to: str) -> Any:
+    """Judges as a manifest with another name is judged."""
+    view = await _one(call, word, name)
+    if view.type in ACTING and call.guard.account(view.account["id"]) is None:
+        raise acts_for_others(call.guard, view)
+    return await _resource(Action.MAINTAIN, call, word, view.id, to)
 
 
 async def _endpoint(action: Action, call: Call, name: str, *args: Any) -> Any:
@@ -324,8 +333,8 @@ RULES: Final[Mapping[str, Rule]] = {
     "datasets.tail": partial(on_dataset, Action.READ),
     "datasets.schema": partial(on_dataset, Action.READ),
     "datasets.commit_point": partial(on_dataset, Action.WRITE),
-    "datasets.rename": partial(on_dataset, Action.MAINTAIN),
-    "datasets.apply": apply,
+    "applying.rename": _renamed,
+    "applying.apply": apply,
     "declarations.list": _resources,
     "declarations.get": partial(_resource, Action.READ),
     "declarations.page": _paged,

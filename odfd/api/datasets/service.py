@@ -13,13 +13,12 @@ from chain.codec.bind import plain_of
 from chain.codec.manifest import to_builtins
 from chain.data.arrow_schema import to_arrow
 from chain.data.json_values import plain_rows
-from chain.errors import Invalid, NotFound
+from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.api.datasets.blocks import BlockReader
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.profiles import profile_of
-from odfd.api.resources.apply import OWNERS, ApplyOperation, ApplyTerms
 from odfd.api.resources.types import TYPES
 from odfd.api.views.dataset_states import DatasetStates
 from odfd.api.views.views import schema_view
@@ -44,12 +43,10 @@ class DatasetService:
         self,
         home: StateDirectory,
         states: DatasetStates,
-        applying: ApplyOperation,
     ) -> None:
         self._home, self._views = home, states.views
         self.states = states
         self._blocks = BlockReader(home, states.views)
-        self._applying = applying
 
     @in_worker
     def commit_point(self, ref: str) -> wire.CommitPointView:
@@ -98,18 +95,6 @@ class DatasetService:
         spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
         return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
 
-    async def rename(self, ref: str, request: wire.RenameRequest) -> str:
-        """Changes the dataset's local name; its name on other nodes does not change. Returns its did."""
-        entry = await trio.to_thread.run_sync(lambda: self._home.resolve(ref))
-        if entry.is_inner:
-            raise Invalid(
-                f"{entry.name} is inside a collection, and is called after it",
-                rule="rendition-name",
-                hint=f"odfctl rename {entry.name.partition('.r')[0]} {request.name}",
-            )
-        await self._applying.rename(_TYPE.name, str(entry.id), request.name)
-        return str(entry.id)
-
     @in_worker
     def log(
         self, ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None
@@ -156,13 +141,6 @@ class DatasetService:
         """Returns the columns of a dataset. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
         return schema_view(entry.name, load_state(self._home.chains.chain(entry.id)))
-
-    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
-        """Applies manifests. Result: ApplyResult.
-
-        Raises at once for manifests that cannot be read; those that are refused later are items of the result.
-        """
-        return await self._applying.submit(request, terms)
 
 
 def known_dataset(home: StateDirectory, ref: str) -> DatasetId:

@@ -73,7 +73,7 @@ class _Prepared(NamedTuple):
 
 
 class ApplyOperation:
-    """Plans and performs applies."""
+    """The API service that applies manifests and renames resources."""
 
     def __init__(
         self,
@@ -86,12 +86,14 @@ class ApplyOperation:
         """``ended`` are called in the event loop after an apply, whose events may have come before it was recorded."""
         self._committer, self._planning = committer, planning
         self._declarations, self._controllers = declarations, declarations.controllers
+        self.get = declarations.get
+        """Returns a resource by its type and name; whoever judges rights uses it."""
         self._ended = ended
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
         self._board, self._events, self._clock = context.board, context.events, context.clock
 
-    async def submit(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
+    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
         """Applies manifests as a task. Result: ApplyResult.
 
         Raises Invalid at once for manifests that cannot be read, with every mistake; Conflict for another generation;
@@ -116,7 +118,7 @@ class ApplyOperation:
         target = ", ".join(each.after.name for each in found.planned)
         return task_ref(self._board.submit("apply", target, work))
 
-    async def rename(self, word: str, ref: str, name: str) -> None:
+    async def rename(self, word: str, ref: str, name: str) -> wire.ResourceView:
         """Gives a resource another name, as an apply of its id with that name. Raises NotFound, Invalid, Conflict."""
         for left in reversed(range(ATTEMPTS)):
             planned = await trio.to_thread.run_sync(self._planning.plan_rename, word, ref, name)
@@ -133,6 +135,7 @@ class ApplyOperation:
             if each.item.fault is not None:
                 raise each.item.fault.fault()
         await self._tell(done)
+        return await self.get(word, planned[0].after.id)
 
     async def _applied(
         self, request: wire.ApplyRequest, found: Possible, planned: Sequence[PlannedResource], report: Report

@@ -147,7 +147,11 @@ class Planning:
         check_name(kind.name, name)
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
-            desired = [renaming(meant_by(store, kind, ref), name)]
+            held = meant_by(store, kind, ref)
+            if ref.startswith("did:") and held.did != ref:
+                text, hint = f"{ref} is inside {held.name}, and is called after it", f"odfctl rename {held.name} {name}"
+                raise Invalid(text, rule="rendition-name", hint=hint)
+            desired = [renaming(held, name)]
             rules = Rules(walk=self._references, parts=self._parts.of, object=self._object_of)
             planned, faults = self._planned(desired, store, PLAIN, rules)
         if faults:

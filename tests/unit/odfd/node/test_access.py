@@ -310,11 +310,11 @@ WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "raw.show": [("GET", ONE + "/raw", None)],
     "renditions.list": [("GET", "/dataset/v1alpha1/datasets/{}/renditions", None)],
     "renditions.reading": [("GET", "/dataset/v1alpha1/datasets/{}/handover", None)],
-    "datasets.rename": [
+    "applying.rename": [
         ("POST", ONE + "/rename", {"name": "mine"}),
         ("POST", "/graphql", {"query": 'mutation {rename(ref: "Dataset:{}", name: "mine")}'}),
     ],
-    "datasets.apply": [
+    "applying.apply": [
         ("POST", "/resource/v1alpha1/apply", {"$schema": "Relations", "headers": {"name": "r"}, "spec": PUBLIC}),
         ("PATCH", "/dataset/v1alpha1/dataset/{}", {"headers": {"labels": {"a": "b"}}}),
     ],

@@ -15,7 +15,6 @@ from chain.ids import DatasetId
 from chain.state import transform_of
 from odfd.api.resources.set_controllers import SetValues
 from odfd.api.resources.sources import SourceReader
-from odfd.control import wire
 from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
@@ -120,9 +119,8 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         for name in ("theirs", "his", "nothing"):
             (made,) = (await asking.apply(ALICE, DATASET.format(name=name, more=""), dry_run=True)).items
             told.append((made.action, made.changes, made.warnings))
-            did = await services.datasets.rename("hers", wire.RenameRequest(name=name))
-            assert (await services.declarations.get("Dataset", did)).name == name
-            await services.datasets.rename(name, wire.RenameRequest(name="hers"))
+            assert (await services.applying.rename("Dataset", "hers", name)).name == name
+            await services.applying.rename("Dataset", name, "hers")
         assert told == [("created", ("Seed", "AddPushSource"), ())] * 3
         asked = {
             "Dataset": ("bob/his", "owner/theirs", "bob/nothing", "nobody/his"),
@@ -144,7 +142,7 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         # Two of its own still may not have one name.
         await asking.apply(ALICE, DATASET.format(name="more", more=""))
         with pytest.raises(Fault) as taken:
-            await services.datasets.rename("hers", wire.RenameRequest(name="MORE"))
+            await services.applying.rename("Dataset", "hers", "MORE")
         assert taken.value.rule == "name-taken"
 
 
@@ -158,7 +156,7 @@ async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(w
         assert (await asking.ask(ALICE, "POST", "/dataset/v1alpha1/datasets/old/rename", {"name": "new"}))[0] == 200
         assert [node.home.resolve(each).id for each in ("alice/new", "bob/old", "new")] == [alices, bobs, owners]
         assert (await asking.ask(ALICE, "GET", "/dataset/v1alpha1/datasets/old"))[0] == 404
-        await node.api.datasets.rename("bob/old", wire.RenameRequest(name="new"))
+        await node.api.applying.rename("Dataset", "bob/old", "new")
         assert [node.home.resolve(each).id for each in ("alice/new", "bob/new", "new")] == [alices, bobs, owners]
 
 

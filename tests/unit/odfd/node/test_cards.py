@@ -135,7 +135,7 @@ async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
         await alice.apply(ABOUT)
         await alice.publish("cities")
         await until_found(bob, words="cities")
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="settlements"))
+        await alice.api.applying.rename("Dataset", "cities", "settlements")
         world.clock.instant += 61 * instant.SECOND
         alice.parts.cards.loop.touch_all()
         await until_found(bob, words="settlements")

@@ -186,7 +186,7 @@ async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_ren
         before = await ran(alice, "raw", 1)
         await alice.api.flows.pause("raw")
         assert (await flow_of(alice, "raw")).state == "paused"
-        await alice.api.datasets.rename("raw", wire.RenameRequest(name="other"))
+        await alice.api.applying.rename("Dataset", "raw", "other")
         await said(alice, {"other": "every 1min"})
         after = await view(alice, "other")
         assert (after.state, after.runs, after.last) == ("paused", before.runs, before.last)
@@ -480,7 +480,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         await alice.apply(two)
         await joined(alice, "all", ["geo.a", "geo.b"])
         assert {name: each.record.runs for name, each in entries(alice, "all").items()} == {"geo.a": 1, "geo.b": 0}
-        await alice.api.datasets.rename("other", wire.RenameRequest(name="geo.c"))
+        await alice.api.applying.rename("Dataset", "other", "geo.c")
         await joined(alice, "all", ["geo.a", "geo.b", "geo.c"])
         await alice.api.declarations.delete("Dataset", "geo.b")
         await joined(alice, "all", ["geo.a", "geo.c"])

@@ -11,7 +11,7 @@ import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from chain.errors import Invalid
+from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND
 from engines.query.frames import ROWS, FrameReader
@@ -190,10 +190,12 @@ async def test_all_that_was_declared_stays_with_the_name(
     async with world.running("alice") as alice:
         await check(alice, before, 4)
         await ingested(world, alice, 9)
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
         assert alice.home.name_of(alice.dataset("towns.r3")) == "towns.r3"
-        with pytest.raises(Invalid, match="inside a collection"):
-            await alice.api.datasets.rename("towns.r3", wire.RenameRequest(name="other"))
+        with pytest.raises(NotFound, match=r"no Dataset 'towns\.r3'"):
+            await alice.api.applying.rename("Dataset", "towns.r3", "other")
+        with pytest.raises(Invalid, match="inside towns"):
+            await alice.api.applying.rename("Dataset", str(alice.dataset("towns.r3")), "other")
         for each in ("every", "counted", "team"):
             await alice.api.declarations.delete({"every": "flow", "counted": "projection"}.get(each, "relations"), each)
         await alice.api.declarations.delete("Dataset", "towns", purge=True)
@@ -285,10 +287,10 @@ async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: 
         assert item.action == "created"
         with pytest.raises(Invalid, match=r"cities\.r1 is already the name"):
             await create(alice)
-        await alice.api.datasets.rename("cities.r1", wire.RenameRequest(name="other"))
+        await alice.api.applying.rename("Dataset", "cities.r1", "other")
         await create(alice)
         with pytest.raises(Invalid, match=r"cities\.r1 is already the name"):
-            await alice.api.datasets.rename("other", wire.RenameRequest(name="cities.r1"))
+            await alice.api.applying.rename("Dataset", "other", "cities.r1")
 
 
 MIRRORED = """$schema: Mirror
@@ -405,7 +407,7 @@ class Plays:
                 assert [each.fault for each in result.items if each.fault is not None] == []
             case "rename":
                 other = NAMES[self.name == NAMES[0]]
-                await self.node.api.datasets.rename(self.name, wire.RenameRequest(name=other))
+                await self.node.api.applying.rename("Dataset", self.name, other)
                 self.name = other
             case _ if self.hands_over:
                 await self.renditions(kind, value)

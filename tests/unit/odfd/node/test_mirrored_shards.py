@@ -214,7 +214,7 @@ async def test_withdrawal_names_and_ends_are_of_all_shards(world: Any, worlds: A
         found = (await bob.api.search.search(wire.SearchRequest(words="cities"))).found
         await bob.mirror(shards[0], "cities")
         assert [each.id for each in found] in ([], [str(shards[0])])
-        await bob.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await bob.api.applying.rename("Dataset", "cities", "towns")
         assert [bob.home.name_of(each) for each in shards] == ["towns", "towns.r0.s1", "towns.r0.s2"]
         assert [each.name for each in await bob.mirrors()] == ["towns"]
         assert {each.spec.name for each in bob.parts.scheduler.all()} == {"towns", "towns.r0.s1", "towns.r0.s2"}

@@ -101,8 +101,8 @@ async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(worl
 async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
-        await alice.api.datasets.rename("cities.quarantine", wire.RenameRequest(name="bad"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
+        await alice.api.applying.rename("Dataset", "cities.quarantine", "bad")
     async with world.running("alice") as alice:
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
         (item,) = await alice.pull("towns")
@@ -129,7 +129,7 @@ async def test_a_name_that_is_taken_refuses_the_file_and_loses_nothing(world: An
         assert item.outcome == "failed"
         assert "cities.quarantine is already the name of" in item.message
         assert alice.size("cities") == 2
-        await alice.api.datasets.rename("cities.quarantine", wire.RenameRequest(name="other"))
+        await alice.api.applying.rename("Dataset", "cities.quarantine", "other")
         (item,) = await alice.pull("cities")
         assert item.outcome == "updated"
         assert len(await rows_of(alice, "cities.quarantine")) == 1

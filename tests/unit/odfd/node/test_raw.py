@@ -185,7 +185,7 @@ async def test_that_bytes_are_kept_is_declared(world: Any) -> None:
         await alice.keep_raw("cities")
         await alice.apply(declared())
         assert await keeps(alice), "an apply leaves what was annotated by hand"
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
         assert await keeps(alice, "towns")
         world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("towns")

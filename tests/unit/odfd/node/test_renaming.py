@@ -9,7 +9,6 @@ import pytest
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.state import transform_of
-from odfd.control import wire
 
 
 async def test_a_renamed_dataset_goes_on_under_its_new_name(world: Any, worlds: Any) -> None:
@@ -18,8 +17,8 @@ async def test_a_renamed_dataset_goes_on_under_its_new_name(world: Any, worlds: 
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         await alice.pull("cities", "towns")
         before = await alice.api.datasets.describe("cities")
-        renamed = await alice.api.datasets.rename("cities", wire.RenameRequest(name="places"))
-        assert (renamed.name, renamed.id, renamed.head) == ("places", before.dataset.id, before.dataset.head)
+        renamed = await alice.api.applying.rename("Dataset", "cities", "places")
+        assert (renamed.name, renamed.headers["did"]) == ("places", str(alice.dataset("places")))
         after = await alice.api.datasets.describe("places")
         assert after.created_at == before.created_at
         with pytest.raises(NotFound):
@@ -39,7 +38,7 @@ async def test_a_mirror_goes_by_its_new_name_too(world: Any, worlds: Any) -> Non
         await alice.pull("cities")
         cities = alice.dataset("cities")
         await bob.mirror(cities, "theirs")
-        await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
+        await bob.api.applying.rename("Dataset", "theirs", "ours")
         assert [view.name for view in await bob.mirrors()] == ["ours"]
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
@@ -52,9 +51,9 @@ async def test_a_name_that_is_taken_or_none_is_refused(world: Any, worlds: Any) 
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         for name, rule in (("towns", "name-taken"), ("no name", "dataset-name"), ("", "dataset-name")):
             with pytest.raises(Invalid) as caught:
-                await alice.api.datasets.rename("cities", wire.RenameRequest(name=name))
+                await alice.api.applying.rename("Dataset", "cities", name)
             assert (caught.value.rule, bool(caught.value.hint)) == (rule, True)
-        assert (await alice.api.datasets.rename("cities", wire.RenameRequest(name="Cities"))).name == "Cities"
+        assert (await alice.api.applying.rename("Dataset", "cities", "Cities")).name == "Cities"
 
 
 PLAIN = """$schema: Dataset

@@ -212,7 +212,7 @@ async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restar
         await alice.apply(worlds.ROOT)
         first = await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"k": [1]}))
         assert (first.headers["did"], first.generation) == (str(alice.dataset("cities")), 2)
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
     async with world.running("alice") as alice:
         again = await alice.api.declarations.get("dataset", first.headers["did"])
         assert (again.name, again.id, again.labels, again.generation) == ("towns", first.id, {"k": [1]}, 3)
@@ -381,7 +381,7 @@ async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, wo
         (back,) = (await bob.apply(text)).items
         assert back.action == "updated"
         assert {'- spec.keep: "30d"', "+ spec.priority: 3"} <= set(back.changes)
-        await bob.api.datasets.rename("theirs", wire.RenameRequest(name="ours"))
+        await bob.api.applying.rename("Dataset", "theirs", "ours")
         assert [each.name for each in await bob.api.declarations.list(None, None)] == ["ours", "ours"]
         await bob.api.declarations.delete("Mirror", "ours")
         assert await names(bob, "mirrors") == []
@@ -463,7 +463,7 @@ async def test_what_another_manager_wrote_is_not_pruned(world: Any) -> None:
     async def apply(node: Any, manager: str | None, *texts: str, prune: str | None = None) -> dict[str, Any]:
         given = tuple(wire.ManifestText(source="m.yaml", text=text) for text in texts)
         request = wire.ApplyRequest(manifests=given, manager=manager, prune=prune)
-        return {each.name: each for each in (await node.done(node.api.datasets.apply(request))).items}
+        return {each.name: each for each in (await node.done(node.api.applying.apply(request))).items}
 
     async with world.running("alice") as alice:
         await apply(alice, None, a_set("by-hand"), a_set("kept"))
@@ -773,7 +773,7 @@ async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_her
         assert said["phase"] == "Ready"
         assert not [key for key in said.get("conditions", {}) if key.endswith("/DanglingReferences")]
         assert await in_force(alice) == ["f"]
-        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        await alice.api.applying.rename("Dataset", "one", "first")
         await alice.apply(plain("one"))
         await status(alice, "flow", "f")
         (view,) = await flows(alice)
@@ -794,7 +794,7 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), derived, flow)
         first = alice.dataset("one")
-        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        await alice.api.applying.rename("Dataset", "one", "first")
         await alice.apply(plain("one"))
         again = await alice.apply(derived, flow)
         assert [(item.action, item.warnings) for item in again.items if item.kind == "flow"] == [("unchanged", ())]
@@ -867,7 +867,7 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         await alice.apply(plain("one", EVERY % "2h"))
         assert (await status(alice, "flow", "one"))["observedGeneration"] == 2
         assert [each.when for each in await flows(alice)] == ["every 2h"]
-        await alice.api.datasets.rename("one", wire.RenameRequest(name="first"))
+        await alice.api.applying.rename("Dataset", "one", "first")
         assert (await status(alice, "flow", "first"))["phase"] == "Ready"
         assert [(each.name, each.target) for each in await flows(alice)] == [("first", "first")]
     async with world.running("alice") as alice:

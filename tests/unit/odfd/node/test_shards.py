@@ -200,7 +200,7 @@ async def test_an_answer_over_shards_is_proven_and_computed_again(world: Any, wo
         assert [pin.name for pin in proven.pins] == ["cities"] * 3
         assert {pin.standing for pin in proven.pins} == {proven.standing}
         await pulled(world, alice, 4, "Steyr", 4)
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
         pins = tuple(
             wire.Pin(name=pin.name, id=pin.id, block=pin.block, sequence_number=pin.sequence_number, at=pin.at)
             for pin in proven.pins
@@ -371,7 +371,7 @@ async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: A
         await filled(world, worlds, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
-        await alice.api.datasets.rename("cities", wire.RenameRequest(name="towns"))
+        await alice.api.applying.rename("Dataset", "cities", "towns")
         names = [view.name for view in await alice.dataset_views()]
         assert names == ["towns"]
         inner = [str(alice.dataset(f"towns.r1.s{place}")) for place in (1, 2)]

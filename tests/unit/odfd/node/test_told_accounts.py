@@ -145,7 +145,7 @@ def hidden_life(node: Node, chance: random.Random) -> Callable[[], Awaitable[Any
         lambda: node.apply(FLOW.format(name="secret", target="secret")),
         lambda: node.api.flows.pause(f"flow-{name}"),
         lambda: node.api.declarations.delete("Flow", f"flow-{name}"),
-        lambda: node.api.datasets.rename(name, wire.RenameRequest(name=other)),
+        lambda: node.api.applying.rename("Dataset", name, other),
         lambda: node.api.declarations.delete("Dataset", name, purge=chance.random() < 0.5),
         lambda: node.api.declarations.delete("Dataset", "secret"),
         lambda: node.apply(GRANT.format(name="to-alice", who="alice", role="owner", what=name)),
@@ -234,7 +234,7 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
         refused = await trace(0)
         assert refused.fault is not None
         assert (refused.fault.rule, refused.state) == ("lineage-input", "failed")
-        await node.api.datasets.rename("cities", wire.RenameRequest(name="places"))
+        await node.api.applying.rename("Dataset", "cities", "places")
         await node.api.declarations.delete("Dataset", "villages", purge=True)
         world.write("node", "b.csv", "2020-01-02T00:00:00Z,B,2")
         await node.pull("places")

@@ -9,7 +9,6 @@ import pytest
 
 from chain.errors import Fault
 from config import model
-from odfd.control import wire
 from odfd.trust.policy.policy import parse_expression
 from worlds.eventually import became
 
@@ -51,9 +50,9 @@ async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_
         assert await relied_on(bob, "food.cities") == ("data & observed:1", whole - 1)
         (rule,) = (await bob.api.policies.policy()).rules
         assert (rule.name, rule.datasets, rule.use, rule.serve) == ("strict", ("food.%",), "data & observed:1", None)
-        await bob.api.datasets.rename("food.cities", wire.RenameRequest(name="cities"))
+        await bob.api.applying.rename("Dataset", "food.cities", "cities")
         assert await relied_on(bob, "cities") == before, "another name is meant"
-        await bob.api.datasets.rename("cities", wire.RenameRequest(name="food.cities"))
+        await bob.api.applying.rename("Dataset", "cities", "food.cities")
         assert (await relied_on(bob, "food.cities"))[1] == whole - 1
     async with world.running("bob", TRUSTING) as bob:
         assert (await relied_on(bob, "food.cities"))[1] == whole - 1, "also after a restart"

@@ -80,7 +80,7 @@ async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any
         with pytest.raises(NotFound, match="no data of a deleted dataset"):
             await alice.api.unmanaged.adopt("cities", wire.AdoptRequest())
         await alice.api.declarations.delete("Dataset", "cities")
-        await alice.api.datasets.rename("towns", wire.RenameRequest(name="cities"))
+        await alice.api.applying.rename("Dataset", "towns", "cities")
         await alice.api.declarations.delete("Dataset", "cities")
         with pytest.raises(Invalid, match="2 deleted datasets were called cities"):
             await alice.api.unmanaged.get("cities")
