@@ -184,7 +184,7 @@ class Repositories:
         path = path or dataset
         for part in path.split("/"):
             parse_own_name(part)
-        resource = self._named(name)
+        resource = self._named(name, "" if dataset else f", and no dataset {text[:120]!r}")
         return Target(resource.name, _place(resource), path)
 
     def to_push(self, text: str | None, dataset: str) -> Target:
@@ -202,12 +202,13 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def _named(self, name: str) -> Resource:
+    def _named(self, name: str, nor: str = "") -> Resource:
+        """``nor``: what the name could have meant too, and is not here either. Raises NotFound."""
         with self._database.read() as connection:
             found = ResourceStore(connection).named(TYPE, name, None)
         if found is None:
             hint = "odfctl repo list; odfctl repo add NAME URL"
-            raise NotFound(f"there is no repository {name[:80]!r}", rule="repository", hint=hint)
+            raise NotFound(f"there is no repository {name[:80]!r}{nor}", rule="repository", hint=hint)
         return found
 
     def _only(self) -> str:

@@ -176,7 +176,7 @@ class RenditionService:
                 raise Refused(
                     f"rendition {number} was active: readers may be in it",
                     rule="rendition-active",
-                    hint=f"odfctl delete dataset {self._home.name_of(member.dataset)}, when nobody needs it",
+                    hint=f"it goes with the dataset: odfctl delete dataset {self._home.name_of(state.active.dataset)}",
                 )
             if not member.dropped:
                 await self._delete(member.dataset)

@@ -19,7 +19,7 @@ from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
-from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, settled, steady
+from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled, steady
 from worlds.flow_world import entries, flow_of, flows
 
 SET = """$schema: SecretSet
@@ -445,8 +445,32 @@ async def test_the_owner_pulls_what_an_account_has_by_its_name(world: Any, world
         await node.apply(text)
         (item,) = await node.pull("alice/cities")
         assert item.outcome == "updated"
-        with pytest.raises(Fault, match="no repository 'bob'"):
+        with pytest.raises(Fault, match="no repository 'bob', and no dataset 'bob/"):
             await node.pull("bob/cities")
         await node.apply(place)
         (item,) = await node.pull("alice/cities")
         assert item.outcome == "failed"
+
+
+async def test_the_bytes_that_are_kept_of_a_dataset_are_listed_to_the_account_that_has_it(
+    world: Any, worlds: Any
+) -> None:
+    body = worlds.ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
+    async with world.running("node", private=True) as node:
+        asking = await settled(node)
+        world.write("node", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await node.apply(f"$schema: Dataset\nheaders: {{name: cities, account: alice}}\nspec:\n{body}")
+        await node.keep_raw("alice/cities")
+        await node.pull("alice/cities")
+        path = f"/dataset/v1alpha1/datasets/{node.dataset('alice/cities')}/raw"
+        status, said = await asking.ask(ALICE, "GET", "/dataset/v1alpha1/datasets/cities/raw")
+        assert (status, said["count"], said["dataset"]) == (200, 1, "cities")
+        assert said["captures"], "each with its bytes"
+        assert (await asking.ask(ALICE, "GET", path)) == (status, said)
+        assert (await asking.ask(ALICE, "DELETE", f"{path}/captures"))[0] == 403, "that is the node's owner's"
+        for uid in (BOB, NOBODY):
+            status, refused = await asking.ask(uid, "GET", path)
+            assert (status, refused["rule"]) == (404, "dataset-ref")
+        await node.apply(GRANT.format(name="g", who="bob", role="maintainer", what="alice/cities"))
+        status, refused = await asking.ask(BOB, "GET", path)
+        assert (status, refused["rule"]) == (403, "access-role")

@@ -255,7 +255,7 @@ async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
                 assert mirror_specs.all_of(connection) == []
                 is_known = Catalog(connection).find(cities) is not None
                 checked = Ledger(connection).chain(cities).frontier.size
-            named = [each.name for each in await bob.api.datasets.list()]
+            named = [each.name for each in await bob.api.declarations.list("Dataset", None)]
             size = bob.parts.library.size(cities) or 0
             is_here = word == "Mirror"  # the dataset stays
             assert (is_known, named) == (is_here, ["theirs"] * is_here)

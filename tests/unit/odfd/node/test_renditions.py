@@ -258,8 +258,14 @@ async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: An
         assert (await create(alice)).number == 2, "numbers are not used again"
         with pytest.raises(Refused, match="was active"):
             await alice.api.renditions.abandon("cities", 0)
+        await hand_over(alice, 2)
+        with pytest.raises(Refused, match="was active") as told:
+            await alice.api.renditions.abandon("cities", 0)
+        name = str(told.value.hint).rpartition("odfctl delete dataset ")[2]
         with pytest.raises(Refused, match="active, or gone"):
             await hand_over(alice, 1)
+        await alice.api.declarations.delete("Dataset", name)
+        assert await alice.api.declarations.list("Dataset", None) == []
 
 
 async def test_a_new_rendition_is_private_whatever_is_published(world: Any, worlds: Any) -> None:
