@@ -8,7 +8,7 @@ that was undone before it looked is never reported.
 from __future__ import annotations
 
 import functools
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from typing import Any, Final, Literal, NamedTuple
 
@@ -72,7 +72,7 @@ class DeclarationService:
             home, context.events, view=self._view, is_listed=self._is_listed
         )  # fmt: skip
         self._pages = ResourcePages(
-            home, view=self._view, labels=self.labels_of, system=UNINDEXED
+            home, views=self._views, labels=self.labels_of, system=UNINDEXED
         )  # fmt: skip
         self.unlisted = tuple(each.name for each in self._registry if each.is_derived)
         """Types that are listed only if asked for by name: the elements of sets."""
@@ -288,9 +288,9 @@ class DeclarationService:
         if live:
             held = {each.did for each in told if each.did is not None}
             told = sorted([*told, *(each for each in live if each.did not in held)], key=lambda each: each.key)
-        return [
-            self._view(each) for each in told if selector is None or matches(selector, each.name, self.labels_of(each))
-        ]
+        return self._views(
+            each for each in told if selector is None or matches(selector, each.name, self.labels_of(each))
+        )
 
     def _find(self, kind: ResourceType, name: str) -> Resource:
         with self._home.database.read() as connection:
@@ -327,13 +327,11 @@ class DeclarationService:
                 store.blank(found.id)
         return found
 
-    def _account(self, each: Resource) -> dict[str, str]:
-        """Returns the handle of the account that owns a resource; of an account, its own. Blocking."""
-        if each.account is None:
-            return self.owner if each.type != ACCOUNT else account_handle(each.id, each.name, each.spec)
+    def _handle(self, account: str) -> dict[str, str]:
+        """Returns the handle of an account by its id. Blocking."""
         with self._home.database.read() as connection:
-            held = ResourceStore(connection).get(each.account)
-        return account_handle(each.account, each.account) if held is None else self._account(held)
+            held = ResourceStore(connection).get(account)
+        return account_handle(account, account) if held is None else account_handle(held.id, held.name, held.spec)
 
     @functools.cached_property
     def owner(self) -> dict[str, str]:
@@ -343,9 +341,18 @@ class DeclarationService:
 
     def _view(self, each: Resource) -> wire.ResourceView:
         """Shows a resource. Blocking, since a system label may be read from a chain."""
-        return view_of(
-            each, self._registry.served(each.type), self.controllers.of(each.type).labels(each), self._account(each)
-        )
+        return self._views([each])[0]
+
+    def _views(self, resources: Iterable[Resource]) -> Sequence[wire.ResourceView]:
+        """Shows resources; reads each account that has some once."""
+        handle = functools.cache(self._handle)
+        found = []
+        for each in resources:
+            owner = self.owner if each.type != ACCOUNT else account_handle(each.id, each.name, each.spec)
+            account = owner if each.account is None else handle(each.account)
+            kind, labels = self._registry.served(each.type), self.controllers.of(each.type).labels(each)
+            found.append(view_of(each, kind, labels, account))
+        return found
 
 
 def _labelled(before: Resource, request: wire.LabelRequest) -> Resource:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import binascii
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -54,12 +54,12 @@ class ResourcePages:
         self,
         home: StateDirectory,
         *,
-        view: Callable[[Resource], wire.ResourceView],
+        views: Callable[[Sequence[Resource]], Sequence[wire.ResourceView]],
         labels: Callable[[Resource], Mapping[str, Any]],
         system: frozenset[str],
     ) -> None:
         """``labels`` returns all labels of a resource; ``system``: names of the labels that are in no index."""
-        self._home, self._view = home, view
+        self._home, self._views = home, views
         self._labels, self._system = labels, system
         self._last: tuple[object, ResourcePage] | None = None
         """The page that was read last, by the writes before it and what was asked."""
@@ -87,7 +87,7 @@ class ResourcePages:
             found += [each for each in read if selector is None or matches(selector, each.name, self._labels(each))]
         shown = found[:limit]
         after = None if len(found) <= limit else rest_after(token.version, (type_, labels), shown[-1].name)
-        return ResourcePage(token.version, tuple(self._view(each) for each in shown), after, type_)
+        return ResourcePage(token.version, tuple(self._views(shown)), after, type_)
 
     def _read(
         self, token: _Token, type_: str, selector: dict[str, Any] | None, limit: int

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,11 @@ from chain.errors import NotFound, Refused
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from config import model
+from odfd.api.resources.views import manifest_of
 from odfd.api.views import views
 from odfd.api.views.views import DatasetViews
+from odfd.control import wire
+from worlds.accounts_world import ACCOUNT, ALICE, DATASET
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World
@@ -126,6 +130,37 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
         agree()
         node.parts.reload(model.Settings(policy=model.Policy(use="reproduced")))
         agree()
+
+
+async def test_a_page_asks_as_much_whatever_is_on_it_and_nothing_until_something_is_written(
+    world: World, questions: Questions
+) -> None:
+    """Resources, accounts that have them, and their states; sizes are summed before."""
+    asked = []
+    for name, count in (("few", 33), ("many", 42)):  # sizes of fewer are asked for one by one
+        async with world.running(name) as node:
+            await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
+            await node.apply(*(DATASET.format(name=f"c{number}", more=", account: alice") for number in range(count)))
+        node = world.node(name)
+        declarations = node.api.declarations
+
+        async def listed(declarations: Any = declarations) -> Sequence[wire.ResourceManifest]:
+            page = await declarations.page("Dataset", None, 100, None)
+            return tuple(map(manifest_of, await declarations.stated(page.views)))
+
+        await node.parts.views.refresher.refresh()
+        await listed()
+        with node.home.database.write() as connection:
+            connection.execute("UPDATE trust_chains SET seal = NULL WHERE FALSE")
+        with questions.during() as again:
+            shown = await listed()
+        assert {each.headers["account"]["name"] for each in shown} == {"alice"}
+        assert len({each.state(wire.DatasetState).head for each in shown}) == count
+        with questions.during() as idle:
+            assert await listed() == shown
+        assert len(idle) < len(again)
+        asked.append((len(again), len(idle)))
+    assert asked[1] == asked[0]
 
 
 async def test_who_derives_from_a_dataset_is_found_without_a_look_at_all(world: World, questions: Questions) -> None:
