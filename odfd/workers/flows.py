@@ -139,6 +139,13 @@ class FlowWorker:
         await self._evaluate(datasets)
         self.loop.poke()
 
+    async def loaded(self) -> None:
+        """Waits, after a start, until the flows of all datasets are in force."""
+        async with self._looking:
+            is_loaded = self._is_loaded
+        if not is_loaded:
+            await self.look()
+
     async def pause(self, keys: Collection[str], template: str | None, *, paused: bool) -> None:
         """Pauses or resumes plans of one flow, which are in force.
         ``template``: for datasets that join the flow later."""

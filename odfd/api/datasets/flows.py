@@ -57,7 +57,7 @@ class FlowService:
 
     async def undeclared(self) -> Sequence[Resource]:
         """Lists the derived datasets that follow their inputs without a flow, each as the flow that would do so."""
-        await self._worker.look()
+        await self._worker.loaded()
         plans = [entry.plan for _, entry in self._worker.scheduler.entries() if not entry.plan.declared]
         return await trio.to_thread.run_sync(lambda: list(self._following(plans)))
 
@@ -79,7 +79,7 @@ class FlowService:
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.FlowState]:
         """Returns the states of those flows that are in force. ``sees``: as of ``Controller.states``."""
-        await self._worker.look()
+        await self._worker.loaded()
         found = {each.id: self._entries(each) for each in resources}
         if sees is not None:
             abouts = await self.subjects(resources)
@@ -90,7 +90,7 @@ class FlowService:
 
     async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
         """Returns what flows are about, by their ids: once for each dataset of one that is in force."""
-        await self._worker.look()
+        await self._worker.loaded()
         plans = {each.id: [entry.plan for _, entry in self._entries(each)] for each in resources}
         return await trio.to_thread.run_sync(
             lambda: {id_: [about_flow(self._home, each) for each in found] for id_, found in plans.items()}
@@ -237,7 +237,7 @@ class FlowService:
 
         ``target``: the dataset of which it is, if it is of many. Raises NotFound, also for a flow that waits.
         """
-        await self._worker.look()
+        await self._worker.loaded()
         held = await trio.to_thread.run_sync(self._sought, name)
         if held is not None:
             plan, entries = await trio.to_thread.run_sync(self._planned, held), self._worker.scheduler.of_flow(held.id)
