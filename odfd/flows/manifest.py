@@ -17,8 +17,10 @@ from chain.ids import DatasetId, parse_own_name
 from odfd.flows import schedule
 from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, shown
 from odfd.flows.plan import (
+    BRINGS,
     DAY,
     HOUR,
+    INGESTS,
     MINUTE,
     TARGET,
     TIMES,
@@ -26,12 +28,10 @@ from odfd.flows.plan import (
     CatchUp,
     FlowPlan,
     FlowPolicy,
-    FlowTask,
     Follows,
-    Ingest,
     Retry,
     Selection,
-    SyncFrom,
+    Step,
 )
 from odfd.flows.schedule import (
     UTC,
@@ -100,7 +100,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
     on_request: bool
     cooldowns: Mapping[str, int]
     arrivals: tuple[Arrival, ...]
-    tasks: tuple[FlowTask, ...]
+    tasks: tuple[Step, ...]
     datasets: Mapping[int, str]
     """The datasets of tasks, by the place of the task, that have another one than the target."""
     policy: FlowPolicy
@@ -125,7 +125,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         cooldowns = {
             TARGET if did == target else str(did): cooldown for did, cooldown in inputs.items() if cooldown is not None
         }
-        brings = any(isinstance(each, Ingest | SyncFrom) for each in self.tasks)
+        brings = any(isinstance(each.said, BRINGS) for each in self.tasks)
         tasks = [
             each if (ref := self.datasets.get(number)) is None
             else msgspec.structs.replace(each, dataset=dataset(ref, f"spec.tasks[{number}].target"))
@@ -317,7 +317,7 @@ class _Reading:
             self._note("spec.targetLabels", "the target is one dataset", "flow-target", hint)
         return None
 
-    def _tasks(self) -> tuple[FlowTask, ...]:
+    def _tasks(self) -> tuple[Step, ...]:
         specs = self._spec.tasks
         if not 1 <= len(specs) <= MOST_TASKS:
             hint = f"RFC-019, Flow: 1 to {MOST_TASKS}; a second flow does more"
@@ -325,7 +325,7 @@ class _Reading:
         check_service(self._draft, specs)
         return tuple(read_task(self._draft, f"spec.tasks[{at}]", each) for at, each in enumerate(specs[:MOST_TASKS]))
 
-    def _events(self, tasks: Sequence[FlowTask]) -> tuple[bool, dict[str, tuple[str, int | None]]]:
+    def _events(self, tasks: Sequence[Step]) -> tuple[bool, dict[str, tuple[str, int | None]]]:
         """Returns whether events of the target trigger runs, and the other datasets whose events do."""
         on_update, inputs = False, dict[str, tuple[str, int | None]]()
         for path, each in self._triggers():
@@ -337,7 +337,7 @@ class _Reading:
                 self._note(path, "a second event of the target", "flow-trigger", "leave it out: it is the same")
             else:
                 on_update = True
-                brings = (number for number, task in enumerate(tasks) if isinstance(task, Ingest | SyncFrom))
+                brings = (number for number, task in enumerate(tasks) if isinstance(task.said, BRINGS))
                 if (number := next(brings, None)) is not None:
                     kind = self._spec.tasks[number].__struct_config__.tag
                     hint = "RFC-019, FlowTrigger: name another dataset as its target, or write kind: InputsUpdated"
@@ -356,7 +356,7 @@ class _Reading:
         )
         return {} if found is None else {TARGET: found}
 
-    def _follows(self, tasks: Sequence[FlowTask]) -> tuple[Follows | None, tuple[str, str] | None]:
+    def _follows(self, tasks: Sequence[Step]) -> tuple[Follows | None, tuple[str, str] | None]:
         """Returns the condition on new data of inputs, and the dataset that has them, if it is not the target."""
         found = [(path, each) for path, each in self._triggers() if isinstance(each, OnInputsUpdated)]
         for path, _ in found[1:]:
@@ -366,7 +366,7 @@ class _Reading:
             return None, None
         path, each = found[0]
         least, longest = self._batch(path, each)
-        if least > 1 and not any(isinstance(task, Ingest) and task.source is None for task in tasks):
+        if least > 1 and not any(isinstance(task.said, INGESTS) and task.uses is None for task in tasks):
             hint = "RFC-019, FlowTrigger: add kind: Transform, or leave out minRecordsToAwait"
             self._note(path, "no task reads the records that it counts", "flow-trigger", hint)
         follows = Follows(least=least, longest=longest, cooldown=self._cooldown(path, each, MINUTE))
@@ -383,9 +383,9 @@ class _Reading:
             self._note(path, "what is waited for is out of range", "number-range", hint)
         return least, longest
 
-    def _arrivals(self, tasks: Sequence[FlowTask]) -> tuple[Arrival, ...]:
+    def _arrivals(self, tasks: Sequence[Step]) -> tuple[Arrival, ...]:
         """Returns the Sources whose pushes begin a run; each has to be the source of a task."""
-        taken = {each.source for each in tasks if isinstance(each, Ingest)}
+        taken = {each.uses for each in tasks if isinstance(each.said, INGESTS)}
         found: list[Arrival] = []
         for path, each in self._triggers():
             if not isinstance(each, OnSourceUpdated):

@@ -13,6 +13,20 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from odfd.access.relations import Action
 from odfd.flows.schedule import Covered, Schedule
+from odfd.flows.spec import (
+    CompactionTask,
+    GarbageCollectionTask,
+    IngestTask,
+    PullTask,
+    PushTask,
+    ResetTask,
+    SyncFromTask,
+    SyncToTask,
+    TaskSpec,
+    TransformTask,
+    VerifyChainTask,
+    VerifyTask,
+)
 
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
@@ -61,115 +75,37 @@ class FlowPolicy(msgspec.Struct, frozen=True, kw_only=True):
     retry: Retry = Retry()
 
 
-class Step(msgspec.Struct, frozen=True, kw_only=True):
-    """The fields of all tasks of a flow."""
+INGESTS: Final = (IngestTask, PullTask, TransformTask)
+"""The classes of tasks that take or derive records."""
+BRINGS: Final = (*INGESTS, SyncFromTask)
+"""The classes of tasks that may bring data to their dataset."""
 
-    name: str = ""
-    """The name that a person gave it."""
+
+class Step(msgspec.Struct, frozen=True, kw_only=True):
+    """A task of a plan: as it is declared, with what its references mean."""
+
+    said: TaskSpec
     dataset: DatasetId | None = None
     """The dataset, if it is not the target of the flow."""
     on: str | None = None
     """Key of the flow's reference to that dataset."""
-    breaks: bool = False
-    """Whether the run ends, well, if the task had nothing to do."""
-    is_optional: bool = False
-    """Whether the run goes on if the task failed."""
-
-
-class Ingest(Step, frozen=True, kw_only=True, tag="Ingest"):
-    """Fetches data from a Source."""
-
-    fetch_uncacheable: bool = False
-    source: str | None = None
-    """Key of the flow's reference to a Source; ``None`` for the dataset's own source."""
-
-
-class Pull(Ingest, frozen=True, kw_only=True, tag="Pull"):
-    """Pulls the dataset, as ``odfctl pull`` does."""
-
-
-class Transform(Ingest, frozen=True, kw_only=True, tag="Transform"):
-    """Derives new data of a derived dataset."""
-
-
-class SyncFrom(Step, frozen=True, kw_only=True, tag="SyncFrom"):
-    """Brings new blocks of a dataset at another node."""
-
-    url: str
-
-
-class SyncTo(Step, frozen=True, kw_only=True, tag="SyncTo"):
-    """Pushes new blocks of the dataset to another node."""
-
-    url: str
-
-
-class Verify(Step, frozen=True, kw_only=True, tag="Verify"):
-    """Checks the dataset, as ``odfctl verify`` does."""
-
-    level: Literal["chain", "data", "reproduced"] = "data"
-
-
-class PushTo(Step, frozen=True, kw_only=True, tag="Push"):
-    """Pushes the dataset, if it is published, as ``odfctl push`` does."""
-
-    to: str
-    """Key of the flow's reference to the repository."""
-
-
-class Compaction(Step, frozen=True, kw_only=True, tag="Compaction"):
-    """Merges its slices, as ``odfctl compact`` does; ``None`` stands for the limits of that command."""
-
-    max_slice_bytes: int | None = None
-    max_slice_rows: int | None = None
-
-
-class Reset(Step, frozen=True, kw_only=True, tag="Reset"):
-    """Makes an earlier block the head, as ``odfctl reset`` does."""
-
-    to: str | None = None
-    """Hash of the block; ``None`` for the first one."""
-    before: str | None = None
-    """Hash that the present head has to have."""
-
-
-class GarbageCollection(Step, frozen=True, kw_only=True, tag="GarbageCollection"):
-    """Frees the objects that no dataset of the node needs, as ``odfctl gc`` does."""
-
-
-class WebhookCall(Step, frozen=True, kw_only=True, tag="WebhookCall"):
-    """Calls a WebhookTarget."""
-
-    target: str
-    """Key of the flow's reference to the WebhookTarget."""
-    payload: str | None = None
+    uses: str | None = None
+    """Key of the flow's reference to the Source, the Repository or the WebhookTarget of the task."""
     retry: Retry | None = None
     """Retries of its failures; ``None`` for those of the flow."""
 
 
-FlowTask: TypeAlias = (
-    Ingest
-    | Pull
-    | Transform
-    | SyncFrom
-    | SyncTo
-    | Verify
-    | PushTo
-    | Compaction
-    | Reset
-    | GarbageCollection
-    | WebhookCall
-)
-
-
-def needed_on_target(tasks: Sequence[FlowTask]) -> Action:
+def needed_on_target(tasks: Sequence[Step]) -> Action:
     """Returns the action on the target to which the account of some tasks needs a right."""
-    if any(isinstance(each, Compaction | PushTo | Reset | SyncTo) for each in tasks):
+    kinds = tuple(each.said for each in tasks)
+    if any(isinstance(each, CompactionTask | PushTask | ResetTask | SyncToTask) for each in kinds):
         return Action.OWN
-    return Action.WRITE if any(isinstance(each, Ingest | SyncFrom | Verify) for each in tasks) else Action.READ
+    return (
+        Action.WRITE if any(isinstance(each, (*BRINGS, VerifyTask, VerifyChainTask)) for each in kinds) else Action.READ
+    )
 
 
-def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
+def acted_on(tasks: Sequence[Step]) -> Iterator[tuple[str, Action]]:
     """Yields the keys of what tasks act on beside their target, each with the action on it that needs a right.
 
     To take from a Source is to use its networks, files and secrets, and a call is signed with the secret of its target:
@@ -178,18 +114,15 @@ def acted_on(tasks: Sequence[FlowTask]) -> Iterator[tuple[str, Action]]:
     for key in {each.on for each in tasks if each.on is not None}:
         yield key, needed_on_target([each for each in tasks if each.on == key])
     for each in tasks:
-        match each:
-            case Ingest(source=str(key)) | PushTo(to=key) | WebhookCall(target=key):
-                yield key, Action.WRITE
-            case _:
-                pass
+        if each.uses is not None:
+            yield each.uses, Action.WRITE
 
 
-def of_the_node(tasks: Sequence[FlowTask]) -> str | None:
+def of_the_node(tasks: Sequence[Step]) -> str | None:
     """Returns what a task does that no account has a right to, in words that follow ``to``; else ``None``."""
-    if any(isinstance(each, GarbageCollection) for each in tasks):
+    if any(isinstance(each.said, GarbageCollectionTask) for each in tasks):
         return "collect garbage, which is of the whole node"
-    if any(isinstance(each, SyncFrom | SyncTo) for each in tasks):
+    if any(isinstance(each.said, SyncFromTask | SyncToTask) for each in tasks):
         return "sync with other nodes, which is in the node's name"
     return None
 
@@ -263,7 +196,7 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     cooldowns: Mapping[str, int] = {}
     """Nanoseconds between two runs with one cause, if not the policy's: by the did of a dataset, or for ``TIMES`` or
     ``TARGET``."""
-    tasks: tuple[FlowTask, ...] = (Pull(),)
+    tasks: tuple[Step, ...] = (Step(said=PullTask()),)
     """Tasks in order; the first that does not end well ends the run."""
     policy: FlowPolicy = FlowPolicy()
     selection: Selection | None = None
@@ -284,7 +217,7 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def pulls(self) -> bool:
         """Whether a run may bring data to the target."""
-        return any(isinstance(each, Ingest | SyncFrom) and each.dataset in (None, self.target) for each in self.tasks)
+        return any(isinstance(each.said, BRINGS) and each.dataset in (None, self.target) for each in self.tasks)
 
     def cooldown(self, cause: str) -> int:
         """Returns the nanoseconds between two runs with a cause."""

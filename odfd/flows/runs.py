@@ -113,7 +113,7 @@ def outcome_of(outcome: Outcome, message: str, steps: Iterable[TaskEnd]) -> tupl
 def task_name(plan: FlowPlan, place: int) -> str:
     """Returns the name of the task at a place: its own, or the one that RFC-019 gives it."""
     task = plan.tasks[place]
-    return task.name or f"task-{place}-{str(task.__struct_config__.tag).lower()}"
+    return task.said.name or f"task-{place}-{str(task.said.__struct_config__.tag).rpartition('/')[2].lower()}"
 
 
 def retained(flow: Resource) -> tuple[int, int]:

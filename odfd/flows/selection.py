@@ -13,7 +13,8 @@ from typing import Final
 import msgspec
 
 from chain.ids import DatasetId
-from odfd.flows.plan import FlowPlan, GarbageCollection, Selection
+from odfd.flows.plan import FlowPlan, Selection
+from odfd.flows.spec import GarbageCollectionTask
 from odfd.resources.resource import Json
 from odfd.resources.selectors import LabelFilter, matches, names, parse_selector
 
@@ -38,7 +39,7 @@ def _filter(text: str) -> LabelFilter:
 
 def is_one_for_all(plan: FlowPlan) -> bool:
     """Whether the plan is run once, and not for each selected dataset."""
-    return not plan.on_update and all(isinstance(each, GarbageCollection) for each in plan.tasks)
+    return not plan.on_update and all(isinstance(each.said, GarbageCollectionTask) for each in plan.tasks)
 
 
 def is_template(plan: FlowPlan) -> bool:

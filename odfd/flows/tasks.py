@@ -17,22 +17,7 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from odfd.flows.dialect import OWN_KINDS, prepare_run, prepare_task
 from odfd.flows.payload import check_payload
-from odfd.flows.plan import (
-    HOUR,
-    Compaction,
-    FlowTask,
-    GarbageCollection,
-    Ingest,
-    Pull,
-    PushTo,
-    Reset,
-    Retry,
-    SyncFrom,
-    SyncTo,
-    Transform,
-    Verify,
-    WebhookCall,
-)
+from odfd.flows.plan import HOUR, Retry, Step
 from odfd.flows.schedule import parse_duration
 from odfd.flows.spec import (
     Backoff,
@@ -40,8 +25,6 @@ from odfd.flows.spec import (
     FlowRunSpec,
     GarbageCollectionTask,
     IngestTask,
-    OnFailure,
-    OnNoOp,
     PullTask,
     PushTask,
     ResetTask,
@@ -49,9 +32,6 @@ from odfd.flows.spec import (
     SyncFromTask,
     SyncToTask,
     TaskSpec,
-    TransformTask,
-    VerifyChainTask,
-    VerifyTask,
     WebhookCallTask,
 )
 from odfd.resources import registry
@@ -110,14 +90,14 @@ def check_service(draft: Draft, tasks: Sequence[TaskSpec]) -> None:
             draft.note(path, "the tasks of one run act with the rights of one account", "flow-tasks", hint)
 
 
-def tasks_of(draft: Draft) -> tuple[FlowTask, ...]:
+def tasks_of(draft: Draft) -> tuple[Step, ...]:
     """Returns the tasks that the draft of a Task or a FlowRun declares. Mistakes are added to the draft."""
     if not isinstance(draft.spec, FlowRunSpec):
         return (task_of(draft),)
     return tuple(read_task(draft, f"spec.tasks[{at}]", each) for at, each in enumerate(draft.spec.tasks[:MOST_TASKS]))
 
 
-def task_of(draft: Draft) -> FlowTask:
+def task_of(draft: Draft) -> Step:
     """Returns the task that the draft of a Task declares. Mistakes are added to the draft."""
     return read_task(draft, "spec", draft.spec)
 
@@ -128,56 +108,35 @@ def target_of(spec: Any) -> str | None:
     return text.removeprefix("Dataset:") if isinstance(text, str) else None
 
 
-def read_task(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
+def read_task(draft: Draft, path: str, spec: TaskSpec) -> Step:
     """Reads the task at a path of a draft. Mistakes are added to the draft."""
     if spec.name is not None and not _NAME.match(spec.name):
         hint = "RFC-019, FlowRun: lower case letters, digits and -, such as task-1-verify"
         draft.note(f"{path}.name", f"{spec.name[:80]!r} is no name of a task", "flow-tasks", hint)
-    return msgspec.structs.replace(
-        _read(draft, path, spec),
-        name=spec.name or "",
-        on=None if spec.target is None else draft.attempt(f"{path}.target", dataset_key, spec.target),
-        breaks=spec.on_no_op is OnNoOp.BREAK,
-        is_optional=spec.on_failure is OnFailure.CONTINUE,
-    )
-
-
-def _read(draft: Draft, path: str, spec: TaskSpec) -> FlowTask:
+    uses, retry = None, None
     match spec:
-        case IngestTask():
-            return Ingest(source=draft.attempt(f"{path}.source", source_key, spec.source))
-        case PullTask():
-            source = draft.attempt(f"{path}.source", source_key, spec.source)
-            return Pull(fetch_uncacheable=bool(spec.fetch_uncacheable), source=source)
-        case TransformTask():
-            return Transform()
-        case SyncFromTask():
-            return SyncFrom(url=draft.attempt(f"{path}.source.url", _node_url, spec.source.url) or "")
-        case SyncToTask():
-            return SyncTo(url=draft.attempt(f"{path}.destination.url", _node_url, spec.destination.url) or "")
-        case VerifyTask():
-            return Verify(level="reproduced" if spec.replay_transform else "data")
-        case VerifyChainTask():
-            return Verify(level="chain")
+        case IngestTask() | PullTask():
+            uses = draft.attempt(f"{path}.source", source_key, spec.source)
         case PushTask():
-            return PushTo(to=draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to) or "")
+            uses = draft.attempt(f"{path}.to", partial(reference_key, type_=REPOSITORY), spec.to)
+        case SyncFromTask():
+            draft.attempt(f"{path}.source.url", _node_url, spec.source.url)
+        case SyncToTask():
+            draft.attempt(f"{path}.destination.url", _node_url, spec.destination.url)
         case CompactionTask():
-            return _compaction(draft, path, spec)
+            _check_compaction(draft, path, spec)
         case ResetTask():
-            to, before = (
-                draft.attempt(f"{path}.{field}", _block_hash, text)
-                for field, text in (("newBlockHash", spec.new_block_hash), ("oldBlockHash", spec.old_block_hash))
-            )
-            return Reset(to=to, before=before)
-        case GarbageCollectionTask():
-            return GarbageCollection()
+            for field, text in (("newBlockHash", spec.new_block_hash), ("oldBlockHash", spec.old_block_hash)):
+                draft.attempt(f"{path}.{field}", Multihash.parse, text)
         case WebhookCallTask():
-            payload = draft.attempt(f"{path}.payload", check_payload, spec.payload)
-            key = draft.attempt(f"{path}.endpoint", partial(reference_key, type_="WebhookTarget"), spec.endpoint)
-            retry = None
+            draft.attempt(f"{path}.payload", check_payload, spec.payload)
+            uses = draft.attempt(f"{path}.endpoint", partial(reference_key, type_="WebhookTarget"), spec.endpoint)
             if spec.retry_policy is not None:
                 retry = read_retry(draft, f"{path}.retryPolicy", spec.retry_policy, Retry().most)
-            return WebhookCall(target=key or spec.endpoint, payload=payload, retry=retry)
+        case _:
+            pass
+    on = None if spec.target is None else draft.attempt(f"{path}.target", dataset_key, spec.target)
+    return Step(said=spec, on=on, uses=uses, retry=retry)
 
 
 def read_retry(draft: Draft, path: str, policy: RetryPolicy | None, most: int) -> Retry:
@@ -223,18 +182,11 @@ def _node_url(text: str) -> str:
     return text
 
 
-def _block_hash(text: str) -> str:
-    """Returns the hash of a block. Raises Invalid."""
-    Multihash.parse(text)
-    return text
-
-
-def _compaction(draft: Draft, path: str, spec: CompactionTask) -> Compaction:
-    size = draft.attempt(f"{path}.maxSliceSize", parse_size, spec.max_slice_size)
+def _check_compaction(draft: Draft, path: str, spec: CompactionTask) -> None:
+    draft.attempt(f"{path}.maxSliceSize", parse_size, spec.max_slice_size)
     if spec.max_slice_records is not None and spec.max_slice_records < 1:
         text = f"maxSliceRecords is {spec.max_slice_records}"
         draft.note(f"{path}.maxSliceRecords", text, "compact-limits", "a number from 1 on")
-    return Compaction(max_slice_bytes=size, max_slice_rows=spec.max_slice_records)
 
 
 async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-from odfd.flows.plan import FlowPlan, Ingest, PushTo, WebhookCall
+from odfd.flows.plan import FlowPlan
 from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Subjects, about
 from odfd.state.directory import StateDirectory
@@ -15,7 +13,7 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
 
     A reference that resolves to nothing stands for itself, so that only the node's owner sees the flow.
     """
-    keys = set(_references(plan))
+    keys = {each.source for each in plan.arrivals} | {each.uses for each in plan.tasks if each.uses is not None}
     datasets = (plan.target, *plan.inputs, *(each.dataset for each in plan.tasks if each.dataset is not None))
     if not keys:
         return about(*datasets, inputs=True)
@@ -24,15 +22,3 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
     held = {} if flow is None else flow.references
     others = [key if (handle := held.get(key)) is None else handle.id for key in keys]
     return about(*datasets, *others, inputs=True)
-
-
-def _references(plan: FlowPlan) -> Iterator[str]:
-    """Yields the keys of references to resources other than datasets."""
-    for arrival in plan.arrivals:
-        yield arrival.source
-    for task in plan.tasks:
-        match task:
-            case Ingest(source=str(key)) | PushTo(to=key) | WebhookCall(target=key):
-                yield key
-            case _:
-                pass

@@ -22,7 +22,8 @@ from odfd.access.relations import Action
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog
 from odfd.flows.payload import filled
-from odfd.flows.plan import FlowPlan, Record, WebhookCall
+from odfd.flows.plan import FlowPlan, Record
+from odfd.flows.spec import WebhookCallTask
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.sets import OpenedSecret, binding
@@ -161,11 +162,11 @@ class WebhookDeliveries:
             after = self._counted(connection, target, counted, failed, said, now)
         return calls, after
 
-    def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> DueCall:
+    def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCallTask, key: str, place: int) -> DueCall:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
             resources = ResourceStore(connection)
-            target = self._home.uses.meant(resources, resources.get(record.run or plan.id), task.target, Action.WRITE)
+            target = self._home.uses.meant(resources, resources.get(record.run or plan.id), key, Action.WRITE)
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(

@@ -15,7 +15,8 @@ from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.flows.plan import FlowPlan, Record, WebhookCall
+from odfd.flows.plan import FlowPlan, Record
+from odfd.flows.spec import WebhookCallTask
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
@@ -84,12 +85,12 @@ class WebhookWorker:
         self._targets = None
         self._changes += 1
 
-    async def call_for(self, plan: FlowPlan, record: Record, task: WebhookCall, place: int) -> str:
-        """Makes the call of a task of a flow's run; returns the target's answer.
+    async def call_for(self, plan: FlowPlan, record: Record, task: WebhookCallTask, key: str, place: int) -> str:
+        """Makes the call of a task of a flow's run; returns the target's answer. ``key``: the reference to the target.
 
         Raises Remote if the answer is no success, and the fault that prevents a call.
         """
-        wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, place)
+        wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, key, place)
         said, fault = await self._sent(wanted)
         before, after = await trio.to_thread.run_sync(
             self._deliveries.note_call, wanted.target.id, fault is not None, said, self._clock.now()

@@ -22,7 +22,7 @@ from odfd.api.resources.apply import ApplyTerms
 from odfd.control import wire
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.flows.manifest import flow_of, paces
-from odfd.flows.plan import FlowTask, acted_on, needed_on_target, of_the_node
+from odfd.flows.plan import Step, acted_on, needed_on_target, of_the_node
 from odfd.flows.store import TYPE as FLOW
 from odfd.flows.tasks import RUN, tasks_of
 from odfd.flows.tasks import TYPE as TASK
@@ -186,7 +186,7 @@ def acts_for_others(guard: Guard, held: Resource | wire.ResourceView) -> Refused
     return Refused(text, rule="access-account", hint="apply one of your own")
 
 
-def _tasks_of(draft: Draft) -> Sequence[FlowTask]:
+def _tasks_of(draft: Draft) -> Sequence[Step]:
     """Returns the tasks that a Flow, a FlowRun or a Task declares; none for other types."""
     if draft.type.name in (RUN, TASK):
         return tasks_of(draft)

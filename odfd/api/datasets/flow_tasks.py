@@ -20,26 +20,28 @@ from odfd.api.datasets.verification import VerificationService
 from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
 from odfd.errors import Bug, sole_faults
-from odfd.flows.plan import (
-    Compaction,
-    FlowPlan,
-    FlowTask,
-    GarbageCollection,
-    Ingest,
-    Outcome,
-    PushTo,
-    Record,
-    Reset,
-    SyncFrom,
-    SyncTo,
-    Transform,
-    Verify,
-    WebhookCall,
-)
+from odfd.flows.plan import FlowPlan, Outcome, Record, Step
 from odfd.flows.runs import TaskEnd, task_name
 from odfd.flows.schedule import offset_at
 from odfd.flows.selection import EVERY
+from odfd.flows.spec import (
+    CompactionTask,
+    GarbageCollectionTask,
+    IngestTask,
+    OnFailure,
+    OnNoOp,
+    PullTask,
+    PushTask,
+    ResetTask,
+    SyncFromTask,
+    SyncToTask,
+    TransformTask,
+    VerifyChainTask,
+    VerifyTask,
+    WebhookCallTask,
+)
 from odfd.ingest.trigger import TriggerTime
+from odfd.resources.manifest import parse_size
 from odfd.runtime.slots import waiting
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskPhase, routine
@@ -52,7 +54,6 @@ _GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DAT
 _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
 _FIRST: Final = "#0"
 _Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
-_Submitted: TypeAlias = Ingest | SyncFrom | SyncTo | Verify | PushTo | Compaction | Reset | GarbageCollection
 
 
 class FlowTasks(NamedTuple):
@@ -105,10 +106,12 @@ class FlowTasks(NamedTuple):
             done = await self._done(plan, record, each, place)
             ended.append(done)
             steps.append(TaskEnd(task_name(plan, place), done.task, done.outcome, done.message, self.now()))
-            if done.outcome not in _GOES_ON and (not each.is_optional or done.outcome is Outcome.CANCELLED):
+            if done.outcome not in _GOES_ON and (
+                each.said.on_failure is not OnFailure.CONTINUE or done.outcome is Outcome.CANCELLED
+            ):
                 failed = done
                 break
-            if each.breaks and done.outcome is Outcome.UP_TO_DATE:
+            if each.said.on_no_op is OnNoOp.BREAK and done.outcome is Outcome.UP_TO_DATE:
                 break
         is_updated = any(each.outcome is Outcome.UPDATED for each in ended)
         return Ended(
@@ -119,27 +122,27 @@ class FlowTasks(NamedTuple):
             tuple(steps),
         )
 
-    async def _done(self, plan: FlowPlan, record: Record, task: FlowTask, place: int) -> Ended:
+    async def _done(self, plan: FlowPlan, record: Record, task: Step, place: int) -> Ended:
         try:
             with sole_faults():
-                if not isinstance(task, WebhookCall):
-                    return await self._task(plan, record, task)
-                said = await self.webhooks.call_for(plan, record, task, place)
+                if not isinstance(task.said, WebhookCallTask):
+                    return await self._ended(record.run, await self._submission(plan, record, task))
+                said = await self.webhooks.call_for(plan, record, task.said, task.uses or "", place)
                 return Ended(Outcome.UPDATED, said)
         except Fault as fault:
-            ended = ended_by(fault)
-            return ended._replace(retry=task.retry) if isinstance(task, WebhookCall) else ended
+            return ended_by(fault)._replace(retry=task.retry)
 
     async def begin(self, plan: FlowPlan, record: Record) -> Task:
         """Begins the task of a plan that has one. Raises what the submission raises."""
         (task,) = plan.tasks
-        if not isinstance(task, WebhookCall):
+        said, key = task.said, task.uses or ""
+        if not isinstance(said, WebhookCallTask):
             return self.board.get((await (await self._submission(plan, record, task))()).id)
 
         async def call(_: Report) -> str:
-            return await self.webhooks.call_for(plan, record, task, 0)
+            return await self.webhooks.call_for(plan, record, said, key, 0)
 
-        return self.board.submit("webhook", task.target.partition(":")[2], call)
+        return self.board.submit("webhook", key.partition(":")[2], call)
 
     async def begin_run(self, plan: FlowPlan, record: Record, ends: dict[str, Ended]) -> Task:
         """Begins the tasks of a plan, in order, as one task. ``ends``: gets how the run ended, by its id."""
@@ -157,40 +160,43 @@ class FlowTasks(NamedTuple):
         target = await trio.to_thread.run_sync(self.home.name_of, plan.target) if plan.target != EVERY else ""
         return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
 
-    async def _task(self, plan: FlowPlan, record: Record, task: _Submitted) -> Ended:
-        return await self._ended(record.run, await self._submission(plan, record, task))
-
-    async def _submission(self, plan: FlowPlan, record: Record, task: _Submitted) -> _Submit:
-        dataset = task.dataset or plan.target
+    async def _submission(self, plan: FlowPlan, record: Record, task: Step) -> _Submit:
+        dataset, user, key = task.dataset or plan.target, record.run or plan.id, task.uses
         target = str(dataset)
-        match task:
-            case Ingest():
-                if isinstance(task, Transform):
+        match task.said:
+            case IngestTask() | PullTask() | TransformTask() as said:
+                if isinstance(said, TransformTask):
                     await trio.to_thread.run_sync(self._check_derived, dataset)
-                source = None
-                if task.source is not None:
-                    source = await trio.to_thread.run_sync(self.sources.meant, _user(plan, record), task.source)
-                request = wire.PullRequest(refs=(target,), fetch_uncacheable=task.fetch_uncacheable, source=source)
+                uncacheable = isinstance(said, PullTask) and bool(said.fetch_uncacheable)
+                source = None if key is None else await trio.to_thread.run_sync(self.sources.meant, user, key)
+                request = wire.PullRequest(refs=(target,), fetch_uncacheable=uncacheable, source=source)
                 return partial(self.pulling.pull, request, _trigger(plan, record))
-            case SyncFrom():
+            case SyncFromTask(source=place):
                 name = await trio.to_thread.run_sync(self.home.name_of, dataset)
-                return partial(self.pulling.pull, wire.PullRequest(refs=(task.url,), as_name=name))
-            case SyncTo():
-                return partial(self.pushing.push, wire.PushRequest(refs=(target,), to=task.url))
-            case Verify():
-                return partial(self.verification.verify, target, wire.VerifyRequest(level=task.level))
-            case PushTo():
-                return partial(self.pushing.push_for, target, _user(plan, record), task.to)
-            case Compaction():
+                return partial(self.pulling.pull, wire.PullRequest(refs=(place.url,), as_name=name))
+            case SyncToTask(destination=place):
+                return partial(self.pushing.push, wire.PushRequest(refs=(target,), to=place.url))
+            case VerifyTask(replay_transform=replays):
+                request_ = wire.VerifyRequest(level="reproduced" if replays else "data")
+                return partial(self.verification.verify, target, request_)
+            case VerifyChainTask():
+                return partial(self.verification.verify, target, wire.VerifyRequest(level="chain"))
+            case PushTask():
+                return partial(self.pushing.push_for, target, user, key or "")
+            case CompactionTask() as said:
+                size = None if said.max_slice_size is None else parse_size(said.max_slice_size)
                 merging = wire.RewriteRequest(
-                    action="compact", max_slice_bytes=task.max_slice_bytes, max_slice_rows=task.max_slice_rows
+                    action="compact", max_slice_bytes=size, max_slice_rows=said.max_slice_records
                 )
                 return partial(self.rewriting.rewrite, target, merging)
-            case Reset():
-                earlier = wire.RewriteRequest(action="reset", to=task.to or _FIRST, before=task.before)
+            case ResetTask() as said:
+                earlier = wire.RewriteRequest(
+                    action="reset", to=said.new_block_hash or _FIRST, before=said.old_block_hash
+                )
                 return partial(self.rewriting.rewrite, target, earlier)
-            case GarbageCollection():
+            case GarbageCollectionTask():
                 return partial(self.collection.collect, wire.CollectRequest())
+        raise Bug(f"a call of a webhook is no task of the board: {task.said}")
 
     def _check_derived(self, dataset: DatasetId) -> None:
         """Raises Refused for a dataset that has no transform. Blocking."""
@@ -212,11 +218,6 @@ class FlowTasks(NamedTuple):
                 self.board.cancel(task.id)
             raise
         return end_of(task)._replace(task=task.id)
-
-
-def _user(plan: FlowPlan, record: Record) -> str:
-    """Returns the id of what has the references of a run: the FlowRun, whatever becomes of its flow meanwhile."""
-    return record.run or plan.id
 
 
 def _trigger(plan: FlowPlan, record: Record) -> TriggerTime | None:

@@ -21,10 +21,11 @@ from odfd.control.assembly import Context
 from odfd.datasets.catalog import TYPE as DATASET
 from odfd.datasets.catalog import Catalog
 from odfd.flows import store
-from odfd.flows.plan import BAD, FlowPlan, Ingest
+from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY, is_template
+from odfd.flows.spec import IngestTask
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import ACCOUNT, Resource, ResourceHandle
@@ -285,7 +286,9 @@ class FlowService:
 
     def _check_pulled(self, plan: FlowPlan) -> None:
         """Raises Refused for a flow that ingests from a Source into an own root whose records are pushed."""
-        fetching = [each for each in plan.tasks if type(each) is Ingest and each.dataset in (None, plan.target)]
+        fetching = [
+            each for each in plan.tasks if isinstance(each.said, IngestTask) and each.dataset in (None, plan.target)
+        ]
         if not fetching or plan.target == EVERY or not self._home.keys.has_dataset_key(plan.target):
             return
         state, name = load_state(self._home.chains.chain(plan.target)), self._home.name_of(plan.target)

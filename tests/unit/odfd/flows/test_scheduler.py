@@ -25,10 +25,11 @@ from odfd.flows.plan import (
     Record,
     Retry,
     Selection,
-    Verify,
+    Step,
 )
 from odfd.flows.schedule import Every, Several
 from odfd.flows.scheduler import PARALLEL, SETTLE, Scheduler
+from odfd.flows.spec import VerifyTask
 
 TEN = Every(10 * SECOND)
 START = Instant(1_000_005 * SECOND)
@@ -424,7 +425,9 @@ def test_where_all_are_caught_up_none_is_left_out(downtimes: list[int]) -> None:
 
 def test_news_during_a_run_that_it_did_not_write_run_it_again() -> None:
     scheduler, now = Scheduler(random.Random(1)), START
-    watching = msgspec.structs.replace(plan(1, cooldown=0), schedule=None, on_update=True, tasks=(Verify(),))
+    watching = msgspec.structs.replace(
+        plan(1, cooldown=0), schedule=None, on_update=True, tasks=(Step(said=VerifyTask()),)
+    )
     scheduler.put("d1", watching, Record(since=now, seen="a"), now)
     assert scheduler.next_time() is None
     scheduler.touch(dataset(1), now)
