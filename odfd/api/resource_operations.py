@@ -17,7 +17,6 @@ from odfd.api.resources.reading import read_drafts
 from odfd.api.resources.types import TYPES
 from odfd.api.resources.views import manifest_of
 from odfd.control import wire
-from odfd.flows.tasks import RUN
 from odfd.resources import plan
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
@@ -94,10 +93,7 @@ async def portable(services: Services, kind: ResourceType, ref: str, *, force: b
     view = await services.declarations.get(kind.name, ref)
     if "ownerReferences" in view.headers and not force:
         raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
-    if kind.name == "Dataset":  # the declaration in its chain, whoever wrote it
-        spec: Any = (await services.datasets.manifest(view.headers.get("did", view.name))).spec
-    else:
-        spec = view.spec
+    spec = view.spec if kind.declared is None else await kind.declared(services, view)
     if spec is None:
         hint = f"apply one: odfctl explain {kind.name}"
         raise Refused(f"{kind.name} {view.name} was not declared by a manifest", rule="no-manifest", hint=hint)
@@ -247,8 +243,6 @@ async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion
     view = await services.declarations.get(kind.name, ref)
     if how.generation is not None:
         plan.check_generation(view, how.generation, view.name)
-    if "ownerReferences" in view.headers and not how.force and kind.name != RUN:  # a run is no part of its flow
-        raise await services.declarations.owned_fault(kind.name, view.id)
     if ref.startswith(DID_ODF) and view.headers.get("did", ref) != ref:
         text = f"{ref} is inside the {kind.name} {view.name}, and goes with it"
         raise Refused(text, rule="rendition-member", hint=f"odfctl delete {kind.name.lower()} {view.name}")

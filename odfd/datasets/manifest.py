@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 
@@ -116,6 +116,13 @@ def reads(manifest: Manifest) -> Draft | None:
     return draft
 
 
+async def _declared(services: Any, view: Any) -> Any:
+    """Returns the declaration in the chain, and the volume, which only the manifest says."""
+    spec = await services.datasets.declared(view.headers.get("did", view.name))
+    volume = None if view.spec is None else view.spec.get("volume")
+    return spec if volume is None else {**spec, "volume": volume}
+
+
 def check_dataset(draft: Draft) -> None:
     """Adds the mistakes of a Dataset to its draft."""
     for key in ("kind", "metadata") if draft.spec.is_declared else ():
@@ -145,7 +152,7 @@ DATASET_TYPE: Final = ResourceType(
     spec=DatasetSpec, prepare=prepare, reads=reads,
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
     parts=_parts,
-    check=check_dataset, namesake="Mirror",
+    check=check_dataset, declared=_declared, namesake="Mirror",
     example="""\
 $schema: Dataset
 headers:

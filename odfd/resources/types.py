@@ -141,6 +141,8 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Whether other resources or the node make its resources, so that a manifest is refused."""
     made_by: str = "other resources"
     """Who makes the resources of a derived type."""
+    declared: Callable[[Any, Any], Awaitable[Any]] | None = None
+    """Returns the spec to apply of a resource that is here, given what ``delete`` is; ``None``: the stored one."""
     delete: Callable[[Any, Any, Deletion], Awaitable[Any]] | None = None
     """Deletes what a resource stands for, and the resource with it, by the operation that its caller may use.
 

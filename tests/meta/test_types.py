@@ -16,10 +16,9 @@ from worlds.source_tree import parsed
 
 TREE: Final = Path(__file__).parents[2]
 COMMON: Final = (
-    "odfd.api.resources.apply", "odfd.api.resources.declarations", "odfd.api.resources.pages",
-    "odfd.api.resources.planning", "odfd.api.resources.reading", "odfd.api.resources.watches",
-    "odfd.resources.controller",
-    "odfd.resources.plan", "odfd.resources.store",
+    "odfd.api.resource_operations", "odfd.api.resources.apply", "odfd.api.resources.declarations",
+    "odfd.api.resources.pages", "odfd.api.resources.planning", "odfd.api.resources.reading",
+    "odfd.api.resources.watches", "odfd.resources.controller", "odfd.resources.plan", "odfd.resources.store",
 )  # fmt: skip
 NAMES: Final = {each.name for each in registry.ALL} - {ACCOUNT}
 """Not the type of what owns resources: it is a part of the identity of each."""

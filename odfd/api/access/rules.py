@@ -183,11 +183,6 @@ async def _endpoint(action: Action, call: Call, name: str, *args: Any) -> Any:
     return await call.operation(view.id, *args)
 
 
-async def _checked(call: Call, word: str, name: str, *args: Any) -> Any:
-    view = await _one(call, word, name)
-    return await call.operation(word, view.id, *args)
-
-
 async def _one(call: Call, word: str, name: str) -> wire.ResourceView:
     """Returns a readable resource. Raises the same NotFound for an unreadable one as for a missing one."""
     kind = TYPES.word(word)
@@ -326,7 +321,7 @@ RULES: Final[Mapping[str, Rule]] = {
     "renditions.list": _renditions,
     "raw.show": partial(on_dataset, Action.OWN),
     "renditions.reading": partial(on_dataset, Action.READ),
-    "datasets.manifest": partial(on_dataset, Action.READ),
+    "datasets.declared": partial(on_dataset, Action.READ),
     "datasets.snapshot": partial(on_dataset, Action.READ),
     "datasets.log": partial(on_dataset, Action.READ),
     "datasets.block": partial(on_dataset, Action.READ),
@@ -340,7 +335,6 @@ RULES: Final[Mapping[str, Rule]] = {
     "declarations.page": _paged,
     "declarations.stated": report_filter.seen,
     "declarations.news": news,
-    "declarations.owned_fault": _checked,
     "declarations.label": _labelled,
     "declarations.delete": partial(_resource, Action.OWN),
     "endpoints.push": partial(_endpoint, Action.WRITE),

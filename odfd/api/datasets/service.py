@@ -24,7 +24,7 @@ from odfd.api.views.dataset_states import DatasetStates
 from odfd.api.views.views import schema_view
 from odfd.control import wire
 from odfd.datasets import previews
-from odfd.datasets.catalog import Catalog, is_one_chain
+from odfd.datasets.catalog import is_one_chain
 from odfd.datasets.creation import declaration
 from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.pushes import PushTable
@@ -83,17 +83,11 @@ class DatasetService:
         return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
 
     @in_worker
-    def manifest(self, ref: str) -> wire.ResourceManifest:
-        """Returns the manifest of the dataset as it is declared now; applying it changes nothing."""
+    def declared(self, ref: str) -> dict[str, Any]:
+        """Returns the spec of the dataset as its chain declares it now, whoever wrote that."""
         entry = self._home.resolve(ref)
-        state = load_state(self._home.chains.chain(entry.id))
-        declared = declaration(state, entry.name)
-        with self._home.database.read() as connection:
-            row = Catalog(connection).declared(entry.id)
-        beside = {} if row is None else {"labels": row.labels, "annotations": row.annotations}
-        headers = {"name": entry.name, **{key: dict(said) for key, said in beside.items() if said}}
-        spec = plain_of(DatasetSpec(kind=declared.kind, metadata=declared.metadata))
-        return wire.ResourceManifest(schema=_TYPE.schema_of(spec), headers=headers, spec=spec)
+        said = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
+        return plain_of(DatasetSpec(kind=said.kind, metadata=said.metadata))
 
     @in_worker
     def log(

@@ -191,11 +191,6 @@ class DeclarationService:
             found |= await self.controllers.of(type_).subjects([each for each in views if each.type == type_])
         return found
 
-    @in_worker
-    def owned_fault(self, word: str, name: str) -> Invalid:
-        """Returns the fault for deleting a resource that another one made. Raises NotFound."""
-        return owned_fault(self._find(self._registry.served(word), name))
-
     async def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
         """Yields the changes of ``news``, each as a plain value."""
         async with aclosing(self.news(since, word)) as news:

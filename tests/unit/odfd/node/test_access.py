@@ -301,7 +301,7 @@ ONE = "/dataset/v1alpha1/datasets/{}"
 PUBLIC = {"attributes": [{"object": "Dataset:{}", "name": "allowPublicRead", "value": True}]}
 WAYS: dict[str, list[tuple[str, str, Any]]] = {
     "datasets.describe": [("GET", ONE + "/detail", None)],
-    "datasets.manifest": [("PATCH", ONE, {"headers": {"labels": {"c": "d"}}})],
+    "datasets.declared": [("PATCH", ONE, {"headers": {"labels": {"c": "d"}}})],
     "datasets.snapshot": [("GET", ONE + "/snapshot", None)],
     "datasets.log": [("GET", ONE + "/blocks", None)],
     "datasets.block": [("GET", ONE + "/blocks/0", None)],
@@ -373,7 +373,6 @@ ELSEWHERE = {
     "endpoints.drop": "test_pushes_to_a_source_need_a_right_over_it",
     "endpoints.push": "test_pushes_to_a_source_need_a_right_over_it",
     "endpoints.show": "test_pushes_to_a_source_need_a_right_over_it",
-    "declarations.owned_fault": "test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it",
     "declarations.stated": "test_what_only_the_running_node_knows_is_told_of_what_may_be_seen",
     "declarations.news": "test_p12_a_watch_tells_of_what_may_be_read",
     "tasks.get": "test_a_task_of_others_is_not_there",
@@ -421,8 +420,9 @@ def test_each_operation_that_endpoints_call_has_a_rule_and_a_way_or_is_the_owner
         *("actions", "routes", "resource_protocol", "resource_operations", "endpoints"),
         *("graphql", "graphql_schema", "graphql_subscriptions"),
     )
-    deletions = {each.delete.__module__.replace(".", "/") for each in TYPES if each.delete is not None}
-    sources = [*(API / f"{name}.py" for name in names), *(API.parents[1] / f"{name}.py" for name in deletions)]
+    hooks = [hook for each in TYPES for hook in (each.delete, each.declared) if hook is not None]
+    modules = {each.__module__.replace(".", "/") for each in hooks}
+    sources = [*(API / f"{name}.py" for name in names), *(API.parents[1] / f"{name}.py" for name in modules)]
     called = {
         found
         for source in sources

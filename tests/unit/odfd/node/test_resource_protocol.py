@@ -438,3 +438,16 @@ async def test_schemas_are_at_the_paths_of_their_types(world: Any) -> None:
             assert (status, schema["$id"].endswith(path.removesuffix(".json"))) == (200, True)
         for path in ("/version", "/livez", "/readyz"):
             assert (await ask(alice, "GET", path))[0] == 200
+
+
+async def test_a_patch_of_a_dataset_keeps_what_only_its_manifest_says(world: Any, tmp_path: Any) -> None:
+    volume = f"$schema: PersistentVolume\nheaders: {{name: cellar}}\nspec: {{kind: HostPath, path: {tmp_path}}}\n"
+    dataset = "$schema: Dataset\nheaders: {name: one}\nspec: {kind: Root, volume: cellar, metadata: []}\n"
+    async with world.running("alice") as alice:
+        await alice.apply(volume, dataset)
+        before = (await alice.api.declarations.get("Dataset", "one")).spec
+        assert before["volume"] == "cellar"
+        said = {"headers": {"labels": {"a": "b"}}}
+        assert (await ask(alice, "PATCH", "/dataset/v1alpha1/datasets/one", body=said))[0] == 200
+        after = await alice.api.declarations.get("Dataset", "one")
+        assert (after.spec, after.labels) == (before, {"a": "b"})
