@@ -127,6 +127,9 @@ class MirrorScheduler:
     async def take_up(self, spec: MirrorSpec) -> Mirror:
         """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
         await trio.to_thread.run_sync(self.on_stored, spec.id)
+        known = self._mirrors.get(spec.id)
+        if known is not None and spec.paused:
+            await self._stop(known)
         mirrors = [self._go_on(each) for each in (*await trio.to_thread.run_sync(self._inside, spec.id), spec)]
         await self.dismiss(each.spec.id for each in mirrors)  # one may be deleted already
         return mirrors[-1]

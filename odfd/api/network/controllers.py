@@ -112,17 +112,16 @@ class MirrorController(Controller):
     def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
         """Returns the spec for what it mirrors now, if its owner handed over since it was written."""
         spec, now = desired.spec, None if before is None else before.did
-        is_former = now not in (None, spec["source"]) and self._service.whole_of(spec["source"]) == now
-        return {**spec, "source": now} if is_former else spec
+        whole = str(self._service.whole_of(DatasetId.parse(spec["source"])))
+        return {**spec, "source": now} if now not in (None, spec["source"]) and whole == now else spec
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
-        name, more = planned.after.name, dict(planned.after.spec)
-        request = wire.MirrorRequest(source=more.pop("source"), as_name=name, **more)
-        mirror = await self._service.prepare(request, is_new=planned.action == "created")
+        spec = mirror_specs.spec_of(planned.after)
+        mirror = await self._service.prepare(spec, is_new=planned.action == "created")
         return Intent(
             lambda connection: self._service.record(connection, mirror),
             lambda: self._service.take_up(mirror),
-            (lambda: self._service.adopt(mirror.spec.id, name)) if mirror.is_kept else None,
+            (lambda: self._service.adopt(mirror.spec.id, mirror.spec.name)) if mirror.is_kept else None,
             did=mirror.spec.id,
         )
 

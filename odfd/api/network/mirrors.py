@@ -22,15 +22,15 @@ from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.mirror_wait import MirrorWait
 from odfd.api.resources.endpoints import GetResource
+from odfd.api.resources.network_types import via_place
 from odfd.api.resources.views import manifest_of, with_state
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire
 from odfd.control.board import task_ref
-from odfd.datasets.catalog import Catalog, default_name
+from odfd.datasets.catalog import default_name
 from odfd.datasets.holdings import Holdings
 from odfd.datasets.visibility import Visibility
-from odfd.ipfs.transport import home_of
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_spec import MirrorSpec
@@ -48,7 +48,7 @@ from odfd.state.directory import StateDirectory
 from odfd.state.remotes import Remotes, place_of
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from p2p.pace import PeerTraffic
-from p2p.ports import PeerId, PeerView
+from p2p.ports import PeerView
 
 _WORST: Final = (
     SchedulerState.CURRENT, SchedulerState.SYNCING, SchedulerState.WAITING, SchedulerState.PAUSED,
@@ -156,23 +156,22 @@ class MirrorService:
             entry = catalog.find(dataset)
             return [dataset] if entry is None else catalog.chains_of(entry)
 
-    async def prepare(self, request: wire.MirrorRequest, *, is_new: bool = True) -> PreparedMirror:
-        """Prepares a mirror of a dataset named by its did, and changes nothing. Raises Invalid, Refused.
+    async def prepare(self, spec: MirrorSpec, *, is_new: bool = True) -> PreparedMirror:
+        """Prepares a declared mirror, and changes nothing. Raises Invalid, Refused.
 
         ``is_new``: whether its name is to be checked, as a plan checks those of others.
         """
-        dataset, request = await trio.to_thread.run_sync(self._meant, DatasetId.parse(request.source), request)
-        spec = await self._checked(request, dataset, None)
+        spec = await trio.to_thread.run_sync(self._meant, spec)
         if is_new:
-            await trio.to_thread.run_sync(self._check_name, spec.name, dataset)
-        shown = await self._marked(request, dataset)
-        return PreparedMirror(spec, shown, await trio.to_thread.run_sync(self._is_kept, dataset))
+            await trio.to_thread.run_sync(self._check_name, spec.name, spec.id)
+        return await trio.to_thread.run_sync(self._prepared, spec)
 
-    def whole_of(self, dataset: str) -> str | None:
-        """Returns the did for which a chain, or the collection that it is in, is declared here. Blocking."""
+    def whole_of(self, dataset: DatasetId) -> DatasetId:
+        """Returns the dataset that a chain is inside of, or is. Blocking."""
         with self._home.catalog() as catalog:
-            whole = catalog.declared(DatasetId.parse(dataset))
-        return None if whole is None else whole.did
+            entry = catalog.find(dataset)
+            whole = catalog.declared(dataset) if entry is not None and entry.is_inner else None
+        return dataset if whole is None or whole.did is None else DatasetId.parse(whole.did)
 
     def record(self, connection: sqlite3.Connection, prepared: PreparedMirror) -> None:
         """Records a mirror in the transaction of others; ``take_up`` follows. Raises Invalid, Environment."""
@@ -186,38 +185,51 @@ class MirrorService:
         with self._home.catalog() as catalog:
             catalog.check(name, dataset)
 
-    async def _checked(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> MirrorSpec:
-        views = self._remotes.replication.peers()
-        peers = tuple(dict.fromkeys(peer_named(views, each) for each in request.peers))
-        spec = await trio.to_thread.run_sync(self._spec, request, dataset, found_at, peers)
+    def _prepared(self, spec: MirrorSpec, private: bool | None = None) -> PreparedMirror:
         spec.check()
-        if await trio.to_thread.run_sync(self._is_ours, dataset):
-            raise Refused(f"{dataset.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
-        return spec
+        if spec.via is not None:
+            self._remotes.check(spec.via)
+        is_held = self._home.chains.chain(spec.id).head() is not None
+        # The key alone does not tell: a dataset whose data was lost here may be taken back from a mirror.
+        if is_held and self._home.keys.has_dataset_key(spec.id):
+            raise Refused(f"{spec.id.short} is this node's own", rule="mirror-own", hint="others mirror it from here")
+        return PreparedMirror(spec, MirrorVisibility(private=private, held=is_held), self._is_kept(spec.id))
 
     async def _begin(self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None) -> Mirror:
         """Adds a mirror. ``found_at``: the place where the dataset was found.
 
         Data kept from a deletion is taken back.
         """
-        if found_at is None:
-            dataset, request = await trio.to_thread.run_sync(self._meant, dataset, request)
-        if request.network is not None:
-            request = msgspec.structs.replace(request, network=self._joined(request.network))
-        spec = await self._checked(request, dataset, found_at)
-        if await trio.to_thread.run_sync(self._is_kept, dataset):
-            await self.adopt(dataset, spec.name)
-        return await self._scheduler.add(spec, await self._marked(request, dataset))
+        network = None if request.network is None else self._joined(request.network)
+        views = self._remotes.replication.peers()
+        peers = tuple(dict.fromkeys(peer_named(views, each) for each in request.peers))
 
-    def _meant(self, dataset: DatasetId, request: wire.MirrorRequest) -> tuple[DatasetId, wire.MirrorRequest]:
-        """Returns the collection for a chain inside one that is mirrored: all its chains have the same terms."""
-        with self._home.database.read() as connection:
-            entry = Catalog(connection).find(dataset)
-            whole = Catalog(connection).declared(dataset) if entry is not None and entry.is_inner else None
-        if entry is None or whole is None or whole.did is None:
-            return dataset, request
-        name = whole.name if request.as_name in (None, entry.name) else request.as_name
-        return DatasetId.parse(whole.did), msgspec.structs.replace(request, as_name=name)
+        def prepared() -> PreparedMirror:
+            given = {key: getattr(request, key) for key in ("want", "priority", "use", "serve", "expect")}
+            spec = MirrorSpec(
+                dataset=str(dataset),
+                name=request.as_name or self._name(dataset),
+                network=network,
+                via=found_at or via_place(request.via, dataset),
+                peers=peers,
+                keep=None if request.keep == ALL else request.keep,
+                rate=None if request.rate == UNCAPPED else request.rate,
+                **given,
+            )
+            return self._prepared(spec if found_at else self._meant(spec), request.private)
+
+        spec, shown, is_kept = await trio.to_thread.run_sync(prepared)
+        if is_kept:
+            await self.adopt(spec.id, spec.name)
+        return await self._scheduler.add(spec, shown)
+
+    def _meant(self, spec: MirrorSpec) -> MirrorSpec:
+        """Returns the mirror of a collection for that of a chain inside: all its chains have the same terms."""
+        whole = self.whole_of(spec.id)
+        if whole == spec.id:
+            return spec
+        name = self._home.name_of(whole) if spec.name == self._home.name_of(spec.id) else spec.name
+        return msgspec.structs.replace(spec, dataset=str(whole), name=name)
 
     def _joined(self, name: str) -> str:
         """Returns the name of a joined network. Raises NotFound; a manifest may name one that is joined with it."""
@@ -225,9 +237,6 @@ class MirrorService:
         if known is None:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return known.name
-
-    async def _marked(self, request: wire.MirrorRequest, dataset: DatasetId) -> MirrorVisibility:
-        return MirrorVisibility(private=request.private, held=await trio.to_thread.run_sync(self._is_held, dataset))
 
     async def states(self, datasets: Iterable[DatasetId], sees: Sees | None) -> Mapping[DatasetId, wire.MirrorState]:
         """Returns the states of mirrors. ``sees``: the rights of an account, which is told of what it may read."""
@@ -267,16 +276,6 @@ class MirrorService:
         with self._home.database.read() as connection:
             return former_epochs.is_set_aside(connection, dataset)
 
-    def _is_held(self, dataset: DatasetId) -> bool:
-        return self._home.chains.chain(dataset).head() is not None
-
-    def _is_ours(self, dataset: DatasetId) -> bool:
-        """Whether the dataset is this node's own and here.
-
-        The key alone does not tell: a dataset whose data was lost here may be taken back from a mirror.
-        """
-        return self._home.keys.has_dataset_key(dataset) and self._is_held(dataset)
-
     def _place(self, source: str) -> str:
         """Returns the URL of a published dataset in its canonical form. Raises Refused and Invalid for other texts."""
         place = place_of(source)
@@ -303,48 +302,12 @@ class MirrorService:
                     return each
         return default_name(dataset)
 
-    def _via(self, dataset: DatasetId, via: str | None) -> str | None:
-        """Returns the place at which a dataset named by its id is looked for, or ``None``. Raises Invalid."""
-        if via is None:
-            return None
-        place = home_of(dataset) if via == "ipfs" else place_of(via)
-        if place is None:
-            raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")
-        self._remotes.check(place)
-        return place
-
-    def _spec(
-        self, request: wire.MirrorRequest, dataset: DatasetId, found_at: str | None, peers: tuple[PeerId, ...]
-    ) -> MirrorSpec:
-        via = found_at or self._via(dataset, request.via)
-        return MirrorSpec(
-            via=via,
-            peers=peers,
-            dataset=str(dataset),
-            name=request.as_name or self._name(dataset),
-            network=request.network,
-            want=request.want,
-            priority=request.priority,
-            keep=None if request.keep == ALL else request.keep,
-            rate=None if request.rate == UNCAPPED else request.rate,
-            use=request.use,
-            serve=request.serve,
-            expect=request.expect,
-        )
-
     async def _shown(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
         """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
         (state,) = (await self.states([dataset], None)).values()
-        view = await self.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self._whole, dataset)))
+        view = await self.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self.whole_of, dataset)))
         problem = None if lack is None else wire.Problem.of(lack)
         return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
-
-    def _whole(self, dataset: DatasetId) -> DatasetId:
-        """Returns the dataset that a chain is inside of, or is."""
-        with self._home.catalog() as catalog:
-            entry = catalog.find(dataset)
-            whole = catalog.declared(dataset) if entry is not None and entry.is_inner else None
-        return dataset if whole is None or whole.did is None else DatasetId.parse(whole.did)
 
     def _state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
         """Returns the state of a mirror: of several shards, what they have together, and the worst of their states."""

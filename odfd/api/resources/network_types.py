@@ -12,6 +12,7 @@ from chain.ids import DID_KEY, DID_ODF, DatasetId, KeyDid
 from chain.model.wire import I32
 from odfd.ipfs.transport import home_of
 from odfd.mirrors.mirror_spec import MirrorSpec, said
+from odfd.mirrors.retention import ALL
 from odfd.resources import registry
 from odfd.resources.manifest import described
 from odfd.resources.resource import Json
@@ -74,18 +75,17 @@ def kept_mirror(name: str, spec: MirrorResourceSpec, before: Json) -> Json:  # n
         )  # fmt: skip
     if spec.want not in (None, "data", "chain"):
         raise Invalid(f"unknown want {spec.want!r}", rule="enum-member", hint="data or chain")
-    mirror = MirrorSpec(
-        dataset=str(DatasetId.parse(spec.source)), name=name, network=spec.network,
-        want="chain" if spec.want == "chain" else "data", priority=spec.priority or 0,
-        keep=None if spec.keep == "all" else spec.keep, rate=spec.rate, use=spec.use, serve=spec.serve,
-        expect=spec.expect, via=_place(spec.via, DatasetId.parse(spec.source)),
-        peers=spec.peers or (), paused=bool(spec.paused),
-    )  # fmt: skip
+    dataset = DatasetId.parse(spec.source)
+    more = {key: each for key, each in plain_of(spec).items() if key != "source" and (key, each) != ("keep", ALL)}
+    mirror = msgspec.convert(
+        more | {"dataset": str(dataset), "name": name, "via": via_place(spec.via, dataset)}, MirrorSpec
+    )
     mirror.check()
     return said(mirror)
 
 
-def _place(via: str | None, dataset: DatasetId) -> str | None:
+def via_place(via: str | None, dataset: DatasetId) -> str | None:
+    """Returns the place at which a dataset that is named by its did is looked for. Raises Invalid for other texts."""
     place = None if via is None else home_of(dataset) if via == "ipfs" else place_of(via)
     if via is not None and place is None:
         raise Invalid(f"{via[:80]!r} is no place", rule="mirror-via", hint="ipfs, or a URL")

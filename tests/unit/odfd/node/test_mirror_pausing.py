@@ -75,3 +75,18 @@ async def test_what_is_no_mirror_cannot_be_paused(world: Any, worlds: Any) -> No
         await published(world, worlds, alice)
         with pytest.raises(NotFound, match="not mirrored"):
             await alice.api.mirrors.pause("cities")
+
+
+async def test_a_manifest_pauses_and_resumes_too(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await published(world, worlds, alice)
+        text = f"$schema: Mirror\nheaders: {{name: theirs}}\nspec: {{source: '{cities}', keep: all%s}}\n"
+        for more, actions in ((", paused: true", "created"), ("", "updated"), (", paused: true", "updated")):
+            (made,) = (await bob.apply(text % more)).items
+            assert made.action == actions
+            mirror = bob.parts.scheduler.get(cities)
+            assert (mirror.state is SchedulerState.PAUSED, mirror.ended.is_set()) == (bool(more), bool(more))
+            (again,) = (await bob.apply(text % more)).items
+            assert again.action == "unchanged"
+        (view,) = await bob.mirrors()
+        assert view.state == "paused"
