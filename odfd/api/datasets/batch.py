@@ -59,33 +59,33 @@ class DatasetBatch:
     """Adds datasets to an apply. Blocking; used by one task."""
 
     def __init__(self, home: StateDirectory, batch: ApplyBatch) -> None:
-        self._home, self.batch = home, batch
+        self._home, self.whole = home, batch
 
     def new_ids(self, desired: DesiredSnapshot) -> Sequence[DatasetId]:
         """Makes a key for each shard of a new dataset, and returns their ids; in a dry run only placeholder ids."""
         places = range(1 if desired.shards is None else desired.shards.number)
-        if self.batch.dry_run:
+        if self.whole.dry_run:
             names = [f"{desired.name.casefold()}{f' {place}' if place else ''}" for place in places]
             return [DatasetId.from_public_key(hashlib.sha256(name.encode()).digest()) for name in names]
-        return [self.batch.closing.enter_context(self._home.newborn()) for _ in places]
+        return [self.whole.closing.enter_context(self._home.newborn()) for _ in places]
 
     def add(self, planned: PlannedDataset, state: ChainState) -> None:
         """Adds a planned dataset, whose chain is in ``state`` before.
 
         Raises Invalid for events that break a chain's rules, and for the name of a mirror of the same apply.
         """
-        if self.batch.known.get(planned.desired.key, planned.dataset) != planned.dataset:
+        if self.whole.known.get(planned.desired.key, planned.dataset) != planned.dataset:
             text = f"a mirror of the same apply is called {planned.desired.name} too"
             raise Invalid(text, rule="dataset-name", hint="give one of them another name")
-        now = self.batch.now
+        now = self.whole.now
         blocks = author_blocks(state, planned.events, max(now, state.system_time or now))
         for block in blocks:
             state = state.advance(block)
-        self.batch.states[planned.dataset] = state
+        self.whole.states[planned.dataset] = state
 
     def state(self, dataset: DatasetId) -> ChainState:
         """Returns the state of a dataset, with what is planned for it."""
-        planned: ChainState | None = self.batch.states.get(dataset)
+        planned: ChainState | None = self.whole.states.get(dataset)
         return load_state(self._home.chains.chain(dataset)) if planned is None else planned
 
     def resolve(self, ref: str, desired: DesiredSnapshot) -> DatasetId:
@@ -94,13 +94,13 @@ class DatasetBatch:
         if said.startswith("did:"):
             return DatasetId.parse(said)
         # What the batch makes precedes what others have under its name.
-        planned = self.batch.known.get((desired.account, said.casefold()))
+        planned = self.whole.known.get((desired.account, said.casefold()))
         if planned is not None and reference_key(ref, TYPE) not in desired.meant:
             return planned
         try:
             with self._home.catalog() as catalog:
                 found = resolve_dataset(ref, desired.meant, catalog, desired.account)
-            if str(found.id) in self.batch.nameless and reference_key(ref, TYPE) not in desired.meant:
+            if str(found.id) in self.whole.nameless and reference_key(ref, TYPE) not in desired.meant:
                 text = f"{found.name} has another name after this apply"
                 raise Invalid(text, rule="dataset-ref", hint="write its new name")
             return found.id
@@ -123,7 +123,7 @@ class DatasetBatch:
             raise cycle_fault(names, desired.transform_place())
 
     def _transform(self, dataset: DatasetId) -> SetTransform | None:
-        planned: ChainState | None = self.batch.states.get(dataset)
+        planned: ChainState | None = self.whole.states.get(dataset)
         if planned is not None:
             return planned.set_transform
         return transform_of(self._home.chains.chain(dataset))
@@ -135,14 +135,14 @@ class DatasetBatch:
     def _addition(self, each: PlannedDataset, dataset: DatasetId) -> Addition:
         events = each.events if each.head is not None else born(each.events, dataset)
         upper = instant.from_millis(self._home.chains.upper(dataset))
-        return Addition(dataset, each.head, events, (), at=max(self.batch.now, upper))
+        return Addition(dataset, each.head, events, (), at=max(self.whole.now, upper))
 
     def record(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:
         """Writes the name of a dataset, and the folder in which its relative paths begin; of a new one, its shards.
 
         An imported dataset has no such folder until a manifest declares it.
         """
-        base, now = each.desired.draft.base, self.batch.now
+        base, now = each.desired.draft.base, self.whole.now
         if each.events:
             Catalog(connection).add(each.desired.name, each.dataset, now, each.desired.account)
         for key in map(str, each.chains):

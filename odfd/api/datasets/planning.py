@@ -141,7 +141,7 @@ class DatasetPlanning:
             return found
 
         events = await trio.to_thread.run_sync(changes)
-        warnings = await self._check_pins(events, desired, forced=batch.batch.forced)
+        warnings = await self._check_pins(events, desired, forced=batch.whole.forced)
         warnings += await self._validate(events, desired, held[1] if held else None, batch)
 
         def add() -> tuple[PlannedDataset, ChangeKind | None, Sequence[Addition]]:
@@ -160,7 +160,7 @@ class DatasetPlanning:
         is_new = held is None
         item = {
             "action": "adopted" if is_kept else "unchanged" if not events else "created" if is_new else "updated",
-            "id": None if is_new and batch.batch.dry_run else str(planned.dataset),
+            "id": None if is_new and batch.whole.dry_run else str(planned.dataset),
             "changes": tuple(type(event).__name__ for event in events),
             "warnings": warnings,
             "course": None if course is None else course.word,
@@ -290,7 +290,7 @@ class DatasetPlanning:
             warnings += await check.remarks(event, answer)
             if state is not None:
                 succession = EvolutionCheck(self._home, self._engine, check)
-                await succession.check(desired.name, state, event, batch.batch.now)
+                await succession.check(desired.name, state, event, batch.whole.now)
         return tuple(warnings)
 
 
