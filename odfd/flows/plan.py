@@ -295,8 +295,6 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     """The time that a run began for which has not ended well and is not given up."""
     attempts: int = 0
     """Failed attempts for the pending time."""
-    causes: tuple[Cause, ...] = ()
-    """What caused the run for the pending time; the same for each attempt."""
     run: str = ""
     """Id of the run under way, which one that was cut off goes on with; empty between two."""
     retried: str = ""

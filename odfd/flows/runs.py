@@ -5,7 +5,7 @@ A finished run stays until its flow has enough newer ones, or it is too old (``r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -42,14 +42,14 @@ class TaskEnd(NamedTuple):
 
 
 def begun(
-    flow: Resource, plan: FlowPlan, record: Record, target: str | None, before: Resource | None, now: Instant,
-    account: Callable[[str], Mapping[str, str]],
+    flow: Resource, plan: FlowPlan, record: Record, news: Iterable[tuple[Cause, Mapping[str, str] | None]],
+    target: str | None, before: Resource | None, now: Instant,
 ) -> Resource:  # fmt: skip
     """Returns the run that begins, which means by its references what the flow meant then.
 
-    ``target``: the reference to its dataset, where the flow's is a selector. ``before``: the run that it repeats, whose
-    causes it has, whatever became of the flow. ``account`` returns the handle of an account by its id, empty for the
-    node's owner.
+    ``news``: what caused it, each with the handle of the account that asked for it, if one did. ``target``: the
+    reference to its dataset, where the flow's is a selector. ``before``: the run that it repeats, whose causes it has,
+    whatever became of the flow.
     """
     spec: dict[str, Json] = {key: flow.spec[key] for key in ("target", "serviceAccount", "tasks") if key in flow.spec}
     if plan.selection is not None:
@@ -59,8 +59,8 @@ def begun(
     causes = None if before is None else before.status.conditions.get(CAUSES)
     told = {STATUS: {"status": "Running", "tasks": []}, CAUSES: {
         "activationCauses": [
-            each | ({} if cause.by is None else {"initiator": account(cause.by)})
-            for cause in record.causes for each in _causes(flow, plan, cause)
+            each | ({} if asker is None else {"initiator": asker})
+            for cause, asker in news for each in _causes(flow, plan, cause)
         ],
         "lateActivationCauses": [],
     } if causes is None else causes.value}  # fmt: skip

@@ -51,6 +51,8 @@ class Firing:
     key: str
     plan: FlowPlan
     record: Record
+    causes: tuple[Cause, ...]
+    """What caused it; empty for one that goes on with, or repeats, a run that has them."""
 
 
 @dataclass(slots=True)
@@ -234,8 +236,9 @@ class Scheduler:
             entry = self._entries[key]
             if self._waits(key, entry) or self._held(key, entry, now):
                 continue
-            if self._claim(key, entry, now):
-                found.append(Firing(key, entry.plan, entry.record))
+            causes = self._claim(key, entry, now)
+            if causes is not None:
+                found.append(Firing(key, entry.plan, entry.record, causes))
                 if entry.plan.selection is not None:
                     self._busy.setdefault(entry.plan.id, set()).add(key)
             else:
@@ -313,17 +316,18 @@ class Scheduler:
             again = Instant(now + wait)
             return msgspec.structs.replace(record, attempts=attempts, retry_at=again, run="", retried=was.run)
         return msgspec.structs.replace(
-            record, pending=None, attempts=0, retry_at=None, causes=(), run="", retried=""
+            record, pending=None, attempts=0, retry_at=None, run="", retried=""
         )  # fmt: skip
 
-    def _claim(self, key: str, entry: Entry, now: Instant) -> bool:
-        """Begins a run if one is due; returns whether it does."""
+    def _claim(self, key: str, entry: Entry, now: Instant) -> tuple[Cause, ...] | None:
+        """Begins a run if one is due; returns what newly caused it, or ``None`` if none begins."""
         record, plan = entry.record, entry.plan
+        causes: tuple[Cause, ...] = ()
         if entry.running or entry.is_paused:
-            return False
+            return None
         if record.pending is None:
             record = self._fired(entry, now)
-            causes: tuple[Cause, ...] = () if record.pending is None else (Cause(at=record.pending, what=TIMES),)
+            causes = () if record.pending is None else (Cause(at=record.pending, what=TIMES),)
             if entry.touched and _cooled(entry, now) <= now:
                 causes += tuple(Cause(at=at, what=str(each)) for each, at in sorted(entry.touched.items()))
             if entry.awaited is not None and _awaited(entry, now) <= now:
@@ -335,17 +339,16 @@ class Scheduler:
                 causes = (Cause(at=at, what=REQUEST, by=record.asked.get(at)),)
                 asked = {each: by for each, by in record.asked.items() if each != at}
                 record = msgspec.structs.replace(record, pending=at, owed=tuple(owed), asked=asked)
-            record = msgspec.structs.replace(record, causes=causes)
         entry.record = record
         if record.pending is None:
-            return False
+            return None
         entry.running, entry.due = True, None
         if plan.watched:
             entry.touched = {}
         entry.awaited = None
         run = record.run or derived_id("FlowRun", key, str(now))
         entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None, run=run)
-        return True
+        return causes
 
     def _fired(self, entry: Entry, now: Instant) -> Record:
         """Returns the record with the nominal time that is due now, if any, noted as fired."""

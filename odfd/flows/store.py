@@ -8,7 +8,7 @@ dataset that follows its inputs has such a row too, under its id. Blocking, on a
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
 from typing import Final
 
@@ -22,7 +22,7 @@ from odfd.access.relations import Action
 from odfd.access.uses import Uses
 from odfd.flows import former_forms, runs
 from odfd.flows.manifest import DesiredFlow, declared_flow
-from odfd.flows.plan import FlowPlan, Record, acted_on, of_the_node
+from odfd.flows.plan import Cause, FlowPlan, Record, acted_on, of_the_node
 from odfd.flows.selection import EVERY, is_template
 from odfd.flows.tasks import RUN
 from odfd.resources.resource import ACCOUNT, Resource, account_handle, canonical
@@ -183,8 +183,10 @@ def keep_record(connection: sqlite3.Connection, key: str, record: Record) -> Non
     RUNS.put(connection, key, msgspec.json.encode(record))
 
 
-def begin_run(connection: sqlite3.Connection, plan: FlowPlan, record: Record, now: Instant) -> None:
-    """Stores the run of a flow that begins, unless it goes on with one that was cut off."""
+def begin_run(
+    connection: sqlite3.Connection, plan: FlowPlan, record: Record, news: Sequence[Cause], now: Instant
+) -> None:
+    """Stores the run of a flow that begins, unless it goes on with one that was cut off. ``news``: what caused it."""
     store = ResourceStore(connection)
     flow = store.get(plan.id)
     if flow is None or store.row(record.run) is not None:
@@ -196,11 +198,14 @@ def begin_run(connection: sqlite3.Connection, plan: FlowPlan, record: Record, no
         name = target.name if is_own else f"{store.account_name(target.account or '')}/{target.name}"
     before = store.get(record.retried)
 
-    def account(id_: str) -> Mapping[str, str]:
+    def asker(id_: str | None) -> Mapping[str, str] | None:
         held = store.get(id_) if id_ else None
-        return store.owner() if not id_ else account_handle(id_, id_ if held is None else held.name)
+        return (
+            account_handle(held.id, held.name, held.spec) if held is not None else store.owner() if id_ == "" else None
+        )
 
-    store.bring(runs.begun(flow, plan, record, f"Dataset:{name}" if name else None, before, now, account), None)
+    told = [(each, asker(each.by)) for each in news]
+    store.bring(runs.begun(flow, plan, record, told, f"Dataset:{name}" if name else None, before, now), None)
 
 
 def end_run(

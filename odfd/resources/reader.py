@@ -204,15 +204,6 @@ class ResourceReader:
         held = self.get(account)
         return account if held is None else held.name
 
-    def account_names(self, *types: str) -> dict[str, str]:
-        """Returns the names of the accounts that have resources of some types, by the ids and dids of these."""
-        rows = self._db.execute(
-            "SELECT own.id, own.did, theirs.name FROM declarations AS own JOIN declarations AS theirs"
-            " ON theirs.id = own.account WHERE own.account != '' AND own.type IN (SELECT value FROM json_each(?))",
-            (json.dumps(types),),
-        )
-        return {key: name for id_, did, name in rows for key in (id_, did) if key is not None}
-
     # The log.
 
     def events(self, since: int, limit: int, most_bytes: int | None = None) -> list[ResourceEvent]:

@@ -436,7 +436,7 @@ class FlowWorker:
         with self._home.database.write() as connection:
             for each in firings:
                 store.keep_record(connection, each.key, each.record)
-                store.begin_run(connection, each.plan, each.record, self._clock.now())
+                store.begin_run(connection, each.plan, each.record, each.causes, self._clock.now())
 
     def _end(self, firing: Firing, record: Record | None, ended: Ended) -> None:
         """Stores the end of a run, also of one whose flow is for another dataset since."""

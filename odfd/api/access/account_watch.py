@@ -80,10 +80,6 @@ class Rights:
         self.told.update(str(did) for each in self.readable if (did := sight.state.dids.get(each)) is not None)
         return sight.state
 
-    def is_declared(self, id_: str) -> bool:
-        """Whether a resource was declared in the log at the last look."""
-        return self._state is not None and id_ in self._state.accounts
-
 
 async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
     """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
