@@ -99,7 +99,7 @@ def _finish(stage: Stage, out: Path) -> None:
     story.act("What each node relies on")
     portraits = []
     for letter, node in sorted(stage.nodes.items()):
-        views = {view["name"]: view for view in node.do("get", "datasets")}
+        views = node.datasets()
         holdings = [_holding(letter, name, views[name]) for name in (*HONEST, BAD) if name in views]
         portraits.append(Portrait(f"{letter} · {node.name}", ROLES[letter], holdings))
     for portrait in portraits:

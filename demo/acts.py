@@ -69,7 +69,7 @@ def _has_come(node: Node, rows: int, files: int) -> tuple[int, int] | None:
     if any(flow["failures"] for flow in node.do("get", "flows")):
         raise Broken(f"a flow failed: {node.do('get', 'flows')}")
     derived = [len(node.do("log", name, "--kind", "ExecuteTransform", "--limit", "1000")) for name in DERIVED]
-    views = {view["name"]: view for view in node.do("get", "datasets")}
+    views = node.datasets()
     if views["nyc.flights"]["records"] != rows or min(derived) < files:
         return None
     if max(derived) > files:
@@ -257,6 +257,5 @@ def _same_heads(stage: Stage, node: Node) -> None:
 
 
 def _has_heads_of(node: Node, owner: Node) -> bool:
-    theirs = {view["name"]: view["head"] for view in owner.do("get", "datasets")}
-    ours = {view["name"]: view["head"] for view in node.do("get", "datasets")}
-    return all(ours.get(name) == theirs[name] for name in HONEST)
+    theirs, ours = owner.datasets(), node.datasets()
+    return all(name in ours and ours[name]["head"] == theirs[name]["head"] for name in HONEST)

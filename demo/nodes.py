@@ -112,6 +112,10 @@ class Node:
         answer = self.ask("mirror", "list")
         return {each["headers"]["name"]: with_state(each) for each in answer.json} if answer.code == 0 else {}
 
+    def datasets(self) -> dict[str, Any]:
+        """What the node knows of its datasets, by their names. Raises Broken."""
+        return {each["headers"]["name"]: with_state(each) for each in self.do("get", "datasets")}
+
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Starts a command without waiting for it."""
         return subprocess.Popen(

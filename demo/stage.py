@@ -47,8 +47,8 @@ class Stage:
         return made
 
     def dataset(self, node: Node, name: str) -> dict[str, Any]:
-        found: dict[str, Any] = node.do("get", "datasets", name)
-        return found[0] if isinstance(found, list) else found
+        found: dict[str, Any] = node.datasets()[name]
+        return found
 
 
 def settings_of(name: str, more: str) -> str:

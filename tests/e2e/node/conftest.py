@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from odfd.cli import main
+from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
 from worlds.forked import Forked, Forking
 
@@ -147,6 +148,18 @@ class Daemon:
         said = self.said(*words, "-o", "json")
         assert said.code == 0, (words, said.err, self.told()[-2000:])
         return said.json
+
+    def datasets(self, *names: str) -> list[dict[str, Any]]:
+        """The states of all datasets, or of those that are named, each with its name and its did as ``id``."""
+        found = self.ask("get", "datasets", *names)
+        return [
+            {**with_state(each), "name": each["headers"]["name"], "id": each["spec"]["did"]}
+            for each in (found if isinstance(found, list) else [found])
+        ]
+
+    def dataset(self, name: str) -> dict[str, Any]:
+        (found,) = self.datasets(name)
+        return found
 
     def kill(self) -> None:
         assert self.process is not None

@@ -54,7 +54,7 @@ def published(daemon: Any) -> str:
     (daemon.folder / "m.yaml").write_text(ROOT)
     daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
     daemon.ask("pull", "cities")
-    return str(daemon.ask("get", "dataset", "cities")["id"])
+    return str(daemon.dataset("cities")["id"])
 
 
 def sources_at(place: Place, blocks: int, hosts: int) -> list[str]:

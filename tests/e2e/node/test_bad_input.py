@@ -42,12 +42,12 @@ def test_manifests(make_daemon: Callable[..., Any]) -> None:
         said = daemon.ctl("apply", "-f", str(file))
         assert said.code == 5, said.err
         assert all(word in one_error(said.err) for word in words), said.err
-    assert daemon.ask("get", "datasets") == []
+    assert daemon.datasets() == []
     file.write_text(ROOT)
     assert daemon.ctl("apply", "-f", str(file)).code == 0
     file.write_text(ROOT.replace("kind: Root", "kind: Derivative"))
     said = daemon.ctl("apply", "-f", str(file))
-    assert (said.code, daemon.ask("get", "datasets")[0]["blocks"]) == (5, 2)
+    assert (said.code, daemon.datasets()[0]["blocks"]) == (5, 2)
     assert daemon.ctl("log", "nothing").code == 5
     assert daemon.lives
 
@@ -65,11 +65,11 @@ def test_no_java(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
     said = daemon.ctl("apply", "--keep-going", "-f", str(file))
     assert said.code != 0
     assert "Java" in said.out + said.err
-    assert [one["name"] for one in daemon.ask("get", "datasets")] == ["cities"]
+    assert [one["name"] for one in daemon.datasets()] == ["cities"]
     (daemon.folder / "a.csv").write_text("event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n")
     said = daemon.ctl("pull", "cities")
     assert "Java" in said.out + said.err
-    assert daemon.ask("get", "datasets")[0]["blocks"] == 2
+    assert daemon.datasets()[0]["blocks"] == 2
     probes = {probe["name"]: probe for probe in daemon.ctl("doctor", "-o", "json").json}
     assert (probes["engine"]["result"], "Java" in probes["engine"]["message"]) == ("failed", True)
     assert daemon.lives
@@ -124,7 +124,7 @@ def test_a_corrupt_database(make_daemon: Callable[..., Any], golden: Path) -> No
         assert "backup" in said.err or "state directory" in said.err
     path.write_bytes(data)
     daemon.start()
-    assert daemon.ask("get", "datasets")[0]["blocks"] == 7
+    assert daemon.datasets()[0]["blocks"] == 7
 
 
 def test_another_daemon_on_the_same_state_directory(make_daemon: Callable[..., Any]) -> None:

@@ -55,7 +55,7 @@ def published(daemon: Any) -> str:
     daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
     (item,) = daemon.ask("pull", "cities")["items"]
     assert item["outcome"] == "updated", item
-    return str(daemon.ask("get", "dataset", "cities")["id"])
+    return str(daemon.dataset("cities")["id"])
 
 
 def test_two_nodes_behind_two_routers_mirror_through_a_relay(
@@ -66,7 +66,7 @@ def test_two_nodes_behind_two_routers_mirror_through_a_relay(
     dataset = published(alice)
     mirror = with_state(bob.ask("mirror", "add", dataset, "--as", "cities"))
     assert (mirror["state"], mirror["serving"]) == ("current", True)
-    assert bob.ask("get", "dataset", "cities")["head"] == alice.ask("get", "dataset", "cities")["head"]
+    assert bob.dataset("cities")["head"] == alice.dataset("cities")["head"]
     assert town.relay.ask("status")["circuits"] > 0
 
 
@@ -99,7 +99,7 @@ def published_again(daemon: Any) -> str:
     """The head with one more block."""
     (daemon.folder / "2.csv").write_text("event_time,city,population\n2024-01-02T00:00:00Z,c2,8\n")
     daemon.ask("pull", "cities")
-    return str(daemon.ask("get", "dataset", "cities")["head"])
+    return str(daemon.dataset("cities")["head"])
 
 
 def test_two_nodes_behind_restricted_cones_connect_directly(
@@ -113,4 +113,4 @@ def test_two_nodes_behind_restricted_cones_connect_directly(
     until(lambda: town.relay.ask("status")["circuits"] == 0)
     until(lambda: "peer connected directly" in alice.told() + bob.told())
     head = published_again(alice)
-    until(lambda: bob.ask("get", "dataset", "cities")["head"] == head)
+    until(lambda: bob.dataset("cities")["head"] == head)

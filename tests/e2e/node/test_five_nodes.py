@@ -70,7 +70,7 @@ class Five:
         file.write_text("\n".join(["event_time,city,population", *rows, ""]))
 
     def head(self, daemon: Any) -> str:
-        return str(daemon.ask("get", "dataset", "cities")["head"])
+        return str(daemon.dataset("cities")["head"])
 
     def follow(self, daemons: Sequence[Any], head: str) -> None:
         """Until they have it."""
@@ -99,7 +99,7 @@ def five(make_daemon: Callable[..., Any]) -> Iterator[Five]:
             alice.ask("apply", "-f", str(alice.folder / "m.yaml"))
             world = Five(switch, daemons)
             world.publish()
-            world.id = alice.ask("get", "dataset", "cities")["id"]
+            world.id = alice.dataset("cities")["id"]
             switch.weather = ROUGH
             yield world
     except NoLan as reason:

@@ -49,7 +49,7 @@ def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -
             alice.start()
     for name in ("cities", "towns"):
         alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", "60s")
-    assert {one["records"] for one in alice.ask("get", "datasets")} == {FILES * ROWS}
+    assert {one["records"] for one in alice.datasets()} == {FILES * ROWS}
     assert alice.ask("verify", "towns")["ok"]
     flows = {one["name"]: one for one in alice.ask("get", "flows")}
     assert set(flows) == {"poll", "towns"}

@@ -89,7 +89,7 @@ def test_a_node_starts_on_a_full_disk(make_daemon: Callable[..., Any], holder: i
     filler = fill(small_disk)
 
     daemon.start()
-    assert daemon.ask("get", "dataset", "cities")["records"] == 1
+    assert daemon.dataset("cities")["records"] == 1
     assert daemon.ctl("log", "cities").code == 0
     assert daemon.ask("status")["disk"]["free"] < SIZE // 100
     probes = {probe["name"]: probe for probe in json.loads(daemon.ctl("doctor", "-o", "json").out)}
@@ -107,5 +107,5 @@ def test_a_node_starts_on_a_full_disk(make_daemon: Callable[..., Any], holder: i
     assert (probes["disk"]["result"], probes["database"]["result"]) == ("ok", "ok"), "there is room above the reserve"
     daemon.kill()
     daemon.start()
-    assert {one["records"] for one in daemon.ask("get", "datasets")} >= {1}
+    assert {one["records"] for one in daemon.datasets()} >= {1}
     assert daemon.stop() == 0

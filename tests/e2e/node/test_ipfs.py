@@ -80,7 +80,7 @@ async def test_published_through_one_kubo_and_mirrored_through_another(
         assert second["root"] != first["root"]
         await meet(his, hers)
         assert [item["outcome"] for item in (await in_thread(bob.ask, "pull", "theirs"))["items"]] == ["updated"]
-        assert (await in_thread(bob.ask, "get", "dataset", "theirs"))["blocks"] == 5
+        assert (await in_thread(bob.dataset, "theirs"))["blocks"] == 5
 
         folder = tmp_path / "got"
         await his.do("get", "-o", str(folder), f"/ipns/{second['home']}")
@@ -101,7 +101,7 @@ def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
     carol.program = SMALL
     carol.start()
     taken = carol.ask("import", f"{gateway}{published['root']}", "--as", "once")
-    assert (taken["blocks"], carol.ask("get", "dataset", "once")["head"]) == (5, published["head"])
+    assert (taken["blocks"], carol.dataset("once")["head"]) == (5, published["head"])
     carol.ask("delete", "dataset", "once", "--yes")
     mirror = with_state(carol.ask("mirror", "add", f"{gateway}/ipns/{published['home']}", "--as", "theirs"))
     assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 5, False)

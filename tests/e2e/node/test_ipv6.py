@@ -54,12 +54,12 @@ def test_peers_meet_over_ipv6_first_and_over_the_family_that_they_share(
     alice.ask("apply", "-f", str(alice.folder / "m.yaml"))
     alice.ask("pull", "cities")
     alice.ask("network", "join", "town")
-    dataset, head = (alice.ask("get", "dataset", "cities")[key] for key in ("id", "head"))
+    dataset, head = (alice.dataset("cities")[key] for key in ("id", "head"))
     invitation = alice.said("network", "invite", "town").out.strip()
     for name, families, used in (("bob", (4, 6), "ip6"), ("carol", (6,), "ip6"), ("dave", (4,), "ip4")):
         daemon = start(name, *families)
         assert daemon.said("join", invitation, "--yes").code == 0
         assert with_state(daemon.ask("mirror", "add", dataset, "--as", "cities"))["state"] == "current"
-        assert daemon.ask("get", "dataset", "cities")["head"] == head
+        assert daemon.dataset("cities")["head"] == head
         assert families_in_use(daemon) == {used}
         daemon.kill()

@@ -84,7 +84,7 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
         is_well(alice, "cities", "towns")
     while any(item["outcome"] == "updated" for item in alice.ask("pull", "--all")["items"]):
         pass
-    held = {one["name"]: one for one in alice.ask("get", "datasets")}
+    held = {one["name"]: one for one in alice.datasets()}
     assert {one["records"] for one in held.values()} == {FILES * ROWS}
     assert {(one["state"], one["relyOn"]["blocks"]) for one in held.values()} == {
         ("fresh", held["cities"]["blocks"]),
@@ -101,9 +101,7 @@ def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: in
     for name in held:
         assert with_state(bob.ask("mirror", "add", held[name]["id"], "--as", name))["state"] == "current"
     is_well(bob, "cities", "towns")
-    assert {one["name"]: one["head"] for one in bob.ask("get", "datasets")} == {
-        name: one["head"] for name, one in held.items()
-    }
+    assert {one["name"]: one["head"] for one in bob.datasets()} == {name: one["head"] for name, one in held.items()}
     assert bob.stop() == alice.stop() == 0
 
 
@@ -121,7 +119,7 @@ def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none
     daemon.ask("apply", "-f", str(manifests))
     while any(item["outcome"] == "updated" for item in daemon.ask("pull", "--all")["items"]):
         pass
-    held = {one["name"]: one["head"] for one in daemon.ask("get", "datasets")}
+    held = {one["name"]: one["head"] for one in daemon.datasets()}
 
     def copies() -> int:
         return sum(1 for each in disk.glob("??/*") if each.suffix != ".part")
@@ -146,5 +144,5 @@ def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none
     dies_of_moving("", rng.randrange(1, 2 * FILES))
     until(lambda: copies() == 0)
     is_well(daemon, *held)
-    assert {one["name"]: one["head"] for one in daemon.ask("get", "datasets")} == held
+    assert {one["name"]: one["head"] for one in daemon.datasets()} == held
     assert daemon.stop() == 0

@@ -45,7 +45,7 @@ def test_all_datasets_of_a_killed_apply_are_there_or_none(
     del daemon.more["KILL_AT"]
     daemon.start()
     expected = names if step == DURABLE else []
-    assert [each["name"] for each in daemon.ask("get", "datasets") if each["name"] != "covid"] == expected
+    assert [each["name"] for each in daemon.datasets() if each["name"] != "covid"] == expected
     for kind in ("vs", *INTENTS):
         assert len(daemon.ask("get", kind)) == bool(expected), kind
     items = daemon.ask("apply", "-f", str(tmp_path / "m.yaml"))["items"]

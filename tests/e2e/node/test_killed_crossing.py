@@ -61,7 +61,7 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
     declared(alice, alice.folder, "{kind: Ledger, primaryKey: [city]}")
     written(alice, 1)
     alice.ask("network", "join", "village")
-    cities = alice.ask("get", "dataset", "cities")["id"]
+    cities = alice.dataset("cities")["id"]
     bob.start()
     bob.ask("network", "join", "village", "--bootstrap", alice.ask("status")["listen"][0])
     bob.ask("mirror", "add", cities, "--as", "cities")
@@ -75,7 +75,7 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
     assert kills >= 3  # a handover is two transactions: it is asked for at a time, and it is made
     alice.start()
     written(alice, 2)
-    new = alice.ask("get", "dataset", "cities")
+    new = alice.dataset("cities")
     assert len(new["shards"]) == 2
     kills = 0
     while crossing_killed(bob, kills + 1, new["id"]):  # each life gets a step further: some tell once more what stands
@@ -83,7 +83,7 @@ def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., A
         assert kills < 9, "no progress"
     assert kills >= 2, "the last step may be seen from outside before the process dies after it"
     until(lambda: rows(bob) == rows(alice))
-    assert len(bob.ask("get", "dataset", "cities")["shards"]) == 2
+    assert len(bob.dataset("cities")["shards"]) == 2
     for daemon in (alice, bob):
         assert all(daemon.ask("verify", each)["ok"] for each in (*new["shards"], cities))
         assert daemon.stop() == 0

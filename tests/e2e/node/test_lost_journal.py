@@ -50,7 +50,7 @@ def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any
     for number in (1, 2):
         write(alice.folder, number)
         alice.ask("pull", "cities")
-    (signed,) = alice.ask("get", "datasets")
+    (signed,) = alice.datasets()
     alice.ask("network", "join", "n")
     bob.start()
     bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
@@ -79,12 +79,12 @@ def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any
     assert (refused.code, "trust.behind" in refused.err + refused.out) == (4, True), refused
     (item,) = alice.ask("pull", "cities", "--repair")["items"]
     assert item["blocks"] > 0
-    assert [one["head"] for one in alice.ask("get", "datasets")] == [signed["head"]]
+    assert [one["head"] for one in alice.datasets()] == [signed["head"]]
     write(alice.folder, 3)
     (item,) = alice.ask("pull", "cities")["items"]
     assert item["outcome"] == "updated"
     bob.ask("pull", "theirs")
-    (mine,), (theirs,) = alice.ask("get", "datasets"), bob.ask("get", "datasets")
+    (mine,), (theirs,) = alice.datasets(), bob.datasets()
     assert (theirs["state"], theirs["head"]) == ("fresh", mine["head"])
     assert mine["blocks"] > signed["blocks"]
     assert alice.stop() == bob.stop() == 0

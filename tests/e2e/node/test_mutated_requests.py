@@ -265,7 +265,7 @@ def test_a_node_outlives_mutated_requests(make_daemon: Callable[..., Any]) -> No
     daemon.ask("publish", "cities")
     status = daemon.ask("status")
     (url,), (flights,) = status["http"], status["flight"]
-    (dataset,) = (each["id"] for each in daemon.ask("get", "datasets"))
+    (dataset,) = (each["id"] for each in daemon.datasets())
     assert daemon.process is not None
     pid, serving = daemon.process.pid, set(children(daemon.process.pid))
     assert len(serving) == 1

@@ -55,7 +55,7 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     """With the real engine."""
     alice = make_daemon("a", ODFD_NODE_COLLECT_HOURS="0").start()
     rows = published(alice)
-    before, old = alice.ask("get", "dataset", "cities"), objects(alice)
+    before, old = alice.dataset("cities"), objects(alice)
     planned = alice.ctl("compact", "cities", "--max-slice-rows", "20000", "--dry-run")
     assert planned.out.startswith("cities: 7 blocks would become 4, the first 3 as they were\n"), planned
     assert objects(alice) == old
@@ -64,7 +64,7 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     assert records(alice, "cities") == rows
     report = alice.ask("verify", "cities", "--level", "data", "--full")
     assert (report["ok"], report["checked"]["slices"]) == (True, 1)
-    after = alice.ask("get", "dataset", "cities")
+    after = alice.dataset("cities")
     assert (after["records"], after["blocks"]) == (before["records"], before["blocks"] - FILES + 1)
     assert alice.ask("trust", "show", "cities")["reach"]["use"] == after["blocks"]
 
@@ -95,7 +95,7 @@ def test_compaction_reset_and_collection(make_daemon: Callable[..., Any]) -> Non
     assert said.code == 5
     assert "block #3 is the head" in said.err
     assert alice.ask("reset", "cities", "#2", "--yes")["blocks"] == 3
-    assert alice.ask("get", "dataset", "cities")["records"] in (0, None)
+    assert alice.dataset("cities")["records"] in (0, None)
     assert alice.ask("pull", "cities")["items"][0]["records"] == FILES * ROWS
     assert [row[3:] for row in records(alice, "cities")] == [row[3:] for row in rows]
     assert alice.stop() == 0
@@ -115,7 +115,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
     alice.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     alice.start()
     rows = published(alice)
-    before = alice.ask("get", "dataset", "cities")["blocks"]
+    before = alice.dataset("cities")["blocks"]
     kills = 0
     for _ in range(3):
         alice.kill()
@@ -130,7 +130,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
         alice.start()
         probes = {probe["name"]: probe["result"] for probe in alice.ask("doctor")}
         assert {probes["database"], probes["trust ledger"]} == {"ok"}, probes
-        held = alice.ask("get", "dataset", "cities")
+        held = alice.dataset("cities")
         assert held["blocks"] in (before, before - FILES + 1)
         rewritten = held["blocks"] < before
         until(partial(is_signed, alice, held["blocks"], epoch=int(rewritten)))
@@ -140,7 +140,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
             break
     assert kills
     alice.ask("compact", "cities", "--max-slice-rows", "20000")
-    assert alice.ask("get", "dataset", "cities")["blocks"] == before - FILES + 1
+    assert alice.dataset("cities")["blocks"] == before - FILES + 1
     assert records(alice, "cities") == rows
     assert alice.ask("reset", "cities", "#2", "--yes")["epoch"] == 2
     assert alice.stop() == 0
@@ -155,7 +155,7 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
         daemon.program = program
         daemon.start()
     rows = published(alice)
-    cities = alice.ask("get", "dataset", "cities")["id"]
+    cities = alice.dataset("cities")["id"]
     alice.ask("network", "join", "n")
     bob.ask("network", "join", "n", "--bootstrap", alice.ask("status")["listen"][0])
     assert with_state(bob.ask("mirror", "add", cities, "--as", "theirs"))["state"] == "current"
@@ -176,5 +176,5 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
         assert bob.ask("verify", "theirs")["ok"]
         shown = bob.ask("trust", "show", "theirs")
         assert (shown["epoch"], shown["reach"]["use"]) == (done["epoch"], done["blocks"])
-    assert bob.ask("get", "dataset", "theirs")["blocks"] == 3
+    assert bob.dataset("theirs")["blocks"] == 3
     assert bob.stop() == alice.stop() == 0

@@ -415,7 +415,7 @@ def town(make_daemon: Callable[..., Any], site: Site) -> Town:
     assert token is not None
     made = Town(daemons, dave, host, token)
     made.commit(made.client(0))
-    dataset = alice.ask("get", "dataset", "cities")["id"]
+    dataset = alice.dataset("cities")["id"]
     for daemon in (bob, carol):
         assert with_state(daemon.ask("mirror", "add", dataset, "--as", "cities"))["state"] == "current"
     return made
@@ -450,7 +450,7 @@ def besieged(town: Town, folder: Path) -> Iterator[Besiegers]:
     alice = town.daemons[0]
     told = alice.ask("status")
     site, api = (told[each][0].rstrip("/").rpartition("/")[2] for each in ("http", "api"))
-    dataset = alice.ask("get", "dataset", "cities")["id"]
+    dataset = alice.dataset("cities")["id"]
     targets = tuple(daemon.listens[0] for daemon in town.daemons)
     path = os.pathsep.join(map(str, (TREE, TREE / "tests")))
     environ = {**os.environ, "PYTHONPATH": path, "PYTHONWARNINGS": "ignore"}

@@ -45,8 +45,8 @@ def test_a_daemon_ends_though_a_source_drips(make_daemon: Callable[..., Any], ma
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **daemon.environ},
         )  # fmt: skip
         assert server.taken.wait(PATIENCE)
-        assert daemon.ask("get", "datasets")[0]["blocks"] == 2, "others are answered meanwhile"
+        assert daemon.datasets()[0]["blocks"] == 2, "others are answered meanwhile"
         assert daemon.stop() == 0
         pull.wait(PATIENCE)
     daemon.start()
-    assert daemon.ask("get", "datasets")[0]["blocks"] == 2
+    assert daemon.datasets()[0]["blocks"] == 2

@@ -70,7 +70,7 @@ def published(daemon: Any, files: int, rows_each: int) -> str:
         if not number:
             daemon.ask("apply", "-f", str(daemon.folder / "m.yaml"))
         daemon.ask("pull", "cities")
-    return str(daemon.ask("get", "dataset", "cities")["id"])
+    return str(daemon.dataset("cities")["id"])
 
 
 @pytest.mark.parametrize(("files", "rows"), [(FILES, ROWS), (1, LARGE)], ids=["slices", "one-large-slice"])
@@ -93,8 +93,8 @@ def test_the_publisher_on_a_slow_line_gives_two_copies_at_most(
         said = list(pool.map(lambda each: each.ctl("mirror", "add", dataset, "--as", "cities"), mirrors))
     took, upload = time.monotonic() - begun, sent(places[0]) - before
     assert not [each.err for each in said if each.code], said
-    head = alice.ask("get", "dataset", "cities")["head"]
-    assert all(each.ask("get", "dataset", "cities")["head"] == head for each in mirrors)
+    head = alice.dataset("cities")["head"]
+    assert all(each.dataset("cities")["head"] == head for each in mirrors)
     (view,) = mirrors[0].ask("mirror", "list")
     size = with_state(view)["bytes"]["have"]
     rate = 5_000_000 / 8

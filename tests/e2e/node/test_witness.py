@@ -38,7 +38,7 @@ def test_a_witness_without_a_block_lets_a_newcomer_in(make_daemon: Callable[...,
     alice.ask("pull", "cities")
     alice.ask("network", "join", "n")
     address = alice.ask("status")["listen"][0]
-    (mine,) = alice.ask("get", "datasets")
+    (mine,) = alice.datasets()
 
     settings(witness, f'[policy.publish]\nwitness = ["{mine["id"]}"]\n')
     witness.start()
@@ -57,12 +57,12 @@ def test_a_witness_without_a_block_lets_a_newcomer_in(make_daemon: Callable[...,
     for number in (1, 2):
         write(alice.folder, number)
         alice.ask("pull", "cities")
-    (mine,) = alice.ask("get", "datasets")
+    (mine,) = alice.datasets()
 
     def caught_up() -> bool:
-        (theirs,) = carol.ask("get", "datasets")
+        (theirs,) = carol.datasets()
         return bool(theirs["head"] == mine["head"]) and facts().get("witnessed") is True
 
     until(caught_up)
-    assert witness.ask("get", "datasets") == [], "it has no block"
+    assert witness.datasets() == [], "it has no block"
     assert [each.stop() for each in (carol, witness, alice)] == [0, 0, 0]
