@@ -98,7 +98,8 @@ async def portable(services: Services, kind: ResourceType, ref: str, *, force: b
         hint = f"apply one: odfctl explain {kind.name}"
         raise Refused(f"{kind.name} {view.name} was not declared by a manifest", rule="no-manifest", hint=hint)
     headers: Json = {key: view.headers[key] for key in ("name", "labels", "annotations") if key in view.headers}
-    return wire.ResourceManifest(schema=view.schema, headers=headers, spec=spec)
+    schema = view.schema if kind.declared is None else kind.schema_of(spec)
+    return wire.ResourceManifest(schema=schema, headers=headers, spec=spec)
 
 
 def texts_of(values: Sequence[Any]) -> tuple[wire.ManifestText, ...]:

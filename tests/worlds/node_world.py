@@ -30,7 +30,9 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
 from config import model
+from odfd.api import resource_operations
 from odfd.api.resource_operations import shown_of
+from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
@@ -576,6 +578,10 @@ class Node:
     def size(self, name: str) -> int:
         head = self.home.chains.chain(self.dataset(name)).head()
         return head.size if head else 0
+
+    async def manifest(self, dataset: str) -> wire.ResourceManifest:
+        """A dataset in the form in which it can be applied."""
+        return await resource_operations.portable(self.api, TYPES.named("Dataset"), dataset)
 
     async def apply(
         self,

@@ -105,7 +105,7 @@ async def check_whole(alice: Any) -> None:
     (validator,) = await alice.api.declarations.list("Validator", None)
     assert validator.spec == {"did": f"did:key:{VALIDATOR}", "group": "uni"}
     assert (await alice.api.declarations.get("Peer", BLOCKED)).spec == {"peerId": BLOCKED, "blocked": True}
-    manifest = await alice.api.datasets.manifest("cities")
+    manifest = await alice.manifest("cities")
     assert [each["kind"] for each in manifest.spec["metadata"]] == ["SetPollingSource", "SetInfo"]
 
 

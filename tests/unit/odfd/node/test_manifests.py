@@ -43,13 +43,13 @@ async def test_what_is_declared_applied_again_is_unchanged(world: Any, worlds: A
         await alice.apply(*dict.fromkeys((worlds.ROOT, manifest)))
         await alice.pull("cities")
         (name,) = [each.content.name for each in parse_manifests(manifest, "m")]
-        text = text_of(await alice.api.datasets.manifest(name))
+        text = text_of(await alice.manifest(name))
         (item,) = (await alice.apply(text)).items
         assert (item.action, item.changes) == ("unchanged", ())
         if which == "DERIVED":
             await bob.mirror(alice.dataset("cities"), "cities")
         await bob.apply(text)
-        theirs = text_of(await bob.api.datasets.manifest(name))
+        theirs = text_of(await bob.manifest(name))
         assert theirs == text
 
 
@@ -57,7 +57,7 @@ async def test_a_later_declaration_takes_the_place_of_the_one_before(world: Any,
     async with world.running("alice") as alice:
         await alice.apply(TALKATIVE)
         await alice.apply(TALKATIVE.replace("all of it", "some of it"))
-        text = text_of(await alice.api.datasets.manifest("readings"))
+        text = text_of(await alice.manifest("readings"))
         assert ("some of it" in text, "all of it" in text) == (True, False)
 
 

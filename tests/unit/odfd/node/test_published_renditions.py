@@ -145,7 +145,7 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         await alice.apply(worlds.ROOT)
         await pulled(world, alice, 1, "Graz")
-        before = await alice.api.datasets.manifest("cities")
+        before = await alice.manifest("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         for number, shards in ((1, 1), (2, 3), (3, 1)):
             request = wire.RenditionRequest(origin="snapshot", shards=shards, by=("city",) if shards > 1 else ())
@@ -184,7 +184,7 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
 
         detail = await alice.api.datasets.describe("cities")
         assert (detail.keywords, detail.description) == ((), None), "nobody declared that"
-        assert (await alice.api.datasets.manifest("cities")).spec == before.spec
+        assert (await alice.manifest("cities")).spec == before.spec
         (item,) = (await alice.apply(worlds.ROOT)).items
         assert item.action == "unchanged"
         await alice.apply(f"{worlds.ROOT}    - {{kind: SetInfo, description: towns, keywords: [a]}}\n")

@@ -90,7 +90,7 @@ async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -
 async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
         await begun(world, worlds, alice)
-        for text in (setting_aside(worlds.ROOT), text_of(await alice.api.datasets.manifest("cities"))):
+        for text in (setting_aside(worlds.ROOT), text_of(await alice.manifest("cities"))):
             (item,) = (await alice.apply(text)).items
             assert item.action == "unchanged"
         changed = setting_aside(worlds.ROOT, "onError: {quarantine: {maxPercent: 1}}")

@@ -38,7 +38,7 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
     """With all its rows, its key, and what goes on from them; as a private dataset, whatever it was."""
     async with world.running("alice", private=True) as alice:
         before = await filled(world, worlds, alice)
-        held, text = objects(alice), text_of(await alice.api.datasets.manifest("cities"))
+        held, text = objects(alice), text_of(await alice.manifest("cities"))
         await alice.api.declarations.delete("Dataset", "cities")
         assert await alice.dataset_views() == []
         with pytest.raises(NotFound):
