@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from odfd.api.datasets.declared_tasks import _status
 from odfd.cli import kinds
 from odfd.control import wire
-from odfd.control.board import finding, task_view
+from odfd.control.board import finding, task_state
 from odfd.runtime.tasks import Task, TaskPhase
 
 FAULT = wire.Problem(detail="the source is gone")
@@ -68,9 +69,11 @@ def test_what_was_found_is_one_line(result: object, expected: str) -> None:
 @pytest.mark.parametrize(("failures", "word", "phase"), [((), "done", "Ready"), ((FAILURE,), "not ok", "Failed")])
 def test_lists_and_the_resource_tell_it(failures: Any, word: str, phase: str) -> None:
     task = Task("t1", "verify", "a", state=TaskPhase.DONE, result=report(*failures))
-    view = task_view(task)
+    view = task_state(task)
+    told = {"x/State": {"value": msgspec.to_builtins(view)}}
+    row = wire.ResourceManifest(schema="Task", headers={"name": "t1"}, spec={}, status={"conditions": told})
     columns = {column.title: column.cell for column in kinds.TASK.columns(0)}
-    assert columns["STATE"](view) == word
+    assert columns["STATE"](row) == word
     assert view.state == "done", "it did what it was asked to do"
-    assert ("slice" in columns[""](view)) == bool(failures)
+    assert ("slice" in columns[""](row)) == bool(failures)
     assert _status(task, 0).phase == phase
