@@ -14,6 +14,7 @@ from demo.data import LAST_DAY, airlines_files, cut_flights
 from demo.nodes import Broken, Node, until
 from demo.relay import Relay
 from demo.stage import AT_ONCE, DERIVED, HONEST, NETWORK, Stage, relies
+from odfd.cli.kinds import with_state
 
 MANIFESTS: Final = Path(__file__).parent / "manifests"
 INVALID: Final = 5
@@ -66,7 +67,7 @@ def publish(stage: Stage) -> None:
 
 def _has_come(node: Node, rows: int, files: int) -> tuple[int, int] | None:
     """Flights and delays once so many rows are in and each derived dataset has one transaction for each file."""
-    if any(flow["failures"] for flow in node.do("get", "flows")):
+    if any(with_state(flow).get("failures") for flow in node.do("get", "flows")):
         raise Broken(f"a flow failed: {node.do('get', 'flows')}")
     derived = [len(node.do("log", name, "--kind", "ExecuteTransform", "--limit", "1000")) for name in DERIVED]
     views = node.datasets()

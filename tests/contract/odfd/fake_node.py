@@ -10,6 +10,8 @@ import trio
 
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
 from engines.query.frames import END, HEAD, ROWS, frame
+from odfd.api.resources.pages import ResourcePage
+from odfd.api.resources.views import with_state
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, LogService, task_ref
 from odfd.obs.events import EventLog
@@ -221,7 +223,17 @@ class FakeDeclarations:
         else:
             await self._node.tasks.get(name)
             named = id_ = name
+        headers = {"name": named, "id": id_, "createdAt": "2013-01-01T00:00:00Z"}
         return wire.ResourceView(
             type=word, name=named, id=id_, schema=f"https://example.org/v1alpha1/{word}",
-            headers={"name": named, "id": id_}, labels={}, generation=1, updated_at="2013-01-01T00:00:00Z",
+            headers=headers, labels={}, generation=1, updated_at="2013-01-01T00:00:00Z",
         )  # fmt: skip
+
+    async def page(self, word: str, *_: Any) -> ResourcePage:
+        """A page of the tasks, the one list that is asked for."""
+        views = [await self.get(word, each.id) for each in self._node.board.list()]
+        return ResourcePage("f00-1", tuple(views), None, word)
+
+    async def stated(self, views: Sequence[wire.ResourceView]) -> Sequence[wire.ResourceView]:
+        tasks = self._node.tasks
+        return [with_state(each, await tasks.get(each.name)) if each.type == "Task" else each for each in views]

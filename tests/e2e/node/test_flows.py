@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
 from worlds.manifests import BOTH
 
@@ -51,7 +52,7 @@ def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -
         alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", "60s")
     assert {one["records"] for one in alice.datasets()} == {FILES * ROWS}
     assert alice.ask("verify", "towns")["ok"]
-    flows = {one["name"]: one for one in alice.ask("get", "flows")}
+    flows = {one["headers"]["name"]: with_state(one) for one in alice.ask("get", "flows")}
     assert set(flows) == {"poll", "towns"}
     assert {one["failures"] for one in flows.values()} == {0}
     assert alice.stop() == 0

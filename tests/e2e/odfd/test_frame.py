@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
 from worlds.interrupts import interruptible
 
@@ -188,7 +189,8 @@ def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
         finally:
             puller.kill()
     (task,) = json.loads(daemon.ctl("get", "tasks", "-o", "json").stdout)
-    assert task["state"] == "running"
-    assert f"delete task {task['id']}" in said
-    assert daemon.ctl("delete", "task", task["id"]).returncode == 0
-    assert daemon.ctl("wait", "task", task["id"], "--for", "state=cancelled", "--timeout", "5s").returncode == 0
+    name = task["headers"]["name"]
+    assert with_state(task)["state"] == "running"
+    assert f"delete task {name}" in said
+    assert daemon.ctl("delete", "task", name).returncode == 0
+    assert daemon.ctl("wait", "task", name, "--for", "state=cancelled", "--timeout", "5s").returncode == 0
