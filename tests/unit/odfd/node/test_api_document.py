@@ -82,7 +82,7 @@ def test_no_operation_is_reached_at_two_paths() -> None:
     source = "".join(inspect.getsource(module) for module in (resource_protocol, resource_operations, *declaring))
     of_resources = set(re.findall(r"services\.(\w+\.\w+)\(", source)) - {"tasks.follow", "accounts.me"}
     beside = {called for each in ALL_ACTIONS for called in _called(each[2])}
-    assert len(of_resources) >= 10
+    assert len(of_resources) >= 8, "the test no longer finds what resources call"
     assert not of_resources & beside
 
 
