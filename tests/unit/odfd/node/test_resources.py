@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import uuid
 from contextlib import aclosing
 from pathlib import Path
@@ -18,6 +19,7 @@ from odfd.api.datasets.controller import DatasetController
 from odfd.api.network.controllers import NetworkController
 from odfd.api.resources.set_controllers import SetController
 from odfd.api.resources.types import TYPES
+from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
@@ -799,6 +801,10 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
         again = await alice.apply(derived, flow)
         assert [(item.action, item.warnings) for item in again.items if item.kind == "flow"] == [("unchanged", ())]
         assert again.items[0].action == "unchanged", "a derived dataset keeps its input too"
+        shown = await alice.api.declarations.get("Flow", "f")
+        assert shown.spec["triggers"][0]["target"] == "first", "by its present name"
+        (item,) = (await alice.apply(json.dumps(msgspec.to_builtins(manifest_of(shown))))).items
+        assert item.action == "unchanged"
         assert (await flows(alice))[0].target == "first"
         await alice.api.declarations.delete("Dataset", "d")
         await alice.api.declarations.delete("Dataset", "first")
