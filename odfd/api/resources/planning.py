@@ -117,7 +117,9 @@ class Planning:
                 spec = with_values(
                     kind.sealed, spec, sealed_secrets(given, held, (resource_id, desired.name), keys, dry_run=dry_run)
                 )  # fmt: skip
-            return self._controllers.of(kind.name).kept(msgspec.structs.replace(desired, spec=spec), before)
+            if spec is not desired.spec:
+                desired = msgspec.structs.replace(desired, spec=spec)
+            return self._controllers.of(kind.name).kept(desired, before)
 
         desired = [_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
@@ -264,7 +266,7 @@ def contradictions(resource: Resource, controller: Controller, place: Callable[[
 
     ``place`` returns where a path of the headers was written.
     """
-    stated = sorted(set(controller.own_labels) & resource.labels.keys())
+    stated = sorted(key for key in controller.own_labels if key in resource.labels)
     system = controller.labels(resource) if stated else {}
     for key in stated:
         if resource.labels[key] == system.get(key):

@@ -89,7 +89,7 @@ class _Reading:
             draft.type.check(draft)
         if (kept := draft.type.kept) is not None:
             draft.attempt(draft.type.judged_at, lambda name: kept(name, draft.spec, None), draft.headers.name)
-        self._drafts.append(msgspec.structs.replace(draft, base=self._text.base))
+        self._drafts.append(msgspec.structs.replace(draft, base=self._text.base) if self._text.base else draft)
 
 
 class Possible(msgspec.Struct, frozen=True):
