@@ -167,6 +167,7 @@ class DatasetViews:
         state = load_state(self._home.chains.chain(entry.id))
         source = state.polling_source or next(iter(state.active_push_sources.values()), None)
         with self._home.catalog() as catalog:
+            declared = catalog.declared(entry.id)
             inputs = tuple(
                 f"{catalog.name_of(DatasetId.parse(each.shards[0]))} ({each.shards[0]})"
                 for each in (inputs_of(state.set_transform) if state.set_transform else ())
@@ -175,6 +176,7 @@ class DatasetViews:
             keeps_raw = captures.goes_on(connection, entry.id)
         return wire.DatasetDetail(
             dataset=self.dataset(entry),
+            labels={} if declared is None else dict(declared.labels),
             description=state.set_info.description if state.set_info else None,
             keywords=tuple(word for word in (state.set_info.keywords or ()) if not is_row(word))
             if state.set_info

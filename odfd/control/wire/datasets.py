@@ -189,6 +189,8 @@ class Attachment(Value, frozen=True, kw_only=True):
 
 class DatasetDetail(Value, frozen=True, kw_only=True):
     dataset: DatasetView
+    labels: dict[str, Any] = msgspec.field(default_factory=dict)
+    """Labels of its resource."""
     description: str | None = None
     keywords: tuple[str, ...] = ()
     source: dict[str, Any] | None = None

@@ -8,7 +8,7 @@ export function Terms({ detail }) {
   const one = detail.dataset;
   const [mirrors, policy, flows] = [useAsk(one.owner ? "" : "/net/v1alpha1/mirrors?limit=5000", 15, (list) => list.items.map((each) => ({ ...flat(each), sharedBy: each.spec.peers }))), useAsk("/node/v1alpha1/policy"), useAsk("/flow/v1alpha1/flows?limit=5000", 30, read)];
   const pulling = (flows.value || []).filter((each) => each.target === one.name);
-  const labels = Object.entries(one.labels);
+  const labels = Object.entries(detail.labels);
   const complete = one.frontiers && (one.frontiers.sealed ? "for ever: it is sealed" : one.frontiers.upper ? html`before <${When} at=${one.frontiers.upper} />` : "");
   const facts = (said, mirror) => html`<${Facts} of=${[
     ["Labels", labels.length ? labels.map(([key, value]) => html`<span class="label"><${Text} of=${`${key}=${value}`} most=${80} /></span> `) : "none"],

@@ -129,7 +129,7 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
         }  # fmt: skip
         (item,) = (await alice.apply(plain("one", ", labels: {env: prod}"))).items
         assert (item.action, item.changes) == ("updated", ("- labels.n: 5",))
-        assert (await alice.api.declarations.get("Dataset", "one")).labels == {"env": "prod"}
+        assert (await alice.api.datasets.describe("one")).labels == {"env": "prod"}
         with pytest.raises(Invalid, match="too large"):
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
