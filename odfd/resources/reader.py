@@ -52,6 +52,11 @@ class NamedRow(NamedTuple):
     created_at: Instant
 
 
+def place(name: str, id_: str) -> str:
+    """Returns the place of a resource in a list of its type. Several accounts may have resources of one name."""
+    return f"{name.casefold()}\0{id_}"
+
+
 class ResourceReader:
     """Reads resources over one SQLite connection, within its open transaction."""
 
@@ -138,12 +143,13 @@ class ResourceReader:
         return self._several("TRUE ORDER BY type, key", ())
 
     def page(self, type_: str, after: str, limit: int, label: tuple[str, Json] | None = None) -> list[Resource]:
-        """Lists at most ``limit`` resources of a type by name, after a name in lower case; ``label`` as in ``all``."""
-        where, values = "type = ? AND key > ?", [type_, after]
+        """Lists at most ``limit`` resources of a type by name, after a place (``place``); ``label`` as in ``all``."""
+        key, _, id_ = after.partition("\0")
+        where, values = "type = ? AND (key, id) > (?, ?)", [type_, key, id_]
         if label is not None:
             where += f" AND {_LABELLED}"
             values += [type_, label[0], canonical(label[1]), str(label[1])]
-        return self._several(f"{where} ORDER BY key LIMIT ?", (*values, limit))
+        return self._several(f"{where} ORDER BY key, id LIMIT ?", (*values, limit))
 
     def referrers(self, resource_id: str) -> list[str]:
         """Lists the ids of the resources that refer to this one, by an index."""

@@ -35,6 +35,7 @@ from odfd.flows.store import TYPE as FLOW
 from odfd.queries.askers import Asker
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.resources.label_schemas import ACCESS, short_name
+from odfd.resources.reader import place
 from odfd.resources.registry import ACTING
 from odfd.resources.store import ResourceStore
 
@@ -213,7 +214,7 @@ async def _paged(call: Call, word: str, labels: str | None, limit: int, rest: st
     shown = tuple(views[:limit])
     if len(views) <= limit:
         return ResourcePage(version, shown, None, page.type)
-    after = rest_after(page.version, (shown[-1].type, labels), shown[-1].name)
+    after = rest_after(page.version, (shown[-1].type, labels), place(shown[-1].name, shown[-1].id))
     sealed = call.guard.positions.sealed_text(call.guard.subject.account, f"{after} {version}")
     return ResourcePage(version, shown, sealed, page.type)
 

@@ -30,6 +30,7 @@ from odfd.resources.label_schemas import by_short_name
 from odfd.resources.manifest import wrong_entries
 from odfd.resources.owners import owned_fault
 from odfd.resources.plan import APPLY, LABEL, check_generation
+from odfd.resources.reader import place
 from odfd.resources.resource import ACCOUNT, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import sealed_values
@@ -127,13 +128,13 @@ class DeclarationService:
         if kind.name not in self.live:
             return await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
         declared = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
-        after = "" if rest is None else page_after(rest, (kind.name, labels))[1]
+        after = "" if rest is None else page_after(rest, (kind.name, labels))
         live = await trio.to_thread.run_sync(self._beside, await self._live(kind), labels)
-        last = None if declared.rest is None else declared.views[-1].name.casefold()
-        met = (each for each in live if after < each.name.casefold() and (last is None or each.name.casefold() <= last))
-        found = sorted([*declared.views, *met], key=lambda each: each.name.casefold())
+        last = None if declared.rest is None else _place(declared.views[-1])
+        met = (each for each in live if after < _place(each) and (last is None or _place(each) <= last))
+        found = sorted([*declared.views, *met], key=_place)
         has_more = len(found) > limit or declared.rest is not None
-        more = rest_after(declared.version, (kind.name, labels), found[:limit][-1].name) if has_more else None
+        more = rest_after(declared.version, (kind.name, labels), _place(found[:limit][-1])) if has_more else None
         return ResourcePage(declared.version, tuple(found[:limit]), more, kind.name)
 
     def _beside(self, live: Sequence[Resource], labels: str | None) -> Sequence[wire.ResourceView]:
@@ -365,3 +366,7 @@ def _labelled(before: Resource, request: wire.LabelRequest) -> Resource:
                 managers[f"{part}.{key}"] = LABEL
         parts[part] = values
     return msgspec.structs.replace(before, managers=managers, **parts)
+
+
+def _place(view: wire.ResourceView) -> str:
+    return place(view.name, view.id)

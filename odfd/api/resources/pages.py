@@ -17,6 +17,7 @@ import msgspec
 from odfd.api.resources.watches import position
 from odfd.control import wire
 from odfd.errors import Usage
+from odfd.resources.reader import place
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.store import ResourceStore
@@ -86,7 +87,11 @@ class ResourcePages:
             more = bool(read)
             found += [each for each in read if selector is None or matches(selector, each.name, self._labels(each))]
         shown = found[:limit]
-        after = None if len(found) <= limit else rest_after(token.version, (type_, labels), shown[-1].name)
+        after = (
+            None
+            if len(found) <= limit
+            else rest_after(token.version, (type_, labels), place(shown[-1].name, shown[-1].id))
+        )
         return ResourcePage(token.version, tuple(self._views(shown)), after, type_)
 
     def _read(
@@ -101,19 +106,18 @@ class ResourcePages:
                 position(store, token.version)
             version = token.version or f"{store.epoch()}-{store.newest()}"
             found = store.page(type_, token.after, limit, indexed)
-        after = found[-1].name.casefold() if found else token.after
+        after = place(found[-1].name, found[-1].id) if found else token.after
         return _Token(version, after, token.query), found
 
 
-def rest_after(version: str, asked: tuple[str, str | None], name: str) -> str:
-    """Returns the token for the page after a named resource; ``asked``: the type, and the selector of labels."""
-    return _text(_Token(version, name.casefold(), _query(*asked)))
+def rest_after(version: str, asked: tuple[str, str | None], after: str) -> str:
+    """Returns the token for the page after a place; ``asked``: the type, and the selector of labels."""
+    return _text(_Token(version, after, _query(*asked)))
 
 
-def page_after(rest: str, asked: tuple[str, str | None]) -> tuple[str, str]:
-    """Returns the version in a token, and the name in lower case after which the list goes on. Raises Usage."""
-    token = _parsed(rest, _query(*asked))
-    return token.version, token.after
+def page_after(rest: str, asked: tuple[str, str | None]) -> str:
+    """Returns the place in a token after which the list goes on. Raises Usage."""
+    return _parsed(rest, _query(*asked)).after
 
 
 def _query(type_: str, labels: str | None) -> str:

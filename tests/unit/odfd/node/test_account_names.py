@@ -50,6 +50,11 @@ async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_
                 ids[uid, kind] = view["headers"]["id"]
             assert sources.open(ids[uid, "sources"]).values == {"k": f"of-{uid}"}
         assert len(set(ids.values())) == 4
+        for kind in ("secretset", "source"):  # two of one name, each on a page of its own
+            first = await node.api.declarations.page(kind, None, 1, None)
+            last = await node.api.declarations.page(kind, None, 1, first.rest)
+            paged = {each.id for each in (*first.views, *last.views)}
+            assert (paged, last.rest) == ({ids[uid, f"{kind}s"] for uid in (ALICE, BOB)}, None)
         alices = {each: await asking.ask(ALICE, "GET", f"/{each}/v1alpha1/{of}") for each, of in
                   (("config", "secretsets/db"), ("source", "sources/feed"))}  # fmt: skip
         assert {status for status, _ in alices.values()} == {200}
