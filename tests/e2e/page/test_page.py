@@ -220,10 +220,10 @@ def test_what_it_does_is_done_by_the_node(seen: Seen, lie: Any) -> None:
         dialog.get_by_role("button", name="Close").click()
 
     act("Verify", "In order: ", "Verify")
-    before = lie.told("datasets", "get", "bob.cities").published
+    before = lie.told("datasets", "describe", "bob.cities").dataset.published
     names = ("Unpublish", "Publish") if before else ("Publish", "Unpublish")
     act(names[0], "It is private." if before else "It is public.", names[1])
-    assert lie.told("datasets", "get", "bob.cities").published is not before
+    assert lie.told("datasets", "describe", "bob.cities").dataset.published is not before
     seen.go("network")
     act("Pause", "It rests.", "Go on")
     assert any(one.state == "paused" for one in lie.does("mirrors"))
