@@ -121,16 +121,20 @@ class MirrorScheduler:
         )
         if spec.network is not None:
             visibility.limit_to(connection, spec.id, spec.network, now)
-        for each in (spec, *mirror_specs.inside(connection, spec.id)):
+        inside = mirror_specs.inside(connection, spec.id)
+        for each in inside:  # what pauses a collection pauses all its chains
+            mirror_specs.keep(connection, msgspec.structs.replace(each, paused=spec.paused), now)
+        for each in (spec, *inside):
             Holdings(connection).replan(each.id)
 
     async def take_up(self, spec: MirrorSpec) -> Mirror:
         """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
         await trio.to_thread.run_sync(self.on_stored, spec.id)
-        known = self._mirrors.get(spec.id)
-        if known is not None and spec.paused:
-            await self._stop(known)
-        mirrors = [self._go_on(each) for each in (*await trio.to_thread.run_sync(self._inside, spec.id), spec)]
+        specs = (*await trio.to_thread.run_sync(self._inside, spec.id), spec)
+        for each in specs:
+            if each.paused and (known := self._mirrors.get(each.id)) is not None:
+                await self._stop(known)
+        mirrors = list(map(self._go_on, specs))
         await self.dismiss(each.spec.id for each in mirrors)  # one may be deleted already
         return mirrors[-1]
 

@@ -157,9 +157,9 @@ class HandoverFollower:
         )
         is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
         private = None if is_told and not spec.is_from_web else not is_told
-        await trio.to_thread.run_sync(self._join, found, spec, MirrorVisibility(private=private))
-        self.step("mirrored")
-        await self._scheduler.take_up(spec)
+        if await trio.to_thread.run_sync(self._join, found, spec, MirrorVisibility(private=private)):
+            self.step("mirrored")
+            await self._scheduler.take_up(spec)
 
     def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
         """Checks that the successor is new here;
@@ -178,17 +178,21 @@ class HandoverFollower:
             )
         return self._visibility.is_told(found.spec.id)
 
-    def _join(self, found: _Followed, spec: MirrorSpec, shown: MirrorVisibility) -> None:
-        """Records the successor, as a rendition and as a mirror inside the collection, in one transaction."""
+    def _join(self, found: _Followed, spec: MirrorSpec, shown: MirrorVisibility) -> bool:
+        """Records the successor, as a rendition and as a mirror inside the collection, in one transaction.
+
+        Returns false if the collection is mirrored no longer, or has more renditions than before.
+        """
         number = len(found.state.members)
         with self._home.database.write() as connection:
             state = tables.of(connection, found.spec.id)
-            if len(state.members) != number:
-                return
+            if len(state.members) != number or mirror_specs.of(connection, found.spec.id) is None:
+                return False
             row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
             member = Member(row=row, origin="owner")
             tables.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
             self._scheduler.record(connection, spec, shown)
+        return True
 
     def _is_here(self, notice: HandoverNotice) -> bool:
         try:

@@ -76,8 +76,8 @@ class ShardFollower:
             others = listed.shards.ids[1:]
             if not listed.is_united:
                 for place, shard in enumerate(others, start=1):
-                    if self._scheduler.find(shard) is None:
-                        await self._mirror(listed, place, shard)
+                    if self._scheduler.find(shard) is None and not await self._mirror(listed, place, shard):
+                        return ()
                 await self._unite(listed)
             return others
 
@@ -96,7 +96,8 @@ class ShardFollower:
             return None
         return _Listed(spec, shards, is_united, (active or spec).name, state.number_of(first))
 
-    async def _mirror(self, listed: _Listed, place: int, shard: DatasetId) -> None:
+    async def _mirror(self, listed: _Listed, place: int, shard: DatasetId) -> bool:
+        """Mirrors a shard; returns false if the collection is mirrored no longer."""
         spec = msgspec.structs.replace(
             listed.spec,
             dataset=str(shard),
@@ -105,9 +106,19 @@ class ShardFollower:
             expect=None,
         )
         is_told = await trio.to_thread.run_sync(self._check_new, listed, spec)
-        private = None if is_told and not listed.spec.is_from_web else not is_told
-        await self._scheduler.add(spec, MirrorVisibility(private=private))
+        shown = MirrorVisibility(private=None if is_told and not listed.spec.is_from_web else not is_told)
+        if not await trio.to_thread.run_sync(self._record, listed, spec, shown):
+            return False
+        await self._scheduler.take_up(spec)
         self.step("mirrored")
+        return True
+
+    def _record(self, listed: _Listed, spec: MirrorSpec, shown: MirrorVisibility) -> bool:
+        with self._home.database.write() as connection:
+            is_wanted = mirror_specs.of(connection, listed.spec.id) is not None  # it may have been deleted meanwhile
+            if is_wanted:
+                self._scheduler.record(connection, spec, shown)
+        return is_wanted
 
     def _check_new(self, listed: _Listed, spec: MirrorSpec) -> bool:
         """Checks that a shard may be mirrored under its name; returns whether the collection is public.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import msgspec
@@ -15,8 +16,10 @@ from chain.statements.card import CardShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from odfd.datasets.holdings import Extent, Holdings
+from odfd.mirrors import mirror_spec
 from odfd.mirrors.holders import Holders
 from odfd.trust.ledger.cards import Cards
+from odfd.workers.shard_follower import ShardFollower
 from worlds.eventually import became
 
 CITIES = ("Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Steyr")
@@ -128,6 +131,43 @@ async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any
         assert "of each of 3 shards" in shown(await bob.api.datasets.describe("cities"))
         trust = await bob.api.trust.show("cities")
         assert [each.reach.use for each in (trust, *trust.shards)] == [each.rely_on.blocks for each in parts]
+
+
+async def test_a_manifest_pauses_and_resumes_all_shards(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await sharded(world, worlds, alice)
+        first = alice.dataset("cities")
+        await bob.mirror(first, "cities")
+        shards = bob.home.shards_of(first)
+        for said, paused in (("true", True), ("false", False)):
+            await bob.apply(f"$schema: Mirror\nheaders: {{name: cities}}\nspec: {{source: {first}, paused: {said}}}\n")
+            assert [bob.parts.scheduler.get(each).spec.paused for each in shards] == [paused] * 3
+        await bob.api.mirrors.pause("cities")
+    async with world.running("bob") as bob:
+        assert [bob.parts.scheduler.get(each).spec.paused for each in shards] == [True] * 3
+
+
+async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
+    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    check = ShardFollower._check_new
+
+    def deleted(self: Any, listed: Any, spec: Any) -> bool:
+        told = check(self, listed, spec)
+        with bob.home.database.write() as connection:
+            mirror_spec.drop(connection, listed.spec.id, bob.clock.now())
+        return told
+
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await sharded(world, worlds, alice)
+        first, *others = alice.home.shards_of(alice.dataset("cities"))
+        monkeypatch.setattr(ShardFollower, "_check_new", deleted)
+        with contextlib.suppress(NotFound):
+            await bob.mirror(first, "cities")
+        await bob.parts.handovers.shards.follow(first)
+        with bob.home.database.read() as connection:
+            assert mirror_spec.all_of(connection) == []
+        assert [bob.parts.scheduler.find(each) for each in others] == [None, None]
 
 
 async def test_shards_of_which_one_is_missing_are_not_read_as_all(
