@@ -16,6 +16,8 @@ import pytest
 import trio
 from ipfshttpclient.exceptions import ErrorResponse, VersionMismatch
 
+from odfd.cli.kinds import with_state
+
 pytestmark = [
     pytest.mark.e2e,
     pytest.mark.slow,
@@ -106,7 +108,9 @@ async def test_it_reads_what_is_published_and_adds_what_is_mirrored(
 
         await in_thread(carol.start)
         gateway = (await in_thread((tmp_path / "kb" / "gateway").read_text)).strip()
-        mirror = await in_thread(partial(carol.ask, "mirror", "add", f"{gateway}/ipfs/{root}", "--as", "theirs"))
+        mirror = with_state(
+            await in_thread(partial(carol.ask, "mirror", "add", f"{gateway}/ipfs/{root}", "--as", "theirs"))
+        )
         assert (mirror["state"], mirror["blocks"]["have"]) == ("current", said["addedBlocks"])
         shown = await in_thread(carol.ask, "tail", "theirs")
         assert "Graz" in str(shown)

@@ -67,8 +67,8 @@ async def test_published_through_one_kubo_and_mirrored_through_another(
         await in_thread(alice.stop)
 
         await in_thread(bob.start)
-        mirror = await in_thread(
-            partial(bob.ask, "mirror", "add", first["datasetId"], "--via", "ipfs", "--as", "theirs")
+        mirror = with_state(
+            await in_thread(partial(bob.ask, "mirror", "add", first["datasetId"], "--via", "ipfs", "--as", "theirs"))
         )
         assert (mirror["state"], mirror["blocks"]["have"], mirror["serving"]) == ("current", 4, True)
         assert (await in_thread(bob.ask, "verify", "theirs", "--level", "data"))["ok"]

@@ -69,7 +69,7 @@ def died_at(process: Any, log: Path) -> str:
 
 def outcome(daemon: Any) -> Any:
     """All that an upgrade must leave, and of what it tells once; stops the node."""
-    datasets = [{key: each[key] for key in STANDING} for each in daemon.datasets()]
+    datasets = [{key: each.get(key) for key in STANDING} for each in daemon.datasets()]
     mirrors = [
         (each["spec"]["source"], each["spec"].get("want"), each["spec"].get("priority"))
         for each in daemon.ask("get", "mirrors")
