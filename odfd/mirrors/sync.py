@@ -100,6 +100,8 @@ class _Held(msgspec.Struct, frozen=True):
     """A person's decisions on the dataset."""
     lacks: str = ""
     """Why it cannot be accepted at first contact yet; empty: it can."""
+    is_stored: bool = True
+    """Whether it is of a mirror; else of an own dataset that catches up."""
 
 
 class MirrorSync:
@@ -127,19 +129,30 @@ class MirrorSync:
         self._holders = holders
         self._declined = DeclinedHeads()
 
-    async def sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None] = lambda: None) -> Outcome:
+    async def sync(
+        self,
+        spec: MirrorSpec,
+        tally: MirrorProgress,
+        begun: Callable[[], None] = lambda: None,
+        *,
+        is_stored: bool = True,
+    ) -> Outcome:
         """Runs one pass. ``begun`` is called before anything is fetched; many passes find nothing to fetch.
+
+        ``is_stored``: whether it is of a mirror, and ends with that; else of an own dataset that catches up.
 
         Raises Remote (peers), Invalid or Refused (the chain breaks a rule or a limit), Environment (our disk).
         """
         with span("sync", spec.name) as seen:
-            outcome = await self._pass(spec, tally, begun)
+            outcome = await self._pass(spec, tally, begun, is_stored)
             if isinstance(outcome, Synced):
                 seen.note("odfd.blocks", outcome.blocks)
                 seen.note("odfd.objects", outcome.objects)
             return outcome
 
-    async def _pass(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
+    async def _pass(
+        self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None], is_stored: bool
+    ) -> Outcome:
         await trio.to_thread.run_sync(self._keeping.count_blocks, spec.id)
         if spec.want == "data":
             await trio.to_thread.run_sync(self._keeping.settle, spec)
@@ -149,7 +162,7 @@ class MirrorSync:
             if await self._is_unshared(spec):
                 return NobodyHasIt(UNSHARED, is_unshared=True)
         unheard = None if spec.via is None else await self._holders.published(spec.id, spec.via)
-        outcome = await self._sync(spec, tally, begun)
+        outcome = await self._sync(spec, tally, begun, is_stored)
         served = not isinstance(outcome, NobodyHasIt) and outcome.peers
         if unheard is not None and not served:
             raise unheard
@@ -185,8 +198,10 @@ class MirrorSync:
         """
         return await self._holders.news(dataset)
 
-    async def _sync(self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None]) -> Outcome:
-        held = await trio.to_thread.run_sync(self._held, spec)
+    async def _sync(
+        self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None], is_stored: bool
+    ) -> Outcome:
+        held = msgspec.structs.replace(await trio.to_thread.run_sync(self._held, spec), is_stored=is_stored)
         if held.decided.abandoned is not None:
             raise Refused(
                 f"{spec.name} was abandoned here: nothing more of it is taken",
@@ -248,7 +263,7 @@ class MirrorSync:
         if spec.brings_data and _lacks_data(spec, held):
             objects = await self._missing_data(spec, held, peers, tally)
         if held.state.size < signed.size:
-            goal = Goal(spec=spec, signed=signed, rights=held.rights, peers=peers)
+            goal = Goal(spec=spec, signed=signed, rights=held.rights, peers=peers, is_stored=held.is_stored)
             start = Start(held.state, held.checked.frontier)
             kept = await self._steps.climb(goal, start, tally, partial(self._stands, goal))
             objects += kept.objects

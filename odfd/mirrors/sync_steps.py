@@ -66,6 +66,8 @@ class Goal(msgspec.Struct, frozen=True, kw_only=True):
     signed: HeadStatement
     rights: Rights
     peers: Sequence[PeerId]
+    is_stored: bool = True
+    """Whether it is of a mirror, which may be deleted meanwhile."""
 
 
 class StepsKept(msgspec.Struct, frozen=True):
@@ -168,7 +170,7 @@ class SyncSteps:
             # Asked before the blocks are stored: afterwards nobody could tell how the dataset was met.
             networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
             with span("commit"):
-                head = await trio.to_thread.run_sync(self._commit, spec, sink, networks)
+                head = await trio.to_thread.run_sync(self._commit, goal, sink, networks)
         tally.blocks = sink.size
         return StepsKept(head, objects)
 
@@ -204,12 +206,13 @@ class SyncSteps:
                 hint="its owner broke a promise, or its key was stolen: ask its owner; what is here stays as it is",
             )
 
-    def _commit(self, spec: MirrorSpec, sink: VerifiedChain, networks: int) -> Head:
+    def _commit(self, goal: Goal, sink: VerifiedChain, networks: int) -> Head:
+        spec = goal.spec
         dataset, state, terms = spec.id, sink.start, ChainTerms.of(sink.start)
         links = spec.brings_data and may_link(terms, sink.blocks)
 
         def together(connection: sqlite3.Connection) -> None:
-            if mirror_specs.of(connection, dataset) is None:  # it was deleted while they came
+            if goal.is_stored and mirror_specs.of(connection, dataset) is None:  # it was deleted while they came
                 raise mirror_specs.not_mirrored(dataset)
             ledger = Ledger(connection)
             whole = ledger.chain(dataset).data

@@ -98,7 +98,8 @@ class Repair:
         lacking = await trio.to_thread.run_sync(self._lacking, entry.id)
         if not lacking:
             return 0
-        outcome = await self._sync.sync(MirrorSpec(dataset=str(entry.id), name=entry.name), MirrorProgress())
+        spec = MirrorSpec(dataset=str(entry.id), name=entry.name)
+        outcome = await self._sync.sync(spec, MirrorProgress(), is_stored=False)
         if not isinstance(outcome, Synced):
             are = agree(lacking, "is signed and is", "are signed and are")
             raise NotFound(

@@ -178,8 +178,8 @@ class DatasetPlanning:
 
     def _tell(self, name: str, dataset: DatasetId, blocks: int, *, is_new: bool) -> None:
         if blocks:
-            kind, text = f"dataset.{'created' if is_new else 'updated'}", plural(blocks, "block")
-            self._events.emit(kind, name, text, about=about(str(dataset)), id=str(dataset))
+            done, text = "created" if is_new else "updated", plural(blocks, "block")
+            self._events.emit(f"dataset.{done}", name, text, about=about(str(dataset)), id=str(dataset))
 
     def _course(
         self, name: str, held: tuple[DatasetId, ChainState], events: Sequence[MetadataEvent]

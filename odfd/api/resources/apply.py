@@ -169,8 +169,8 @@ class ApplyOperation:
                 await controller.applied(mine)
         for one in changed:
             if not self._controllers.of(one.after.type).has_own_events:
-                kind, told = f"resource.{one.action}", about(one.after.id)
-                self._events.emit(kind, one.after.name, one.after.type, about=told)
+                told = about(one.after.id)
+                self._events.emit(f"resource.{one.action}", one.after.name, one.after.type, about=told)
         for ended in self._ended:
             ended()
         self._events.nudge()

@@ -178,7 +178,7 @@ async def test_a_damaged_block_never_leaves(world: Any, worlds: Any) -> None:
         with pytest.raises(Environment, match="block #2 is damaged"):
             library.blocks(cities, 2, 10**6)
         assert "block #2" in await heard_damage(alice)
-        view = await alice.dataset_view("cities")
+        (view,) = await alice.dataset_views()
         assert (view.state, view.rely_on.blocks, view.rely_on.fact[:19]) == ("damaged", 0, "block #2 is damaged")
         with alice.home.database.read() as connection:
             assert [spot.sequence for spot in Damage(connection).of(cities)] == [2]

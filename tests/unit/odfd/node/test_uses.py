@@ -63,7 +63,7 @@ async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: Any,
         await node.apply(FLOW.format(target=node.dataset("theirs")))
         await status(node, "Flow", "bob/often")
         ((key, entry),) = node.parts.flows.scheduler.entries()
-        firing, performed = Firing(key, entry.plan, entry.record), list[Any]()
+        firing, performed = Firing(key, entry.plan, entry.record, ()), list[Any]()
 
         async def perform(*said: Any) -> Any:
             performed.append(said)

@@ -103,7 +103,7 @@ def test_every_event_that_is_told_is_listed() -> None:
     found, beginnings = set(), set()
     for path in sorted((TREE / "odfd").rglob("*.py")):
         for node in ast.walk(ast.parse(path.read_text())):
-            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("emit", "partial")):
+            if not isinstance(node, ast.Call) or not ast.unparse(node.func).endswith(("emit", "_tell", "partial")):
                 continue
             for argument in ast.walk(ast.Tuple(elts=list(node.args[:2]))):
                 if isinstance(argument, ast.Constant) and isinstance(argument.value, str):
