@@ -320,6 +320,8 @@ async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: Any,
         assert row["n"] == 3
         one = await bobs.datasets.log(made.shards[0], (), 100, None)
         assert len(one) < len(log), "an id means one chain"
+        (node,) = (await bobs.lineage.graph("cities")).nodes
+        assert (node.ref, node.records) == ("cities", 3), "what is inside is read with the collection"
 
         shards = alice.home.shards_of(alice.dataset("cities"))
         sizes = {each: alice.home.chains.chain(each).head().size for each in shards}
