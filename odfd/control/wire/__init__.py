@@ -2,14 +2,14 @@
 
 Plain values, made for one answer and then dropped. Fields are only ever added. An optional field is ``null`` when it
 does not apply; hashes and identities are text as the format writes them. A value is declared in the module of its
-subject, and is named nowhere else. A module is loaded at the first use of one of its values: ``odfctl`` needs few of
-them, and starts often.
+subject; ``module_of_name`` is made of the modules. A module is loaded at the first use of one of its values: ``odfctl``
+needs few of them, and starts often.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from chain.libraries import kept_out
 
@@ -43,19 +43,11 @@ if TYPE_CHECKING:
 else:
 
     def __getattr__(name: str) -> Any:
-        """Returns the attribute of the first module that has it."""
-        if not name.startswith("_"):
-            import_msgspec()
-            for module in MODULES:
-                found = getattr(import_module(f"{__name__}.{module}"), name, None)
-                if found is not None:
-                    globals()[name] = found
-                    return found
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        from odfd.control.wire.module_of_name import MODULE_OF_NAME
 
-
-MODULES: Final = (
-    "value", "node", "datasets", "queries", "resources", "lineage", "rewriting", "replication", "authority", "trust",
-    "renditions", "portals", "gaps", "cards", "transfer", "pins",
-)  # fmt: skip
-"""Modules in the order of search: those that most commands need first, then the quickest to load."""
+        module = MODULE_OF_NAME.get(name)
+        if module is None:
+            raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        import_msgspec()
+        value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+        return value

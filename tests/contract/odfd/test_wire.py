@@ -1,12 +1,14 @@
 """The JSON of the API only ever grows: what ``api.json`` promises is still there, with the same type.
 
-After adding to the wire, write the promise anew:  python tests/contract/odfd/test_wire.py
+After adding to the wire, write the promise and ``module_of_name.py`` anew:  python tests/contract/odfd/test_wire.py
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
+import textwrap
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,27 +19,58 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfd.control import wire
+from odfd.control.wire.value import Request, Value
 
+INDENT = " " * 8
 PROMISE = Path(__file__).with_name("api.json")
-WIRE = {f"{wire.__name__}.{name}" for name in wire.MODULES}
+MODULE_OF_NAME = Path(wire.__file__).with_name("module_of_name.py")
+MODULES = sorted(set(Path(wire.__file__).parent.glob("*.py")) - {Path(wire.__file__), MODULE_OF_NAME})
+WIRE = {f"{wire.__name__}.{path.stem}" for path in MODULES}
 FOUND = [
     value
     for module in sorted(WIRE)
     for value in vars(importlib.import_module(module)).values()
-    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value not in (wire.Value, wire.Request)
+    if isinstance(value, type) and issubclass(value, msgspec.Struct) and value not in (Value, Request)
 ]
 VALUES = list(dict.fromkeys(FOUND))
 
 
 def test_a_value_is_declared_once() -> None:
     """The package takes all from its modules: of two with one name, one would be lost."""
-    assert set(wire.MODULES) == {path.stem for path in Path(wire.__file__).parent.glob("*.py")} - {"__init__"}
+    assert MODULE_OF_NAME.read_text() == render_module_of_name(), "write it anew (see the head of this file)"
     assert all(getattr(wire, value.__name__) is value for value in VALUES)
     with pytest.raises(AttributeError, match="Records2"):
         wire.Records2  # type: ignore[attr-defined]  # noqa: B018
     declared = [value for value in all_below(wire.Value) | all_below(wire.Request) if value.__module__ in WIRE]
     assert len({value.__name__ for value in declared}) == len(declared) > 80
     assert set(declared) | {wire.Problem} == set(VALUES)
+
+
+def render_module_of_name() -> str:
+    names = {path.stem: sorted(public_names(path)) for path in MODULES}
+    assert len({name for module in names.values() for name in module}) == sum(map(len, names.values()))
+    rows = "".join(
+        f'    "{module}": """\n{textwrap.fill(" ".join(found), 112, initial_indent=INDENT, subsequent_indent=INDENT)}\n'
+        f'    """,\n'
+        for module, found in names.items()
+    )
+    return (
+        '"""Names the module of each name of the package. Made by tests/contract/odfd/test_wire.py."""\n\n'
+        "from typing import Final\n\n"
+        f"_NAMES: Final = {{\n{rows}}}\n"
+        "MODULE_OF_NAME: Final = {name: module for module, names in _NAMES.items() for name in names.split()}\n"
+    )
+
+
+def public_names(path: Path) -> set[str]:
+    found = set()
+    for node in ast.parse(path.read_text()).body:
+        match node:
+            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+    return {name for name in found if not name.startswith("_")}
 
 
 def all_below(base: type) -> set[type]:
@@ -105,4 +138,5 @@ def _encodable(value: object) -> bool:
 
 
 if __name__ == "__main__":
+    MODULE_OF_NAME.write_text(render_module_of_name())
     PROMISE.write_text(json.dumps(current(), indent=1, sort_keys=True) + "\n")
