@@ -1,20 +1,19 @@
 """Encodes messages of the engine contract: a FlatBuffers root inside the one-field protobuf message of ODF.
 
-Every message of both services is ``message { bytes flatbuffer = 1; }``, so twenty lines of varint code replace protoc
-and a protobuf runtime. The FlatBuffers inside are derived from ``engines.contract`` by the codec of the chain. Does no
+Every message of both services is ``message { bytes flatbuffer = 1; }``, which the codec of the chain reads
+without protoc. The FlatBuffers inside are derived from ``engines.contract`` by the codec of the chain. Does no
 I/O; everything is made at import. ODF specification: schemas/engine.proto, schemas/odf.fbs.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from chain.codec import flat
-from chain.multibase import varint
+from chain.codec import flat, protobuf
+from chain.errors import Invalid
 from engines import contract
 from engines.errors import BadFrame
 from engines.session import SessionRequest, SessionState
@@ -25,8 +24,7 @@ A = TypeVar("A", bound=msgspec.Struct)
 MAX_MESSAGE: Final = 64 << 20
 """Most bytes of one message. A catch-up over 100,000 blocks names as many files, about 20 MiB; no rows are in it."""
 _FIELD: Final = 1
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-_MAX_VARINT: Final = 10
+_RULE: Final = "engine-message"
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,56 +63,18 @@ PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceR
 
 def frame(payload: bytes) -> bytes:
     """Returns the protobuf of ``{ bytes flatbuffer = 1; }``; an empty payload is the empty message, as in proto3."""
-    return bytes([_FIELD << 3 | _BYTES]) + varint(len(payload)) + payload if payload else b""
+    return protobuf.field(_FIELD, payload) if payload else b""
 
 
 def unframe(raw: bytes) -> bytes:
     """Returns the payload of field 1. The last occurrence counts; unknown fields are skipped. Raises BadFrame."""
     if len(raw) > MAX_MESSAGE:
-        raise _bad(f"message of {len(raw)} bytes", "message-size")
-    payload, at = b"", 0
-    while at < len(raw):
-        key, at = _read_varint(raw, at)
-        start, stop = _VALUE.get(key & 7, _unknown)(raw, at)
-        if stop > len(raw):
-            raise _bad(f"field at byte {at} ends {stop - len(raw)} bytes after the message", "protobuf-length")
-        if key >> 3 == _FIELD:
-            if key & 7 != _BYTES:
-                raise _bad("field `flatbuffer` is not bytes", "protobuf-type")
-            payload = raw[start:stop]
-        at = stop
-    return payload
+        raise _bad(f"message of {len(raw)} bytes")
+    try:
+        return protobuf.bytes_of(dict(protobuf.read_fields(raw, _RULE)).get(_FIELD, b""), _RULE)
+    except Invalid as error:
+        raise _bad(error.message) from error
 
 
-def _read_varint(raw: bytes, at: int) -> tuple[int, int]:
-    value = 0
-    for place, byte in enumerate(raw[at : at + _MAX_VARINT]):
-        value |= (byte & 0x7F) << (7 * place)
-        if byte < 0x80:
-            return value, at + place + 1
-    raise _bad(f"number without an end at byte {at}", "protobuf-varint")
-
-
-def _skip_varint(raw: bytes, at: int) -> tuple[int, int]:
-    return at, _read_varint(raw, at)[1]
-
-
-def _span(raw: bytes, at: int) -> tuple[int, int]:
-    size, start = _read_varint(raw, at)
-    return start, start + size
-
-
-def _unknown(raw: bytes, at: int) -> tuple[int, int]:
-    raise _bad(f"unknown kind of field before byte {at} of {len(raw)}", "protobuf-type")
-
-
-_VALUE: Final[dict[int, Callable[[bytes, int], tuple[int, int]]]] = {
-    _VARINT: _skip_varint,
-    _FIXED64: lambda _, at: (at, at + 8),
-    _BYTES: _span,
-    _FIXED32: lambda _, at: (at, at + 4),
-}
-
-
-def _bad(message: str, rule: str) -> BadFrame:
-    return BadFrame(f"not a message of the engine contract: {message}", rule=rule, hint="is this an engine of ODF?")
+def _bad(message: str) -> BadFrame:
+    return BadFrame(f"not a message of the engine contract: {message}", rule=_RULE, hint="is this an engine of ODF?")

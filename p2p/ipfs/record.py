@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from chain import instant
+from chain.codec.protobuf import Field, field, read_fields
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.keys import SigningKey, verify
-from p2p.wire.protobuf import Field, field, read_fields
 
 if TYPE_CHECKING:
     # Imported only where a CID is made or read: loading its tables of codecs would slow the start of a node.

@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 import msgspec
 
+from chain.codec.protobuf import Field, bytes_of, delimited, field, fixed64_field, number_of, read_fields
 from chain.errors import Invalid
-from p2p.wire.protobuf import Field, bytes_of, delimited, field, fixed64_field, number_of, read_fields
 
 ASK: Final = "/libp2p/autonat/2/dial-request"
 BACK: Final = "/libp2p/autonat/2/dial-back"

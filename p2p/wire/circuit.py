@@ -13,12 +13,12 @@ from typing import Final
 import msgspec
 
 from chain import multibase
+from chain.codec.protobuf import Field, bytes_of, delimited, field, number_of, read_fields
 from chain.errors import Invalid
 from chain.multibase import varint
 from chain.statements.keys import SigningKey, verify
 from p2p.identity import did_of_peer
 from p2p.ports import PeerId
-from p2p.wire.protobuf import Field, bytes_of, delimited, field, number_of, read_fields
 
 HOP: Final = "/libp2p/circuit/relay/0.2.0/hop"
 STOP: Final = "/libp2p/circuit/relay/0.2.0/stop"

@@ -10,8 +10,8 @@ from typing import Final
 
 import msgspec
 
+from chain.codec.protobuf import bytes_of, delimited, field, number_of, read_fields
 from chain.errors import Invalid
-from p2p.wire.protobuf import bytes_of, delimited, field, number_of, read_fields
 
 PROTOCOL: Final = "/libp2p/dcutr"
 MAX_MESSAGE: Final = 4096

@@ -16,7 +16,8 @@ from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]
 ROOMS = (
-    "p2p", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network", "odfd/ipfs", "odfd/published",
+    "p2p", "chain/codec/protobuf.py", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network",
+    "odfd/ipfs", "odfd/published",
     "odfd/trust/evidence/bundle.py", "odfd/trust/evidence/bundle_reader.py",
 )  # fmt: skip
 TAKES = re.compile(r"\b(bytes|bytearray|memoryview|Buffer|BinaryIO)\b")

@@ -21,6 +21,7 @@ from typing import Any, TypeAlias
 import trio
 
 from chain import instant, multibase
+from chain.codec import protobuf
 from chain.errors import Invalid, Remote
 from chain.ids import DatasetId, KeyDid, parse_name
 from chain.multihash import Multihash
@@ -69,7 +70,6 @@ from p2p.wire import (
     objects,
     pieces,
     presence,
-    protobuf,
     refusal,
     swarm,
     trust,

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 from multiformats import CID
 
 from chain import instant
+from chain.codec import protobuf
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.wire import protobuf
 
 KEY = SigningKey(b"\x33" * 32)
 PLACE = "/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezicletlhi7dijjciqpui"

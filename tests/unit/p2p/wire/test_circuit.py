@@ -67,9 +67,9 @@ def test_bytes_of_other_implementations() -> None:
 
 @pytest.mark.parametrize(
     "raw",
-    [b"", b"\x10\x01", b"\x08\x03", b"\x08\x00\x12\x00", b"\x08\x00\x28", b"\x0d\0\0\0\0", b"\x08" + b"\xff" * 10,
+    [b"", b"\x10\x01", b"\x08\x03", b"\x08\x00\x12\x00", b"\x08\x00\x28", b"\x0d\0\0\0", b"\x08" + b"\xff" * 10,
      b"\x08\x00\x12\x44\x0a\x42" + bytes(66), b"\x08\x00" * 2049],
-    ids=["empty", "no kind", "unknown kind", "no peer id", "cut", "fixed32", "number", "peer id", "size"],
+    ids=["empty", "no kind", "unknown kind", "no peer id", "cut", "fixed32 cut", "number", "peer id", "size"],
 )  # fmt: skip
 def test_what_is_refused(raw: bytes) -> None:
     with pytest.raises(Invalid) as refused:
