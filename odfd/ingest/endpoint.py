@@ -7,8 +7,6 @@ when a dataset takes a push in; ``odfctl source drop`` then removes it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from enum import Enum
-from pathlib import Path
 from typing import Annotated, Final, NamedTuple, TypeAlias
 
 import msgspec
@@ -16,13 +14,13 @@ import trio
 
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
-from chain.instant import Instant
 from chain.model.events import SourceState
 from chain.model.source import ReadCsv, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
 from chain.model.wire import U64, Scalar
 from chain.wording import size
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks
+from odfd.ingest.spool_tables import Buffer, OverflowPolicy, Spooled
 from odfd.resources.manifest import described
 from odfd.resources.types import OWN
 
@@ -35,13 +33,6 @@ _MOST: Final = 1000
 _MOST_BYTES: Final = 64 << 20
 _USUAL: Final = 1000
 """Records of a buffer whose size is not declared."""
-
-
-class OverflowPolicy(Enum):
-    """The way of a full buffer to treat new records."""
-
-    REJECT = "Reject"
-    DROP_OLDEST = "DropOldest"
 
 
 class MemoryBuffer(msgspec.Struct, frozen=True, kw_only=True, tag="Memory", rename="camel"):
@@ -73,13 +64,6 @@ class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"
         ]
         | None
     ) = None
-
-
-class Buffer(NamedTuple):
-    """The terms of a buffer: how many records may wait, and how it treats further ones."""
-
-    most: int
-    overflow: OverflowPolicy
 
 
 def buffer_of(endpoint: RestEndpoint) -> Buffer | None:
@@ -127,15 +111,6 @@ _FORMAT: Final = "the Source's read step says what it takes: odfctl describe sou
 
 def _is_utf8(read: ReadStep) -> bool:
     return (getattr(read, "encoding", None) or "utf8").lower() in ("utf8", "utf-8")
-
-
-class Spooled(msgspec.Struct, frozen=True, kw_only=True):
-    """One push that waits to be taken in."""
-
-    number: int
-    path: Path
-    bytes: int
-    at: Instant
 
 
 Take: TypeAlias = Callable[[str, int, int, int], tuple[Sequence[Spooled], bool]]

@@ -34,6 +34,8 @@ _KERNEL: Final = (Path("/proc"), Path("/sys"), Path("/dev"))
 """Directories whose files the kernel generates."""
 _MEMORY: Final = (Path("/dev/shm"),)  # noqa: S108 - named to be told from devices
 """Folders below these that hold plain files nevertheless."""
+BASE_KIND: Final = "source-base"
+"""Kind of the record that keeps, on this node only, the folder in which a dataset's relative source paths begin."""
 
 
 class LocalFiles(NamedTuple):

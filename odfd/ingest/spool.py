@@ -31,14 +31,13 @@ from chain.multihash import Multihash
 from chain.store import durable
 from chain.store.database import Database
 from chain.wording import plural, size
-from odfd.ingest.endpoint import Buffer, OverflowPolicy, Spooled
 from odfd.ingest.spool_tables import ROOM as ROOM
 from odfd.ingest.spool_tables import STEPS as STEPS
 from odfd.ingest.spool_tables import TABLES as TABLES
 from odfd.ingest.spool_tables import Backlog as Backlog
+from odfd.ingest.spool_tables import Buffer, OverflowPolicy, Spooled, bodies_between, other_content
 from odfd.ingest.spool_tables import Pushed as Pushed
 from odfd.ingest.spool_tables import Receipt as Receipt
-from odfd.ingest.spool_tables import bodies_between, other_content
 from odfd.ingest.spool_tables import forget_reader as forget_reader
 from odfd.ingest.spool_tables import skip_numbers as skip_numbers
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator
+from enum import Enum
+from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
@@ -13,7 +15,6 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.store.seals import ROW_DAMAGED
-from odfd.ingest.endpoint import Buffer
 
 ROOM: Final = "spool"
 STEPS: Final = (
@@ -56,6 +57,29 @@ PUSH_DAMAGED: Final = (
 )
 _BODIES: Final = "SELECT source, number, body, content FROM spool_bodies JOIN spooled USING (source, number)"
 _RESTORED: Final = 10**9
+
+
+class OverflowPolicy(Enum):
+    """The way of a full buffer to treat new records."""
+
+    REJECT = "Reject"
+    DROP_OLDEST = "DropOldest"
+
+
+class Buffer(NamedTuple):
+    """The terms of a buffer: how many records may wait, and how it treats further ones."""
+
+    most: int
+    overflow: OverflowPolicy
+
+
+class Spooled(msgspec.Struct, frozen=True, kw_only=True):
+    """One push that waits to be taken in."""
+
+    number: int
+    path: Path
+    bytes: int
+    at: Instant
 
 
 class Pushed(NamedTuple):

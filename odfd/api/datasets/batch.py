@@ -24,6 +24,7 @@ from odfd.api.datasets.desired import DesiredSnapshot
 from odfd.datasets.catalog import TYPE, Catalog, resolve_dataset
 from odfd.datasets.creation import input_ids
 from odfd.datasets.visibility import Mark, Marks
+from odfd.ingest.local_files import BASE_KIND
 from odfd.renditions import tables
 from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
@@ -34,9 +35,6 @@ from odfd.resources.references import find_cycle, reference_key
 from odfd.state.directory import StateDirectory
 from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import author_blocks
-
-BASE_KIND = "source-base"
-"""Kind of the record that keeps, on this node only, the folder in which a dataset's relative source paths begin."""
 
 
 class PlannedDataset(NamedTuple):

@@ -21,7 +21,6 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.wording import agree, plural
 from odfd.api.datasets import quarantine
-from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.resources.sources import TAKEN
 from odfd.api.views.dataset_states import DatasetStates
 from odfd.control.assembly import Context
@@ -31,6 +30,7 @@ from odfd.datasets.holdings import Holdings
 from odfd.datasets.references import drop_references
 from odfd.flows import store as flows
 from odfd.ingest import segments, spool
+from odfd.ingest.local_files import BASE_KIND
 from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds

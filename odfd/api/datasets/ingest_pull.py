@@ -26,7 +26,6 @@ from chain.state import ChainState, load_state
 from chain.store.base import Head
 from chain.wording import plural
 from odfd.access.uses import NOT_GRANTED
-from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.datasets.collection_transfer import CollectionTransfer
 from odfd.api.datasets.own_roots import check_owner
 from odfd.api.datasets.portals import PortalService
@@ -60,6 +59,7 @@ from odfd.ingest.alteration import Alteration, Altered, plan_alteration
 from odfd.ingest.change_kind import altered_change_kind
 from odfd.ingest.correction import CorrectionSpec, correct
 from odfd.ingest.driver import ATTEMPTS, Ingested, load
+from odfd.ingest.local_files import BASE_KIND
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import PushTerms, push_files
 from odfd.ingest.trigger import TriggerTime

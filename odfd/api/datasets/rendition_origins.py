@@ -23,7 +23,6 @@ from chain.libraries import np
 from chain.model.events import Seed, SetTransform
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
-from odfd.api.datasets.batch import BASE_KIND
 from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.datasets.captures import BoundCapture
 from odfd.datasets.catalog import Catalog
@@ -34,6 +33,7 @@ from odfd.datasets.visibility import Mark, Marks
 from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.local_files import BASE_KIND
 from odfd.ingest.sharded_writes import check_source
 from odfd.queries.current_rows import fold_of
 from odfd.renditions import tables

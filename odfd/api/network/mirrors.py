@@ -21,9 +21,8 @@ from odfd.api.datasets.service import known_dataset
 from odfd.api.network import netcheck
 from odfd.api.network.contact_views import dataset_contact
 from odfd.api.network.mirror_wait import MirrorWait
-from odfd.api.resources.endpoints import GetResource
 from odfd.api.resources.network_types import via_place
-from odfd.api.resources.views import manifest_of, with_state
+from odfd.api.resources.views import GetResource, manifest_of, with_state
 from odfd.api.views.holder_counts import HolderCounts
 from odfd.api.views.withdrawals import withdrawn_at
 from odfd.control import wire

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple, TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Final, NamedTuple
 
 import trio
 
@@ -11,6 +11,7 @@ from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound
 from chain.wording import plural
 from odfd.api.resources.sources import TYPE, OpenedSource, SourceReader
+from odfd.api.resources.views import GetResource
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
@@ -25,7 +26,6 @@ from odfd.state.directory import StateDirectory
 
 AT_ONCE: Final = 256
 """Most pushes that one thread keeps together; more wait for the next."""
-GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
 
 
 class _Body(NamedTuple):

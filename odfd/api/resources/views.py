@@ -6,8 +6,8 @@ these have no field for, such as the labels that the node sets, stands among the
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Final
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -19,6 +19,8 @@ from odfd.resources.resource import Resource, ResourceHandle
 from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
 from odfd.resources.types import ResourceType
 
+GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
+"""Returns a resource by its type and its name."""
 _COMMON: Final = f"{OURS}/resource/{VERSION}"
 _OWNERS: Final = "ownerReferences"
 _STATUS: Final = ("phase", "observedGeneration", "reconciledAt")
