@@ -21,7 +21,7 @@ import httpx
 from bench.measure import Row, Side, Size
 from bench.node import TREE, daemon, odfctl, settle
 from bench.python_client import fill
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
 
 PROGRAM: Final = TREE / ".venv/share/odfd/s5cmd/s5cmd"
 _KEYS: Final = {"AWS_ACCESS_KEY_ID": "AKIABENCH", "AWS_SECRET_ACCESS_KEY": "bench", "AWS_REGION": "us-east-1"}

@@ -28,7 +28,7 @@ from chain.ids import DatasetId
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.store.directory import StateDirectory, open_state_directory
 from p2p.driver.network import open_network
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings

@@ -20,7 +20,7 @@ from chain.model.events import DatasetKind, Seed
 from chain.store.base import Append
 from chain.store.collect import collect
 from demo.nodes import Node
-from odfd.api.views.cache import QUIET_SECONDS
+from odfd.services.views.cache import QUIET_SECONDS
 
 _MANIFEST: Final = """kind: DatasetSnapshot
 version: 1

@@ -36,11 +36,11 @@ from chain.store.base import Append
 from demo.nodes import Node, until
 from odfd.control import wire
 from odfd.control.client import Answer, Client
-from odfd.datasets.references import keep_references
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import StateDirectory
-from odfd.trust.ledger.log import CheckedChain, Ledger
+from odfd.store.directory import StateDirectory
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.references import keep_references
 from p2p.ports import Judgement, PeerId, Topic
 
 _SLICED: Final = SigningKey(b"many small slices".ljust(32))

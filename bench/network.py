@@ -36,9 +36,9 @@ from chain.state import ChainState
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append, Head
-from odfd.datasets.references import keep_references
 from odfd.mirrors.sinks import PartialObject, VerifiedChain
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.references import keep_references
 from p2p.driver.replication import ReplicationDriver
 from p2p.host.host import Host
 from p2p.ports import PeerId

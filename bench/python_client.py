@@ -27,10 +27,10 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.store.base import Append
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.references import keep_references
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.store.catalog import Catalog
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.references import keep_references
 
 sys.path.append(str(TREE / "client"))  # a distribution of its own, which is not installed here
 from odfd_client import connect

@@ -10,8 +10,6 @@ from typing import Final
 import structlog
 
 from bench.measure import Row, Side, Size, in_turns
-from odfd.api.resources.planning import PartsKeeper, Planning
-from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.obs.events import EventLog
@@ -19,7 +17,9 @@ from odfd.resources.reader import DECLARATIONS
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.tasks import TaskBoard
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.services.resources.planning import PartsKeeper, Planning
+from odfd.services.resources.reading import read_drafts
+from odfd.store.directory import StateDirectory, open_state_directory
 
 _MANIFEST: Final = """$schema: Repository
 headers:

@@ -13,7 +13,7 @@ from bench.trust import ENGINE, NOW, VALIDATORS, head_of, owner
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
-from odfd.trust.ledger.runs import Run
+from odfd.store.ledger.runs import Run
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject, attest
 
 SITTING = 10_000

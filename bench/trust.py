@@ -32,10 +32,10 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
-from odfd.state.directory import StateDirectory
+from odfd.policy.policy import KeyGroup, Policy, parse_expression
+from odfd.store.directory import StateDirectory
+from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 
 NOW: Final = instant.parse("2026-11-20T08:00:00Z")

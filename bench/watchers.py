@@ -18,8 +18,6 @@ import trio
 
 from bench.measure import CPU, Row, Side, Size, all_in_turns
 from bench.resources import alone
-from odfd.api.resources import watches
-from odfd.api.resources.declarations import DeclarationService
 from odfd.api.routes import application
 from odfd.daemon.main import COLLECTED_AFTER
 from odfd.obs.events import EventLog
@@ -27,7 +25,9 @@ from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.http import Connection, Limits
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.services.resources import watches
+from odfd.services.resources.declarations import DeclarationService
+from odfd.store.directory import StateDirectory, open_state_directory
 
 _PATH: Final = "/net/v1alpha1/repositories"
 _ASK: Final = b"GET %s?watch=1 HTTP/1.1\r\nhost: odfd\r\n\r\n"

@@ -31,7 +31,6 @@ from odfd.api.endpoints import (
     path_part,
     with_body,
 )
-from odfd.api.resources.network_types import NETWORK_TYPE, PEER_TYPE
 from odfd.control import wire
 from odfd.control.board import known_kinds
 from odfd.control.endpoint import CALLER
@@ -51,6 +50,7 @@ from odfd.errors import Usage
 from odfd.flows.manifest import FLOW_TYPE
 from odfd.obs.log_lines import LineFilter
 from odfd.resources.registry import VERSION
+from odfd.services.network.network_types import NETWORK_TYPE, PEER_TYPE
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these endpoints over a fake node, without services.

@@ -16,7 +16,7 @@ from odfd.api.endpoints import Ask, asks
 from odfd.control import wire
 from odfd.control.responses import EventStream, answer, body, stream_of
 from odfd.errors import Usage, to_problem
-from odfd.state.idempotency import HEADER
+from odfd.store.idempotency import HEADER
 
 if TYPE_CHECKING:
     from odfd.api.graphql_subscriptions import Subscription

@@ -16,13 +16,13 @@ from graphql import GraphQLError, GraphQLResolveInfo, GraphQLSchema, build_schem
 from chain.errors import Fault, Invalid
 from odfd.api import resource_operations as operations
 from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
-from odfd.api.resources.types import TYPES
 from odfd.control import wire
-from odfd.datasets.catalog import NamedId
 from odfd.errors import to_problem
 from odfd.resources.registry import STATE
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.resources.types import TYPES
+from odfd.store.catalog import NamedId
 
 if TYPE_CHECKING:
     from odfd.api.services import Services

@@ -18,10 +18,10 @@ from graphql.execution.values import get_argument_values, get_variable_values
 
 from chain.errors import Fault, Invalid
 from odfd.api.graphql_schema import GraphqlContext
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.control.responses import EVENT_STREAM, LineStream
 from odfd.errors import to_problem
+from odfd.services.resources.views import manifest_of
 
 if TYPE_CHECKING:
     from odfd.api.services import Services

@@ -15,7 +15,7 @@ from odfd.control.endpoint import ACT_AS, CALLER, GRANT, Caller
 from odfd.control.responses import problem, whole_body
 from odfd.errors import Usage
 from odfd.runtime.http import Message
-from odfd.state.idempotency import HEADER, AnswerStore, KeptAnswer
+from odfd.store.idempotency import HEADER, AnswerStore, KeptAnswer
 
 Respond: TypeAlias = Callable[[Request], Awaitable[Response]]
 REPLAYED: Final = "idempotency-replayed"

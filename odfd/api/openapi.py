@@ -21,7 +21,7 @@ from odfd.api.idempotency import REPLAYED
 from odfd.control import wire
 from odfd.control.responses import EVENT_STREAM, NDJSON
 from odfd.errors import PROBLEM_JSON
-from odfd.state.idempotency import HEADER
+from odfd.store.idempotency import HEADER
 
 _DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _PROBLEMS: Final = {

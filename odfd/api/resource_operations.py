@@ -13,14 +13,14 @@ import trio
 
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DID_ODF
-from odfd.api.resources.reading import read_drafts
-from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.resources import plan
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.resources.reading import read_drafts
+from odfd.services.resources.types import TYPES
+from odfd.services.resources.views import manifest_of
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these operations over a fake node, without services.

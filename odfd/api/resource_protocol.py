@@ -33,9 +33,6 @@ from odfd.api.endpoints import (
     path_part,
     purges,
 )
-from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.pages import MOST, PAGE
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.control.client import MANIFESTS
 from odfd.control.responses import (
@@ -55,6 +52,9 @@ from odfd.errors import Usage, http_status
 from odfd.resources.registry import VERSION
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.resources.declarations import DeclarationService
+from odfd.services.resources.pages import MOST, PAGE
+from odfd.services.resources.views import manifest_of
 
 if TYPE_CHECKING:
     from odfd.api.services import Services

@@ -21,7 +21,6 @@ from starlette.routing import Route
 from chain.errors import NotFound
 from odfd import __version__
 from odfd.api import actions, graphql, resource_protocol
-from odfd.api.access.guard import NO_ACCOUNT
 from odfd.api.endpoints import JSON, SLASH, Ask, asks, check_query, path_part, shown_path
 from odfd.api.idempotency import WITHOUT, once
 from odfd.api.resource_operations import canonical
@@ -31,7 +30,8 @@ from odfd.control.responses import answer, problem
 from odfd.errors import Bug, Usage, sole_fault
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.state.idempotency import AnswerStore
+from odfd.services.access.guard import NO_ACCOUNT
+from odfd.store.idempotency import AnswerStore
 
 if TYPE_CHECKING:
     # Not imported at run time: tests serve these routes over a fake node, without services.

@@ -4,41 +4,41 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from odfd.api.access.accounts import AccountService
-from odfd.api.datasets.flows import FlowService
-from odfd.api.datasets.gaps import GapService
-from odfd.api.datasets.history_rewrite import HistoryRewriteService
-from odfd.api.datasets.holds import HoldService
-from odfd.api.datasets.ingest_pull import IngestPullService
-from odfd.api.datasets.portals import PortalService
-from odfd.api.datasets.push import PushService
-from odfd.api.datasets.raw import RawService
-from odfd.api.datasets.renditions import RenditionService
-from odfd.api.datasets.service import DatasetService
-from odfd.api.datasets.unmanaged import UnmanagedService
-from odfd.api.datasets.verification import EngineMigrationService, VerificationService
-from odfd.api.datasets.visibility import VisibilityService
-from odfd.api.lineage.service import LineageService
-from odfd.api.maintenance.backups import BackupService
-from odfd.api.maintenance.status import StatusService
-from odfd.api.network.mirrors import MirrorService, PeerService
-from odfd.api.network.networks import NetworkService
-from odfd.api.network.search import SearchService
-from odfd.api.queries.service import QueryService
-from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.endpoints import EndpointService
-from odfd.api.resources.history import HistoryService
-from odfd.api.resources.types import SchemaService
-from odfd.api.trust.authority import AuthorityService
-from odfd.api.trust.policies import PolicyService
-from odfd.api.trust.resolutions import ResolutionService
-from odfd.api.trust.service import TrustService
 from odfd.control.board import BoardTasks, LogEvents, LogService
 from odfd.page.server import PageServer
-from odfd.workers.garbage_collection import GarbageCollector
-from odfd.workers.ipfs_publication import PublicationService
-from odfd.workers.journal_recovery import JournalRecovery
+from odfd.services.access.accounts import AccountService
+from odfd.services.datasets.history_rewrite import HistoryRewriteService
+from odfd.services.datasets.holds import HoldService
+from odfd.services.datasets.service import DatasetService
+from odfd.services.datasets.unmanaged import UnmanagedService
+from odfd.services.datasets.verification import EngineMigrationService, VerificationService
+from odfd.services.flows.service import FlowService
+from odfd.services.ingest.gaps import GapService
+from odfd.services.ingest.ingest_pull import IngestPullService
+from odfd.services.ingest.push_endpoints import EndpointService
+from odfd.services.ingest.raw import RawService
+from odfd.services.lineage.service import LineageService
+from odfd.services.maintenance.backups import BackupService
+from odfd.services.maintenance.garbage_collection import GarbageCollector
+from odfd.services.maintenance.status import StatusService
+from odfd.services.network.mirrors import MirrorService, PeerService
+from odfd.services.network.networks import NetworkService
+from odfd.services.network.search import SearchService
+from odfd.services.portals.service import PortalService
+from odfd.services.publishing.ipfs_publication import PublicationService
+from odfd.services.publishing.visibility import VisibilityService
+from odfd.services.queries.service import QueryService
+from odfd.services.renditions.service import RenditionService
+from odfd.services.resources.apply import ApplyOperation
+from odfd.services.resources.declarations import DeclarationService
+from odfd.services.resources.history import HistoryService
+from odfd.services.resources.types import SchemaService
+from odfd.services.transfer.push import PushService
+from odfd.services.trust.authority import AuthorityService
+from odfd.services.trust.journal_recovery import JournalRecovery
+from odfd.services.trust.policies import PolicyService
+from odfd.services.trust.resolutions import ResolutionService
+from odfd.services.trust.service import TrustService
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

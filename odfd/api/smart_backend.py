@@ -24,23 +24,23 @@ from chain.store.files import disk
 from chain.store.layout import BLOCKS, HEAD, DirectoryChain
 from chain.wording import plural
 from odfd.access.relations import Action, Role
-from odfd.api.access.guard import Guard
 from odfd.api.access.requests import AccessControl
-from odfd.api.datasets.collection_transfer import CollectionTransfer
-from odfd.api.datasets.import_export import check_not_own
-from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control.assembly import Context
-from odfd.datasets.catalog import DatasetEntry
 from odfd.network.library import ServingLibrary
 from odfd.published.collection import SHARD_MISSING, PublishedCollection, collection_in
 from odfd.published.web import link
 from odfd.runtime.subjects import about
+from odfd.services.access.guard import Guard
+from odfd.services.network.site_library import NodeSiteLibrary
+from odfd.services.transfer.collection_transfer import CollectionTransfer
+from odfd.services.transfer.import_export import check_not_own
+from odfd.services.transfer.remotes import Remotes
 from odfd.smart.batches import NamedBlock
 from odfd.smart.messages import ObjectFile
 from odfd.smart.ports import Incoming, PushSession
-from odfd.state.access_tokens import TokenStore
-from odfd.state.directory import STAGED, StateDirectory
-from odfd.state.remotes import Remotes
+from odfd.store.access_tokens import TokenStore
+from odfd.store.catalog import DatasetEntry
+from odfd.store.directory import STAGED, StateDirectory
 from odfd.transfer.folders import Transfer
 from odfd.transfer.object_list import may_link
 from odfd.verify.terms import pages_of

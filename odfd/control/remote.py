@@ -209,7 +209,7 @@ MAX_HOOK_BODY: Final = 1 << 20
 HOOKS_AT_ONCE: Final = 16
 
 SignedPush: TypeAlias = Callable[[str, Mapping[str, str], bytes], Awaitable[wire.PushReceipt]]
-"""Accepts a signed push, like ``odfd.api.resources.endpoints.EndpointService.signed_push``."""
+"""Accepts a signed push, like ``odfd.services.ingest.push_endpoints.EndpointService.signed_push``."""
 
 
 def is_hook(scope: Message) -> bool:

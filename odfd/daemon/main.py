@@ -121,9 +121,9 @@ def _run(args: argparse.Namespace) -> int:
     with lean_imports():
         from chain.struct_types import learn_struct_types
         from odfd.daemon import wiring
+        from odfd.node.settings_check import check_components
         from odfd.obs import log
         from odfd.runtime.filesystem import set_umask
-        from odfd.state.settings_check import check_components
 
     set_umask()
     loaded = check_components(_loaded(args))
@@ -161,7 +161,7 @@ def _init(args: argparse.Namespace) -> int:
 
 def _check(args: argparse.Namespace) -> int:
     with lean_imports():
-        from odfd.state.settings_check import check_components
+        from odfd.node.settings_check import check_components
 
     loaded = check_components(_loaded(args))
     output.remark(f"ok: {loaded.file or 'no file, defaults alone'}")

@@ -21,8 +21,8 @@ from chain.store.base import Head
 from chain.store.shards import SEALED
 from chain.wording import plural
 from engines.contract import RowCounts
-from odfd.datasets.captures import Capture
-from odfd.datasets.pushes import Push
+from odfd.store.captures import Capture
+from odfd.store.pushes import Push
 
 
 class SideCommit(msgspec.Struct, frozen=True, kw_only=True):

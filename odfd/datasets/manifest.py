@@ -14,7 +14,6 @@ from chain.codec.yaml_tree import Node
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind, DatasetSnapshot, Kind, MetadataEvent
 from chain.model.wire import U32
-from odfd.datasets.captures import KEEP_RAW, keeps_raw
 from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources import registry
@@ -23,6 +22,7 @@ from odfd.resources.owners import OwnedPart
 from odfd.resources.references import refers_to
 from odfd.resources.resource import Resource
 from odfd.resources.types import OWN, Remarks, ResourceType
+from odfd.store.captures import KEEP_RAW, keeps_raw
 
 _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"

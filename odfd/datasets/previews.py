@@ -44,7 +44,7 @@ _DESCRIPTION: Final = "opendatafabric.org/description"
 
 
 class SoundFiles(Protocol):
-    """The port of a dataset's files whose bytes match their hashes (``odfd.state.slice_files``)."""
+    """The port of a dataset's files whose bytes match their hashes (``odfd.store.slice_files``)."""
 
     def path(self, name: Multihash, sequence: int) -> Path: ...
 

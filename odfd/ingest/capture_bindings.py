@@ -25,8 +25,8 @@ from chain.state import ChainState
 from chain.store.base import ObjectStore
 from chain.store.files import check_file
 from chain.wording import plural
-from odfd.datasets.captures import Capture, CapturedFile
 from odfd.ingest.slices import keep_slice
+from odfd.store.captures import Capture, CapturedFile
 
 _TIME: Final = odf.Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
 SCHEMA: Final = DataSchema(

@@ -39,12 +39,12 @@ from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
 from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
-from odfd.datasets.row_counts import NOTHING_READ, with_written
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load, shards_with
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.slices import keep_slice
 from odfd.ingest.values import nothing_of, value_of
 from odfd.runtime.filesystem import check_room
+from odfd.store.row_counts import NOTHING_READ, with_written
 
 _SLICE: Final = 1 << 20
 """Bytes of disk space that are assumed for a slice of two rows."""

@@ -19,9 +19,7 @@ from chain.instant import from_millis, to_millis
 from chain.model.read_options import quarantine_of
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.captures import BoundCapture, Capture
 from odfd.datasets.commit import CommitExtras
-from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import IngestDependencies, computed, load, shards_with
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import accepted, gap_between
@@ -29,6 +27,8 @@ from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, 
 from odfd.ingest.raw_replay import captured_batch
 from odfd.ingest.settlement import Nothing, Settled
 from odfd.ingest.snapshots import has_own_times
+from odfd.store.captures import BoundCapture, Capture
+from odfd.store.row_counts import NOTHING_READ
 
 
 def remaining(source: Sequence[BoundCapture], own: Sequence[BoundCapture]) -> Sequence[BoundCapture]:

@@ -30,8 +30,6 @@ from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, Ro
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
-from odfd.datasets.pushes import Push
-from odfd.datasets.row_counts import NOTHING_READ, added, says_something, together
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.fetch.files import check_unchanged, left_alone
@@ -60,6 +58,8 @@ from odfd.ingest.trigger import TriggerTime, check_wish, fetch_for, is_uncacheab
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.runtime.tasks import outside
+from odfd.store.pushes import Push
+from odfd.store.row_counts import NOTHING_READ, added, says_something, together
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned again because of a concurrent commit."""

@@ -20,9 +20,9 @@ from chain.model.wire import U64, Scalar
 from chain.wording import size
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks
-from odfd.ingest.spool_tables import Buffer, OverflowPolicy, Spooled
 from odfd.resources.manifest import described
 from odfd.resources.types import OWN
+from odfd.store.spool_tables import Buffer, OverflowPolicy, Spooled
 
 STATE: Final = "w3id.org/odfd/push"
 """Kind of a source state: the id of a Source, and the number of the last push that was taken."""
@@ -114,9 +114,9 @@ def _is_utf8(read: ReadStep) -> bool:
 
 
 Take: TypeAlias = Callable[[str, int, int, int], tuple[Sequence[Spooled], bool]]
-"""The signature of ``odfd.ingest.spool.PushSpool.after``."""
+"""The signature of ``odfd.store.spool.PushSpool.after``."""
 Note: TypeAlias = Callable[[str, DatasetId, int], None]
-"""The signature of ``odfd.ingest.spool.PushSpool.reads``."""
+"""The signature of ``odfd.store.spool.PushSpool.reads``."""
 
 
 class EndpointFetch(NamedTuple):

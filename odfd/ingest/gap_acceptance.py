@@ -14,15 +14,15 @@ from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.source import FetchUrl
 from chain.state import ChainState
 from chain.store.base import Head
-from odfd.datasets.captures import Capture
 from odfd.datasets.commit import CommitExtras, block_time
-from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
 from odfd.ingest.fetch.kafka_gaps import fetch_gaps
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import AcceptedGap, SourceGap, accepted, accepted_before, check_name
 from odfd.ingest.plan import polling
 from odfd.runtime.tasks import outside
+from odfd.store.captures import Capture
+from odfd.store.row_counts import NOTHING_READ
 
 
 async def gap_of(deps: IngestDependencies, dataset: DatasetId, state: ChainState) -> SourceGap | None:

@@ -20,11 +20,11 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import RowCounts
-from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.brokers.job import decode_position
 from odfd.ingest.fetch.kafka import OFFSETS, state_of
 from odfd.ingest.fetch.kafka_gaps import AddressRange, parsed_part
 from odfd.ingest.settlement import IngestOutcome
+from odfd.store.row_counts import NOTHING_READ
 
 EXTRA: Final = "odfd/gap"
 """The attribute of a block that goes on without messages which the source let go of."""

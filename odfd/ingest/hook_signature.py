@@ -19,7 +19,7 @@ import msgspec
 from chain.errors import Environment, Invalid, Refused
 from chain.instant import SECOND, Instant
 from odfd.resources.manifest import described
-from odfd.webhooks.target import signing_key
+from odfd.store.webhook_target import signing_key
 
 RULE: Final = "webhook-signature"
 TOLERANCE: Final = 300

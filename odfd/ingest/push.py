@@ -35,12 +35,12 @@ from chain.model.source import (
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, Head
-from odfd.datasets.pushes import Push, PushOutcome
-from odfd.datasets.row_counts import NOTHING_READ
 from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, load, transact
 from odfd.ingest.fetch.base import file_identity
 from odfd.ingest.plan import Batch, SourceInForce, pushed
 from odfd.ingest.progress import Report, quiet
+from odfd.store.pushes import Push, PushOutcome
+from odfd.store.row_counts import NOTHING_READ
 
 FORMATS: Final[dict[str, ReadStep]] = {
     "csv": ReadCsv(header=True, infer_schema=True),
@@ -62,7 +62,7 @@ def given_id(push: Push) -> str | None:
 
 
 class PushLog(Protocol):
-    """The port of the log of ingested pushes; ``odfd.datasets.pushes`` implements it on a database. Synchronous."""
+    """The port of the log of ingested pushes; ``odfd.store.pushes`` implements it on a database. Synchronous."""
 
     def find(self, dataset: DatasetId, push_id: str) -> Push | None: ...
 

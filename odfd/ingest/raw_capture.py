@@ -11,8 +11,8 @@ import shutil
 from chain.errors import Environment
 from chain.store.base import ObjectStore
 from chain.store.objects import staged_in
-from odfd.datasets.captures import Capture, CapturedFile
 from odfd.ingest.plan import Batch
+from odfd.store.captures import Capture, CapturedFile
 
 
 def captured(objects: ObjectStore, batch: Batch, source: str, given: str = "") -> Capture:

@@ -24,8 +24,8 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.walk import oldest_first
-from odfd.datasets.captures import BoundCapture, Capture, CapturedPart
 from odfd.ingest.capture_bindings import SCHEMA, Division, binding_of, bound, described
+from odfd.store.captures import BoundCapture, Capture, CapturedPart
 
 _WORD: Final = "odfd/raw:"
 _LINK: Final = {

@@ -35,7 +35,6 @@ from chain.wording import plural
 from engines.contract import IngestRequest, InternalError, InvalidQuery, QuarantineTarget, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measured, operations
-from odfd.datasets.captures import BoundCapture, Capture, CapturedPart
 from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
@@ -45,6 +44,7 @@ from odfd.ingest.settlement import IngestOutcome, settle
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex, ingested
 from odfd.ingest.snapshots import has_own_times
+from odfd.store.captures import BoundCapture, Capture, CapturedPart
 
 _MOST_OF_A_NAME: Final = 200
 """Bytes of a file's name that every file system takes."""

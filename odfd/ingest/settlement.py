@@ -25,9 +25,9 @@ from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestRequest, RowCounts, Success
 from odfd.datasets.commit import SideCommit
-from odfd.datasets.pushes import Push, PushOutcome
-from odfd.datasets.row_counts import NOTHING_READ, all_remarks, together, with_written
 from odfd.ingest.plan import IngestPlan, schema_in_force
+from odfd.store.pushes import Push, PushOutcome
+from odfd.store.row_counts import NOTHING_READ, all_remarks, together, with_written
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from chain.store.files import check_file
 from chain.store.objects import DiskObjects
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import SliceStore, keep_slice
-from odfd.renditions import tables
+from odfd.store import collections
 
 _COLUMN: Final = "shard-column"
 
@@ -78,10 +78,10 @@ class ShardedWrites:
         Raises Refused for a shard that is not the first, and for what would part rows that belong together; Invalid.
         """
         with self._database.read() as connection:
-            member = tables.member_of(connection, dataset)
+            member = collections.member_of(connection, dataset)
             if member is None:
                 return None
-            tables.check_member(tables.of(connection, dataset), dataset)
+            collections.check_member(collections.of(connection, dataset), dataset)
         states = [load_state(self._chains.chain(each)) for each in member.shards]
         uppers = [self._chains.upper(each) for each in member.shards]
         if not any(isinstance(each, AddData) and each.new_data is not None for each in events):
@@ -100,7 +100,7 @@ class ShardedWrites:
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""
         with self._database.read() as connection:
-            tables.check_single(connection, dataset)
+            collections.check_single(connection, dataset)
 
 
 def divided(

@@ -29,8 +29,8 @@ from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
 from chain.wording import plural
 from odfd.published.signed import Signed, signed_state
+from odfd.store.keys.keystore import KeyStore
 from odfd.transfer.object_list import NamedObjects
-from odfd.trust.keys.keystore import KeyStore
 from odfd.verify.terms import pages_of
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer

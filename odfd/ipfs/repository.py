@@ -23,8 +23,8 @@ from odfd.published.signed import Signed
 from odfd.repositories.manifest import IPNS
 from odfd.repositories.port import ConditionalFiles, StoredFile
 from odfd.repositories.push import continues
+from odfd.store.keys.keystore import KeyStore
 from odfd.transfer.folders import Missing, Transfer
-from odfd.trust.keys.keystore import KeyStore
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from p2p.kubo.rpc import Ipfs

@@ -1,4 +1,4 @@
-"""Declares the port that answers queries. ``odfd.api.queries.public_queries`` implements it and applies the policy."""
+"""Declares the port that answers queries. ``odfd.services.queries.public_queries`` implements it, by the policy."""
 
 from __future__ import annotations
 

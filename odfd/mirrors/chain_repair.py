@@ -27,12 +27,12 @@ from chain.store.objects import DiskObjects
 from chain.store.repair import BlockRepair
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from chain.wording import plural
-from odfd.datasets.references import references_hold, remake_references
 from odfd.mirrors.holders import Holders
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.live_set import restore_live
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.tables import CHAINS, LIVE, REMADE
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.live_set import restore_live
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.tables import CHAINS, LIVE, REMADE
+from odfd.store.references import references_hold, remake_references
 from odfd.verify.report import Level
 from odfd.verify.verify import VerificationRequest, verify_chain
 from p2p.ports import PeerId, Replication

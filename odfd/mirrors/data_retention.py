@@ -22,13 +22,13 @@ from chain.store.base import ChainReader
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets.holdings import Extent, Holdings
-from odfd.datasets.read_holds import HistoryHeld, HoldGuard
-from odfd.datasets.references import references_to
-from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
-from odfd.trust.ledger.log import Ledger
+from odfd.store import mirror_specs
+from odfd.store.holdings import Extent, Holdings
+from odfd.store.ledger.log import Ledger
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.read_holds import HistoryHeld, HoldGuard
+from odfd.store.references import references_to
+from odfd.store.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _PAGE: Final = 256

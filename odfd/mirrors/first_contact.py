@@ -26,11 +26,11 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.statements.statement import HeadStatement
 from chain.wording import plural
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.signed_heads import signed_heads
-from odfd.trust.ledger.tables import MET
-from odfd.trust.policy.witness_quorum import Witnesses, behind
+from odfd.policy.witness_quorum import Witnesses, behind
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.signed_heads import signed_heads
+from odfd.store.ledger.tables import MET
+from odfd.store.mirror_specs import MirrorSpec
 
 EXPECTED: Final = "expected"
 WITNESSED: Final = "witnessed"

@@ -10,9 +10,9 @@ import trio
 
 from chain.errors import Fault
 from chain.wording import plural
-from odfd.datasets.visibility import Mark
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.progress import MirrorProgress
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.visibility import Mark
 
 
 class SchedulerState(enum.Enum):

@@ -30,7 +30,6 @@ from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.link_offers import Offer, offers
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.piece_fetcher import PieceFetcher
 from odfd.mirrors.progress import MirrorProgress
@@ -39,6 +38,7 @@ from odfd.mirrors.sinks import PartialObject, SmallObjects
 from odfd.mirrors.swarm_fetcher import LEAST, SwarmFetch, SwarmStep
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
+from odfd.store.mirror_specs import MirrorSpec
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace

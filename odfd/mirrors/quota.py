@@ -20,10 +20,10 @@ from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.files import disk
-from odfd.datasets.holdings import PER_OBJECT
 from odfd.mirrors.data_retention import DataRetention
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.mirrors.retention import parse_rate
+from odfd.store.holdings import PER_OBJECT
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.retention import parse_rate
 from p2p.pace import Pace
 
 _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})

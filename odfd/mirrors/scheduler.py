@@ -24,20 +24,19 @@ from chain.instant import from_millis
 from chain.store.database import Database
 from chain.store.shards import SEALED
 from chain.wording import plural
-from odfd.datasets import unmanaged, visibility
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.holdings import Holdings
-from odfd.datasets.read_holds import HistoryHeld
 from odfd.errors import sole_faults
-from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import FOUND, Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.sync import Current, MirrorSync, NobodyHasIt, Outcome, Synced
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life, Logger
-from odfd.trust.ledger.signed_heads import DataAvailability
+from odfd.store import mirror_specs, unmanaged, visibility
+from odfd.store.catalog import Catalog
+from odfd.store.holdings import Holdings
+from odfd.store.ledger.signed_heads import DataAvailability
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.read_holds import HistoryHeld
 from p2p.ports import PeerId
 
 ROUND_SECONDS: Final = 60.0

@@ -7,11 +7,10 @@ import sqlite3
 from chain.data.partition import FUNCTION
 from chain.instant import Instant
 from chain.statements.card import CardShards
-from odfd.datasets.catalog import Catalog
-from odfd.mirrors import mirror_spec as mirror_specs
-from odfd.renditions import tables
-from odfd.renditions.mirror_handover import united
-from odfd.trust.ledger.log import Ledger
+from odfd.store import collections, mirror_specs
+from odfd.store.catalog import Catalog
+from odfd.store.ledger.log import Ledger
+from odfd.store.mirror_handover import united
 
 
 def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> str | None:
@@ -23,10 +22,10 @@ def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> s
         newest = Ledger(connection).newest_head(each)
         if newest is None or newest[0].collection != ids[0]:
             return f"no head of {catalog.name_of(each)} says yet that it is one of {len(ids)} shards of it"
-    state = united(tables.of(connection, ids[0]), ids, shards.by)
+    state = united(collections.of(connection, ids[0]), ids, shards.by)
     if state is None:
         return "it was read as one chain here before: mirror the collection under another name"
-    tables.keep(connection, state)
+    collections.keep(connection, state)
     for each in ids[1:]:
         catalog.take_in(each, now)
         mirror_specs.take_in(connection, each, now)

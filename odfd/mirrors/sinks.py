@@ -21,9 +21,9 @@ from chain.statements.tree import Frontier
 from chain.store.files import disk
 from chain.store.objects import DiskObjects
 from chain.wording import plural
-from odfd.datasets.holdings import PER_BLOCK
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.spool import Spool
+from odfd.store.holdings import PER_BLOCK
 from p2p.ports import PeerId, Tip, TreeHead
 
 MAX_PENDING: Final = 200_000

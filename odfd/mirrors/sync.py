@@ -28,21 +28,21 @@ from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from chain.wording import agree, plural
-from odfd.datasets import visibility
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
 from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.swarm_fetcher import SwarmStep
 from odfd.mirrors.sync_steps import Goal, StepsKept, SyncSteps, swarm_goal
 from odfd.runtime.spans import span
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.resolutions import Decided, Resolutions
+from odfd.store import visibility
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.resolutions import Decided, Resolutions
+from odfd.store.mirror_specs import MirrorSpec
 from odfd.verify.terms import pages_of
 from p2p.ports import PeerId, Replication
 

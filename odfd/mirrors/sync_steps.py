@@ -28,14 +28,10 @@ from chain.store.base import Append, Head, UpperMove
 from chain.store.database import Database
 from chain.store.sqlite import SqliteChains
 from chain.wording import plural
-from odfd.datasets.holdings import Holdings
-from odfd.datasets.references import keep_references
 from odfd.errors import sole_faults
-from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, FirstContact
 from odfd.mirrors.holders import Holders
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.prefetch import Prefetch, Start
 from odfd.mirrors.progress import MirrorProgress
@@ -43,9 +39,13 @@ from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SignedFault, SinkFull, VerifiedChain
 from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
 from odfd.runtime.spans import span
+from odfd.store import mirror_specs
+from odfd.store.damage import Damage
+from odfd.store.holdings import Holdings
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.references import keep_references
 from odfd.transfer.object_list import may_link, note_links
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.verify.damage import Damage
 from odfd.verify.terms import ChainTerms
 from p2p.identity import peer_of_did
 from p2p.peers.book import BAD_BYTES

@@ -22,7 +22,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.card import Card
 from odfd.network.look_alikes import likeness
-from odfd.trust.ledger.cards import Cards
+from odfd.store.ledger.cards import Cards
 
 MAX_MATCHES: Final = 200
 """Matching cards that one search returns at most: the best, by the caller's ranking."""

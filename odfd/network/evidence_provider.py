@@ -23,7 +23,7 @@ from chain.ids import DatasetId
 from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.store.files import disk
-from odfd.datasets.visibility import PublicOf
+from odfd.store.visibility import PublicOf
 from odfd.trust.evidence.bundle import Reader
 from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId

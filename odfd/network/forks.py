@@ -30,9 +30,9 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainStore, leaves
 from chain.store.database import Database
 from odfd.runtime.supervision import Life, Logger
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.signed_heads import signed_heads
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.signed_heads import signed_heads
 from p2p.machines.declined import Declined
 from p2p.ports import PeerId, PeerView
 

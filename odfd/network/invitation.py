@@ -27,7 +27,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.predicate import When
 from chain.statements.statement import RuleGroup, Rules, WitnessRules, from_text
 from chain.wording import plural
-from odfd.network.invitation_tokens import MAX_USES
+from odfd.store.invitation_tokens import MAX_USES
 from p2p.address import MAX_ADDRESS, parse_address
 from p2p.identity import peer_of_did
 

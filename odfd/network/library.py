@@ -21,13 +21,13 @@ from chain.store.base import BlockDamaged, ChainStore, Head, ObjectStore
 from chain.store.database import Database
 from chain.store.files import ObjectDamaged
 from chain.wording import agree, plural
-from odfd.datasets.references import references_to
-from odfd.datasets.visibility import PublicOf
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.swarm_parts import SwarmParts
 from odfd.network.tree_proofs import TreeProofs
 from odfd.network.verified_reads import VerifiedReads
-from odfd.verify.damage import DamagedBlock
+from odfd.store.damage import DamagedBlock
+from odfd.store.references import references_to
+from odfd.store.visibility import PublicOf
 from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
 
 REACH_AGE: Final = SECOND // 2

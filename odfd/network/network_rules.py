@@ -11,8 +11,8 @@ from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.statement import POLICY, PolicyStatement
 from chain.store.database import Database
-from odfd.datasets.visibility import PublicOf, Visibility
-from odfd.trust.ledger import kinds
+from odfd.store.ledger import kinds
+from odfd.store.visibility import PublicOf, Visibility
 
 
 class NetworkRules(NamedTuple):

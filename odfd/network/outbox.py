@@ -21,10 +21,10 @@ from chain.ids import DatasetId
 from chain.statements.envelope import Signed
 from chain.statements.statement import HEAD, HeadStatement, decode_any
 from chain.store.base import BlockDamaged
-from odfd.datasets.visibility import PublicOf
 from odfd.network.statement_quota import PACES
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life, Logger
+from odfd.store.visibility import PublicOf
 from p2p.budget.buckets import Budget
 from p2p.ports import Replication, Topic
 

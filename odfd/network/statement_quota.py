@@ -33,11 +33,11 @@ from chain.statements.statement import (
     Observation,
     PolicyStatement,
 )
+from odfd.policy.witness_quorum import Witnesses
+from odfd.store.ledger.kinds import COSIGNATURE, PROOF
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.observations import Observations
 from odfd.trust.admission.statement_processor import Judged
-from odfd.trust.ledger.kinds import COSIGNATURE, PROOF
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.observations import Observations
-from odfd.trust.policy.witness_quorum import Witnesses
 from p2p.budget.buckets import Budget, FairShares, Rate
 from p2p.ports import PeerId, Topic
 

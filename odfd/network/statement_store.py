@@ -38,7 +38,6 @@ from chain.statements.statement import (
 )
 from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
-from odfd.datasets.visibility import PublicOf
 from odfd.network.network_rules import NetworkRules, is_told_in
 from odfd.network.peer_cards import PeerCards
 from odfd.network.shared_cards import SharedCards
@@ -47,15 +46,16 @@ from odfd.network.statement_news import Subscribers as Subscribers
 from odfd.network.statement_quota import KINDS, StatementQuota
 from odfd.network.statement_subjects import COSIGNATURE, is_withdrawal, subject_of
 from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
+from odfd.store.ledger import kinds
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.cards import Cards
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.visibility import PublicOf
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
-from odfd.trust.ledger import kinds
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cards import Cards
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.proofs import Proofs
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 
 SEEN: Final = 65_536

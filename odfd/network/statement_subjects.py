@@ -11,7 +11,7 @@ from chain.statements import proof as proofs
 from chain.statements.authority import Rights
 from chain.statements.card import CARD, Card
 from chain.statements.node_card import NodeCard
-from odfd.trust.ledger.cards import read
+from odfd.store.ledger.cards import read
 from p2p.ports import Topic
 
 COSIGNATURE: Final = b'{"line":'

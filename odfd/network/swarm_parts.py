@@ -19,10 +19,10 @@ from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
 from chain.store.base import ChainStore, ObjectStore
 from chain.store.database import Database
-from odfd.datasets.holdings import Holdings
 from odfd.datasets.uncommitted_objects import UncommittedObjects
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.log import Ledger
+from odfd.store.holdings import Holdings
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
 from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
 from p2p.wire.pieces import LARGE_OBJECT, PieceList

@@ -1,7 +1,7 @@
 """Makes Merkle proofs (RFC 6962) about chains that this node serves, and caches full subtrees between requests.
 
 Called from worker threads. A proof reads the hashes of one or two thousand blocks. Only the first proof of a chain
-without stored subtree roots (``odfd.trust.ledger.subtree_roots``), as after a rewrite, reads those of all blocks.
+without stored subtree roots (``odfd.store.ledger.subtree_roots``), as after a rewrite, reads those of all blocks.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from chain.ids import DatasetId
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.database import Database
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.subtree_roots import Subtrees
 
 MAX_TREES: Final = 64
 """Chains whose subtrees are cached; those of a million blocks take 200 KiB."""

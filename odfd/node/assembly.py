@@ -16,10 +16,10 @@ from odfd.node.handlers import access_of, services_of, smart_backend_of
 from odfd.node.parts import NodeParts
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
-from odfd.state.directory import open_state_directory
-from odfd.state.idempotency import AnswerStore
-from odfd.workers.former_containers import remove_former_containers
-from odfd.workers.incident_keeper import IncidentKeeper
+from odfd.services.maintenance.former_containers import remove_former_containers
+from odfd.services.maintenance.incident_keeper import IncidentKeeper
+from odfd.store.directory import open_state_directory
+from odfd.store.idempotency import AnswerStore
 
 
 @contextmanager

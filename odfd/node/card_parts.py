@@ -7,13 +7,13 @@ from typing import Protocol
 
 from config.model import Settings
 from odfd.control.assembly import Context
-from odfd.datasets.visibility import Visibility
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import LedgerStatementStore
-from odfd.state.directory import StateDirectory
+from odfd.services.publishing.card_publisher import CardPublisher
+from odfd.services.publishing.node_card_publisher import NodeCardPublisher
+from odfd.store.directory import StateDirectory
+from odfd.store.visibility import Visibility
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.workers.card_publisher import CardPublisher
-from odfd.workers.node_card_publisher import NodeCardPublisher
 from p2p.ports import Topic
 
 

@@ -9,15 +9,15 @@ from typing import Protocol
 from chain.ids import DatasetId
 from config.model import Settings
 from engines.provision.warm import EnginePool
-from odfd.api.datasets.quarantine import QuarantineDatasets
 from odfd.control.assembly import Context
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.slices import SliceIndex
-from odfd.state.component_settings import ingest_settings
-from odfd.state.directory import SEGMENTS, STAGING, StateDirectory
+from odfd.node.component_settings import ingest_settings
+from odfd.services.ingest.quarantine import QuarantineDatasets
+from odfd.services.maintenance.engine import NodeEngine
+from odfd.store.directory import SEGMENTS, STAGING, StateDirectory
 from odfd.transform.driver import TransformDependencies
 from odfd.trust.signing.owner_commit import OwnerCommitter
-from odfd.workers.engine import NodeEngine
 
 
 class ExecutionContext(Protocol):

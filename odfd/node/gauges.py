@@ -1,7 +1,7 @@
 """Reads the gauges of a node from its parts, and answers scrapes and questions about its readiness.
 
 The cost of a scrape does not grow with the number of datasets, blocks or known peers: what would have to be counted one
-by one is counted in the background, by ``odfd.workers.inventory``.
+by one is counted in the background, by ``odfd.services.maintenance.inventory``.
 """
 
 from __future__ import annotations
@@ -15,7 +15,6 @@ from typing import Final, TypeAlias
 import trio
 
 from chain.errors import Fault
-from odfd.datasets.read_holds import ReadHolds
 from odfd.network import outbox, statement_store, unheld_statements
 from odfd.node.parts import NodeParts
 from odfd.obs.exposition import exposition
@@ -23,8 +22,9 @@ from odfd.obs.meter import MetricSample, labels_of
 from odfd.obs.metric_table import BY_NAME, ENGINE_STATES, MIRROR_STATES, RESPONSES, SERVERS, STANDINGS, MetricKind
 from odfd.obs.metrics_server import MetricsServer, Probing
 from odfd.runtime.supervision import Child, Restart
-from odfd.state.directory import DATABASE
-from odfd.workers.inventory import Survey, Surveyor
+from odfd.services.maintenance.inventory import Survey, Surveyor
+from odfd.store.directory import DATABASE
+from odfd.store.read_holds import ReadHolds
 from p2p.driver.statements import MAX_QUEUE
 from p2p.peers.book import MAX_PEERS
 

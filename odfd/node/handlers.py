@@ -17,60 +17,9 @@ import trio
 
 from chain.ids import DatasetId
 from odfd.access.uses import Uses
-from odfd.api.access.accounts import AccountController, AccountService
 from odfd.api.access.requests import AccessControl
-from odfd.api.datasets.controller import DatasetController
-from odfd.api.datasets.declared_tasks import FlowRunController, TaskController, TaskService
-from odfd.api.datasets.deletion import DatasetDeletion
-from odfd.api.datasets.flow_tasks import FlowTasks
-from odfd.api.datasets.flows import FlowController, FlowService
-from odfd.api.datasets.gaps import GapService
-from odfd.api.datasets.history_rewrite import HistoryRewriteService
-from odfd.api.datasets.ingest_pull import IngestPullService
-from odfd.api.datasets.planning import DatasetPlanning
-from odfd.api.datasets.portals import PortalController, PortalService
-from odfd.api.datasets.promises import advance_upper
-from odfd.api.datasets.push import PushService
-from odfd.api.datasets.raw import RawService
-from odfd.api.datasets.raw_chains import RawChains
-from odfd.api.datasets.service import DatasetService
-from odfd.api.datasets.unmanaged import UnmanagedService
-from odfd.api.datasets.verification import EngineMigrationService, VerificationService
-from odfd.api.datasets.visibility import VisibilityService
-from odfd.api.lineage.service import LineageService
-from odfd.api.maintenance.backups import BackupService
-from odfd.api.maintenance.dependencies import Dependencies
-from odfd.api.maintenance.doctor import Doctor
-from odfd.api.maintenance.own_resources import OwnController, OwnResources
-from odfd.api.maintenance.probes import ClockProbe, TrustProbes, pins_probe
-from odfd.api.maintenance.status import RunningParts, StatusService
-from odfd.api.network.controllers import MirrorController, NetworkController, PeerController
-from odfd.api.network.invitation_uses import InvitationUses
-from odfd.api.network.mirrors import MirrorService, PeerService
-from odfd.api.network.networks import NetworkService
-from odfd.api.network.search import SearchService
-from odfd.api.queries.projections import ProjectionController
-from odfd.api.repository_controller import RepositoryController
-from odfd.api.resources.apply import ApplyOperation
-from odfd.api.resources.declarations import DeclarationService, Surroundings
-from odfd.api.resources.endpoints import EndpointService
-from odfd.api.resources.history import HistoryService
-from odfd.api.resources.node_types import ENGINE, NODE
-from odfd.api.resources.planning import PartsKeeper, Planning
-from odfd.api.resources.set_controllers import SecretController, SetController, SetValues
-from odfd.api.resources.sources import SourceController, SourceReader
-from odfd.api.resources.types import SchemaService
 from odfd.api.services import Services
 from odfd.api.smart_backend import NodeSmartBackend
-from odfd.api.trust.authority import AuthorityService
-from odfd.api.trust.controllers import TrustPolicyController, ValidatorController
-from odfd.api.trust.evidence import EvidenceService
-from odfd.api.trust.policies import PolicyService
-from odfd.api.trust.resolutions import ResolutionService
-from odfd.api.trust.service import HeadState, TrustService
-from odfd.api.views.data_sizes import DataSizes
-from odfd.api.views.dataset_states import DatasetStates
-from odfd.api.views.holder_counts import HolderCounts
 from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
@@ -82,12 +31,63 @@ from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.controller import Controllers
 from odfd.resources.store import ResourceStore
-from odfd.state.access_state import AccessReader
-from odfd.state.directory import UPLOADS
-from odfd.state.uploads import Uploads
+from odfd.services.access.accounts import AccountController, AccountService
+from odfd.services.datasets.controller import DatasetController
+from odfd.services.datasets.deletion import DatasetDeletion
+from odfd.services.datasets.history_rewrite import HistoryRewriteService
+from odfd.services.datasets.planning import DatasetPlanning
+from odfd.services.datasets.service import DatasetService
+from odfd.services.datasets.unmanaged import UnmanagedService
+from odfd.services.datasets.verification import EngineMigrationService, VerificationService
+from odfd.services.flows.service import FlowController, FlowService
+from odfd.services.ingest.gaps import GapService
+from odfd.services.ingest.ingest_pull import IngestPullService
+from odfd.services.ingest.promises import advance_upper
+from odfd.services.ingest.push_endpoints import EndpointService
+from odfd.services.ingest.raw import RawService
+from odfd.services.ingest.raw_chains import RawChains
+from odfd.services.ingest.sources import SourceController, SourceReader
+from odfd.services.lineage.service import LineageService
+from odfd.services.maintenance.backups import BackupService
+from odfd.services.maintenance.dependencies import Dependencies
+from odfd.services.maintenance.doctor import Doctor
+from odfd.services.maintenance.own_resources import OwnController, OwnResources
+from odfd.services.maintenance.probes import ClockProbe, TrustProbes, pins_probe
+from odfd.services.maintenance.status import RunningParts, StatusService
+from odfd.services.network.controllers import MirrorController, NetworkController, PeerController
+from odfd.services.network.invitation_uses import InvitationUses
+from odfd.services.network.mirrors import MirrorService, PeerService
+from odfd.services.network.networks import NetworkService
+from odfd.services.network.search import SearchService
+from odfd.services.portals.service import PortalController, PortalService
+from odfd.services.publishing.visibility import VisibilityService
+from odfd.services.queries.projections import ProjectionController
+from odfd.services.resources.apply import ApplyOperation
+from odfd.services.resources.declarations import DeclarationService, Surroundings
+from odfd.services.resources.history import HistoryService
+from odfd.services.resources.node_types import ENGINE, NODE
+from odfd.services.resources.planning import PartsKeeper, Planning
+from odfd.services.resources.set_controllers import SecretController, SetController, SetValues
+from odfd.services.resources.types import SchemaService
+from odfd.services.tasks.declared_tasks import FlowRunController, TaskController, TaskService
+from odfd.services.tasks.flow_tasks import FlowTasks
+from odfd.services.transfer.push import PushService
+from odfd.services.transfer.repository_controller import RepositoryController
+from odfd.services.trust.authority import AuthorityService
+from odfd.services.trust.controllers import TrustPolicyController, ValidatorController
+from odfd.services.trust.evidence import EvidenceService
+from odfd.services.trust.policies import PolicyService
+from odfd.services.trust.resolutions import ResolutionService
+from odfd.services.trust.service import HeadState, TrustService
+from odfd.services.views.data_sizes import DataSizes
+from odfd.services.views.dataset_states import DatasetStates
+from odfd.services.views.holder_counts import HolderCounts
+from odfd.services.volumes.worker import VolumeController
+from odfd.services.webhooks.calls import WebhookController
+from odfd.store.access_state import AccessReader
+from odfd.store.directory import UPLOADS
+from odfd.store.uploads import Uploads
 from odfd.transform.pending import ahead
-from odfd.workers.volumes import VolumeController
-from odfd.workers.webhooks import WebhookController
 
 
 def services_of(parts: NodeParts) -> Services:

@@ -7,21 +7,21 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 import msgspec
 
 from chain.ids import DID_KEY
-from odfd.api.datasets.declared_tasks import live_tasks
-from odfd.api.datasets.flows import FlowService
-from odfd.api.maintenance.own_resources import OwnResources
-from odfd.api.resources.network_types import PeerResourceSpec
-from odfd.api.resources.node_types import ENGINE, NODE, live_id, live_resource
 from odfd.control import wire
-from odfd.flows.store import TYPE as FLOW
 from odfd.flows.tasks import TYPE
 from odfd.network.joined_networks import PEER
 from odfd.node.parts import NodeParts
+from odfd.policy.manifest import ValidatorResourceSpec
+from odfd.policy.profiles import policy_of
 from odfd.resources.resource import Resource
 from odfd.resources.status import ResourceStatus
-from odfd.state.effective_policy import VALIDATOR
-from odfd.trust.policy.manifest import ValidatorResourceSpec
-from odfd.trust.policy.profiles import policy_of
+from odfd.services.flows.service import FlowService
+from odfd.services.maintenance.own_resources import OwnResources
+from odfd.services.network.network_types import PeerResourceSpec
+from odfd.services.resources.node_types import ENGINE, NODE, live_id, live_resource
+from odfd.services.tasks.declared_tasks import live_tasks
+from odfd.services.trust.effective_policy import VALIDATOR
+from odfd.store.flow_runs import TYPE as FLOW
 
 
 def own_of(parts: NodeParts) -> OwnResources:

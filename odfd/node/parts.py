@@ -21,31 +21,22 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, decode_any
 from config.model import Settings
 from engines.query.reader import QueryProcesses
-from odfd.api.datasets.collection_transfer import CollectionTransfer
-from odfd.api.datasets.visibility import askable_peers, settle_visibility
-from odfd.api.network.site_library import open_site
-from odfd.api.resources.types import TYPES
-from odfd.api.transforms import TransformCheck
-from odfd.api.trust.resolutions import PendingDecisions
-from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
 from odfd.datasets.uncommitted_objects import UncommittedObjects
-from odfd.datasets.visibility import Visibility
 from odfd.ingest.refetch import confined
 from odfd.ingest.sharded_writes import ShardedWrites
-from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.epoch_switch import following
 from odfd.mirrors.first_contact import FirstContact
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.object_fetcher import ObjectFetcher
+from odfd.mirrors.repair import Repair
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import ForkFinder
-from odfd.network.invitation_tokens import InvitationTokens
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
 from odfd.network.network_rules import network_rules
@@ -54,6 +45,17 @@ from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.swarm_parts import SwarmParts
 from odfd.node.card_parts import card_publishers_of
+from odfd.node.component_settings import (
+    apply_limits,
+    engine_environ,
+    host_options,
+    ingest_settings,
+    object_limits,
+    query_isolation,
+    query_limits,
+    spark_options,
+    webhook_networks,
+)
 from odfd.node.execution_parts import dependencies_of
 from odfd.node.query_parts import network_listeners, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
@@ -65,46 +67,44 @@ from odfd.node.trust_parts import (
     validator_of,
     witnessing_of,
 )
+from odfd.policy.policy import Expression, Policy
 from odfd.queries.planning import Planner
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
-from odfd.state.component_settings import (
-    apply_limits,
-    engine_environ,
-    host_options,
-    ingest_settings,
-    object_limits,
-    query_isolation,
-    query_limits,
-    spark_options,
-    webhook_networks,
-)
-from odfd.state.damage import DamageRegistry
-from odfd.state.directory import PARTIAL, PARTIAL_EVIDENCE, StateDirectory
-from odfd.state.effective_policy import EffectivePolicy, purposes
-from odfd.state.remotes import Remotes
+from odfd.services.datasets.damage import DamageRegistry
+from odfd.services.flows.worker import FlowWorker, FollowSettings
+from odfd.services.ingest.transforms import TransformCheck
+from odfd.services.maintenance.engine import NodeEngine
+from odfd.services.maintenance.garbage_collection import GarbageCollector
+from odfd.services.network.site_library import open_site
+from odfd.services.publishing.ipfs_publication import PublicationService, PublicationTerms
+from odfd.services.publishing.visibility import askable_peers, settle_visibility
+from odfd.services.renditions.handover_follower import HandoverFollower
+from odfd.services.resources.reconciler import Reconciler
+from odfd.services.resources.types import TYPES
+from odfd.services.transfer.collection_transfer import CollectionTransfer
+from odfd.services.transfer.remotes import Remotes
+from odfd.services.trust.effective_policy import EffectivePolicy, purposes
+from odfd.services.trust.head_signer import HeadSigner
+from odfd.services.trust.journal_recovery import JournalRecovery
+from odfd.services.trust.resolutions import PendingDecisions
+from odfd.services.views.views import DatasetViews
+from odfd.services.volumes.worker import VolumeWorker
+from odfd.services.webhooks.calls import WebhookWorker
+from odfd.store import mirror_specs
+from odfd.store.damage import DamagedBlock
+from odfd.store.directory import PARTIAL, PARTIAL_EVIDENCE, StateDirectory
+from odfd.store.invitation_tokens import InvitationTokens
+from odfd.store.ledger.recheck_results import Rechecks
+from odfd.store.ledger.signed_heads import publishing_keys
+from odfd.store.visibility import Visibility
 from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.recheck_results import Rechecks
-from odfd.trust.ledger.signed_heads import publishing_keys
-from odfd.trust.policy.policy import Expression, Policy
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
-from odfd.verify.damage import DamagedBlock
-from odfd.workers.engine import NodeEngine
-from odfd.workers.flows import FlowWorker, FollowSettings
-from odfd.workers.garbage_collection import GarbageCollector
-from odfd.workers.handover_follower import HandoverFollower
-from odfd.workers.head_signer import HeadSigner
-from odfd.workers.ipfs_publication import PublicationService, PublicationTerms
-from odfd.workers.journal_recovery import JournalRecovery
-from odfd.workers.reconciler import Reconciler
-from odfd.workers.repair import Repair
-from odfd.workers.volumes import VolumeWorker
-from odfd.workers.webhooks import WebhookWorker
 from p2p.ip import Allows, is_global
 from p2p.kubo.rpc import Ipfs
 from p2p.pace import Bandwidth

@@ -14,25 +14,25 @@ from config.check import is_loopback
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
-from odfd.api.queries.answer_proofs import Signer
-from odfd.api.queries.engine_queries import EngineQueries
-from odfd.api.queries.fold_cache import FoldCache
-from odfd.api.queries.projections import ProjectionTables
-from odfd.api.queries.public_queries import FlightQueries, PublicQueries
-from odfd.api.queries.service import QueryService
 from odfd.control.assembly import Context
 from odfd.control.remote import RemoteServer
 from odfd.control.tokens import Tokens
 from odfd.flight.backend import FlightBackend
 from odfd.flight.server import FlightListener, FlightServer
+from odfd.node.component_settings import query_isolation
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
 from odfd.runtime.supervision import Life
-from odfd.state.access_tokens import TokenStore
-from odfd.state.component_settings import query_isolation
-from odfd.state.directory import FOLDS, STAGING, StateDirectory
-from odfd.workers.engine import NodeEngine
+from odfd.services.maintenance.engine import NodeEngine
+from odfd.services.queries.answer_proofs import Signer
+from odfd.services.queries.engine_queries import EngineQueries
+from odfd.services.queries.fold_cache import FoldCache
+from odfd.services.queries.projections import ProjectionTables
+from odfd.services.queries.public_queries import FlightQueries, PublicQueries
+from odfd.services.queries.service import QueryService
+from odfd.store.access_tokens import TokenStore
+from odfd.store.directory import FOLDS, STAGING, StateDirectory
 
 
 def queries_of(

@@ -13,19 +13,19 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from engines.query.views import quoted
-from odfd.api.datasets.deletion import DatasetDeletion
-from odfd.api.datasets.holds import HoldService
-from odfd.api.datasets.rendition_derived import DerivedRenditions
-from odfd.api.datasets.rendition_differences import RenditionDifferences
-from odfd.api.datasets.rendition_effects import RenditionEffects
-from odfd.api.datasets.rendition_origins import RenditionOrigins
-from odfd.api.datasets.rendition_upkeep import RenditionUpkeep
-from odfd.api.datasets.renditions import RenditionService
-from odfd.api.datasets.visibility import VisibilityService
 from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.node.parts import NodeParts
 from odfd.queries.askers import Asker, Bound
+from odfd.services.datasets.deletion import DatasetDeletion
+from odfd.services.datasets.holds import HoldService
+from odfd.services.publishing.visibility import VisibilityService
+from odfd.services.renditions.derived import DerivedRenditions
+from odfd.services.renditions.differences import RenditionDifferences
+from odfd.services.renditions.effects import RenditionEffects
+from odfd.services.renditions.origins import RenditionOrigins
+from odfd.services.renditions.service import RenditionService
+from odfd.services.renditions.upkeep import RenditionUpkeep
 from odfd.transform.driver import Committed, Ran
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.recovery import run_recovering

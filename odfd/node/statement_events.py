@@ -31,26 +31,26 @@ from chain.statements.statement import (
     PolicyStatement,
 )
 from chain.wording import plural
-from odfd.api.trust.views import proof_view
-from odfd.api.views.views import DatasetViews
 from odfd.control.assembly import Context
-from odfd.datasets.visibility import Visibility
-from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.outbox import Outbox
 from odfd.network.statement_store import NewStatement
+from odfd.policy.policy import Policy
 from odfd.runtime.subjects import about
-from odfd.state.directory import StateDirectory
-from odfd.state.effective_policy import EffectivePolicy
+from odfd.services.flows.worker import FlowWorker
+from odfd.services.renditions.handover_follower import HandoverFollower
+from odfd.services.trust.effective_policy import EffectivePolicy
+from odfd.services.trust.views import proof_view
+from odfd.services.trust.witnessing import Witnessing
+from odfd.services.views.views import DatasetViews
+from odfd.store import mirror_specs
+from odfd.store.directory import StateDirectory
+from odfd.store.visibility import Visibility
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement.suspension_review import SuspensionReview
-from odfd.trust.policy.policy import Policy
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.validator import Validator
-from odfd.workers.flows import FlowWorker
-from odfd.workers.handover_follower import HandoverFollower
-from odfd.workers.witnessing import Witnessing
 from p2p.ports import Topic
 
 

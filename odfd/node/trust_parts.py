@@ -16,11 +16,8 @@ from chain.statements.cosignature import Cosignature
 from chain.store.base import leaves_of
 from chain.wording import plural
 from config.model import Settings
-from odfd.api.transforms import TransformCheck
-from odfd.api.views.task_progress import show_block
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.datasets.visibility import Visibility
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.refetch import observing
 from odfd.mirrors.holders import Holders
@@ -28,17 +25,23 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.outbox import Outbox
 from odfd.network.tree_proofs import TreeProofs
+from odfd.policy.policy import Policy
+from odfd.policy.profiles import cosigns
 from odfd.runtime.subjects import about
-from odfd.state.directory import STAGING, StateDirectory
-from odfd.state.remotes import Remotes
+from odfd.services.ingest.transforms import TransformCheck
+from odfd.services.maintenance.engine import NodeEngine
+from odfd.services.transfer.remotes import Remotes
+from odfd.services.trust.witness_submission import SubmissionMiss, WitnessedLog, WitnessSubmission
+from odfd.services.trust.witnessing import WitnessEvents, Witnessing, WitnessRequest
+from odfd.services.views.task_progress import show_block
+from odfd.store.directory import STAGING, StateDirectory
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.visibility import Visibility
 from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.transform.progress import Report as TransformReport
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.policy import Policy
-from odfd.trust.policy.profiles import cosigns
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation import evidence_rechecker, observer, validator
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
@@ -46,9 +49,6 @@ from odfd.trust.validation.observer import Observer
 from odfd.trust.validation.validator import Validator
 from odfd.trust.witness.tlog_witness import TlogWitness
 from odfd.trust.witness.witness import CosignRequest, Witness
-from odfd.workers.engine import NodeEngine
-from odfd.workers.witness_submission import SubmissionMiss, WitnessedLog, WitnessSubmission
-from odfd.workers.witnessing import WitnessEvents, Witnessing, WitnessRequest
 from p2p.ip import Allows
 from p2p.ports import Topic
 

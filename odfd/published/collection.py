@@ -19,7 +19,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.published.signed import TRUST, Signed, signed_state
-from odfd.trust.ledger.tables import CARDS
+from odfd.store.ledger.tables import CARDS
 from p2p.wire.frames import PREFIX, frame
 
 COLLECTION: Final = f"{TRUST}/collection"

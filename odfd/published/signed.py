@@ -13,8 +13,8 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from chain.store.files import disk, make_folder
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import Ledger
 
 TRUST: Final = "trust"
 SIGNED_HEAD: Final = f"{TRUST}/head"

@@ -16,7 +16,7 @@ from engines.query.reader import QueryProcess
 from engines.query.requests import UNREADABLE
 from engines.query.views import SliceView
 from odfd.queries.planning import PlannedView
-from odfd.state.directory import StateDirectory
+from odfd.store.directory import StateDirectory
 
 
 class QueryInputs:

@@ -14,11 +14,11 @@ import msgspec
 from chain.errors import Conflict, NotFound, Refused
 from engines.query.requests import TableNamed
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
 from odfd.queries.planning import PlannedView, QueryPlan
 from odfd.queries.sharded_cuts import pin_at
 from odfd.queries.slices import PlacedSlice
-from odfd.state.directory import StateDirectory
+from odfd.store.catalog import DatasetEntry
+from odfd.store.directory import StateDirectory
 
 MOST_SLICES: Final = 512
 """Files given to one reader at a time, which may have a thousand open."""

@@ -22,8 +22,8 @@ from engines.query.requests import TableNamed
 from engines.query.temporal import AS_OF
 from engines.query.views import SliceView
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.datasets.previews import way_to_data
+from odfd.policy.policy import parse_expression
 from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.cuts import Cut, cut_of, moment
 from odfd.queries.folds import KeptFold
@@ -32,9 +32,9 @@ from odfd.queries.rendition_times import active_at
 from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
 from odfd.queries.standing import required, standing_of, unsatisfied, weakest
-from odfd.state.directory import StateDirectory
+from odfd.store.catalog import Catalog, DatasetEntry
+from odfd.store.directory import StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.policy.policy import parse_expression
 
 CURRENT: Final = "current"
 """Prefix of a dataset's name for its current rows in place of its log."""

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from chain.errors import NotFound
 from chain.ids import DatasetId
-from odfd.datasets.catalog import Catalog, DatasetEntry, is_one_chain
-from odfd.renditions import tables
 from odfd.renditions.chain_timeline import SignedSwitch, row_at, rows_of
-from odfd.state.directory import StateDirectory
+from odfd.store import collections
+from odfd.store.catalog import Catalog, DatasetEntry, is_one_chain
+from odfd.store.directory import StateDirectory
 
 
 def active_at(home: StateDirectory, ref: str, entry: DatasetEntry, time: int) -> DatasetEntry:
@@ -20,8 +20,8 @@ def active_at(home: StateDirectory, ref: str, entry: DatasetEntry, time: int) ->
     if is_one_chain(ref):
         return entry
     with home.database.read() as connection:
-        state = tables.of(connection, entry.id)
-        then = tables.active_at(connection, entry.id, time)
+        state = collections.of(connection, entry.id)
+        then = collections.active_at(connection, entry.id, time)
         if then != entry.id:
             return Catalog(connection).resolve(str(then))
     row = row_at(owner_timeline(home, entry.id), time)
@@ -48,7 +48,7 @@ def since_of(home: StateDirectory, dataset: DatasetId) -> int | None:
     if not rows:
         return None
     with home.database.read() as connection:
-        state = tables.of(connection, dataset)
+        state = collections.of(connection, dataset)
     since = None
     for row in reversed(rows):
         if not any(each.has(row.to) and not each.is_gone for each in state.members):

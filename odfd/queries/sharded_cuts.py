@@ -23,10 +23,10 @@ from chain.store.shards import Shard, View
 from chain.store.sqlite_shards import SqliteShards
 from engines.query.temporal import AS_OF, AT_BLOCK
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
 from odfd.queries.cuts import Cut, cut_of
 from odfd.queries.standing import unsatisfied
-from odfd.state.directory import StateDirectory
+from odfd.store.catalog import DatasetEntry
+from odfd.store.directory import StateDirectory
 
 _CUT: Final = "query-cut"
 

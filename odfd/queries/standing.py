@@ -11,10 +11,10 @@ from chain.errors import Refused
 from chain.store.base import ChainReader
 from chain.wording import plural
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry
+from odfd.policy.policy import Expression
+from odfd.store.catalog import DatasetEntry
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import quorum_of
-from odfd.trust.policy.policy import Expression
 
 _ORDER: Final = ("none", "chain", "data", "observed", "attested", "reproduced")
 """Facts from the weakest on, by their first word; other words state why a dataset is not relied on."""

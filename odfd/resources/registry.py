@@ -319,7 +319,7 @@ SECRET_SET: Final = Registration(
     columns=(PrintedColumn("KEYS", "spec.secrets", most=80), _PHASE, _LABELS, _GENERATION, _CHANGED),
 )  # fmt: skip
 WEBHOOK_TARGET: Final = Registration(
-    "WebhookTarget", "sink", "webhooktargets", "odfd.webhooks.target:WEBHOOK_TARGET_TYPE",
+    "WebhookTarget", "sink", "webhooktargets", "odfd.store.webhook_target:WEBHOOK_TARGET_TYPE",
     ("wh", "webhook", "webhooks"), is_of_accounts=True, acts=True,
     columns=(PrintedColumn("URL", "spec.url", most=80), _PHASE, _CONDITIONS, _CHANGED, _MESSAGE),
 )  # fmt: skip
@@ -332,7 +332,7 @@ PROJECTION: Final = Registration(
     ),
 )  # fmt: skip
 PERSISTENT_VOLUME: Final = Registration(
-    "PersistentVolume", "storage", "persistentvolumes", "odfd.volumes.manifest:PERSISTENT_VOLUME_TYPE",
+    "PersistentVolume", "storage", "persistentvolumes", "odfd.services.volumes.manifest:PERSISTENT_VOLUME_TYPE",
     ("pv", "volume", "volumes"),
     columns=(
         PrintedColumn("PLACE", _place, most=None), PrintedColumn("SLICES", "told.Usage.slices", "count", absent="0"),
@@ -348,7 +348,7 @@ PORTAL: Final = Registration(
     ),
 )  # fmt: skip
 MIRROR: Final = Registration(
-    "Mirror", "net", "mirrors", "odfd.api.resources.network_types:MIRROR_TYPE", base=OURS, state="MirrorState",
+    "Mirror", "net", "mirrors", "odfd.services.network.network_types:MIRROR_TYPE", base=OURS, state="MirrorState",
     columns=(
         PrintedColumn("NAME", "name"), PrintedColumn("ID", "spec.source", "did"),
         PrintedColumn("STATE", "told.State.state"), PrintedColumn("BLOCKS", "told.State.blocks", "share"),
@@ -360,7 +360,7 @@ MIRROR: Final = Registration(
     ),
 )  # fmt: skip
 NETWORK: Final = Registration(
-    "Network", "net", "networks", "odfd.api.resources.network_types:NETWORK_TYPE", ("net",), base=OURS,
+    "Network", "net", "networks", "odfd.services.network.network_types:NETWORK_TYPE", ("net",), base=OURS,
     state="NetworkState",
     columns=(
         PrintedColumn("PEERS", "told.State.peers", "count"), PrintedColumn("DATASETS", _number_announced, "count"),
@@ -368,7 +368,7 @@ NETWORK: Final = Registration(
     ),
 )  # fmt: skip
 PEER: Final = Registration(
-    "Peer", "net", "peers", "odfd.api.resources.network_types:PEER_TYPE", base=OURS, state="PeerState",
+    "Peer", "net", "peers", "odfd.services.network.network_types:PEER_TYPE", base=OURS, state="PeerState",
     columns=(
         PrintedColumn("PEER", "spec.peerId"), PrintedColumn("NAME", "told.State.name", most=64, optional=True),
         PrintedColumn("STATE", _peer_state),
@@ -389,7 +389,7 @@ REPOSITORY: Final = Registration(
     ),
 )  # fmt: skip
 VALIDATOR: Final = Registration(
-    "Validator", "trust", "validators", "odfd.trust.policy.manifest:VALIDATOR_TYPE", base=OURS, state="ValidatorState",
+    "Validator", "trust", "validators", "odfd.policy.manifest:VALIDATOR_TYPE", base=OURS, state="ValidatorState",
     columns=(
         PrintedColumn("VALIDATOR", "spec.did"), PrintedColumn("GROUP", "spec.group"),
         PrintedColumn("", _suspended, most=None),
@@ -439,7 +439,7 @@ FLOW_RUN: Final = Registration(
     ),
 )  # fmt: skip
 TRUST_POLICY: Final = Registration(
-    "TrustPolicy", "trust", "trustpolicies", "odfd.trust.policy.manifest:TRUST_POLICY_TYPE", ("tp",), base=OURS,
+    "TrustPolicy", "trust", "trustpolicies", "odfd.policy.manifest:TRUST_POLICY_TYPE", ("tp",), base=OURS,
     columns=(
         PrintedColumn("DATASETS", "spec.datasets"), PrintedColumn("USE", "spec.use"),
         PrintedColumn("SERVE", "spec.serve"),
@@ -447,7 +447,7 @@ TRUST_POLICY: Final = Registration(
     ),
 )  # fmt: skip
 ENGINE: Final = Registration(
-    "Engine", "node", "engines", "odfd.api.resources.node_types:ENGINE_TYPE", base=OURS, state="EngineView",
+    "Engine", "node", "engines", "odfd.services.resources.node_types:ENGINE_TYPE", base=OURS, state="EngineView",
     columns=(
         PrintedColumn("ENGINE", "told.State.name"), PrintedColumn("DIGEST", "told.State.digest", "digest"),
         PrintedColumn("SANDBOX", "told.State.sandbox"), PrintedColumn("ISOLATION", "told.State.isolation"),
@@ -455,7 +455,7 @@ ENGINE: Final = Registration(
     ),
 )  # fmt: skip
 NODE: Final = Registration(
-    "Node", "node", "nodes", "odfd.api.resources.node_types:NODE_TYPE", base=OURS, state="NodeState",
+    "Node", "node", "nodes", "odfd.services.resources.node_types:NODE_TYPE", base=OURS, state="NodeState",
     columns=(
         PrintedColumn("NAME", lambda row: row.spec.get("name", row.name)),
         PrintedColumn("PEER ID", "told.State.peerId", most=None),

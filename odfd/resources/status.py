@@ -58,7 +58,7 @@ class ResourceStatus(msgspec.Struct, frozen=True, kw_only=True):
     retry_at: Instant | None = None
     """When it is tried again; ``None`` if only a change leads to another attempt."""
     conditions: Mapping[str, Condition] = {}
-    """Conditions by the name of their type; ``odfd.api.resources.declarations`` shows them by its URI."""
+    """Conditions by the name of their type; ``odfd.services.resources.declarations`` shows them by its URI."""
 
 
 class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,4 +1,4 @@
-"""Declares what a site serves. ``odfd.api.network.site_library`` implements it by the policy (purpose ``serve``)."""
+"""Declares what a site serves. ``odfd.services.network.site_library`` implements it, by the purpose ``serve``."""
 
 from __future__ import annotations
 

@@ -32,9 +32,9 @@ from chain.store.files import disk, make_folder
 from chain.store.layout import PARTS, DirectoryChain, DirectoryObjects, DirectoryWriter, block_names, read_head
 from chain.store.objects import staged_in
 from chain.wording import plural
+from odfd.store.resume import CheckedOnArrival
 from odfd.transfer.object_list import NamedObjects
 from odfd.verify.report import VerificationResult
-from odfd.verify.resume import CheckedOnArrival
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 COMMIT_BLOCKS: Final = 16_384

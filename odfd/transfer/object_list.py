@@ -24,7 +24,7 @@ from chain.store.base import ObjectReader
 from chain.store.database import Database
 from chain.store.layout import CHECKPOINTS, DATA
 from chain.store.schema import KINDS
-from odfd.datasets.references import keep_links
+from odfd.store.references import keep_links
 from odfd.verify.terms import ChainTerms, bringing_objects
 
 _PLAIN = (KINDS["AddData"], KINDS["ExecuteTransform"])

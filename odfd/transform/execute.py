@@ -28,7 +28,7 @@ from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.engine_pins import ENGINE_CHANGED, EngineInUse, Engines, engine_for
-from odfd.datasets.row_counts import NOTHING_READ, with_written
+from odfd.store.row_counts import NOTHING_READ, with_written
 from odfd.transform.checkpoint_info import read_past
 from odfd.transform.inputs import chosen
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan, events_of, settle

@@ -27,6 +27,7 @@ from chain.rules.pages import Page, PageRange, Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, ObjectReader, StoredChain, StoredPage
 from chain.store.schema import kind_number
+from odfd.store.resume import Memory, Remembered
 from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
 from odfd.verify.portals import check_portal
 from odfd.verify.queue import ObjectQueue
@@ -41,7 +42,6 @@ from odfd.verify.report import (
     VerifyFailure,
     VerifyFinding,
 )
-from odfd.verify.resume import Memory, Remembered
 from odfd.verify.terms import ChainTerms
 
 _SHA3: Final = Multihash.from_digest(SHA3_256, bytes(32))[:2]

@@ -31,7 +31,7 @@ ALLOWED: Final = {
     "odfd.ingest.key_bounds": "a cache",
     "odfd.ingest.raw_replay": "the folder of one replay",
     "odfd.ingest.segments": "a cache",
-    "odfd.ingest.spool": "synced for all pushes at once; a copy of a row",
+    "odfd.store.spool": "synced for all pushes at once; a copy of a row",
     "odfd.network.card_index": "in memory",
     "odfd.network.peer_book_file": "peers are met again",
     "odfd.network.unheld_statements": "in memory",
@@ -39,12 +39,12 @@ ALLOWED: Final = {
     "odfd.published.signed": "synced with the folder's head",
     "odfd.queries.folds": "a cache",
     "odfd.repositories.sftp": "the disk of a server",
-    "odfd.sampling.parts": "a file of others, read",
-    "odfd.state.upgrade": "a copy to try on",
+    "odfd.cli.offline.sampling.parts": "a file of others, read",
+    "odfd.services.maintenance.upgrade": "a copy to try on",
     "odfd.transform.driver": "a draft of one transaction",
     "odfd.transform.execute": "a draft of one transaction",
-    "odfd.trust.ledger.live_set": "in memory",
-    "odfd.volumes.cache": "a cache",
+    "odfd.store.ledger.live_set": "in memory",
+    "odfd.services.volumes.cache": "a cache",
 }  # fmt: skip
 
 

@@ -16,9 +16,9 @@ from worlds.source_tree import parsed
 
 TREE: Final = Path(__file__).parents[2]
 COMMON: Final = (
-    "odfd.api.resource_operations", "odfd.api.resources.apply", "odfd.api.resources.declarations",
-    "odfd.api.resources.pages", "odfd.api.resources.planning", "odfd.api.resources.reading",
-    "odfd.api.resources.watches", "odfd.resources.controller", "odfd.resources.plan", "odfd.resources.store",
+    "odfd.api.resource_operations", "odfd.services.resources.apply", "odfd.services.resources.declarations",
+    "odfd.services.resources.pages", "odfd.services.resources.planning", "odfd.services.resources.reading",
+    "odfd.services.resources.watches", "odfd.resources.controller", "odfd.resources.plan", "odfd.resources.store",
 )  # fmt: skip
 NAMES: Final = {each.name for each in registry.ALL} - {ACCOUNT}
 """Not the type of what owns resources: it is a part of the identity of each."""
@@ -44,7 +44,5 @@ def test_common_code_names_no_type(name: str) -> None:
 
 
 def test_a_name_is_noticed() -> None:
-    text = (
-        "from odfd.datasets.catalog import TYPE\nfrom odfd.flows.manifest import FLOW_TYPE\nx = 'Mirror', 'Account'\n"
-    )
+    text = "from odfd.store.catalog import TYPE\nfrom odfd.flows.manifest import FLOW_TYPE\nx = 'Mirror', 'Account'\n"
     assert set(named(ast.parse(text))) == {"Dataset", "Flow", "Mirror"}

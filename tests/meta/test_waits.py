@@ -26,7 +26,7 @@ WAITING: Final = {
 }  # fmt: skip
 """Names of calls that wait for another program or machine, or open what does; and ``subprocess.run``."""
 ELSEWHERE: Final = dict.fromkeys(
-    ("p2p.host.muxer", "config.load", "odfd.api.actions", "odfd.api.trust.policies", "odfd.daemon.init"), "accept"
+    ("p2p.host.muxer", "config.load", "odfd.api.actions", "odfd.services.trust.policies", "odfd.daemon.init"), "accept"
 ) | {"p2p.web.client": "AsyncClient"}
 """Names that stand for something of our own there, or for what the callers of that module wait for."""
 BOUND: Final = re.compile(r"`([\w.]+):([\w.]+)`(?: (\d[\d.]*))?")

@@ -21,8 +21,8 @@ from chain.instant import parse
 from chain.statements.keys import SigningKey
 from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
 from engines.query.text_rows import heading, rendered
-from odfd.api.queries.answer_proofs import AnswerProof, Signer
 from odfd.control import wire
+from odfd.services.queries.answer_proofs import AnswerProof, Signer
 
 BLOCK = "f1620" + "aa" * 32
 DID = "did:odf:fed01" + "a" * 64

@@ -6,11 +6,11 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.flows.scheduler import Entry
 from odfd.flows.selection import EVERY
 from odfd.resources import registry
+from odfd.services.resources.views import manifest_of
 
 
 class ShownFlow(NamedTuple):

@@ -55,11 +55,11 @@ from engines.spark.ingest.json_guess import guess_json
 from engines.spark.ingest.json_text import parse_json
 from engines.spark.ingest.records import array_records, feature_records, object_lines
 from engines.spark.ingest.text_columns import check_once
-from odfd.api.datasets.desired import in_order
 from odfd.api.graphql_limits import check_size
 from odfd.cli.sql.formats import ndjson_text
+from odfd.policy.policy_merge import check_rules
+from odfd.services.datasets.desired import in_order
 from odfd.trust.evidence.bundle_store import BundleQuota, StoredBundle, leaving
-from odfd.trust.policy.policy_merge import check_rules
 from p2p.host.gossip_frames import net_subscriptions
 
 Work = Callable[[], object]

@@ -15,9 +15,9 @@ from typing import Any, Final
 from chain.errors import Fault
 from odfd.control import wire
 from odfd.control.client import Client
-from odfd.ingest.spool import SMALL
 from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import place_of
+from odfd.store.spool import SMALL
 from worlds import azurite as azure_emulator
 from worlds.containers import image_of_programs
 from worlds.databases import Served, mysql_served, postgres_served

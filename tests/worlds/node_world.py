@@ -32,7 +32,6 @@ from chain.statements.tree import is_consistent
 from config import model
 from odfd.api import resource_operations
 from odfd.api.resource_operations import shown_of
-from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
@@ -48,7 +47,8 @@ from odfd.obs.meter import NodeMeter
 from odfd.resources.registry import state
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
-from odfd.state.directory import DATABASE, StateDirectory, open_state_directory
+from odfd.services.resources.types import TYPES
+from odfd.store.directory import DATABASE, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global

@@ -17,12 +17,12 @@ import trio
 from chain.errors import Fault
 from config import model
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, frame
-from odfd.api.resources.pages import ResourcePage
-from odfd.api.resources.views import with_state
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.page.server import PageServer
 from odfd.runtime.supervision import Life
+from odfd.services.resources.pages import ResourcePage
+from odfd.services.resources.views import with_state
 from worlds import node_world
 from worlds.eventually import PATIENCE
 

@@ -38,7 +38,7 @@ from odfd.published import packs as site_packs
 from odfd.published.collection import check_card, collection_in
 from odfd.published.signed import head_in
 from odfd.published.source import PublishedSource
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
 from odfd.trust.evidence.bundle import Reader, decode_manifest
 from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import parse_address

@@ -33,9 +33,9 @@ from odfd.ipfs import publishing, repository
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
 from odfd.node.parts import NodeParts
-from odfd.state.directory import open_state_directory
-from odfd.volumes.volume_paths import FolderPlace
-from odfd.workers import reconciler
+from odfd.services.resources import reconciler
+from odfd.services.volumes.volume_paths import FolderPlace
+from odfd.store.directory import open_state_directory
 from worlds.node_world import SmallEngine
 from worlds.power import each_sync
 

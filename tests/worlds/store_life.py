@@ -54,7 +54,7 @@ from chain.store.layout import DirectoryChain, DirectoryObjects, is_dataset, rea
 from chain.store.objects import SMALL, DiskObjects, staged_in
 from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, prepare
 from chain.store.sqlite import SqliteChains
-from odfd.state.directory import StateLock
+from odfd.store.directory import StateLock
 from odfd.transfer.folders import export_dataset, import_dataset
 from odfd.verify.report import Level, VerificationResult
 from odfd.verify.verify import VerificationRequest, verify_chain

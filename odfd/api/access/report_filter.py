@@ -17,16 +17,16 @@ import trio
 
 from chain.errors import NotFound
 from odfd.access.relations import Role
-from odfd.api.access.account_watch import Rights
-from odfd.api.access.calls import Call
-from odfd.api.access.guard import Guard
-from odfd.api.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 from odfd.control import wire
 from odfd.control.board import account_event, is_of
 from odfd.flows.tasks import TYPE as TASK
 from odfd.obs.log_lines import LineFilter
 from odfd.resources.resource import UUID, Resource
 from odfd.runtime.ring import Lagged
+from odfd.services.access.account_watch import Rights
+from odfd.services.access.calls import Call
+from odfd.services.access.guard import Guard
+from odfd.services.resources.history import HistoryService, PastEvent, bookmark_at, change_of
 
 RESET: Final = "reset"
 _WORDS: Final = "what you may read has changed: ask anew"

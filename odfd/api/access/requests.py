@@ -20,14 +20,14 @@ from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
 from odfd.access.relations import OWNER, Principal, Role
 from odfd.access.tokens import TokenGrant
-from odfd.api.access.calls import Call, SubjectsOf, TaskOwners
-from odfd.api.access.guard import OWNER_ONLY, Guard, SealedPositions, is_admin
 from odfd.api.access.rules import RULES
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
 from odfd.runtime.http import Message
 from odfd.runtime.subjects import Subjects
-from odfd.state.access_state import AccessReader
-from odfd.state.directory import StateDirectory
+from odfd.services.access.calls import Call, SubjectsOf, TaskOwners
+from odfd.services.access.guard import OWNER_ONLY, Guard, SealedPositions, is_admin
+from odfd.store.access_state import AccessReader
+from odfd.store.directory import StateDirectory
 
 _WATCHED: Final = ("declarations.page", "declarations.news")
 """A list, and the watch that continues from its version: these report a change of rights to administrators, too."""

@@ -18,26 +18,26 @@ from chain.ids import DatasetId
 from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
 from odfd.api.access import report_filter
-from odfd.api.access.account_watch import news, readable, readable_views
-from odfd.api.access.apply_rules import acts_for_others, apply
-from odfd.api.access.calls import Call
-from odfd.api.access.guard import Guard, not_meant
-from odfd.api.datasets.deletion import IN_USE
-from odfd.api.network.search import MAX_FOUND
-from odfd.api.queries.public_queries import check_public
-from odfd.api.resources.pages import ResourcePage, no_page, rest_after
-from odfd.api.resources.types import TYPES
-from odfd.api.resources.watches import number_of
 from odfd.control import wire
-from odfd.datasets.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.errors import sole_faults
-from odfd.flows.store import TYPE as FLOW
 from odfd.queries.askers import Asker
 from odfd.queries.callers import Crowd, QueryCaller
 from odfd.resources.label_schemas import ACCESS, short_name
 from odfd.resources.reader import place
 from odfd.resources.registry import ACTING
 from odfd.resources.store import ResourceStore
+from odfd.services.access.account_watch import news, readable, readable_views
+from odfd.services.access.apply_rules import acts_for_others, apply
+from odfd.services.access.calls import Call
+from odfd.services.access.guard import Guard, not_meant
+from odfd.services.datasets.deletion import IN_USE
+from odfd.services.network.search import MAX_FOUND
+from odfd.services.queries.public_queries import check_public
+from odfd.services.resources.pages import ResourcePage, no_page, rest_after
+from odfd.services.resources.types import TYPES
+from odfd.services.resources.watches import number_of
+from odfd.store.catalog import DatasetEntry, NamedId, is_one_chain
+from odfd.store.flow_runs import TYPE as FLOW
 
 Rule: TypeAlias = Callable[..., Any]
 """Called as the operation would be, after the ``Call``; answers as it would, what the caller may get of it."""

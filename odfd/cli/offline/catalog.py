@@ -15,7 +15,7 @@ from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 
 if TYPE_CHECKING:
-    from odfd.sampling.dcat_feed import Feed, FoundSource
+    from odfd.cli.offline.sampling.dcat_feed import Feed, FoundSource
 
 SHOWN: Final = 10
 """Datasets left out that are listed with the reason."""
@@ -40,7 +40,7 @@ commands = Commands()
     epilog="example:  odfctl catalog https://data.example/catalog.jsonld\n          odfctl apply -f sources.yaml",
 )
 def _catalog(session: Session, args: argparse.Namespace) -> None:
-    from odfd.sampling.dcat_feed import MAX_FEED, read_feed
+    from odfd.cli.offline.sampling.dcat_feed import MAX_FEED, read_feed
 
     manifests = None if args.to == "-" else NewFile(args.to, replace=args.replace)
     is_url = args.feed.startswith(("http://", "https://"))

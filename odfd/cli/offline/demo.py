@@ -99,7 +99,7 @@ def _folder(given: str | None) -> Iterator[Path]:
 def _lay_out(source: Path, folder: Path) -> None:
     """Restores the state and copies the settings. Raises NotFound, Invalid, Environment."""
     from odfd.runtime.tasks import Report
-    from odfd.state.restore import choose, restore
+    from odfd.services.maintenance.restore import choose, restore
 
     restore(choose(source, None), folder / "state", what_is_wrong, Report(), skip_damaged=False)
     shutil.copyfile(source / SETTINGS, folder / SETTINGS)

@@ -16,16 +16,16 @@ from engines.query.frames import END, ROWS, FrameReader
 from engines.query.reader import QueryLimits, QueryProcesses
 from engines.sandbox.base import Level
 from engines.sandbox.probe import choose
-from odfd.api.queries.answer_proofs import Signer
-from odfd.api.queries.service import QueryService
 from odfd.cli.offline import files
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog, DatasetEntry
 from odfd.errors import sole_faults
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
 from odfd.runtime.clock import SystemClock
-from odfd.state.directory import STAGING, StateDirectory, open_state_directory
+from odfd.services.queries.answer_proofs import Signer
+from odfd.services.queries.service import QueryService
+from odfd.store.catalog import Catalog, DatasetEntry
+from odfd.store.directory import STAGING, StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
 
 if TYPE_CHECKING:

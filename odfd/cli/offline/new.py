@@ -54,8 +54,8 @@ commands = Commands()
 )
 def _new(session: Session, args: argparse.Namespace) -> None:
     from odfd import output
-    from odfd.sampling.inference import guessed
-    from odfd.sampling.manifest import manifest_text, proven, sharded_text
+    from odfd.cli.offline.sampling.inference import guessed
+    from odfd.cli.offline.sampling.manifest import manifest_text, proven, sharded_text
 
     parse_name(args.name)
     by = tuple(args.by.split(",")) if args.by else ()
@@ -109,9 +109,9 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """Shows the rows that an ingest of a file would read, by a source or by a format. Raises Invalid, NotFound."""
+    from odfd.cli.offline.sampling.inference import guessed, step_of
+    from odfd.cli.offline.sampling.manifest import read_of
     from odfd.ingest.push import FORMATS
-    from odfd.sampling.inference import guessed, step_of
-    from odfd.sampling.manifest import read_of
 
     path = files.existing(name)
     if source is not None:
@@ -141,7 +141,7 @@ def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> di
     """
     from chain.data.uuids import is_marked, named_all
     from engines.spark.ingest.text_columns import check_read
-    from odfd.sampling.preview import shown
+    from odfd.cli.offline.sampling.preview import shown
 
     found = shown(path, name, step, ROWS)
     if not queried:

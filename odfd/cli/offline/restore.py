@@ -22,11 +22,11 @@ from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
     from odfd.runtime.tasks import Report
-    from odfd.state.directory import StateDirectory
-    from odfd.state.restore import Restored
+    from odfd.services.maintenance.restore import Restored
+    from odfd.store.directory import StateDirectory
 
 if TYPE_CHECKING:
-    from odfd.state.upgrade import TableChange
+    from odfd.services.maintenance.upgrade import TableChange
 
 SIGNING = """Its keys sign nothing yet: what they signed after this backup is not in it, and a key that contradicted
 itself would be proven to have. Choose one:
@@ -52,7 +52,7 @@ commands = Commands()
 )
 def _restore(session: Session, args: argparse.Namespace) -> None:
     from odfd.runtime.tasks import Report
-    from odfd.state.restore import choose, restore
+    from odfd.services.maintenance.restore import choose, restore
 
     backup, directory = Path(args.backup).expanduser().resolve(), Path(args.directory).expanduser().resolve()
     meter, report = Meter(session, output.error_stream()), Report()
@@ -66,8 +66,8 @@ def _restore(session: Session, args: argparse.Namespace) -> None:
 
 def what_is_wrong(home: StateDirectory) -> Sequence[str]:
     """Lists problems as ``odfctl doctor --deep`` does, except the intended absence of journals."""
-    from odfd.api.maintenance.doctor import Doctor
-    from odfd.datasets.visibility import Visibility
+    from odfd.services.maintenance.doctor import Doctor
+    from odfd.store.visibility import Visibility
 
     visibility = Visibility(home.database, home.chains, home.keys.has_dataset_key, lambda: False)
     probes = Doctor(home, visibility, dict, {}).deep()
@@ -135,7 +135,7 @@ def _check(session: Session, args: argparse.Namespace) -> int:
 
 def look_through(directory: Path, now: float) -> Iterator[wire.Probe]:
     """Yields probes of a state directory; ``now``: seconds since 1970. Raises NotFound, Environment."""
-    from odfd.state.upgrade import table_changes
+    from odfd.services.maintenance.upgrade import table_changes
 
     changes = table_changes(directory)
     yield wire.Probe(name="version", result="ok", message=f"this is odfd {__version__}")
@@ -144,7 +144,7 @@ def look_through(directory: Path, now: float) -> Iterator[wire.Probe]:
 
 
 def _of_database(directory: Path, changes: list[TableChange]) -> wire.Probe:
-    from odfd.state.upgrade import has_room_for_copy, try_on_copy
+    from odfd.services.maintenance.upgrade import has_room_for_copy, try_on_copy
 
     if not changes:
         return wire.Probe(name="database", result="ok", message="its tables are those of this version")
@@ -173,7 +173,7 @@ def _of_database(directory: Path, changes: list[TableChange]) -> wire.Probe:
 
 def _of_backup(directory: Path, now: float) -> wire.Probe:
     from chain.instant import SECOND, parse
-    from odfd.state.backup import last_backup
+    from odfd.services.maintenance.backup import last_backup
 
     found = last_backup(directory)
     hint = "odfctl backup FOLDER, while the old version runs"

@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from odfd.cli.offline.files import read_limited
 from odfd.errors import Usage
 from odfd.resources.sets import JWE, KEY, MAX_VALUE_BYTES, named_binding
-from odfd.trust.keys.secret_keys import seal_to
+from odfd.store.keys.secret_keys import seal_to
 
 _MOST_KEY_BYTES: Final = 64 * 1024
 _HINT: Final = "odfctl secret key of the node prints it"

@@ -23,8 +23,8 @@ from chain.statements.card import Card
 from chain.statements.envelope import Signed, sid
 from chain.statements.statement import Attestation, Authority, HeadStatement, PolicyStatement, Word, encode
 from chain.wording import plural
+from odfd.policy.policy_merge import check_rules
 from odfd.trust.admission.epoch_switch import RootAt, begins_at, turn_to
-from odfd.trust.policy.policy_merge import check_rules
 
 EARLY_LIMIT: Final = 10 * 60 * instant.SECOND
 """How far an honest clock may be ahead of ours."""

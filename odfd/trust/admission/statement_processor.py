@@ -36,6 +36,15 @@ from chain.statements.statement import (
     Word,
 )
 from chain.statements.tree import Tree
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.cards import Cards
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.network_policies import NetworkPolicies
+from odfd.store.ledger.node_cards import NodeCards
+from odfd.store.ledger.observations import Observations
+from odfd.store.ledger.proofs import Proofs, fork_of_last_block, is_disputed
+from odfd.store.ledger.resolutions import Resolutions
+from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.admission.rules import (
     AdmissionContext,
     AdmissionOutcome,
@@ -47,15 +56,6 @@ from odfd.trust.admission.rules import (
     admit_word,
     writer_of,
 )
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cards import Cards
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.node_cards import NodeCards
-from odfd.trust.ledger.observations import Observations
-from odfd.trust.ledger.proofs import Proofs, fork_of_last_block, is_disputed
-from odfd.trust.ledger.resolutions import Resolutions
-from odfd.trust.ledger.subtree_roots import Subtrees
-from odfd.trust.policy.network_policies import NetworkPolicies
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 """Returns the digests of blocks ``start <= n < stop`` of a chain that is here."""

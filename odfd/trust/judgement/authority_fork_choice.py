@@ -19,14 +19,14 @@ from chain.statements.authority import Rights
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.proof import AUTHORITY_FORK, Proof
 from chain.statements.tree import Frontier
+from odfd.policy.witness_quorum import Witnesses, standing_behind
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.live_set import hold_instead
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.resolutions import VERSION, Resolution, Resolutions
 from odfd.trust.judgement.manual_resolution import versions_of
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.live_set import hold_instead
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.resolutions import VERSION, Resolution, Resolutions
-from odfd.trust.policy.witness_quorum import Witnesses, standing_behind
 
 
 def log_of(dataset: DatasetId, sids: Iterable[Multihash]) -> TreeCheckpoint:

@@ -16,10 +16,10 @@ import msgspec
 from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.statement import Attestation
+from odfd.policy.policy import Policy
+from odfd.store.ledger.recheck_results import UNABLE, Recheck
+from odfd.store.ledger.runs import Run, run_at
 from odfd.trust.judgement.verdicts import VerdictKind, group_verdicts, verdict_on
-from odfd.trust.ledger.recheck_results import UNABLE, Recheck
-from odfd.trust.ledger.runs import Run, run_at
-from odfd.trust.policy.policy import Policy
 
 
 class Claim(NamedTuple):

@@ -20,7 +20,7 @@ from chain.statements.envelope import Signed
 from chain.statements.proof import Proof, statements_of
 from chain.statements.statement import Authority, HeadStatement
 from chain.wording import plural
-from odfd.trust.ledger.resolutions import ABANDONED, BRANCH, EPOCH, VERDICT, VERSION, Resolution
+from odfd.store.ledger.resolutions import ABANDONED, BRANCH, EPOCH, VERDICT, VERSION, Resolution
 
 
 class Side(msgspec.Struct, frozen=True):

@@ -23,9 +23,9 @@ from chain.multihash import Multihash
 from chain.statements.statement import FETCHED
 from chain.store.base import ChainReader
 from chain.walk import first_where
+from odfd.policy.policy import Policy
+from odfd.store.ledger.observations import Observations, Sighting
 from odfd.trust.admission.rules import EARLY_LIMIT
-from odfd.trust.ledger.observations import Observations, Sighting
-from odfd.trust.policy.policy import Policy
 
 WINDOW: Final = 86400 * instant.SECOND
 """Time after a block in which its source is likely to give the same rows."""

@@ -17,13 +17,13 @@ from chain.statements.statement import ATTESTATION
 from chain.store.base import ChainStore
 from chain.store.database import Database
 from odfd.obs.events import EventLog
+from odfd.policy.policy import Policy
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
+from odfd.store.ledger.log import Ledger
 from odfd.trust.judgement import suspension_rules
 from odfd.trust.judgement.suspension_rules import Strike, View
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.policy.policy import Policy
 
 ROUND_SECONDS: Final = 3600.0
 """Seconds between rounds; short beside the grace of two days."""

@@ -20,8 +20,8 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements.statement import Attestation
+from odfd.policy.policy import Policy
 from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, group_verdicts, verdict_on
-from odfd.trust.policy.policy import Policy
 
 GRACE: Final = 48 * 3600 * instant.SECOND
 """Time that a contradiction must stand before it counts: enough to receive it, to re-run and to answer."""

@@ -16,11 +16,11 @@ from chain.errors import Refused
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements import canonical
+from odfd.policy.policy import Policy
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.tables import PARDONS, STRIKES, SUSPENDED
 from odfd.trust.judgement.suspension_rules import Strike
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.tables import PARDONS, STRIKES, SUSPENDED
-from odfd.trust.policy.policy import Policy
 
 
 class Suspended(msgspec.Struct, frozen=True):

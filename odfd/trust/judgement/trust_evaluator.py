@@ -27,7 +27,18 @@ from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
 from odfd.datasets.engine_pins import PinStretch, pin_stretches
-from odfd.datasets.holdings import Holdings
+from odfd.policy.policy import Expression, Policy, holds
+from odfd.policy.witness_quorum import Roots, witnessed
+from odfd.store.holdings import Holdings
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.observations import Observations, Sighting
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.recheck_results import Rechecks, with_rechecks
+from odfd.store.ledger.resolutions import Decided, Resolutions
+from odfd.store.ledger.runs import Run, Runs, run_at
+from odfd.store.ledger.signed_heads import DataAvailability, makers
+from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
 from odfd.trust.judgement.pinned_engines import held_to_pins
@@ -49,17 +60,6 @@ from odfd.trust.judgement.verdicts import (
     reach,
     value_id,
 )
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.observations import Observations, Sighting
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.recheck_results import Rechecks, with_rechecks
-from odfd.trust.ledger.resolutions import Decided, Resolutions
-from odfd.trust.ledger.runs import Run, Runs, run_at
-from odfd.trust.ledger.signed_heads import DataAvailability, makers
-from odfd.trust.ledger.subtree_roots import Subtrees
-from odfd.trust.policy.policy import Expression, Policy, holds
-from odfd.trust.policy.witness_quorum import Roots, witnessed
 from odfd.trust.transform_steps import STEP, first_step
 
 FOREVER: Final = Instant(1 << 62)

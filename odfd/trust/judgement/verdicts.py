@@ -19,7 +19,7 @@ import msgspec
 from chain.ids import KeyDid
 from chain.statements import canonical
 from chain.statements.statement import Actual, Attestation, EngineUsed, Span
-from odfd.trust.policy.policy import SANDBOXES, Expression, Policy, facts_of, holds
+from odfd.policy.policy import SANDBOXES, Expression, Policy, facts_of, holds
 
 
 class VerdictKind(enum.Enum):

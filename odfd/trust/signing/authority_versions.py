@@ -18,11 +18,11 @@ from chain.statements.authority import Rights, missing_signatures
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority
 from chain.store.database import Database
+from odfd.store.keys import journal_topics
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import Ledger
 from odfd.trust.admission.rules import AdmissionOutcome, admit_authority
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Ledger
 
 
 def sign_version(

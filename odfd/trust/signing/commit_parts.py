@@ -16,11 +16,11 @@ from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
 from chain.wording import plural
-from odfd.datasets import captures, row_counts
-from odfd.datasets.captures import Capture, CapturedPart
 from odfd.datasets.commit import SideCommit
 from odfd.ingest.sharded_writes import ShardedTransaction
-from odfd.trust.ledger.log import CheckedChain
+from odfd.store import captures, row_counts
+from odfd.store.captures import Capture, CapturedPart
+from odfd.store.ledger.log import CheckedChain
 
 
 class Addition(NamedTuple):

@@ -18,12 +18,12 @@ from chain.ids import KeyDid
 from chain.statements import canonical, cosignature, envelope, statement
 from chain.statements.proof import DOUBLE_COSIGN
 from chain.statements.statement import AUTHORITY
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.journal import JournalEntry
-from odfd.trust.ledger import hash_links
-from odfd.trust.ledger.kinds import PROOF
-from odfd.trust.ledger.tables import COSIGNATURES
-from odfd.trust.policy.policy import Policy
+from odfd.policy.policy import Policy
+from odfd.store.keys import journal_topics
+from odfd.store.keys.journal import JournalEntry
+from odfd.store.ledger import hash_links
+from odfd.store.ledger.kinds import PROOF
+from odfd.store.ledger.tables import COSIGNATURES
 
 ENOUGH: Final = 3
 """Listed groups that must have answered before a new journal is begun."""

@@ -4,7 +4,7 @@ Blocks, objects and the chain's tree are one transaction; right after it the hea
 announced. A crash in between leaves a chain whose last blocks are unsigned, which nobody else can see;
 ``sign_unsigned`` mends that. Blocks that could not be signed are not committed either: a state that is older than the
 key's journal takes no new blocks. A rewrite works the same way, with the version of the authority that opens its epoch
-in the transaction (``odfd.trust.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
+in the transaction (``odfd.store.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
 from engines.contract import RowCounts
-from odfd.datasets import pushes, row_counts
 from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
-from odfd.datasets.references import keep_links, keep_references
 from odfd.ingest.sharded_writes import ShardedTransaction
+from odfd.store import pushes, row_counts
+from odfd.store.keys import journal_topics
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.history_rewrite import RewrittenHistory, check_opening
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.references import keep_links, keep_references
 from odfd.trust.admission.rules import EARLY_LIMIT
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.history_rewrite import RewrittenHistory, check_opening
-from odfd.trust.ledger.log import CheckedChain, Ledger
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
 from odfd.trust.signing.commit_parts import (

@@ -14,9 +14,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.store import uppers
 from chain.store.database import Database
-from odfd.renditions import tables
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.keystore import KeyStore
+from odfd.store import collections
+from odfd.store.keys import journal_topics
+from odfd.store.keys.keystore import KeyStore
 
 
 class SignedUppers:
@@ -34,7 +34,7 @@ class SignedUppers:
     def collection(self, dataset: DatasetId) -> DatasetId | None:
         """Returns the first shard, if a chain is one of several shards of a rendition."""
         with self._database.read() as connection:
-            member = tables.member_of(connection, dataset)
+            member = collections.member_of(connection, dataset)
         return None if member is None else member.dataset
 
     def is_stated(self, dataset: DatasetId, signed: HeadStatement) -> bool:

@@ -10,11 +10,11 @@ from chain.ids import DatasetId
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
-from odfd.datasets.visibility import PublicOf
 from odfd.obs.events import EventLog
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Logger
-from odfd.trust.keys.keystore import KeyStore
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.visibility import PublicOf
 
 
 class SignerContext(msgspec.Struct, frozen=True, kw_only=True):

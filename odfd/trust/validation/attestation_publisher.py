@@ -27,10 +27,10 @@ from chain.statements.envelope import Signed
 from chain.statements.statement import Actual, Attestation, CostLimit, EngineUsed, InputTree, Interval, Mismatch, Span
 from chain.store.base import ChainReader, ChainStore
 from odfd.runtime.subjects import about
+from odfd.store.keys import journal_topics
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.runs import REPRODUCED, Run, RunPosition, Runs
 from odfd.trust.judgement.verdicts import TOO_COSTLY
-from odfd.trust.keys import journal_topics
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.runs import REPRODUCED, Run, RunPosition, Runs
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import first_step
 

@@ -31,6 +31,9 @@ from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
+from odfd.store.ledger.runs import REPRODUCED, Run
 from odfd.transform.driver import fresh_folder
 from odfd.transform.progress import Report, Showing, unseen
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked
@@ -38,9 +41,6 @@ from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import VerdictKind
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
-from odfd.trust.ledger.runs import REPRODUCED, Run
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import RecheckAnswer, Result, recheck, without_engine
 from odfd.trust.validation.reexecution import NONDETERMINISTIC, RUNS

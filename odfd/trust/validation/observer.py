@@ -36,11 +36,11 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.slots import Slots
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.observations import Observations, Sighting
 from odfd.transform.inputs import ChainPrefix, only_appends
 from odfd.transform.replay import without_its_schema
 from odfd.trust.judgement.observation_reach import DATA, WINDOW
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.observations import Observations, Sighting
 from odfd.trust.signing.signer_context import SignerContext
 
 RETRY_SECONDS: Final = 900.0

@@ -30,6 +30,10 @@ from engines.errors import LimitExceeded
 from engines.provision.warm import EnginePool
 from odfd.datasets.engine_pins import EngineInUse, engine_for, pin_stretches
 from odfd.runtime.spans import span
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.runs import Run, RunPosition, Runs, run_at
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.progress import Showing, unseen
@@ -39,10 +43,6 @@ from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import NOT_PINNED
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.runs import Run, RunPosition, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import STEP, first_step
 from odfd.trust.validation.attestation_publisher import Determinism, actual_of, step_after

@@ -28,11 +28,11 @@ from odfd.errors import sole_faults
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.spans import span
 from odfd.runtime.subjects import about
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.runs import Run, Runs, run_at
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import TOO_COSTLY
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.runs import Run, Runs, run_at
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.attestation_publisher import AttestationPublisher, step_after
 from odfd.trust.validation.reexecution import Reexecution, ReexecutionDependencies, ReexecutionStep, TooCostly

@@ -20,7 +20,7 @@ from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import Submission
 from chain.wording import plural
-from odfd.trust.policy.witness_quorum import PublicWitness
+from odfd.policy.witness_quorum import PublicWitness
 
 MAX_CONFLICTS: Final = 2
 """Times in a row that a witness may name another size than expected; another of our machines may be asking it too."""

@@ -18,9 +18,9 @@ from chain.statements import submission
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import Submission
 from chain.store.database import Database
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.proofs import is_disputed
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.proofs import is_disputed
 from odfd.trust.witness.consistency import ConsistencyResult
 from odfd.trust.witness.witness import CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate

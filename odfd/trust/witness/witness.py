@@ -27,14 +27,14 @@ from chain.statements.submission import Submission
 from chain.statements.tree import Tree
 from chain.store.database import Database
 from chain.wording import plural
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs, is_disputed
-from odfd.trust.ledger.subtree_roots import Subtrees
-from odfd.trust.ledger.tables import COSIGNATURES, WITNESSED
+from odfd.store.keys import journal_topics
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.proofs import Proofs, is_disputed
+from odfd.store.ledger.subtree_roots import Subtrees
+from odfd.store.ledger.tables import COSIGNATURES, WITNESSED
 from odfd.trust.witness.consistency import (
     NOTHING,
     Begins,

@@ -10,13 +10,13 @@ import trio
 
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused, Remote
 from engines.query.frames import END, HEAD, ROWS, frame
-from odfd.api.resources.pages import ResourcePage
-from odfd.api.resources.views import with_state
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, LogService, task_ref
 from odfd.obs.events import EventLog
 from odfd.obs.log_lines import LogLines
 from odfd.runtime.tasks import Report, TaskBoard
+from odfd.services.resources.pages import ResourcePage
+from odfd.services.resources.views import with_state
 
 FAULTS: dict[str, Callable[[], Exception]] = {
     "invalid": lambda: Invalid("bad", rule="r", hint="h", place="p:1"),

@@ -21,8 +21,8 @@ from odfd.api.routes import OPERATIONS, application
 from odfd.control import wire
 from odfd.errors import Usage
 from odfd.runtime.http import Application, Message
-from odfd.state import idempotency
-from odfd.state.idempotency import KEPT_FOR, MAX_ANSWER, AnswerStore, KeptAnswer
+from odfd.store import idempotency
+from odfd.store.idempotency import KEPT_FOR, MAX_ANSWER, AnswerStore, KeptAnswer
 from worlds.clock import FixedClock
 
 Answer = tuple[int, dict[str, str], Any]

@@ -12,9 +12,9 @@ from pathlib import Path
 
 import yaml
 
-from odfd.api.resources.types import TYPES
 from odfd.resources.schema import JsonSchema, fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ResourceType
+from odfd.services.resources.types import TYPES
 
 DOCS = Path(__file__).parents[3] / "docs"
 REFERENCE = DOCS / "resources.md"

@@ -24,11 +24,11 @@ from chain.statements import checkpoint, cosignature, submission
 from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.node.trust_parts import submissions_of
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.witness_quorum import read_witness
-from odfd.workers.witness_submission import PAUSE, WitnessSubmission
+from odfd.policy.witness_quorum import read_witness
+from odfd.services.trust.witness_submission import PAUSE, WitnessSubmission
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.mirror_specs import MirrorSpec
 from p2p.web.client import Posts
 from worlds import node_world
 from worlds.eventually import PATIENCE

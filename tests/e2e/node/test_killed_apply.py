@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import pytest
 
-from odfd.api.resources.types import TYPES
+from odfd.services.resources.types import TYPES
 from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e

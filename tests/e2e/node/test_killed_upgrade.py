@@ -20,11 +20,11 @@ import pytest
 
 from chain.store.objects import SMALL
 from odfd.runtime.tasks import Report
-from odfd.state.backup import BackupFolder
-from odfd.state.directory import DATABASE, LOCK_NAME, ROOMS, open_state_directory
-from odfd.state.disk_reserve import RESERVE
-from odfd.state.restore import choose, described
-from odfd.state.upgrade import table_changes
+from odfd.services.maintenance.backup import BackupFolder
+from odfd.services.maintenance.restore import choose, described
+from odfd.services.maintenance.upgrade import table_changes
+from odfd.store.directory import DATABASE, LOCK_NAME, ROOMS, open_state_directory
+from odfd.store.disk_reserve import RESERVE
 from worlds.eventually import PATIENCE
 from worlds.forked import Forking
 from worlds.small_node import LAST_STEP

@@ -15,9 +15,9 @@ from chain.ids import DatasetId
 from config import model
 from config.render import toml
 from odfd.control import wire
-from odfd.datasets.card_choices import ChosenWords
-from odfd.datasets.catalog import default_name
 from odfd.resources import selectors
+from odfd.store.card_choices import ChosenWords
+from odfd.store.catalog import default_name
 from worlds.eventually import PATIENCE
 from worlds.page_world import ALIKE, UNHELD
 

@@ -31,11 +31,11 @@ from chain.store.base import Append, Head
 from engines.contract import HistoryNeeded
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
-from odfd.datasets.captures import BoundCapture, CapturedPart
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.raw_replay import replay
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.store.captures import BoundCapture, CapturedPart
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 pytestmark = pytest.mark.engine

@@ -21,14 +21,14 @@ from chain.ids import DatasetId
 from chain.store.database import Database
 from odfd.access.relations import Role
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.pushes import PushTable
 from odfd.renditions import former_rows
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
-from odfd.state.access_state import AccessReader
-from odfd.state.directory import DATABASE, StateDirectory
-from odfd.state.upgrade import table_changes
+from odfd.services.maintenance.upgrade import table_changes
+from odfd.store.access_state import AccessReader
+from odfd.store.catalog import Catalog
+from odfd.store.directory import DATABASE, StateDirectory
+from odfd.store.pushes import PushTable
 from worlds.flow_world import flows
 from worlds.node_world import World
 

@@ -16,12 +16,12 @@ import pytest
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from odfd.renditions import mirror_handover
-from odfd.renditions.mirror_handover import Await, Begin, Step, is_followed, next_step, united
 from odfd.renditions.reader_position import Difference, Updates, next_reading
 from odfd.renditions.successor import HandoverNotice
-from odfd.renditions.tables import CollectionState, Member, plain
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
+from odfd.store import mirror_handover
+from odfd.store.collections import CollectionState, Member, plain
+from odfd.store.mirror_handover import Await, Begin, Step, is_followed, next_step, united
 from worlds.seeds import batches, named
 
 Row = tuple[int, int]

@@ -16,8 +16,8 @@ import pytest
 
 from chain.instant import SECOND, Instant
 from chain.store.database import Database, open_database
-from odfd.network import invitation_tokens
-from odfd.network.invitation_tokens import InvitationTokens, IssuedInvitation, digest_of_token
+from odfd.store import invitation_tokens
+from odfd.store.invitation_tokens import InvitationTokens, IssuedInvitation, digest_of_token
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
 from p2p.wire.invite import Redemption

@@ -21,8 +21,8 @@ import pytest
 from chain.statements import envelope
 from chain.statements.statement import HeadStatement
 from config.model import P2p
-from odfd.trust.ledger.log import STEPS, Ledger
-from odfd.trust.ledger.signed_heads import publishing_keys
+from odfd.store.ledger.log import STEPS, Ledger
+from odfd.store.ledger.signed_heads import publishing_keys
 from p2p.address import network_of, prefix_of
 from p2p.budget import work
 from p2p.budget.buckets import Budget, Relaying

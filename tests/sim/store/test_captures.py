@@ -21,16 +21,15 @@ from chain.store.collect import collect
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import captures, references
 from odfd.datasets.commit import CommitExtras
 from odfd.ingest.plan import Batch
 from odfd.ingest.raw_capture import captured
 from odfd.ingest.sharded_writes import ShardedWrites
-from odfd.renditions import tables
-from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import log
+from odfd.store import captures, collections, references
+from odfd.store.collections import CollectionState, Member
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 START = instant.parse("2026-01-01T00:00:00Z")
@@ -69,13 +68,13 @@ class Node:
             with self.database.write() as connection:
                 timeline = Timeline((Switch(0, "", row),), 0)
                 members = (Member(row=row, origin="first"),)
-                tables.keep(connection, CollectionState(id=self.dataset, members=members, timeline=timeline))
+                collections.keep(connection, CollectionState(id=self.dataset, members=members, timeline=timeline))
 
     def _open(self) -> None:
         self.database = open_database(self.folder / "odfd.sqlite")
         self.objects = DiskObjects(self.folder / "objects", self.database, self._step)
         self.chains = SqliteChains(self.database, self.objects, self._step)
-        for room in (references, log, captures, tables):
+        for room in (references, log, captures, collections):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self.folder / "keys", lambda size: next(self._draws).to_bytes(size))
         self.committer = OwnerCommitter(self.database, self.chains, self.keys, lambda: START, lambda *_: None)

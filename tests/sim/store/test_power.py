@@ -30,24 +30,24 @@ from chain.store import durable
 from chain.store.objects import SMALL
 from odfd.cli.new_file import NewFile
 from odfd.daemon.init import init
-from odfd.ingest.spool import SMALL as SMALL_PUSH
-from odfd.ingest.spool import PushSpool
 from odfd.queries.projections import ProjectionStore, TableRecord
 from odfd.repositories.folder import Folder
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
-from odfd.state.backup import BackupFolder, snapshots_in
-from odfd.state.directory import StateDirectory, open_state_directory
-from odfd.state.restore import choose, restore
-from odfd.state.upgrade import table_changes
+from odfd.services.maintenance.backup import BackupFolder, snapshots_in
+from odfd.services.maintenance.restore import choose, restore
+from odfd.services.maintenance.upgrade import table_changes
+from odfd.services.volumes.volume_paths import MARK, FolderPlace
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.keys import journal
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.keys.secret_keys import SecretKeys
+from odfd.store.spool import SMALL as SMALL_PUSH
+from odfd.store.spool import PushSpool
 from odfd.transfer.delta_log import LOG, write_delta_log
 from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.keys import journal
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.keys.secret_keys import SecretKeys
-from odfd.volumes.volume_paths import MARK, FolderPlace
 from worlds import store_life
 from worlds.power import PowerDisk
 

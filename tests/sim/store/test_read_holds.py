@@ -28,8 +28,8 @@ from chain.store.collect import collect
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import read_holds
-from odfd.datasets.read_holds import MAX_OF_DATASET, HistoryHeld, HoldGuard, ReadHold, ReadHolds
+from odfd.store import read_holds
+from odfd.store.read_holds import MAX_OF_DATASET, HistoryHeld, HoldGuard, ReadHold, ReadHolds
 
 D = DatasetId.from_public_key(bytes(32))
 STEPS = ("rewrite-begun", "rewrite-cut", "rewrite-blocks", "rewrite-also", "rewrite-durable")

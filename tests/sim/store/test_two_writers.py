@@ -29,11 +29,10 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
-from odfd.datasets import references
 from odfd.datasets.commit import CommitExtras, block_time
-from odfd.renditions import tables
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import log
+from odfd.store import collections, references
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger import log
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 START = instant.parse("2026-01-01T00:00:00Z")
@@ -75,7 +74,7 @@ class Life:
         self.database = open_database(self._folder / "odfd.sqlite")
         objects = DiskObjects(self._folder / "objects", self.database)
         self.chains = SqliteChains(self.database, objects, self._step)
-        for room in (references, log, tables):
+        for room in (references, log, collections):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self._folder / "keys", lambda count: bytes(range(count)))
         self.committer = OwnerCommitter(

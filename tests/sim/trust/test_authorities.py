@@ -16,10 +16,10 @@ import pytest
 
 from chain.statements.statement import HEAD
 from chain.store.database import open_database
+from odfd.store.ledger import retention
+from odfd.store.ledger.log import Ledger
 from odfd.trust.admission import rules, statement_processor
 from odfd.trust.admission.rules import AdmissionOutcome, Admitted
-from odfd.trust.ledger import retention
-from odfd.trust.ledger.log import Ledger
 
 SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "200")) // 10
 ONE = os.environ.get("ODFD_SIM_SEED")

@@ -11,14 +11,14 @@ from typing import Any
 
 import pytest
 
+from odfd.policy import policy as policies
+from odfd.policy import witness_quorum
+from odfd.policy.policy import KeyGroup
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import GroupVerdict
-from odfd.trust.policy import policy as policies
-from odfd.trust.policy import witness_quorum
-from odfd.trust.policy.policy import KeyGroup
 
 SEEDS = 60
 """Within which a mutant must be found."""

@@ -14,8 +14,8 @@ from chain.codec.manifest import parse_manifests
 from chain.errors import Invalid
 from chain.ids import parse_name
 from chain.model.events import DatasetSnapshot, SetInfo, SetPollingSource
+from odfd.cli.offline.sampling.dcat_feed import FORMAT, MAX_KEYWORDS, MAX_SOURCES, MAX_TEXT, Feed, read_feed
 from odfd.published import dcat
-from odfd.sampling.dcat_feed import FORMAT, MAX_KEYWORDS, MAX_SOURCES, MAX_TEXT, Feed, read_feed
 
 DID = "did:odf:fed014e55dd4d4d4e1a1a3ad0d7e5ad3f5c1e3a7a9a5f9c9a8b0a17aa4cbb2bd2b94c"
 CSV = {"dcat:downloadURL": {"@id": "https://data.example.org/a.csv"}, "dcat:mediaType": "text/csv"}

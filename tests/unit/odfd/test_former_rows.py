@@ -9,16 +9,16 @@ from typing import Any
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.database import Database
-from odfd.datasets.catalog import Catalog
-from odfd.mirrors import mirror_spec
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.renditions import former_rows, tables
+from odfd.renditions import former_rows
 from odfd.renditions.former_rows import FormerCollection
-from odfd.renditions.tables import CollectionState, Member
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.resources import tables as resources
 from odfd.resources.resource import Resource, handle_of
 from odfd.resources.store import ResourceStore
+from odfd.store import collections, mirror_specs
+from odfd.store.catalog import Catalog
+from odfd.store.collections import CollectionState, Member
+from odfd.store.mirror_specs import MirrorSpec
 
 NOW = Instant(7)
 IDS = tuple(DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2, 3))
@@ -31,7 +31,7 @@ def mirror(did: str, name: str, **more: Any) -> MirrorSpec:
 
 def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Path) -> None:
     with contextlib.closing(Database(tmp_path / "odfd.sqlite")) as database:
-        database.migrate_all([(resources.ROOM, resources.STEPS), (tables.ROOM, tables.STEPS)])
+        database.migrate_all([(resources.ROOM, resources.STEPS), (collections.ROOM, collections.STEPS)])
         specs = (
             mirror(FIRST, "theirs.r0", via="https://example.org/old"),
             mirror(ACTIVE, "theirs", via="https://example.org/new"),
@@ -40,7 +40,7 @@ def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Pat
         with database.write() as connection:
             store = ResourceStore(connection)
             for number, each in enumerate(specs):
-                for type_, spec in (("Dataset", None), ("Mirror", mirror_spec.said(each))):
+                for type_, spec in (("Dataset", None), ("Mirror", mirror_specs.said(each))):
                     labels = {"topic": "health"} if type_ == "Mirror" and number == 0 else {}
                     store.put(
                         Resource(id=f"{type_}{number}", type=type_, name=each.name, did=each.dataset, spec=spec,
@@ -54,7 +54,7 @@ def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Pat
             rows = RenditionRow(number=0, shards=(FIRST,)), RenditionRow(number=1, shards=(ACTIVE, SHARD))
             timeline = Timeline((Switch(0, "", rows[0]), Switch(1, "c", rows[1])), 2)
             members = tuple(Member(row=row, origin="owner") for row in rows)
-            tables.keep(connection, CollectionState(id=IDS[0], members=members, timeline=timeline))
+            collections.keep(connection, CollectionState(id=IDS[0], members=members, timeline=timeline))
             (line,) = former_rows.gather(
                 connection, [FormerCollection(chains=(FIRST, ACTIVE, SHARD), active=ACTIVE, renditions=2)]
             )
@@ -66,8 +66,8 @@ def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Pat
                 ("Dataset0", "theirs", ACTIVE), ("Mirror0", "theirs", ACTIVE),
             ]  # fmt: skip
             assert whole.labels == {"topic": "health"}
-            assert [mirror_spec.of(connection, each) for each in IDS] == [*specs]
-            assert {each.dataset for each in mirror_spec.all_of(connection)} == {FIRST, ACTIVE, SHARD}
+            assert [mirror_specs.of(connection, each) for each in IDS] == [*specs]
+            assert {each.dataset for each in mirror_specs.all_of(connection)} == {FIRST, ACTIVE, SHARD}
             assert [each.name for each in Catalog(connection).chains()] == ["theirs", "theirs.r0", "theirs.r1.s1"]
             held = store.get("f")
             assert held is not None

@@ -19,12 +19,12 @@ from chain.model.events import AddPushSource
 from chain.model.source import MergeAppend
 from odfd.cli.main import main
 from odfd.cli.offline.new import preview
+from odfd.cli.offline.sampling.inference import guessed
+from odfd.cli.offline.sampling.manifest import manifest_text, proven
+from odfd.cli.offline.sampling.markup import markup
+from odfd.cli.offline.sampling.preview import shown
+from odfd.cli.offline.sampling.text_types import column_of
 from odfd.cli.session import Session
-from odfd.sampling.inference import guessed
-from odfd.sampling.manifest import manifest_text, proven
-from odfd.sampling.markup import markup
-from odfd.sampling.preview import shown
-from odfd.sampling.text_types import column_of
 from worlds import foreign_bytes as made
 from worlds.reading import read_step
 

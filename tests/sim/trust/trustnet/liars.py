@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.envelope import Signed
-from odfd.trust.ledger.runs import Run
+from odfd.store.ledger.runs import Run
 from p2p.ports import PeerId, Topic
 
 from .fabric import Branch, Machine, actual, digest, key_of

@@ -25,8 +25,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import HeadStatement
-from odfd.trust.policy.policy import load_policy
-from odfd.trust.policy.witness_quorum import Witnesses
+from odfd.policy.policy import load_policy
+from odfd.policy.witness_quorum import Witnesses
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust

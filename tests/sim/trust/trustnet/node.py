@@ -18,14 +18,14 @@ from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, FORK, Proof
 from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Tree
+from odfd.policy.policy import Policy
+from odfd.store.ledger.proofs import fork_of_last_block
+from odfd.store.ledger.runs import Run
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import Decision, GroupVerdict
-from odfd.trust.ledger.proofs import fork_of_last_block
-from odfd.trust.ledger.runs import Run
-from odfd.trust.policy.policy import Policy
 from odfd.trust.witness import witness
 from p2p.machines.declined import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic

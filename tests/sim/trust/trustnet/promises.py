@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 
 from chain.ids import DatasetId
 from chain.statements.proof import Proof
+from odfd.policy.witness_quorum import witnessed
 from odfd.trust.judgement.verdicts import DatasetStatus, Decision, ReachAssessment
-from odfd.trust.policy.witness_quorum import witnessed
 from p2p.ports import PeerId
 
 from .fabric import STRICT

@@ -29,14 +29,14 @@ from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.network.statement_store import LedgerStatementStore
+from odfd.store.ledger import log as ledger
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.live_set import hold_instead, live_of
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.proofs import Proofs, is_disputed
+from odfd.store.ledger.resolutions import Resolutions
+from odfd.store.ledger.retention import SUPERSEDED, prune
 from odfd.trust.judgement import manual_resolution
-from odfd.trust.ledger import log as ledger
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.live_set import hold_instead, live_of
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs, is_disputed
-from odfd.trust.ledger.resolutions import Resolutions
-from odfd.trust.ledger.retention import SUPERSEDED, prune
 from odfd.trust.signing import authority_drafts
 from p2p.ports import Judgement, PeerId, Topic
 

@@ -19,8 +19,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement
-from odfd.trust.keys.journal import JournalEntry, Order, SigningJournal
-from odfd.trust.ledger.runs import Run
+from odfd.store.keys.journal import JournalEntry, Order, SigningJournal
+from odfd.store.ledger.runs import Run
 from odfd.trust.validation import attestation_publisher
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject
 from p2p.ports import Topic

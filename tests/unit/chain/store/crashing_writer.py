@@ -20,7 +20,7 @@ from chain.store.base import Append, Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.state.directory import StateLock
+from odfd.store.directory import StateLock
 
 DATASETS = [DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2)]
 LARGE, SMALL = b"large" * 50_000, b"small"

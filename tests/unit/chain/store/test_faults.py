@@ -24,7 +24,7 @@ from chain.store.base import Append
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.state.directory import StateLock
+from odfd.store.directory import StateLock
 from worlds.full_disk import room_for
 
 OWNER = DatasetId.from_public_key(bytes(32))
@@ -258,7 +258,7 @@ def test_no_state_directory(tmp_path: Path) -> None:
 
 
 def test_one_process_per_state_directory(tmp_path: Path) -> None:
-    hold = "import sys; from pathlib import Path; from odfd.state.directory import StateLock\n"
+    hold = "import sys; from pathlib import Path; from odfd.store.directory import StateLock\n"
     hold += "StateLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"
     tree = Path(__file__).parents[4]
     process = subprocess.Popen(

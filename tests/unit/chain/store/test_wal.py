@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Environment
 from chain.store.database import open_database
-from odfd.state.crash_recovery import pages_promised
+from odfd.store.crash_recovery import pages_promised
 
 TABLE = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT) STRICT"
 FIRST, FRAME = 32, 24 + 4096

@@ -11,7 +11,7 @@ import pytest
 from chain.errors import Environment
 from engines.query.installed import SQL_MISSING, need_sql, why_no_sql
 from engines.query.reader import QueryLimits, QueryProcesses
-from odfd.api.maintenance.status import _sql_probe
+from odfd.services.maintenance.status import _sql_probe
 
 
 @pytest.fixture

@@ -13,8 +13,8 @@ from chain.errors import NotFound, Refused
 from chain.instant import SECOND, Instant
 from odfd.access.relations import OWNER, Principal, Relations, Role, Statement, Thing
 from odfd.access.tokens import digest_of, id_in, token_of
-from odfd.state import access_tokens
-from odfd.state.access_tokens import TokenStore
+from odfd.store import access_tokens
+from odfd.store.access_tokens import TokenStore
 from worlds.node_world import opened
 
 TIMES = st.binary(min_size=8, max_size=8), st.binary(min_size=32, max_size=32)

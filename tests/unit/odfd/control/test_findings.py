@@ -7,11 +7,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from odfd.api.datasets.declared_tasks import _status
 from odfd.cli import kinds
 from odfd.control import wire
 from odfd.control.board import finding, task_state
 from odfd.runtime.tasks import Task, TaskPhase
+from odfd.services.tasks.declared_tasks import _status
 
 FAULT = wire.Problem(detail="the source is gone")
 FAILURE = wire.Failure(

@@ -10,7 +10,7 @@ from config import schema
 from config.load import load
 from config.schema import ConfigError
 from odfd.daemon import main as daemon
-from odfd.state.settings_check import CHECKS, check_components
+from odfd.node.settings_check import CHECKS, check_components
 
 REFUSED = {
     "p2p.listen": ['[p2p]\nlisten = ["/ip4/0.0.0.0/udp/4150/quic-v1"]', '[p2p]\nlisten = ["/dns4/x.example/tcp/4150"]',

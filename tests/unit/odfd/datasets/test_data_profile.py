@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 from chain.data.json_values import plain_values
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
-from odfd.api.datasets.profiles import ColumnFacts, ProfileBuilder
 from odfd.control.wire import CountRange
+from odfd.services.datasets.profiles import ColumnFacts, ProfileBuilder
 
 KINDS: dict[str, tuple[pa.DataType, st.SearchStrategy[Any]]] = {
     "small": (pa.int8(), st.integers(-3, 3)),

@@ -11,13 +11,13 @@ import trio
 
 from chain.ids import DatasetId
 from chain.instant import Instant
-from odfd.datasets import incidents, unmanaged
-from odfd.datasets.incidents import MOST, Incident
 from odfd.obs.events import EventLog
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
-from odfd.state.directory import StateDirectory, open_state_directory
-from odfd.workers.incident_keeper import IncidentKeeper
+from odfd.services.maintenance.incident_keeper import IncidentKeeper
+from odfd.store import incidents, unmanaged
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.incidents import MOST, Incident
 from worlds.clock import FixedClock
 
 HERE, AWAY = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))

@@ -7,7 +7,7 @@ from contextlib import closing
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from odfd.datasets.references import STEPS, drop_later, drop_references, keep_named, references_to
+from odfd.store.references import STEPS, drop_later, drop_references, keep_named, references_to
 
 MINE, OTHER = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 NAMES = [Multihash.sha3_256(bytes([number])) for number in range(9)]

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from chain.ids import DatasetId
 from chain.store.database import Database
 from engines.contract import RowCounts, SkippedFile
-from odfd.datasets import row_counts
-from odfd.datasets.row_counts import added
+from odfd.store import row_counts
+from odfd.store.row_counts import added
 
 DATASET, OTHER = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 

@@ -23,10 +23,10 @@ from chain.state import load_state
 from chain.store.base import Append, Head
 from engines.contract import RowCounts
 from odfd.datasets.commit import CommitExtras
-from odfd.datasets.pushes import Push
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
+from odfd.store.pushes import Push
 from worlds.fake_engine import FakeEngine
 from worlds.memory_store import MemoryChains, MemoryObjects
 

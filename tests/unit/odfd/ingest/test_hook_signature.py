@@ -23,7 +23,7 @@ from odfd.ingest.hook_signature import (
     key_of,
     secret_name,
 )
-from odfd.webhooks.target import signing_key
+from odfd.store.webhook_target import signing_key
 
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 """The example of the specification of Standard Webhooks, with its id, time, body and signature."""

@@ -17,9 +17,9 @@ from chain.errors import Conflict, Environment, Fault, Refused
 from chain.instant import Instant
 from chain.store import durable
 from chain.store.database import Database
-from odfd.ingest.spool import SMALL, Pushed, PushSpool, Receipt
-from odfd.ingest.spool_tables import Buffer, OverflowPolicy
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
+from odfd.store.spool import SMALL, Pushed, PushSpool, Receipt
+from odfd.store.spool_tables import Buffer, OverflowPolicy
 
 NOW = Instant(1)
 

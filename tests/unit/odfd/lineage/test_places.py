@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from chain.errors import NotFound
 from chain.model.events import AddData, DataSlice, OffsetInterval
 from chain.multihash import Multihash
-from odfd.lineage.question import block_of_record
+from odfd.services.lineage.question import block_of_record
 
 HASH = Multihash.sha3_256(b"")
 

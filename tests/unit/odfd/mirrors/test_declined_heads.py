@@ -27,9 +27,9 @@ from odfd.mirrors.first_contact import (
     FirstContact,
     rung_of,
 )
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.trust.ledger import log
-from odfd.trust.policy.witness_quorum import Witnesses
+from odfd.policy.witness_quorum import Witnesses
+from odfd.store.ledger import log
+from odfd.store.mirror_specs import MirrorSpec
 
 DATASET = SigningKey(b"d" * 32).dataset_id
 SPEC = MirrorSpec(dataset=str(DATASET), name="theirs")

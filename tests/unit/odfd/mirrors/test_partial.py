@@ -10,7 +10,7 @@ import pytest
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from odfd.mirrors.sinks import PartialObject
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
 
 WHOLE = os.urandom(300_000)
 NAME = Multihash.sha3_256(WHOLE)

@@ -14,10 +14,10 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from chain.errors import Environment
 from chain.multihash import Multihash
-from odfd.datasets.holdings import PER_BLOCK, PER_OBJECT
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.quota import BlockQuota, MirrorQuota
 from odfd.published.staging import IDLE_SECONDS, PER_FILE, StagingQuota
+from odfd.store.holdings import PER_BLOCK, PER_OBJECT
+from odfd.store.mirror_specs import MirrorSpec
 
 LIMIT = 60_000
 SIZES = st.integers(0, 9_000)

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.mirrors.data_retention import RetainedRange, replanned
-from odfd.mirrors.retention import Keep, Piece, oldest_kept, parse_keep, trimmed
 from odfd.resources.manifest import parse_size
+from odfd.store.retention import Keep, Piece, oldest_kept, parse_keep, trimmed
 
 DAY = 86_400 * SECOND
 

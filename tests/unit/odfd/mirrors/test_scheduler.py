@@ -8,9 +8,9 @@ import trio
 from trio.testing import MockClock
 
 from chain.ids import DatasetId
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.scheduler import AGAIN, NEWCOMERS_SECONDS, MirrorScheduler
 from odfd.mirrors.sync import Current, NobodyHasIt
+from odfd.store.mirror_specs import MirrorSpec
 
 ID = DatasetId.from_public_key(b"d" * 32)
 OTHER = DatasetId.from_public_key(b"o" * 32)

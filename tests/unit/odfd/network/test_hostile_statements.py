@@ -35,11 +35,11 @@ from chain.store.sqlite import SqliteChains
 from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, PACES, RENEWALS, UNLISTED, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.unheld_statements import UnheldStatements
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.retention import HEADS, drop_unneeded, prune
 from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.retention import HEADS, drop_unneeded, prune
 from p2p.budget.buckets import MAX_KEYS
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key

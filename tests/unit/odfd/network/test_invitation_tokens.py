@@ -16,9 +16,9 @@ from chain.errors import Environment, Invalid, NotFound, Refused
 from chain.instant import SECOND, Instant
 from chain.statements.keys import SigningKey
 from chain.store.database import Database, open_database
-from odfd.network import invitation_tokens
 from odfd.network.invitation import Invitation, read_invitation, write_invitation
-from odfd.network.invitation_tokens import (
+from odfd.store import invitation_tokens
+from odfd.store.invitation_tokens import (
     KEPT_SECONDS,
     MAX_INVITATIONS,
     MAX_USES,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odfd.api.network.netcheck import probes
+from odfd.services.network.netcheck import probes
 from p2p.driver.net_facts import DialBackResult, NetFacts, dialable
 from p2p.machines.reachability import Reached
 

@@ -38,8 +38,8 @@ from odfd.network.peer_cards import PeerCards
 from odfd.network.statement_quota import NEW_NODES, PACES, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.unheld_statements import UnheldStatements
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.node_cards import NodeCards
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.node_cards import NodeCards
 from odfd.trust.signing.node_card_drafts import NODE_CARD_RENEWED, next_node_card
 from p2p.identity import peer_of_did
 from p2p.ports import Judgement, PeerId, Topic

@@ -16,7 +16,7 @@ from chain.statements.tree import GROUP, Frontier, Tree, is_consistent, root_fro
 from chain.store import schema
 from chain.store.database import Database
 from odfd.network.tree_proofs import TreeProofs
-from odfd.trust.ledger.log import ROOM, STEPS, CheckedChain, Ledger
+from odfd.store.ledger.log import ROOM, STEPS, CheckedChain, Ledger
 
 DATASET = DatasetId.from_public_key(b"p" * 32)
 

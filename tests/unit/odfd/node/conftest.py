@@ -10,7 +10,7 @@ import pytest
 
 from engines.sandbox.base import Level
 from engines.sandbox.probe import Choice, choose
-from odfd.state import component_settings
+from odfd.node import component_settings
 from worlds import node_world
 from worlds.comparing import compared_apart, compared_here
 

@@ -17,15 +17,15 @@ import trio
 from chain.errors import Fault
 from chain.ids import DatasetId
 from odfd.api.access.rules import RULES
-from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
-from odfd.state import access_state
-from odfd.state.idempotency import AnswerStore
-from odfd.workers.reconciler import Reconciler
+from odfd.services.resources.reconciler import Reconciler
+from odfd.services.resources.types import TYPES
+from odfd.store import access_state
+from odfd.store.idempotency import AnswerStore
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled, steady
 from worlds.eventually import PATIENCE
 

@@ -13,12 +13,12 @@ import pytest
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.state import transform_of
-from odfd.api.resources.set_controllers import SetValues
-from odfd.api.resources.sources import SourceReader
 from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
+from odfd.services.ingest.sources import SourceReader
+from odfd.services.resources.set_controllers import SetValues
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled, steady
 from worlds.flow_world import entries, flow_of, flows
 

@@ -29,16 +29,16 @@ from chain.statements import proof
 from odfd.api import actions, openapi, resource_operations, resource_protocol, routes
 from odfd.api.endpoints import Ask, Endpoint
 from odfd.api.resource_operations import canonical
-from odfd.api.resources.types import TYPES
 from odfd.api.routes import application
 from odfd.api.services import Services
-from odfd.api.trust.authority import signatures_of
 from odfd.cli.kinds import KINDS
 from odfd.control import wire
 from odfd.runtime.http import Limits
 from odfd.runtime.http_server import HttpServer, Response
 from odfd.runtime.supervision import Life
-from odfd.state.idempotency import AnswerStore
+from odfd.services.resources.types import TYPES
+from odfd.services.trust.authority import signatures_of
+from odfd.store.idempotency import AnswerStore
 from worlds.node_world import START, Lines
 
 EXAMPLES = int(os.environ.get("ODFD_REQUESTS", "2"))

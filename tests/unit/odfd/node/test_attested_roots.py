@@ -10,8 +10,8 @@ import trio
 
 from chain.errors import Invalid, Refused
 from odfd.control import wire
-from odfd.datasets import captures
-from odfd.trust.ledger.log import Ledger
+from odfd.store import captures
+from odfd.store.ledger.log import Ledger
 from worlds.eventually import PATIENCE
 from worlds.manifests import in_shards
 

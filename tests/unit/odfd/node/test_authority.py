@@ -22,8 +22,8 @@ from chain.store import rewriting
 from config import model
 from odfd.control import wire
 from odfd.mirrors.epoch_switch import RewriteWaiting
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import CheckedChain, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.eventually import PATIENCE
 

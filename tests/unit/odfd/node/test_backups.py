@@ -19,11 +19,11 @@ from odfd.cli.commands.node import backup_text
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.control import wire
 from odfd.runtime.tasks import Report
-from odfd.state import backup
-from odfd.state.access_tokens import TokenStore
-from odfd.state.backup import DESCRIPTION, FOLDERS, LAST, last_backup, listing, snapshots_in
-from odfd.state.directory import DATABASE, open_state_directory
-from odfd.state.restore import choose, restore
+from odfd.services.maintenance import backup
+from odfd.services.maintenance.backup import DESCRIPTION, FOLDERS, LAST, last_backup, listing, snapshots_in
+from odfd.services.maintenance.restore import choose, restore
+from odfd.store.access_tokens import TokenStore
+from odfd.store.directory import DATABASE, open_state_directory
 
 
 async def backed_up(node: Any, to: Path, keep: int = 7) -> wire.BackupResult:

@@ -27,15 +27,14 @@ from chain.instant import SECOND, Instant
 from chain.state import load_state
 from chain.store import append, uppers
 from chain.store.base import Head
-from odfd.api.datasets.rendition_effects import RenditionEffects
 from odfd.control import wire
-from odfd.datasets import captures, pushes
 from odfd.ingest import decoding, driver, raw_replay
 from odfd.ingest.brokers import job
 from odfd.ingest.brokers.job import TopicPosition
-from odfd.ingest.spool import PushSpool, Receipt
-from odfd.state import directory
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.services.renditions.effects import RenditionEffects
+from odfd.store import captures, directory, pushes
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.spool import PushSpool, Receipt
 from odfd.trust.signing import commit_parts, owner_commit
 from odfd.trust.signing.owner_commit import OwnerCommitter
 

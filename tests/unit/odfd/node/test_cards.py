@@ -10,10 +10,10 @@ import trio
 from chain import instant
 from chain.errors import Invalid, NotFound
 from config import model
-from odfd.api.network.search import _as_name
-from odfd.api.network.site_library import NodeSiteLibrary
 from odfd.control import wire
-from odfd.datasets.catalog import default_name
+from odfd.services.network.search import _as_name
+from odfd.services.network.site_library import NodeSiteLibrary
+from odfd.store.catalog import default_name
 from worlds.manifests import ROOT
 from worlds.node_world import PATIENCE, Node
 

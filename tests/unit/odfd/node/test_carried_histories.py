@@ -16,8 +16,8 @@ from chain.errors import Conflict, Invalid, Refused
 from chain.ids import DatasetId
 from config import model
 from odfd.control import wire
-from odfd.trust.ledger.log import Ledger
-from odfd.verify.damage import Damage, DamagedBlock
+from odfd.store.damage import Damage, DamagedBlock
+from odfd.store.ledger.log import Ledger
 
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",
             "mirror there")  # fmt: skip

@@ -11,8 +11,8 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
+from odfd.policy.policy import parse_expression
 from odfd.trust.admission.rules import EARLY_LIMIT
-from odfd.trust.policy.policy import parse_expression
 
 HOUR = 3600 * instant.SECOND
 YEAR = 365 * 86400 * instant.SECOND

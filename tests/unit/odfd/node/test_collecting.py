@@ -16,11 +16,11 @@ from chain.store.objects import SMALL
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.runtime.supervision import Life
-from odfd.state.directory import open_state_directory
-from odfd.trust.ledger import retention
-from odfd.trust.ledger.log import Ledger
-from odfd.workers import garbage_collection
-from odfd.workers.garbage_collection import GarbageCollector
+from odfd.services.maintenance import garbage_collection
+from odfd.services.maintenance.garbage_collection import GarbageCollector
+from odfd.store.directory import open_state_directory
+from odfd.store.ledger import retention
+from odfd.store.ledger.log import Ledger
 
 LARGE = b"x" * (SMALL + 1)
 

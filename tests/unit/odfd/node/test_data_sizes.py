@@ -15,9 +15,9 @@ from chain.instant import Instant
 from chain.model.block import MetadataBlock
 from chain.model.events import AddData, DataSlice, OffsetInterval
 from chain.multihash import Multihash
-from odfd.api.views import data_sizes
-from odfd.api.views.data_sizes import DataSizes
 from odfd.control import wire
+from odfd.services.views import data_sizes
+from odfd.services.views.data_sizes import DataSizes
 from worlds.eventually import PATIENCE, PAUSE
 from worlds.manifests import DERIVED, ROOT
 

@@ -11,11 +11,11 @@ import trio
 
 from chain.errors import Environment
 from config import model, schema
-from odfd.api.maintenance import dependencies
-from odfd.api.maintenance.dependencies import TRIED_BY
 from odfd.node.gauges import Readings
 from odfd.obs.metric_table import DEPENDENCIES
 from odfd.runtime.supervision import Health
+from odfd.services.maintenance import dependencies
+from odfd.services.maintenance.dependencies import TRIED_BY
 from worlds.memory_ipfs import MemoryIpfs
 
 NOTHING = {

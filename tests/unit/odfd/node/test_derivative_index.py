@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Environment
 from chain.ids import DatasetId
-from odfd.api.views.derivative_index import DerivativeIndex
+from odfd.services.views.derivative_index import DerivativeIndex
 from worlds.counted import Questions, questions
 from worlds.manifests import DERIVED, ROOT
 

@@ -19,11 +19,11 @@ from chain.instant import Instant
 from chain.store.database import open_database
 from chain.store.seals import sealed_tables
 from config import model
-from odfd.api.maintenance import doctor as doctor_module
 from odfd.control import wire
-from odfd.datasets.visibility import Visibility
-from odfd.state.directory import StateDirectory, open_state_directory
-from odfd.state.restore import unfinished
+from odfd.services.maintenance import doctor as doctor_module
+from odfd.services.maintenance.restore import unfinished
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.visibility import Visibility
 from odfd.transfer.folders import import_dataset
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"

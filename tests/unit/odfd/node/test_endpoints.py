@@ -20,8 +20,8 @@ from odfd.control import wire
 from odfd.ingest.endpoint import records_in
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
-from odfd.state.directory import open_state_directory
-from odfd.state.restore import choose, restore
+from odfd.services.maintenance.restore import choose, restore
+from odfd.store.directory import open_state_directory
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
 

@@ -22,8 +22,8 @@ from odfd.control import wire
 from odfd.datasets.engine_pins import EngineInUse
 from odfd.ingest.slices import ingested
 from odfd.node.gauges import Readings
+from odfd.store.ledger.log import Ledger
 from odfd.trust.judgement.verdicts import ReachBound
-from odfd.trust.ledger.log import Ledger
 from odfd.trust.validation import reexecution
 from worlds.eventually import became
 from worlds.fake_engine import FakeEngine

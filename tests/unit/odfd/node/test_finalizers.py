@@ -12,19 +12,19 @@ from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, serving, targ
 
 from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
-from odfd.api.datasets.controller import DatasetController
-from odfd.api.network.controllers import MirrorController
-from odfd.api.resources.endpoints import EndpointService
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog
 from odfd.ingest.segments import folder_of
-from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import PROJECTIONS, SEGMENTS
-from odfd.trust.ledger.log import Ledger
-from odfd.volumes.volume_paths import MARK
-from odfd.webhooks import store as webhooks
-from odfd.workers.reconciler import Reconciler
+from odfd.services.datasets.controller import DatasetController
+from odfd.services.ingest.push_endpoints import EndpointService
+from odfd.services.network.controllers import MirrorController
+from odfd.services.resources.reconciler import Reconciler
+from odfd.services.volumes.volume_paths import MARK
+from odfd.store import mirror_specs
+from odfd.store import webhook_calls as webhooks
+from odfd.store.catalog import Catalog
+from odfd.store.directory import PROJECTIONS, SEGMENTS
+from odfd.store.ledger.log import Ledger
 from p2p.identity import did_of_seed, peer_of_seed
 from worlds.eventually import PATIENCE, became
 

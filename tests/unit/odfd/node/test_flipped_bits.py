@@ -21,9 +21,9 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.state import load_state
-from odfd.api.maintenance.doctor import Doctor
 from odfd.control import wire
-from odfd.datasets.references import objects_of
+from odfd.services.maintenance.doctor import Doctor
+from odfd.store.references import objects_of
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 FLIPS = int(os.environ.get("ODFD_FLIPS", "120"))

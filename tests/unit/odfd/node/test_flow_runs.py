@@ -17,18 +17,19 @@ from unit.odfd.node.test_flows import ON_UPDATE, flow, pass_time, ran, view
 from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.api import resource_operations
-from odfd.api.datasets.flow_tasks import FlowTasks
-from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
-from odfd.flows import former_forms, store
+from odfd.flows import former_forms
 from odfd.flows.plan import Outcome, Record
 from odfd.resources.manifest import MAX_NAME
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.status import Condition, ResourceStatus
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import Deletion
-from odfd.workers.flows import Ended
+from odfd.services.flows.worker import Ended
+from odfd.services.resources.types import TYPES
+from odfd.services.resources.views import manifest_of
+from odfd.services.tasks.flow_tasks import FlowTasks
+from odfd.store import flow_runs as store
 from worlds.accounts_world import ALICE, BOB, DATASET, settled
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT

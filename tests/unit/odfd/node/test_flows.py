@@ -19,11 +19,11 @@ from chain.store.layout import read_head
 from chain.walk import newest_first
 from config import model
 from odfd.control import wire
-from odfd.flows import store
 from odfd.flows.selection import EVERY
 from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
-from odfd.workers.flows import FlowWorker
+from odfd.services.flows.worker import FlowWorker
+from odfd.store import flow_runs as store
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownFlow, entries, flow_of, flows
 from worlds.manifests import DERIVED, ROOT, in_shards
@@ -599,7 +599,7 @@ async def test_schedules_far_ahead_wake_nobody(world: Any, monkeypatch: pytest.M
         return pauses[-1]
 
     monkeypatch.setattr(FlowWorker, "_round", looked)
-    monkeypatch.setattr("odfd.workers.flows.alarm_of", lambda _: nullcontext(alarm))
+    monkeypatch.setattr("odfd.services.flows.worker.alarm_of", lambda _: nullcontext(alarm))
     async with world.running("alice") as alice:
         await alice.apply(ROOT, *(flow(f"f{number}", trigger=YEARLY) for number in range(20)))
         before = len(pauses)

@@ -8,8 +8,8 @@ import pytest
 import trio
 
 from chain.statements import proof
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
+from odfd.store.mirror_specs import MirrorSpec
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE
 

@@ -13,7 +13,7 @@ from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 MERGE = "merge: {kind: Ledger, primaryKey: [event_time, city]}"

@@ -297,7 +297,7 @@ async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: Any) -> 
 
 async def test_r60_only_so_many_watch(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whatever way; one that ended leaves its place to another."""
-    monkeypatch.setattr("odfd.api.resources.watches.WATCHES", 1)
+    monkeypatch.setattr("odfd.services.resources.watches.WATCHES", 1)
     async with world.running("alice") as alice:
         for _ in range(3):
             await streamed(alice.api, WATCH, b"Bookmark")

@@ -17,14 +17,14 @@ from chain.instant import SECOND
 from engines.query.frames import ROWS, FrameReader
 from odfd.access.relations import Role
 from odfd.control import wire
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.read_holds import ReadHolds
-from odfd.datasets.visibility import Visibility
 from odfd.errors import Bug
 from odfd.renditions import handover
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
-from odfd.state.access_state import AccessReader
+from odfd.store.access_state import AccessReader
+from odfd.store.catalog import Catalog
+from odfd.store.read_holds import ReadHolds
+from odfd.store.visibility import Visibility
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
 

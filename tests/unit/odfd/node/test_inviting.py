@@ -57,7 +57,7 @@ async def test_first_peers_are_dialled_side_by_side_and_for_a_bounded_time(
 ) -> None:
     """One that answers is enough, and eight that say nothing cost no more than one. Each is dialled once, by all of its
     addresses."""
-    monkeypatch.setattr("odfd.api.network.networks.OTHERS_SECONDS", 0.0)
+    monkeypatch.setattr("odfd.services.network.networks.OTHERS_SECONDS", 0.0)
     async with world.running("alice") as alice:
         peers = [peer_of_seed(bytes([each]) * 32) for each in range(4)]
         places = ("/ip4/192.0.2.1", "/ip6/2001:db8::1")
@@ -77,7 +77,7 @@ async def test_first_peers_are_dialled_side_by_side_and_for_a_bounded_time(
             await alice.api.networks.join(wire.NetworkRequest(name="wires", bootstrap=tuple(silent)))
             assert sorted(dialled) == sorted(zip(silent[::2], silent[1::2], strict=True))
             answers.clear()
-            monkeypatch.setattr("odfd.api.network.networks.DIAL_SECONDS", 0.01)
+            monkeypatch.setattr("odfd.services.network.networks.DIAL_SECONDS", 0.01)
             await alice.api.networks.join(wire.NetworkRequest(name="wires", bootstrap=tuple(silent)))
 
 

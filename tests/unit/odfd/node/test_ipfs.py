@@ -18,7 +18,7 @@ from odfd.ipfs.transport import IpfsTransport, place_of
 from odfd.mirrors import sync_steps
 from odfd.published import source
 from odfd.resources.store import ResourceStore
-from odfd.trust.keys.keystore import KeyStore
+from odfd.store.keys.keystore import KeyStore
 from p2p.ipfs import record
 from worlds.eventually import PATIENCE
 from worlds.memory_ipfs import MemoryIpfs, Swarm

@@ -15,9 +15,9 @@ from hypothesis import strategies as some
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from odfd.api.datasets.rendition_differences import check_sql, difference_sql
 from odfd.control import wire
 from odfd.errors import Bug
+from odfd.services.renditions.differences import check_sql, difference_sql
 from odfd_client import Switched, col, connect
 from odfd_client.handovers import Ending, _changes, _kept_changes
 from odfd_client.relations import Selection
@@ -161,7 +161,7 @@ async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_chec
         await alice.done(alice.api.renditions.hand_over("cities", 1, OVER))
         assert (await alice.api.renditions.reading("cities.r0")).difference is not None
         wrong = "SELECT 0 AS op, event_time, city, population FROM current.new0"
-        monkeypatch.setattr("odfd.api.datasets.rendition_differences.difference_sql", lambda *_: wrong)
+        monkeypatch.setattr("odfd.services.renditions.differences.difference_sql", lambda *_: wrong)
         back = wire.HandoverRequest(difference=True, id="back")
         with pytest.raises(Refused, match=r"cities.h2 is not the difference of both renditions: \d+ rows"):
             await alice.done(alice.api.renditions.hand_over("cities", 0, back))

@@ -6,7 +6,7 @@ from typing import Any
 
 from chain.ids import DatasetId, KeyDid
 from config import model
-from odfd.datasets.visibility import Mark
+from odfd.store.visibility import Mark
 
 
 async def test_listed_groups_and_writers_of_mirrors_are_known(world: Any, worlds: Any) -> None:

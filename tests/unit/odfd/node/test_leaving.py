@@ -10,11 +10,11 @@ import pytest
 import trio
 
 from chain.store.sqlite import SqliteChain
-from odfd.api.datasets import profiles
 from odfd.control import wire
 from odfd.queries import slices
 from odfd.runtime.tasks import TaskPhase
-from odfd.state.slice_files import SliceFiles
+from odfd.services.datasets import profiles
+from odfd.store.slice_files import SliceFiles
 from odfd.verify.queue import ObjectQueue
 
 COMMITS = 8

@@ -196,7 +196,7 @@ async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, mo
             return await derive(request, on_progress)
 
         alice.engine.derive_provenance = watched
-        monkeypatch.setattr("odfd.lineage.question._open", lambda *_: {})
+        monkeypatch.setattr("odfd.services.lineage.question._open", lambda *_: {})
         await trace(alice, "towns", 3)
         monkeypatch.setattr(alice.home.keys, "has_dataset_key", lambda _: False)
         assert (await trace(alice, "towns", 3)).complete
@@ -208,7 +208,7 @@ async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any
         await filled(world, worlds, alice)
         stranger = DatasetId.from_public_key(b"x" * 32)
         declared = [(stranger, TransformInput(dataset_ref=str(stranger), alias="cities"))]
-        monkeypatch.setattr("odfd.lineage.question.input_ids", lambda _: declared)
+        monkeypatch.setattr("odfd.services.lineage.question.input_ids", lambda _: declared)
         with pytest.raises(Invalid, match="does not say what it consumed of input cities"):
             await trace(alice, "towns", 0)
 
@@ -216,12 +216,12 @@ async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any
 async def test_a_long_answer_is_cut_and_says_so(world: Any, worlds: Any, monkeypatch: Any) -> None:
     async with world.running("alice") as alice:
         await filled(world, worlds, alice)
-        monkeypatch.setattr("odfd.api.lineage.trace.MAX_FOLLOWED", 2)
+        monkeypatch.setattr("odfd.services.lineage.trace.MAX_FOLLOWED", 2)
         answer = await trace(alice, "villages", 0)
         assert [each.ref for each in answer.records] == ["villages", "towns"]
         assert not answer.complete
-        monkeypatch.setattr("odfd.api.lineage.trace.MAX_FOLLOWED", 9)
-        monkeypatch.setattr("odfd.api.lineage.trace.MAX_TOLD", 1)
+        monkeypatch.setattr("odfd.services.lineage.trace.MAX_FOLLOWED", 9)
+        monkeypatch.setattr("odfd.services.lineage.trace.MAX_TOLD", 1)
         answer = await trace(alice, "villages", 0)
         assert [each.ref for each in answer.records] == ["villages"]
         assert not answer.complete

@@ -9,7 +9,7 @@ import trio
 
 from chain.errors import Invalid
 from config import model
-from odfd.api.resources.types import TYPES
+from odfd.services.resources.types import TYPES
 from worlds.accounts_world import ALICE, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE

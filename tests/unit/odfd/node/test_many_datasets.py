@@ -12,10 +12,10 @@ from chain.errors import NotFound, Refused
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from config import model
-from odfd.api.resources.views import manifest_of
-from odfd.api.views import views
-from odfd.api.views.views import DatasetViews
 from odfd.control import wire
+from odfd.services.resources.views import manifest_of
+from odfd.services.views import views
+from odfd.services.views.views import DatasetViews
 from worlds.accounts_world import ACCOUNT, ALICE, DATASET
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH

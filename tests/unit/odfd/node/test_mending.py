@@ -14,8 +14,8 @@ from chain.errors import Environment, NotFound
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.control import wire
-from odfd.datasets.references import references_to
-from odfd.verify.damage import Damage
+from odfd.store.damage import Damage
+from odfd.store.references import references_to
 from p2p.driver import serve
 from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX

@@ -15,7 +15,7 @@ from chain.model.events import AddData, SetDataSchema
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
-from odfd.datasets.holdings import Holdings
+from odfd.store.holdings import Holdings
 from worlds.eventually import PATIENCE
 from worlds.linked_world import schema, slice_at
 

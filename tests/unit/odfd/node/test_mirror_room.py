@@ -15,11 +15,11 @@ from chain.instant import SECOND
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from config import model
-from odfd.datasets.holdings import PER_BLOCK, PER_OBJECT
 from odfd.mirrors import quota
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.quota import MirrorQuota
+from odfd.store.holdings import PER_BLOCK, PER_OBJECT
+from odfd.store.mirror_specs import MirrorSpec
 
 ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
 

@@ -15,11 +15,11 @@ from chain.statements import envelope, statement
 from chain.statements.card import CardShards
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
-from odfd.datasets.holdings import Extent, Holdings
-from odfd.mirrors import mirror_spec
 from odfd.mirrors.holders import Holders
-from odfd.trust.ledger.cards import Cards
-from odfd.workers.shard_follower import ShardFollower
+from odfd.services.renditions.shard_follower import ShardFollower
+from odfd.store import mirror_specs
+from odfd.store.holdings import Extent, Holdings
+from odfd.store.ledger.cards import Cards
 from worlds.eventually import became
 
 CITIES = ("Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Steyr")
@@ -155,7 +155,7 @@ async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
     def deleted(self: Any, listed: Any, spec: Any) -> bool:
         told = check(self, listed, spec)
         with bob.home.database.write() as connection:
-            mirror_spec.drop(connection, listed.spec.id, bob.clock.now())
+            mirror_specs.drop(connection, listed.spec.id, bob.clock.now())
         return told
 
     async with world.running("alice") as alice, world.running("bob") as bob:
@@ -166,7 +166,7 @@ async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
             await bob.mirror(first, "cities")
         await bob.parts.handovers.shards.follow(first)
         with bob.home.database.read() as connection:
-            assert mirror_spec.all_of(connection) == []
+            assert mirror_specs.all_of(connection) == []
         assert [bob.parts.scheduler.find(each) for each in others] == [None, None]
 
 

@@ -16,13 +16,13 @@ from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
 from config import model
-from odfd.api.network.mirrors import slices_of
-from odfd.api.resources.views import manifest_of
 from odfd.cli.dataset_text import state_text
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.mirrors.progress import MirrorProgress
+from odfd.services.network.mirrors import slices_of
+from odfd.services.resources.views import manifest_of
 from odfd.trust.signing import owner_commit
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
@@ -94,7 +94,7 @@ def test_slices_are_those_counted_and_those_that_just_came() -> None:
 
 async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long ago its progress was told last."""
-    monkeypatch.setattr("odfd.api.network.mirror_wait.SHOW_SECONDS", 3600.0)
+    monkeypatch.setattr("odfd.services.network.mirror_wait.SHOW_SECONDS", 3600.0)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         await bob.mirror(cities, "theirs")
@@ -473,7 +473,7 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
 async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 0.2)
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
         world.wires.cut.add(alice.member.peer_id)
@@ -482,7 +482,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
             assert view.state == "waiting"
             waits = carol.parts.scheduler.get(cities)
             await worlds.until(lambda: waits.message == "no connected peer serves it that far")
-            monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 60)
+            monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 60)
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
             )
@@ -495,7 +495,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
 
 async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that waits for it names the dataset, what was tried, and what to do next."""
-    monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 0.0)
     nowhere = DatasetId.parse("did:odf:fed0103a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
     async with world.running("alice") as alice, world.running("bob") as bob:
         lack = (await bob.mirror(nowhere, "nowhere")).lack
@@ -513,7 +513,7 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypat
         lack = (await carol.mirror(nowhere, "nowhere")).lack
         assert "s no peer was connected" in lack.detail
         carol.member.networks = ()
-        monkeypatch.setattr("odfd.api.network.mirror_wait.PATIENCE_SECONDS", 3600.0)
+        monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 3600.0)
         with trio.fail_after(PATIENCE):
             lack = (await carol.mirror(nowhere, "nowhere")).lack
             kept = (await carol.mirror(nowhere, "nowhere", keep="30d")).lack

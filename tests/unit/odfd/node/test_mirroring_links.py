@@ -14,11 +14,11 @@ from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
-from odfd.datasets.references import references_to
 from odfd.mirrors import object_fetcher, sync_steps
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
+from odfd.store.references import references_to
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, schema, slice_at
 

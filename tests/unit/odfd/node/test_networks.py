@@ -13,10 +13,10 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.store.database import open_database
 from odfd.control import wire
-from odfd.datasets.shares import NetworkScopes
-from odfd.datasets.visibility import Mark, Marks
 from odfd.network.joined_networks import Network
-from odfd.trust.ledger.cards import Cards
+from odfd.store.ledger.cards import Cards
+from odfd.store.shares import NetworkScopes
+from odfd.store.visibility import Mark, Marks
 from p2p.ports import Topic
 
 A, B = Network(name="a"), Network(name="b")

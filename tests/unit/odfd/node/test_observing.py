@@ -18,8 +18,8 @@ from config import model
 from odfd.control import wire
 from odfd.ingest import driver
 from odfd.ingest.plan import plan_ingest
-from odfd.trust.ledger import kinds
-from odfd.trust.ledger.observations import Observations
+from odfd.store.ledger import kinds
+from odfd.store.ledger.observations import Observations
 from p2p.ports import Topic
 
 ROOT = """kind: DatasetSnapshot

@@ -13,8 +13,8 @@ from chain.errors import Environment, Invalid, Refused
 from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
-from odfd.state.component_settings import engine_environ, host_options, ingest_settings, spark_options
-from odfd.state.directory import open_state_directory
+from odfd.node.component_settings import engine_environ, host_options, ingest_settings, spark_options
+from odfd.store.directory import open_state_directory
 from p2p.identity import peer_of_seed
 from p2p.pace import Bandwidth
 from p2p.web.body import Patience

@@ -8,9 +8,9 @@ from chain import instant
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Rules
 from odfd.control import wire
-from odfd.datasets.shares import NetworkScopes
 from odfd.network.joined_networks import Network, keep
-from odfd.trust.policy.policies_by_network import PoliciesByNetwork
+from odfd.policy.policies_by_network import PoliciesByNetwork
+from odfd.store.shares import NetworkScopes
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 ONE, OTHER = (SigningKey(name * 32).dataset_id for name in (b"1", b"2"))

@@ -20,10 +20,10 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from config import model
-from odfd.api.queries.public_queries import FlightQueries
 from odfd.control import wire
-from odfd.datasets.references import objects_of
 from odfd.portals import commitment
+from odfd.services.queries.public_queries import FlightQueries
+from odfd.store.references import objects_of
 from odfd.verify.report import VerificationRequest
 from odfd.verify.verify import verify_chain
 from worlds.accounts_world import ACCOUNT, BOB, NOBODY, Asking

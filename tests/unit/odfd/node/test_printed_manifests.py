@@ -10,10 +10,10 @@ import pytest
 
 from chain.errors import Invalid
 from odfd.api import resource_operations
-from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import manifest_of
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
+from odfd.services.resources.types import TYPES
+from odfd.services.resources.views import manifest_of
 from worlds import rfc_schemas
 
 MORE = {

@@ -20,13 +20,13 @@ from chain.statements.keys import SigningKey
 from chain.store.database import open_database
 from config import model
 from odfd.control import wire
-from odfd.datasets import visibility
-from odfd.datasets.references import objects_of
-from odfd.datasets.visibility import Mark, Marks
 from odfd.node.trust_parts import submissions_of
-from odfd.trust.ledger.cards import Cards
-from odfd.trust.policy.witness_quorum import read_witness
-from odfd.workers.witness_submission import WitnessSubmission
+from odfd.policy.witness_quorum import read_witness
+from odfd.services.trust.witness_submission import WitnessSubmission
+from odfd.store import visibility
+from odfd.store.ledger.cards import Cards
+from odfd.store.references import objects_of
+from odfd.store.visibility import Mark, Marks
 from p2p.ports import Topic
 from p2p.wire import lan
 from worlds.eventually import became

@@ -14,7 +14,7 @@ from chain.errors import Fault, Invalid, NotFound
 from engines.query.frames import HEAD, ROWS, FrameReader
 from odfd.control import wire
 from odfd.queries.askers import Asker
-from odfd.state.directory import PROJECTIONS
+from odfd.store.directory import PROJECTIONS
 from worlds.eventually import PATIENCE
 from worlds.manifests import in_shards
 

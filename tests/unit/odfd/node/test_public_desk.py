@@ -13,10 +13,10 @@ from chain.statements.submission import MAX_SUBMISSION
 from config import model
 from config.load import cross
 from odfd.node.trust_parts import submissions_of
+from odfd.policy.witness_quorum import read_witness
+from odfd.services.trust.witness_submission import PAUSE, WitnessSubmission
 from odfd.site.application import SUBMIT
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.witness_quorum import read_witness
-from odfd.workers.witness_submission import PAUSE, WitnessSubmission
+from odfd.store.ledger.cosignatures import Cosignatures
 from p2p.web.client import Posts
 from worlds.eventually import PATIENCE
 

@@ -10,11 +10,11 @@ from unit.odfd.node.test_shards import answered
 
 from chain.errors import NotFound, Refused
 from chain.instant import SECOND
-from odfd.api.datasets import rendition_effects
 from odfd.cli import details
 from odfd.control import wire
 from odfd.renditions import successor
 from odfd.renditions.chain_timeline import rows_of
+from odfd.services.renditions import effects as rendition_effects
 from worlds.eventually import became
 
 

@@ -14,17 +14,17 @@ from chain.errors import NotFound, Refused
 from chain.instant import SECOND
 from chain.state import load_state
 from chain.store.shards import SEALED
-from odfd.api.datasets.visibility import check_card_of
 from odfd.control import wire
-from odfd.datasets.references import objects_of
 from odfd.errors import Bug
 from odfd.mirrors.holders import Holders
-from odfd.renditions.mirror_handover import Await
 from odfd.renditions.successor import notice_of
-from odfd.renditions.tables import Member
 from odfd.renditions.timeline import RenditionRow
-from odfd.trust.ledger import kinds
-from odfd.trust.ledger.cards import Cards
+from odfd.services.publishing.visibility import check_card_of
+from odfd.store.collections import Member
+from odfd.store.ledger import kinds
+from odfd.store.ledger.cards import Cards
+from odfd.store.mirror_handover import Await
+from odfd.store.references import objects_of
 from worlds.eventually import became
 
 

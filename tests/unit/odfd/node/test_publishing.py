@@ -253,7 +253,7 @@ async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch:
         def stop(*_: object) -> None:
             raise Environment("the disk is full")
 
-        monkeypatch.setattr("odfd.api.datasets.deletion.drop_references", stop)
+        monkeypatch.setattr("odfd.services.datasets.deletion.drop_references", stop)
         with pytest.raises(Environment):
             await alice.api.declarations.delete("Dataset", "cities")
         assert (await alice.dataset_view("cities")).blocks == 2

@@ -8,7 +8,7 @@ import pytest
 
 from chain.errors import Environment, Invalid
 from odfd.control import wire
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
 from worlds.manifests import text_of
 
 POLICY = "onError: quarantine"

@@ -20,7 +20,7 @@ from odfd.cli.sql.query import Shown
 from odfd.control import wire
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Life
-from odfd.state.slice_files import MISSING
+from odfd.store.slice_files import MISSING
 from worlds.eventually import PATIENCE, became
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

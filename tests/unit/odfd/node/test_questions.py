@@ -20,11 +20,11 @@ from chain.multihash import Multihash
 from config import model
 from engines.query.reader import QueryProcess
 from engines.query.requests import ALL_ROWS, Execute, RowSelection
-from odfd.api.queries.fair_turns import WAITING
-from odfd.api.queries.public_queries import FlightQueries
 from odfd.control import wire
 from odfd.kamu.ports import BUSY
 from odfd.queries.planning import HINT_READABLE
+from odfd.services.queries.fair_turns import WAITING
+from odfd.services.queries.public_queries import FlightQueries
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 from worlds.sql_texts import endless

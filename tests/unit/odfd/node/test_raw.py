@@ -10,9 +10,9 @@ import pytest
 from chain.errors import Fault, NotFound, Refused
 from chain.multihash import Multihash
 from odfd.control import wire
-from odfd.datasets import captures
 from odfd.datasets.manifest import DATASET_TYPE
 from odfd.ingest.source_manifest import SOURCE_TYPE
+from odfd.store import captures
 from worlds.accounts_world import ALICE, BOB, settled
 from worlds.manifests import in_shards
 

@@ -12,7 +12,7 @@ import trio
 
 from engines.query.reader import QueryProcesses
 from odfd.control import wire
-from odfd.datasets.read_holds import HistoryHeld
+from odfd.store.read_holds import HistoryHeld
 from odfd_client import HandedOver, NotFound, Position, Snapshot, Switched, Update, connect
 from worlds.served_node import away, served
 

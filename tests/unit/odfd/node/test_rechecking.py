@@ -16,8 +16,8 @@ from chain import instant
 from chain.errors import Invalid
 from config import model
 from odfd.control import wire
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.recheck_results import BACKOFF, Rechecks
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.recheck_results import BACKOFF, Rechecks
 from odfd.trust.validation import evidence_rechecker
 from worlds.eventually import PATIENCE
 

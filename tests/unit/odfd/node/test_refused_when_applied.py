@@ -26,13 +26,13 @@ from chain.model.source import (
     ReadParquet,
 )
 from config import model
-from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.preparation import prepare
 from odfd.ingest.settings import IngestSettings
+from odfd.services.resources.reading import read_drafts
 from worlds.eventually import PATIENCE
 
 GLOB = "{kind: FilesGlob, path: '*.csv'}"

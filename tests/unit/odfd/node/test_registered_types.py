@@ -12,7 +12,6 @@ import pytest
 
 from chain.errors import Invalid, Refused
 from odfd.api import resource_operations as operations
-from odfd.api.resources.types import TYPES
 from odfd.cli import resource_tables
 from odfd.control import wire
 from odfd.node import handlers
@@ -24,6 +23,7 @@ from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, PrintedColumn, Registration
 from odfd.resources.resource import Resource
 from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.services.resources.types import TYPES
 from worlds.asking import ask
 
 DELETED: list[str] = []

@@ -32,7 +32,7 @@ from odfd.control.remote import LIMITS, RemoteApplication, RemoteServer
 from odfd.control.remote_node import remote_node
 from odfd.node.handlers import access_of
 from odfd.runtime.supervision import Life
-from odfd.state.idempotency import AnswerStore
+from odfd.store.idempotency import AnswerStore
 from odfd_client.flight_transport import FlightTransport
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE

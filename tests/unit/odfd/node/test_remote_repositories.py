@@ -11,12 +11,12 @@ import pytest
 from chain import instant
 from chain.errors import Invalid, Remote
 from chain.instant import Instant
-from odfd.api.repository_controller import RepositoryController
 from odfd.control import wire
 from odfd.ipfs.publishing import LIFETIME, repository_folder
 from odfd.ipfs.repository import RENEW
 from odfd.resources.controller import ObservedState
 from odfd.resources.store import ResourceStore
+from odfd.services.transfer.repository_controller import RepositoryController
 from odfd.verify import objects
 from p2p.ipfs import record
 from worlds.memory_ipfs import MemoryIpfs, Swarm

@@ -12,8 +12,8 @@ from chain.errors import Invalid, Refused
 from chain.instant import to_millis
 from chain.model.events import AddData
 from odfd.control import wire
-from odfd.datasets import captures
 from odfd.errors import Bug
+from odfd.store import captures
 from worlds.manifests import in_shards
 
 

@@ -20,7 +20,7 @@ from chain.statements.statement import Authority, Roots, Writer
 from config import model
 from odfd.control import wire
 from odfd.mirrors.epoch_switch import RewriteWaiting
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.eventually import PATIENCE
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from odfd.api.resource_operations import merged, texts_of
-from odfd.api.resources.types import TYPES
+from odfd.services.resources.types import TYPES
 from worlds.asking import ask, ask_whole
 from worlds.eventually import PATIENCE
 

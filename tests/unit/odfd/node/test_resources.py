@@ -15,11 +15,6 @@ import trio
 from chain import instant
 from chain.errors import Invalid, NotFound
 from chain.statements.card import CARD
-from odfd.api.datasets.controller import DatasetController
-from odfd.api.network.controllers import NetworkController
-from odfd.api.resources.set_controllers import SetController
-from odfd.api.resources.types import TYPES
-from odfd.api.resources.views import manifest_of
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
@@ -28,10 +23,15 @@ from odfd.resources import former_store
 from odfd.resources.controller import ObservedState
 from odfd.resources.status import moved, pending
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import StateDirectory
-from odfd.trust.keys.keystore import KeyStore
+from odfd.services.datasets.controller import DatasetController
+from odfd.services.network.controllers import NetworkController
+from odfd.services.resources import reconciler
+from odfd.services.resources.set_controllers import SetController
+from odfd.services.resources.types import TYPES
+from odfd.services.resources.views import manifest_of
+from odfd.store.directory import StateDirectory
+from odfd.store.keys.keystore import KeyStore
 from odfd.trust.signing.owner_commit import OwnerCommitter
-from odfd.workers import reconciler
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows

@@ -22,11 +22,11 @@ from odfd.cli.offline import block as offline
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Bug
-from odfd.trust.ledger.history_rewrite import give_up, kept_tree
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.runs import Runs
+from odfd.store.damage import Damage
+from odfd.store.ledger.history_rewrite import give_up, kept_tree
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.runs import Runs
 from odfd.trust.signing import authority_drafts, owner_commit
-from odfd.verify.damage import Damage
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE
 

@@ -20,7 +20,7 @@ from chain.instant import SECOND
 from chain.state import load_state
 from config.model import Webhooks
 from odfd.control import wire
-from odfd.volumes.volume_paths import MARK
+from odfd.services.volumes.volume_paths import MARK
 from worlds.asking import ask
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of

@@ -9,7 +9,7 @@ import pytest
 from chain.errors import Invalid, NotFound, Refused
 from config import model
 from odfd.control import wire
-from odfd.trust.ledger import kinds
+from odfd.store.ledger import kinds
 
 
 def under(key: str, **more: Any) -> model.Policy:

@@ -17,12 +17,11 @@ from chain.model.events import DatasetKind, Seed
 from chain.store.base import Append
 from config import model
 from odfd.control import wire
-from odfd.datasets import saved_views
-from odfd.datasets.catalog import Catalog
-from odfd.datasets.visibility import Mark
-from odfd.mirrors import mirror_spec as mirror_specs
 from odfd.resources import records
-from odfd.state.directory import DATABASE
+from odfd.store import mirror_specs, saved_views
+from odfd.store.catalog import Catalog
+from odfd.store.directory import DATABASE
+from odfd.store.visibility import Mark
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World

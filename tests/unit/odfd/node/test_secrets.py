@@ -17,12 +17,12 @@ import trio
 
 from chain.errors import Invalid
 from config.model import Ingest
-from odfd.api.resources.planning import PartsKeeper, Planning
-from odfd.api.resources.reading import read_drafts
-from odfd.api.resources.set_controllers import SetValues
 from odfd.control import wire
 from odfd.resources.sets import named_binding
-from odfd.trust.keys.secret_keys import SecretKeys, seal_to
+from odfd.services.resources.planning import PartsKeeper, Planning
+from odfd.services.resources.reading import read_drafts
+from odfd.services.resources.set_controllers import SetValues
+from odfd.store.keys.secret_keys import SecretKeys, seal_to
 from worlds.eventually import PATIENCE
 
 TOKEN = "s3cr3t-t0ken"

@@ -18,12 +18,12 @@ from chain.statements import answer
 from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.api import resource_operations
-from odfd.api.resources.types import TYPES
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.queries.askers import Asker
 from odfd.resources.types import Deletion
+from odfd.services.resources.types import TYPES
 from worlds.accounts_world import ACCOUNT, BOB, GRANT, Asking
 from worlds.eventually import PATIENCE, became
 from worlds.manifests import in_shards

@@ -16,9 +16,9 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.store.database import open_database
 from odfd.control import wire
-from odfd.datasets.references import objects_of
-from odfd.datasets.shares import Shares
 from odfd.mirrors.sync import UNSHARED
+from odfd.store.references import objects_of
+from odfd.store.shares import Shares
 from p2p.driver import serve
 from p2p.identity import peer_of_did
 from p2p.machines import reconcile
@@ -197,7 +197,7 @@ def test_a_row_that_is_damaged_shares_nothing(tmp_path: Any) -> None:
 
 
 async def test_a_list_has_an_end(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfd.datasets.visibility.MAX_PEERS", 2)
+    monkeypatch.setattr("odfd.store.visibility.MAX_PEERS", 2)
     async with world.running("alice", private=True) as alice:
         visibility, now = alice.parts.visibility, alice.clock.now()
         assert visibility.share(NOWHERE, [LISTED, REVOKED], now)

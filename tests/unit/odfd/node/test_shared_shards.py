@@ -16,8 +16,8 @@ from chain.ids import DatasetId
 from chain.statements import envelope, statement
 from chain.statements.card import Card
 from odfd.control import wire
-from odfd.datasets.shares import Shares
-from odfd.trust.ledger.cards import Cards
+from odfd.store.ledger.cards import Cards
+from odfd.store.shares import Shares
 from worlds.eventually import became
 
 

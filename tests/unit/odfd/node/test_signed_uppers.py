@@ -13,7 +13,7 @@ from config import model
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.lost_journals import recall
 from odfd.trust.signing.signed_uppers import SignedUppers
 

@@ -16,8 +16,8 @@ from chain.errors import Refused
 from chain.statements.statement import ATTESTATION
 from config import model
 from odfd.control import wire
-from odfd.trust.ledger.log import Ledger
-from odfd.workers import journal_recovery
+from odfd.services.trust import journal_recovery
+from odfd.store.ledger.log import Ledger
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -12,10 +12,10 @@ import pytest
 import trio
 
 from config import model
-from odfd.api.datasets.ingest_pull import TOGETHER
 from odfd.control import wire
 from odfd.runtime import slots
 from odfd.runtime.tasks import Bounds, TaskPhase
+from odfd.services.ingest.ingest_pull import TOGETHER
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 from worlds.node_world import until

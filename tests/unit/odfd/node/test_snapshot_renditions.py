@@ -17,9 +17,9 @@ from chain.model.events import AddData
 from chain.store.shards import SEALED
 from engines.query.frames import ROWS, FrameReader
 from odfd.control import wire
-from odfd.datasets import captures
 from odfd.errors import Bug
 from odfd.queries.log_files import files_of_log
+from odfd.store import captures
 from worlds.eventually import PATIENCE, became
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"

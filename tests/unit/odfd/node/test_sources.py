@@ -12,8 +12,8 @@ from chain.instant import SECOND
 from chain.model.events import AddData
 from chain.state import load_state
 from chain.walk import newest_first
-from odfd.api.resources.sources import SourceReader
 from odfd.control import wire
+from odfd.services.ingest.sources import SourceReader
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flow_of
 

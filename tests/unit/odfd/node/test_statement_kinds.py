@@ -11,9 +11,9 @@ import pytest
 from chain.statements import predicate, statement
 from odfd.network import statement_quota
 from odfd.node import statement_events
+from odfd.store.keys import journal_topics
+from odfd.store.ledger import kinds
 from odfd.trust.admission import statement_processor
-from odfd.trust.keys import journal_topics
-from odfd.trust.ledger import kinds
 
 SPEC = (Path(__file__).parents[4] / "docs" / "spec" / "trust.md").read_text()
 GOSSIPED = {*statement.KINDS, kinds.COSIGNATURE, kinds.PROOF}

@@ -14,14 +14,14 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.mirrors.mirror_spec import MirrorSpec
 from odfd.node.trust_parts import submissions_of
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.policy.witness_quorum import read_witness
+from odfd.policy.witness_quorum import read_witness
+from odfd.services.trust.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
-from odfd.workers.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
 from p2p.web.client import Answer
 from worlds.eventually import PATIENCE
 

@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Fault
 from config import model
-from odfd.trust.policy.policy import parse_expression
+from odfd.policy.policy import parse_expression
 from worlds.eventually import became
 
 STRICT = """$schema: TrustPolicy

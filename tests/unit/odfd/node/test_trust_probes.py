@@ -9,9 +9,9 @@ import pytest
 
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.api.maintenance.probes import spare_text
 from odfd.cli.commands.apply import roots_text
 from odfd.control import wire
+from odfd.services.maintenance.probes import spare_text
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 

@@ -10,8 +10,8 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import DAY, SECOND
 from odfd.control import wire
-from odfd.datasets import unmanaged
-from odfd.state.directory import SEGMENTS
+from odfd.store import unmanaged
+from odfd.store.directory import SEGMENTS
 from worlds.manifests import text_of
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

@@ -10,10 +10,10 @@ from unit.odfd.node.test_webhooks import INSIDE, SECRET, Receiver, dataset, serv
 
 from chain.errors import Fault, Refused
 from odfd.access.uses import NOT_GRANTED
-from odfd.api.resources.sources import SourceReader
 from odfd.flows.plan import Outcome
 from odfd.flows.scheduler import Firing
 from odfd.resources.store import ResourceStore
+from odfd.services.ingest.sources import SourceReader
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
 from worlds.eventually import PATIENCE, became
 

@@ -18,10 +18,10 @@ from config import model
 from engines.errors import EngineLost, LimitExceeded
 from engines.progress import Progress
 from odfd.control import wire
-from odfd.mirrors.mirror_spec import MirrorSpec
+from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.runs import Runs
+from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.judgement.suspensions import Suspensions
-from odfd.trust.ledger.log import Ledger
-from odfd.trust.ledger.runs import Runs
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownTask, tasks

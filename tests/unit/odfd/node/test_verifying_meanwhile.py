@@ -19,9 +19,9 @@ from chain.store import sqlite
 from chain.store.sqlite import SqliteChain
 from config import model
 from odfd.control import wire
-from odfd.state import damage as registry
-from odfd.trust.ledger.log import Ledger
-from odfd.verify.damage import Damage, DamagedBlock
+from odfd.services.datasets import damage as registry
+from odfd.store.damage import Damage, DamagedBlock
+from odfd.store.ledger.log import Ledger
 
 NUMBERS = itertools.count()
 ROUNDS = 1000 if "ODF_SOAK" in os.environ else 100

@@ -9,9 +9,9 @@ from trio.testing import MockClock
 
 from chain.ids import DatasetId, DatasetName
 from chain.instant import Instant
-from odfd.api.views.cache import QUIET_SECONDS, ViewRefresher
-from odfd.datasets.catalog import DatasetEntry
 from odfd.runtime.supervision import Life
+from odfd.services.views.cache import QUIET_SECONDS, ViewRefresher
+from odfd.store.catalog import DatasetEntry
 
 
 class Looks:

@@ -12,8 +12,8 @@ import trio
 from chain.errors import Environment, Fault, NotFound
 from chain.store.volumes import VolumeUsage
 from odfd.resources.store import ResourceStore
-from odfd.volumes.volume_paths import MARK, FolderPlace
-from odfd.workers.reconciler import Reconciler
+from odfd.services.resources.reconciler import Reconciler
+from odfd.services.volumes.volume_paths import MARK, FolderPlace
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 

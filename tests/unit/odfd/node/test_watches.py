@@ -16,8 +16,6 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.instant import Instant
-from odfd.api.resources.declarations import DeclarationService
-from odfd.api.resources.planning import PartsKeeper
 from odfd.control import responses
 from odfd.control.assembly import Context
 from odfd.errors import Usage
@@ -25,7 +23,9 @@ from odfd.obs.events import EventLog
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import TaskBoard
-from odfd.state.directory import StateDirectory, open_state_directory
+from odfd.services.resources.declarations import DeclarationService
+from odfd.services.resources.planning import PartsKeeper
+from odfd.store.directory import StateDirectory, open_state_directory
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
 
@@ -119,7 +119,7 @@ async def test_watchers_who_share_a_read_are_told_of_their_own_types_alone(node:
 
 
 async def test_many_large_changes_are_read_by_and_by(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfd.api.resources.watches.PAGE_BYTES", 1)
+    monkeypatch.setattr("odfd.services.resources.watches.PAGE_BYTES", 1)
     async with aclosing(node.declarations.watch(None, "repository")) as news:
         start = await anext(news)
     for number in range(5):

@@ -24,8 +24,8 @@ from config.model import Webhooks
 from odfd.flows.plan import Outcome
 from odfd.resources.former_store import convert_webhooks
 from odfd.resources.store import ResourceStore
-from odfd.webhooks.delivery import GIVEN_UP_AFTER
-from odfd.workers.webhook_deliveries import FAILING
+from odfd.services.webhooks.webhook_deliveries import FAILING
+from odfd.store.webhook_delivery import GIVEN_UP_AFTER
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
 

@@ -8,10 +8,10 @@ import pytest
 import trio
 
 from chain.errors import Environment, Refused
-from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import blocked, joined
+from odfd.services.resources.types import TYPES
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from worlds.eventually import PATIENCE
 

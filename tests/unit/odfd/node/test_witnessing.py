@@ -21,12 +21,12 @@ from chain.statements.statement import Authority, Roots, Writer
 from chain.statements.tree import Frontier
 from chain.store.base import leaves_of
 from config import model
-from odfd.mirrors.mirror_spec import MirrorSpec
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.cosignatures import MAX_WITNESSES, Cosignatures
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import is_disputed
-from odfd.trust.ledger.resolutions import Resolutions
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.cosignatures import MAX_WITNESSES, Cosignatures
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.proofs import is_disputed
+from odfd.store.ledger.resolutions import Resolutions
+from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic
 from worlds.eventually import PATIENCE

@@ -14,7 +14,7 @@ from odfd.flows.selection import EVERY
 from odfd.resources import store as resources
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import routine
-from odfd.workers.flows import LOGGED_CHARACTERS, Ended
+from odfd.services.flows.worker import LOGGED_CHARACTERS, Ended
 from worlds.eventually import PATIENCE
 
 FLOWS = 200

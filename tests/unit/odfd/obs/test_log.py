@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
 def test_parts_have_levels_of_their_own() -> None:
     stream = io.StringIO()
     log.configure("warning", "json", stream, {"odfd.mirrors": "debug", "odfd.mirrors.sync": "error", "events": "info"})
-    for module in ("odfd.mirrors.scheduler", "odfd.mirrors.sync", "odfd.trust.ledger.log", "odfd.mirrorspec"):
+    for module in ("odfd.mirrors.scheduler", "odfd.mirrors.sync", "odfd.store.ledger.log", "odfd.mirrorspec"):
         space: dict[str, object] = {"__name__": module, "logger": structlog.get_logger()}
         exec("logger.debug('d'); logger.warning('w'); logger.error('e')", space)
     structlog.get_logger(part="events").info("i")

@@ -13,9 +13,9 @@ from trio.testing import MockClock
 from engines.errors import LimitExceeded
 from engines.query.frames import ROWS, frame
 from engines.query.reader import QueryLimits
-from odfd.api.queries.fair_turns import LAST_FRAME
-from odfd.api.queries.service import QueryService
 from odfd.control import wire
+from odfd.services.queries.fair_turns import LAST_FRAME
+from odfd.services.queries.service import QueryService
 
 _SECONDS = 5.0
 _ROWS = memoryview(frame(ROWS, b"rows"))

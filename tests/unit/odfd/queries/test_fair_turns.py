@@ -9,9 +9,9 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.api.queries.fair_turns import LAST_FRAME, WAITING, FairTurns
 from odfd.kamu.ports import BUSY
 from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
+from odfd.services.queries.fair_turns import LAST_FRAME, WAITING, FairTurns
 
 READERS, MOST = 4, 2
 """Places, and those of strangers."""

@@ -17,9 +17,6 @@ from chain.codec import yaml_tree
 from chain.codec.bind import plain_of
 from chain.errors import Invalid
 from chain.model.read_options import read_options
-from odfd.api.datasets.desired import in_order, inputs_of
-from odfd.api.resources.reading import read_drafts
-from odfd.api.resources.types import TYPES
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow, flow_of
 from odfd.resources.manifest import Draft, described, read_resource
@@ -27,6 +24,9 @@ from odfd.resources.references import references_in
 from odfd.resources.registry import ODF, OURS, Registration
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.services.datasets.desired import in_order, inputs_of
+from odfd.services.resources.reading import read_drafts
+from odfd.services.resources.types import TYPES
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "rfc018"
 FLOW = """$schema: Flow

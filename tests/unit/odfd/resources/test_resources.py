@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 
 from chain.instant import Instant
 from chain.store.database import Database, open_database
-from odfd.flows import store as flows
 from odfd.resources import former_store, records
 from odfd.resources.resource import Resource, fold
 from odfd.resources.store import ResourceStore
 from odfd.resources.tables import ROOM, STEPS
+from odfd.store import flow_runs as flows
 
 NAMES = ("a", "B", "c")
 TYPES = ("Dataset", "Mirror")

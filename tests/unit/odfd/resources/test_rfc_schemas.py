@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 from chain.codec import yaml_tree
 from chain.codec.bind import plain, plain_of
 from chain.errors import Invalid
-from odfd.api.resources.reading import read_drafts
 from odfd.control import wire
 from odfd.resources.types import ODF, OURS
+from odfd.services.resources.reading import read_drafts
 from worlds import rfc_schemas
 
 ROOT = Path(__file__).parents[4]

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import Instant
-from odfd.api.resources.watches import SharedReads
 from odfd.obs.events import EventLog
+from odfd.services.resources.watches import SharedReads
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
 

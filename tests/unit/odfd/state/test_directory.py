@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odfd.state.directory import DATABASE, open_state_directory
+from odfd.store.directory import DATABASE, open_state_directory
 
 
 def test_the_size_of_the_database_has_what_its_log_has(tmp_path: Path) -> None:

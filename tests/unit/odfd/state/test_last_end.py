@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
 
 
 def test_a_first_start_follows_no_end(tmp_path: Path) -> None:

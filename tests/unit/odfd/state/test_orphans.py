@@ -10,7 +10,7 @@ import pytest
 from chain.instant import Instant
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import open_state_directory
+from odfd.store.directory import open_state_directory
 
 NOW: Final = Instant(10**18)
 

@@ -17,8 +17,7 @@ from odfd.access.relations import Role
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report
-from odfd.state.access_tokens import TokenStore
-from odfd.state.backup import (
+from odfd.services.maintenance.backup import (
     DESCRIPTION,
     LISTING,
     SNAPSHOTS,
@@ -28,9 +27,10 @@ from odfd.state.backup import (
     hash_of,
     snapshots_in,
 )
-from odfd.state.crash_recovery import OBJECTS
-from odfd.state.directory import open_state_directory
-from odfd.state.restore import restore
+from odfd.services.maintenance.restore import restore
+from odfd.store.access_tokens import TokenStore
+from odfd.store.crash_recovery import OBJECTS
+from odfd.store.directory import open_state_directory
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 SECRET = b"a file of this machine"

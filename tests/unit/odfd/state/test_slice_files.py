@@ -11,10 +11,10 @@ from chain.errors import Environment
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
-from odfd.datasets.catalog import Catalog
-from odfd.state.directory import StateDirectory, open_state_directory
-from odfd.state.slice_files import MISSING, SliceFiles
-from odfd.verify.damage import DamagedBlock
+from odfd.store.catalog import Catalog
+from odfd.store.damage import DamagedBlock
+from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.slice_files import MISSING, SliceFiles
 
 _DATASET = DatasetId.parse("did:odf:" + "fed01" + "7f" * 32)
 _DATA = bytes(range(256)) * 400

@@ -12,9 +12,9 @@ import pytest
 from chain.errors import Environment, NotFound
 from odfd.cli.offline import restore
 from odfd.cli.offline.restore import look_through
-from odfd.state import upgrade as tables
-from odfd.state.backup import LAST, LastBackup
-from odfd.state.directory import DATABASE, ROOMS, open_state_directory
+from odfd.services.maintenance import upgrade as tables
+from odfd.services.maintenance.backup import LAST, LastBackup
+from odfd.store.directory import DATABASE, ROOMS, open_state_directory
 
 NOW = 1_700_000_000.0
 ROOM = ROOMS[-1]

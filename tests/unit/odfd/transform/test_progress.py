@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from engines.progress import STAGES, STARTING, Progress
-from odfd.api.views.task_progress import show_failures, show_transform
 from odfd.control import wire
 from odfd.runtime.tasks import Report
+from odfd.services.views.task_progress import show_failures, show_transform
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.progress import TransformStep, by_engine, repeated
 from odfd.transform.replay import Replayed, replay

@@ -17,10 +17,10 @@ from chain import instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
+from odfd.store.ledger.runs import Run
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.evidence.row_diff import compare as compare_files
 from odfd.trust.judgement.verdicts import VerdictKind, verdict_on
-from odfd.trust.ledger.runs import Run
 from odfd.trust.validation.attestation_publisher import MAX_SPANS, Reexecuted, Subject, attest, spans_of
 
 ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host", platform="linux/amd64")

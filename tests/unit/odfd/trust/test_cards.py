@@ -23,9 +23,9 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.store.database import Database, open_database
 from odfd.network.card_index import CardIndex, CardQuery
+from odfd.store.ledger.cards import Cards
+from odfd.store.ledger.log import STEPS
 from odfd.trust.admission.rules import AdmissionOutcome, admit_card
-from odfd.trust.ledger.cards import Cards
-from odfd.trust.ledger.log import STEPS
 from odfd.trust.signing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fitted
 
 OWNER, NODE, STRANGER = SigningKey(b"d" * 32), SigningKey(b"n" * 32), SigningKey(b"s" * 32)

@@ -23,8 +23,8 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.network.forks import Contradiction, ForkFinder
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.log import Ledger
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.log import Ledger
 from p2p.ports import PeerId, PeerView
 from worlds.chains import noted
 

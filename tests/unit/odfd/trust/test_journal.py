@@ -24,15 +24,15 @@ from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Tree
-from odfd.trust.keys import journal_topics
-from odfd.trust.keys.journal import JournalEntry, SigningJournal
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import STEPS, Ledger
-from odfd.trust.policy.policy import KeyGroup, Policy
-from odfd.trust.policy.witness_quorum import Witnesses
+from odfd.policy.policy import KeyGroup, Policy
+from odfd.policy.witness_quorum import Witnesses
+from odfd.services.trust.journal_recovery import choose
+from odfd.store.keys import journal_topics
+from odfd.store.keys.journal import JournalEntry, SigningJournal
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.log import STEPS, Ledger
 from odfd.trust.signing.lost_journals import ENOUGH, PATIENCE, may_go_on, recall, told_by
-from odfd.workers.journal_recovery import choose
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
 

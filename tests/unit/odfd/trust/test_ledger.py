@@ -17,11 +17,11 @@ from chain.statements import envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Frontier
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger import kinds
+from odfd.store.ledger.log import STEPS, CheckedChain, Ledger
+from odfd.store.ledger.runs import Run, Runs
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import kinds
-from odfd.trust.ledger.log import STEPS, CheckedChain, Ledger
-from odfd.trust.ledger.runs import Run, Runs
 
 ALICE = SigningKey(b"a" * 32)
 BOB = SigningKey(b"b" * 32)
@@ -260,7 +260,7 @@ def test_a_damaged_journal_stops_the_signer(tmp_path: Path) -> None:
 
 
 def test_a_long_journal_keeps_the_last_word_of_each_topic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfd.trust.keys.journal.COMPACT_AT", 200)
+    monkeypatch.setattr("odfd.store.keys.journal.COMPACT_AT", 200)
     keys = store(tmp_path / "keys")
     for size in range(1, 20):
         sign(keys, size)

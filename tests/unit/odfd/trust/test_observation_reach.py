@@ -23,10 +23,10 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Observation, Response
 from chain.store.base import Head
 from chain.store.database import open_database
+from odfd.policy.policy import KeyGroup, Policy
+from odfd.store.ledger.log import STEPS
+from odfd.store.ledger.observations import Observations
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate
-from odfd.trust.ledger.log import STEPS
-from odfd.trust.ledger.observations import Observations
-from odfd.trust.policy.policy import KeyGroup, Policy
 
 OWNER = SigningKey(b"d" * 32)
 OBSERVERS = [SigningKey(bytes([number]) * 32) for number in (1, 2, 3)]

@@ -22,13 +22,13 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import ATTESTATION, Observation, Response
 from chain.store.database import Database, open_database
+from odfd.policy.policy import KeyGroup, Policy, load_policy, parse_expression
+from odfd.store.ledger import observations
+from odfd.store.ledger.log import STEPS
+from odfd.store.ledger.observations import Observations, Sighting
 from odfd.trust.admission.rules import AdmissionOutcome, admit_word
 from odfd.trust.judgement.observation_reach import WINDOW, behind, electorate
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, ReachAssessment, ReachBound, reach
-from odfd.trust.ledger import observations
-from odfd.trust.ledger.log import STEPS
-from odfd.trust.ledger.observations import Observations, Sighting
-from odfd.trust.policy.policy import KeyGroup, Policy, load_policy, parse_expression
 
 OWNER = SigningKey(b"d" * 32)
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(1, 6)]

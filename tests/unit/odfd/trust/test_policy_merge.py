@@ -20,14 +20,14 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
+from odfd.policy.policy import AllOf, AnyOf, Expression, Fact, KeyGroup, Policy, holds, parse_expression
+from odfd.policy.policy_merge import accepted, check_rules, implies, in_force, tightened, waiting
+from odfd.policy.witness_quorum import Witnesses
 from odfd.resources import tables as resources
+from odfd.store.ledger import network_policies
+from odfd.store.ledger.log import STEPS
+from odfd.store.ledger.network_policies import NetworkPolicies
 from odfd.trust.admission.rules import AdmissionOutcome, admit_word
-from odfd.trust.ledger.log import STEPS
-from odfd.trust.policy import network_policies
-from odfd.trust.policy.network_policies import NetworkPolicies
-from odfd.trust.policy.policy import AllOf, AnyOf, Expression, Fact, KeyGroup, Policy, holds, parse_expression
-from odfd.trust.policy.policy_merge import accepted, check_rules, implies, in_force, tightened, waiting
-from odfd.trust.policy.witness_quorum import Witnesses
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 6)]
 NETWORK = SigningKey(b"n" * 32)

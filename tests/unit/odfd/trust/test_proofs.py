@@ -17,9 +17,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, HeadStatement, Span
 from chain.statements.tree import Frontier
-from odfd.trust.ledger.log import STEPS
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.resolutions import BRANCH, Resolution, Resolutions
+from odfd.store.ledger.log import STEPS
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.resolutions import BRANCH, Resolution, Resolutions
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 OWNER = SigningKey(b"o" * 32)

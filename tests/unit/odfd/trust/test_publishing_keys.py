@@ -16,9 +16,9 @@ from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import STEPS, Ledger
-from odfd.trust.ledger.signed_heads import publishing_keys
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import STEPS, Ledger
+from odfd.store.ledger.signed_heads import publishing_keys
 from worlds import statements
 
 OWNER, WRITER, HOME, AWAY = (statements.key(number) for number in range(1, 5))

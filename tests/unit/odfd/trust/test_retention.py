@@ -23,11 +23,11 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Frontier
 from chain.store.database import Database, open_database
-from odfd.trust.ledger import retention
-from odfd.trust.ledger.hash_links import GAP
-from odfd.trust.ledger.live_set import live_of, restore_live
-from odfd.trust.ledger.log import ROOM, STEPS, CheckedChain, Ledger
-from odfd.trust.ledger.retention import AFTERLIFE, SUPERSEDED, prune
+from odfd.store.ledger import retention
+from odfd.store.ledger.hash_links import GAP
+from odfd.store.ledger.live_set import live_of, restore_live
+from odfd.store.ledger.log import ROOM, STEPS, CheckedChain, Ledger
+from odfd.store.ledger.retention import AFTERLIFE, SUPERSEDED, prune
 
 ALICE, BOB = (SigningKey(bytes([number]) * 32) for number in (1, 2))
 DATASET = ALICE.dataset_id

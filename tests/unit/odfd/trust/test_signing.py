@@ -20,11 +20,10 @@ from chain.store.base import Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import references
-from odfd.renditions import tables
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import log
-from odfd.trust.ledger.log import Ledger
+from odfd.store import collections, references
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger import log
+from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.owner_commit import LIFETIME, OwnerCommitter
 
 NOW = instant.parse("2026-01-01T00:00:00Z")
@@ -37,7 +36,7 @@ class Owner:
         self.now = NOW
         self.database = open_database(folder / "odfd.sqlite")
         self.chains = SqliteChains(self.database, DiskObjects(folder / "objects", self.database))
-        for room in (references, log, tables):
+        for room in (references, log, collections):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(folder / "keys", lambda count: bytes(range(count)))
         self.told: list[Signed] = []
@@ -117,9 +116,9 @@ def test_a_crash_after_the_commit_is_mended(tmp_path: Path, step: str, monkeypat
     owner = Owner(tmp_path)
     dataset = owner.found()
     target = {
-        "promise": "odfd.trust.keys.journal.SigningJournal.promise",
+        "promise": "odfd.store.keys.journal.SigningJournal.promise",
         "seal": "chain.statements.envelope.seal",
-        "record": "odfd.trust.ledger.log.Ledger.record",
+        "record": "odfd.store.ledger.log.Ledger.record",
     }[step]
     with monkeypatch.context() as patch:
         patch.setattr(target, crash)

@@ -16,9 +16,9 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import GROUP, Frontier
+from odfd.store.ledger.log import STEPS, CheckedChain, Ledger
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.admission.statement_processor import StatementProcessor
-from odfd.trust.ledger.log import STEPS, CheckedChain, Ledger
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 OWNER = SigningKey(b"o" * 32)

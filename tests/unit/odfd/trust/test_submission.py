@@ -13,7 +13,7 @@ from chain.statements import checkpoint, cosignature, submission
 from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, TreeCheckpoint, VerifierKey
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier, Tree
-from odfd.trust.policy.witness_quorum import PublicWitness, load_witnesses, read_witness
+from odfd.policy.witness_quorum import PublicWitness, load_witnesses, read_witness
 from odfd.trust.witness.submission import (
     LATE,
     SOON,

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from chain.statements.tree import GROUP, Frontier
-from odfd.trust.ledger.log import STEPS
-from odfd.trust.ledger.subtree_roots import Subtrees
+from odfd.store.ledger.log import STEPS
+from odfd.store.ledger.subtree_roots import Subtrees
 
 DATASET = DatasetId.from_public_key(b"p" * 32)
 OTHER = DatasetId.from_public_key(b"o" * 32)

@@ -13,6 +13,7 @@ from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
+from odfd.policy.policy import KeyGroup, Policy
 from odfd.trust.judgement import suspension_rules
 from odfd.trust.judgement.suspension_rules import (
     GRACE,
@@ -25,7 +26,6 @@ from odfd.trust.judgement.suspension_rules import (
     strikes,
 )
 from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind
-from odfd.trust.policy.policy import KeyGroup, Policy
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(6)]
 SETS = [SigningKey(b"set%29d" % number).dataset_id for number in range(3)]

@@ -26,18 +26,18 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import references as references_room
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.obs.events import EventLog
+from odfd.policy.policy import KeyGroup, Policy, parse_expression
+from odfd.store import references as references_room
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.runs import Run, Runs
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.suspension_rules import GRACE
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import DatasetStatus
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.runs import Run, Runs
-from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.clock import FixedClock
 

@@ -32,9 +32,15 @@ from chain.store.base import Append
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets import references as references_room
 from odfd.mirrors.sinks import VerifiedChain
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.policy.policy import KeyGroup, Policy, parse_expression
+from odfd.store import references as references_room
+from odfd.store.keys.journal import SigningJournal
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.proofs import Proofs
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.judgement.verdicts import (
@@ -48,12 +54,6 @@ from odfd.trust.judgement.verdicts import (
     value_id,
     verdict_on,
 )
-from odfd.trust.keys.journal import SigningJournal
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.authorities import Authorities
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.policy.policy import KeyGroup, Policy, parse_expression
 from odfd.trust.signing import authority_drafts
 from odfd.trust.validation import sampling
 from p2p.ports import Judgement, PeerId, Topic

@@ -17,9 +17,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.submission import Submission
 from chain.statements.tree import Frontier, Tree
 from chain.store.database import open_database
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.log import ROOM, STEPS
-from odfd.trust.ledger.tables import WITNESSED
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.log import ROOM, STEPS
+from odfd.store.ledger.tables import WITNESSED
 from odfd.trust.witness.tlog_witness import RATE, TlogWitness
 from odfd.trust.witness.witness import AGAIN, Witness
 from p2p.web.client import Answer

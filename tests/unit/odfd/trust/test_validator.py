@@ -20,12 +20,12 @@ from chain.statements.statement import Attestation
 from chain.statements.tree import Frontier
 from chain.store.database import Database, open_database
 from odfd.obs.events import EventLog
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger import log as ledger_room
+from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.ledger.runs import Runs
 from odfd.trust.evidence.bundle_reader import unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger import log as ledger_room
-from odfd.trust.ledger.log import CheckedChain, Ledger
-from odfd.trust.ledger.runs import Runs
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import recheck
 from odfd.trust.validation.reexecution import RUNS, RUNS_AGAIN

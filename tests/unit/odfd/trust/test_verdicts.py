@@ -15,6 +15,7 @@ from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.sandbox.base import Level
+from odfd.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 from odfd.trust.judgement.verdicts import (
     STOPS,
     ChainExtent,
@@ -30,7 +31,6 @@ from odfd.trust.judgement.verdicts import (
     verdict_on,
     verdicts_of,
 )
-from odfd.trust.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 
 R = GroupVerdict(VerdictKind.REPRODUCED)
 N = GroupVerdict(VerdictKind.NONDETERMINISTIC)

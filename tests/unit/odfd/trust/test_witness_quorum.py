@@ -17,9 +17,9 @@ from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
+from odfd.policy.policy import parse_expression
+from odfd.policy.witness_quorum import Roots, Witnesses, behind, witnessed
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, reach
-from odfd.trust.policy.policy import parse_expression
-from odfd.trust.policy.witness_quorum import Roots, Witnesses, behind, witnessed
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 DAY = 86400 * instant.SECOND

@@ -22,11 +22,11 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree, is_consistent
 from chain.store.database import open_database
-from odfd.trust.keys.keystore import KeyStore
-from odfd.trust.ledger.cosignatures import Cosignatures
-from odfd.trust.ledger.log import ROOM, STEPS, Ledger
-from odfd.trust.ledger.proofs import Proofs
-from odfd.trust.ledger.tables import WITNESSED
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.ledger.cosignatures import Cosignatures
+from odfd.store.ledger.log import ROOM, STEPS, Ledger
+from odfd.store.ledger.proofs import Proofs
+from odfd.store.ledger.tables import WITNESSED
 from odfd.trust.witness.consistency import KnownTree
 from odfd.trust.witness.witness import RENEW, CosignRequest, Witness
 

@@ -17,10 +17,11 @@ from chain.store.database import Database, open_database
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChain, SqliteChains
+from odfd.store import resume
+from odfd.store.resume import Remembered, StoredMemory
 from odfd.transfer.folders import import_dataset
-from odfd.verify import objects, resume, verify
+from odfd.verify import objects, verify
 from odfd.verify.report import Progress, VerificationResult
-from odfd.verify.resume import Remembered, StoredMemory
 from odfd.verify.verify import VerificationRequest, verify_chain
 
 FLIGHTS = Path(__file__).parents[3] / "golden" / "kamu" / "flights"

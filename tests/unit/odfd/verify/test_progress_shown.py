@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from odfd.api.datasets.verification import show_progress
 from odfd.runtime.tasks import Report
+from odfd.services.datasets.verification import show_progress
 from odfd.verify.report import Progress
 
 AT = Progress(blocks=3, blocks_total=15, objects=2, objects_known=9, bytes=20, bytes_known=90, failures=1)

@@ -10,8 +10,8 @@ import pytest
 
 from chain.errors import Environment
 from chain.multihash import Multihash
-from odfd.volumes.mount_check import MountCheck
-from odfd.volumes.volume_paths import MARK, FolderPlace
+from odfd.services.volumes.mount_check import MountCheck
+from odfd.services.volumes.volume_paths import MARK, FolderPlace
 from worlds.eventually import until
 
 NAME = Multihash.sha3_256(b"slice")

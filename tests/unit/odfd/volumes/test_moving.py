@@ -20,16 +20,16 @@ from chain.model.events import AddData, DatasetKind, DataSlice, OffsetInterval, 
 from chain.multihash import Multihash
 from chain.store.base import Append, no_step
 from chain.store.collect import collect
-from odfd.datasets.catalog import Catalog
 from odfd.resources.resource import Resource, handle_of
 from odfd.resources.sets import binding
 from odfd.resources.store import ResourceStore
-from odfd.state.directory import StateDirectory
-from odfd.volumes.cache import OPENING_SECONDS, VolumeCache
-from odfd.volumes.mover import VolumeMover, VolumeState
-from odfd.volumes.volume_paths import MARK
-from odfd.volumes.volumes import Volumes
-from odfd.workers.volumes import VolumeController
+from odfd.services.volumes.cache import OPENING_SECONDS, VolumeCache
+from odfd.services.volumes.mover import VolumeMover, VolumeState
+from odfd.services.volumes.volume_paths import MARK
+from odfd.services.volumes.volumes import Volumes
+from odfd.services.volumes.worker import VolumeController
+from odfd.store.catalog import Catalog
+from odfd.store.directory import StateDirectory
 from worlds.node_world import opened
 from worlds.s3_server import new_bucket, s3_server
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain.errors import Remote
-from odfd.webhooks import call
+from odfd.services.webhooks import call
 from p2p.ip import anywhere
 from worlds.eventually import PATIENCE
 

@@ -8,8 +8,8 @@ import pytest
 
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
-from odfd.webhooks.call import judge
-from odfd.webhooks.delivery import (
+from odfd.services.webhooks.call import judge
+from odfd.store.webhook_delivery import (
     GIVEN_UP_AFTER,
     LEAST_ATTEMPTS,
     LONGEST_PAUSE,
@@ -21,7 +21,7 @@ from odfd.webhooks.delivery import (
     pause_after,
     signed_headers,
 )
-from odfd.webhooks.target import WebhookPolicy, signing_key
+from odfd.store.webhook_target import WebhookPolicy, signing_key
 from p2p.ip import parse_ip
 from p2p.peers.directory import networks
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from chain.instant import Instant
-from odfd.webhooks.flow_call import FlowRun, call_of
+from odfd.services.webhooks.flow_call import FlowRun, call_of
 
 RUN = FlowRun(
     id="one", flow="often", dataset="did:odf:a", name="a", time=Instant(1), is_update=False, before=None, head=None

@@ -1,1 +1,0 @@
-"""Traces datasets and records to the datasets and records that they were made from."""

@@ -1,1 +1,0 @@
-"""Reports on and maintains the node itself: status, doctor, backups."""

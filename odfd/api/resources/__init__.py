@@ -1,1 +1,0 @@
-"""Reads, plans, applies and shows resources: from manifests to the desired state, and on to the observed one."""

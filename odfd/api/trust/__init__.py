@@ -1,1 +1,0 @@
-"""Shows trust in datasets, and records a person's decisions about it: validators, policies, authorities, forks."""

@@ -1,0 +1,346 @@
+"""Infers a read step from a file's bytes, with its columns and uncertainties.
+
+Decides by a sample. The read step is tried on the file before it is returned (``shown``).
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import re
+import tempfile
+import zipfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from chain.codec.manifest import from_builtins
+from chain.data.arrow_schema import from_arrow
+from chain.data.ddl import parse_ddl
+from chain.errors import Invalid
+from chain.libraries import pa
+from chain.model.read_options import KINDS, NAMES, READ
+from chain.model.source import (
+    ReadCsv,
+    ReadEsriShapefile,
+    ReadGeoJson,
+    ReadJson,
+    ReadNdGeoJson,
+    ReadNdJson,
+    ReadParquet,
+    ReadStep,
+)
+from chain.wording import plural
+from engines.spark.ingest.encodings import UTF8, guess
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpacked
+from odfd.cli.offline.sampling.guess import Guess
+from odfd.cli.offline.sampling.markup import markup
+from odfd.cli.offline.sampling.parts import with_part
+from odfd.cli.offline.sampling.preview import shown
+from odfd.cli.offline.sampling.text_types import TEXT, GuessedColumn, column_of
+
+SAMPLE: Final = 1 << 20
+"""Most bytes of text that are examined."""
+LINES: Final = 1000
+_HEAD: Final = 30
+"""Lines among which the header is searched."""
+_FOOTER: Final = 10
+"""Most lines at the end that are taken for no rows."""
+_TOTALS: Final = frozenset(
+    {"total", "totals", "sum", "summe", "gesamt", "gesamtsumme", "totale", "totaal", "suma", "somme", "итого"}
+)
+"""Words with which a line of totals begins."""
+_SEPARATORS: Final = (",", ";", "\t", "|")
+_STEPS: Final[dict[str, type[ReadStep]]] = {
+    "Csv": ReadCsv,
+    "Json": ReadJson,
+    "NdJson": ReadNdJson,
+    "GeoJson": ReadGeoJson,
+    "NdGeoJson": ReadNdGeoJson,
+    "Parquet": ReadParquet,
+    "EsriShapefile": ReadEsriShapefile,
+}
+
+
+def step_of(read: dict[str, Any]) -> ReadStep:
+    """Returns the read step of a manifest's mapping. Raises Invalid."""
+    options = {key: value for key, value in read.items() if key in NAMES}
+    plain = {key: value for key, value in read.items() if key not in NAMES}
+    kind = plain["kind"]
+    if kind in KINDS:
+        options["format"], plain["kind"] = kind, KINDS[kind]
+    if options:
+        plain["schema"] = {**plain.get("schema", {"fields": []})}
+        plain["schema"]["extra"] = {**plain["schema"].get("extra", {}), READ: options}
+    found: ReadStep = from_builtins(_STEPS[plain["kind"]], plain)
+    if found.schema is None or not found.ddl_schema:
+        return found
+    schema = msgspec.structs.replace(parse_ddl(found.ddl_schema), extra=found.schema.extra)
+    return msgspec.structs.replace(found, schema=schema, ddl_schema=None)
+
+
+def guessed(path: Path, name: str) -> Guess:
+    """Guesses the format of a file. Raises Invalid for unsupported ones."""
+    with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
+        if zipfile.is_zipfile(path) and (found := _of_zip(path)) is not None:
+            return _with_columns(path, name, _with_part(path, name, found))
+        members, pattern = _members(path, name, Path(scratch))
+        inner = members[0].path
+        if pattern is not None:
+            found = _of_file(inner)
+            return found._replace(
+                read={"kind": found.read["kind"], "members": pattern, **found.read},
+                unsure=(*found.unsure, f"all files {pattern} of the zip are read as one batch"),
+            )
+        found = _of_file(inner)
+        return found if found.columns else _with_columns(path, name, _with_part(inner, name, found))
+
+
+def _with_part(path: Path, name: str, found: Guess) -> Guess:
+    def look(read: Mapping[str, Any], rows: int) -> tuple[int, int]:
+        table = shown(path, name, step_of(dict(read)), rows).rows
+        return table.num_columns, table.num_rows
+
+    return with_part(path, found, look)
+
+
+def _members(path: Path, name: str, folder: Path) -> tuple[list[SourceFile], str | None]:
+    """Chooses, in a zip of several files, those with the most frequent ending."""
+    source = SourceFile(path, name)
+    if not zipfile.is_zipfile(path):
+        return unpacked(source, folder, UnpackBounds()), None
+    with zipfile.ZipFile(path) as archive:
+        names = member_names(archive)
+    if len(names) <= 1:
+        return unpacked(source, folder, UnpackBounds()), None
+    ending, _ = Counter(f".{each.rpartition('.')[2]}" for each in names).most_common(1)[0]
+    return unpacked(source, folder, UnpackBounds(), f"*{ending}"), f"*{ending}"
+
+
+def _of_zip(path: Path) -> Guess | None:
+    with zipfile.ZipFile(path) as archive:
+        names = set(member_names(archive))
+    if {"xl/workbook.xml", "content.xml"} & names:
+        return Guess(
+            {"kind": "Spreadsheet", "header": True, "inferSchema": True}, unsure=("the first row names the columns",)
+        )
+    if any(name.lower().endswith(".shp") for name in names):
+        return Guess({"kind": "EsriShapefile"})
+    return None
+
+
+def _of_file(path: Path) -> Guess:
+    with path.open("rb") as file:
+        data = file.read(SAMPLE)
+    for magic, kind in ((b"PAR1", "Parquet"), (b"Obj\x01", "Avro"), (b"SQLite format 3\0", "GeoPackage")):
+        if data.startswith(magic):
+            return Guess({"kind": "Sqlite" if kind == "GeoPackage" and b"gpkg_contents" not in data else kind})
+    if data.startswith(b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"):
+        return Guess({"kind": "Spreadsheet", "header": True, "inferSchema": True})
+    text, encoding, unsure = _text(data)
+    start = text.lstrip()[:1]
+    if start == "<":
+        return markup(data)
+    found = _json(text) if start in ("{", "[") else _csv(text)
+    if encoding is not None:
+        found = found._replace(read={**found.read, "encoding": encoding}, unsure=(*unsure, *found.unsure))
+    return found
+
+
+def _text(data: bytes) -> tuple[str, str | None, tuple[str, ...]]:
+    """Returns the text, its encoding if that is not UTF-8, and the doubts about it."""
+    for mark, encoding in ((b"\xff\xfe\0\0", "utf-32"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16")):
+        if data.startswith(mark):
+            return data.decode(encoding, "ignore"), encoding, ()
+    whole = data if len(data) < SAMPLE else data[: data.rfind(b"\n") + 1] or data
+    try:
+        return whole.decode("utf-8-sig"), None, ()
+    except UnicodeDecodeError:
+        found = guess(whole) or "latin-1"
+        if found == UTF8:
+            return whole.decode("utf-8", "replace"), None, ()
+        return (
+            whole.decode(found, "replace"),
+            found,
+            (f"the encoding {found} is a guess: look at letters with accents",),
+        )
+
+
+def _json(text: str) -> Guess:
+    lines = [line for line in text.splitlines() if line.strip()][:2]
+    try:
+        first = json.loads(lines[0])
+        if isinstance(first, dict) and (len(lines) > 1 or not _arrays(first, ())):
+            return Guess({"kind": "NdGeoJson" if first.get("type") == "Feature" else "NdJson"})
+    except ValueError:
+        pass
+    if '"FeatureCollection"' in text[:2000]:
+        return Guess({"kind": "GeoJson"})
+    if text.lstrip()[:1] == "[":
+        return Guess({"kind": "Json"})
+    try:
+        document = json.loads(text)
+    except ValueError:
+        return Guess({"kind": "Json"}, unsure=("where its records are is not known: say subPath: a.b",))
+    paths = list(_arrays(document, ()))
+    read = {"kind": "Json", **({"subPath": ".".join(paths[0])} if paths else {})}
+    return Guess(read, unsure=tuple(f"records may also be at subPath: {'.'.join(each)}" for each in paths[1:4]))
+
+
+def _arrays(value: Any, above: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if isinstance(value, list) and value and isinstance(value[0], dict):
+        return [above]
+    if not isinstance(value, dict) or len(above) > 3:
+        return []
+    return [path for name, child in value.items() for path in _arrays(child, (*above, name))]
+
+
+def _csv(text: str) -> Guess:
+    lines = text.splitlines(keepends=True)[: LINES + _HEAD]
+    comment = "#" if sum(line.startswith("#") for line in lines) > 1 else None
+    separator = max(_SEPARATORS, key=lambda each: _agreement(lines, each))
+    records = [
+        (number, record)
+        for number, record in enumerate(csv.reader(io.StringIO("".join(lines), newline=""), delimiter=separator))
+        if any(record) and not (comment and record[0].startswith(comment))
+    ]
+    if not records:
+        raise Invalid("there is no row in it", rule="new-empty", hint="give a file with some rows")
+    width = Counter(len(record) for _, record in records).most_common(1)[0][0]
+    at = next(place for place, (_, record) in enumerate(records) if len(record) == width)
+    skipped = records[at][0]
+    footer = _footer([record for _, record in records[at:]], width) if len(lines) < LINES else 0
+    rows = [record for _, record in records[at : len(records) - footer] if len(record) == width]
+    header, unsure = _is_header(rows)
+    names = rows[0] if header else [f"column_{number}" for number in range(1, width + 1)]
+    body = rows[1:] if header else rows
+    columns = [column_of([row[place] for row in body[:LINES] if row[place]]) for place in range(width)]
+    gaps = frozenset(
+        name
+        for place, (name, column) in enumerate(zip(names, columns, strict=True))
+        if any(not row[place] or row[place].strip() in column.nulls for row in body[:LINES])
+    )
+    found = _of_columns(
+        names,
+        columns,
+        {"separator": separator, "header": header, "skip": skipped, "footer": footer, "comment": comment},
+        unsure,
+    )
+    return found._replace(gaps=gaps)
+
+
+def _footer(records: Sequence[Sequence[str]], width: int) -> int:
+    """Returns how many records at the end are no rows: those of another width, and one that is a total."""
+    last = max(place for place, record in enumerate(records) if len(record) == width)
+    others = len(records) - last - 1
+    if last < 2:  # the header and one row
+        return others if others <= _FOOTER else 0
+    word = re.match(r"\W*(\w*)", records[last][0].casefold())
+    is_total = word is not None and word[1] in _TOTALS and not all(records[last])
+    return others + is_total if others <= _FOOTER else 0
+
+
+def _agreement(lines: Sequence[str], separator: str) -> tuple[int, int]:
+    counts = Counter(line.count(separator) for line in lines[:200] if separator in line)
+    return counts.most_common(1)[0][::-1] if counts else (0, 0)
+
+
+def _is_header(rows: Sequence[Sequence[str]]) -> tuple[bool, tuple[str, ...]]:
+    first = rows[0]
+    named = all(first) and len(set(first)) == len(first) and all(column_of([each]).ddl == "STRING" for each in first)
+    typed = any(
+        column_of([row[place] for row in rows[1:] if row[place]]).ddl != "STRING" for place in range(len(first))
+    )
+    if named and not typed:
+        return True, ("the first row is taken for the names of the columns: all columns are text",)
+    return named, () if named else ("the first row is taken for data: say header: true if it names the columns",)
+
+
+def _of_columns(
+    names: list[str], columns: list[GuessedColumn], found: dict[str, Any], unsure: tuple[str, ...]
+) -> Guess:
+    read: dict[str, Any] = {"kind": "Csv", "header": found["header"]}
+    if found["separator"] != ",":
+        read["separator"] = found["separator"]
+    if found["skip"]:
+        read["skipRows"] = found["skip"]
+        unsure = (*unsure, f"before the header: {plural(found['skip'], 'line')}, taken for no rows")
+    if found["footer"]:
+        read["skipFooter"] = found["footer"]
+        unsure = (*unsure, f"at the end: {plural(found['footer'], 'line')}, taken for no rows")
+    if found["comment"]:
+        read["comment"] = found["comment"]
+    if any(each.decimal == "," for each in columns):
+        columns = [each.grouped or each for each in columns]
+    for option, key in (("decimal", "decimal"), ("thousands", "thousands"), ("date", "dateFormat"),
+                        ("timestamp", "timestampFormat")):  # fmt: skip
+        values = Counter(value for each in columns if (value := getattr(each, option)))
+        if values:
+            read[key] = values.most_common(1)[0][0]
+            columns = [_agreeing(each, option, read[key]) for each in columns]
+    nulls = tuple(dict.fromkeys(word for each in columns for word in each.nulls))
+    if nulls:
+        read["nullValues"] = list(nulls)
+    return Guess(read, tuple((name, each.ddl, each.unsure) for name, each in zip(names, columns, strict=True)), unsure)
+
+
+def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
+    """Returns the column if its spelling agrees with the file's; otherwise the column as text."""
+    kinds = {"decimal": ("DOUBLE",), "thousands": ("DOUBLE", "BIGINT"), "date": ("DATE",), "timestamp": ("TIMESTAMP",)}[
+        option
+    ]
+    stated = getattr(column, option)
+    if (
+        column.ddl not in kinds
+        or stated == value
+        or (option == "thousands" and (column.decimal or column.ddl == "BIGINT"))
+    ):
+        return column
+    return TEXT._replace(unsure=(f"it is spelled otherwise than {value!r}: convert it in preprocess",))
+
+
+def _with_columns(path: Path, name: str, found: Guess) -> Guess:
+    """Adds to the guess the columns that reading the file finds."""
+    rows = shown(path, name, step_of(found.read), LINES).rows
+    schema: pa.Schema = rows.schema
+    plain = from_arrow(schema)
+    columns: tuple[tuple[str, str, tuple[str, ...]], ...] = tuple(
+        (field.name, _ddl(schema.field(field.name).type), ()) for field in plain.fields
+    )
+    if all(ddl for _, ddl, _ in columns):
+        read = {key: value for key, value in found.read.items() if key != "inferSchema"}
+        if read["kind"] == "Spreadsheet" and not {"DATE", "TIMESTAMP"} & {ddl for _, ddl, _ in columns}:
+            read, columns = _with_dates(read, columns, rows)
+        gaps = frozenset(name for name in rows.column_names if rows[name].null_count)
+        return found._replace(read=read, columns=columns, gaps=gaps)
+    return found
+
+
+def _with_dates(
+    read: dict[str, Any], columns: tuple[tuple[str, str, tuple[str, ...]], ...], rows: pa.Table
+) -> tuple[dict[str, Any], tuple[tuple[str, str, tuple[str, ...]], ...]]:
+    """Adds the spelling of dates and times that a sheet has as texts; none where it has real ones beside."""
+    taken = []
+    for name, ddl, unsure in columns:
+        values = rows[name].drop_null().to_pylist() if ddl == "STRING" else []
+        seen = column_of(values) if values else TEXT
+        for option, key in (("date", "dateFormat"), ("timestamp", "timestampFormat")):
+            form = getattr(seen, option)
+            if form is not None and read.setdefault(key, form) == form:
+                ddl, unsure = seen.ddl, (*unsure, "the sheet has it as text", *seen.unsure)
+        taken.append((name, ddl, unsure))
+    return read, tuple(taken)
+
+
+def _ddl(kind: pa.DataType) -> str:
+    """Formats a type in DDL; empty for types that it cannot express."""
+    if pa.types.is_timestamp(kind):
+        return "TIMESTAMP" if kind.unit == "ms" else ""
+    if pa.types.is_decimal(kind):
+        return f"DECIMAL({kind.precision},{kind.scale})"
+    names = {"int64": "BIGINT", "int32": "INT", "double": "DOUBLE", "float": "FLOAT", "string": "STRING"}
+    return {**names, "bool": "BOOLEAN", "date32[day]": "DATE"}.get(str(kind), "")

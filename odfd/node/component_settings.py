@@ -1,0 +1,193 @@
+"""Translates the node's settings into the options of each component."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final, cast
+
+from chain.errors import Invalid, Refused
+from config.model import Engine, Settings
+from engines.provision.host import OnCluster, SparkOptions
+from engines.provision.settings import Isolation, WarmthLimits
+from engines.query.reader import QueryLimits
+from engines.request_control import CallLimits
+from engines.sandbox.base import Level
+from engines.sandbox.probe import Choice, choose
+from odfd.ingest.local_files import LocalFiles
+from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
+from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
+from odfd.network.joined_networks import Network
+from odfd.network.membership import HostOptions
+from odfd.services.transfer.remotes import Remotes
+from odfd.store.directory import STAGING, StateDirectory
+from p2p.address import parse_address
+from p2p.driver.settings import LAN_PORT, LookupMode
+from p2p.host.limits import HostLimits
+from p2p.ip import IpNetwork
+from p2p.machines.relay import RelayLimits
+from p2p.pace import Bandwidth
+from p2p.peers.directory import networks
+from p2p.web.body import Patience
+from p2p.yamux.limits import Limits as YamuxLimits
+
+
+def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
+    engine = settings.engine
+    return SparkOptions(
+        scratch=home.directory / "engine",
+        cache=home.folder("cache"),
+        cores=engine.cores or os.cpu_count() or 1,
+        heap=f"{engine.heap_mib}m",
+        quick=engine.quick_start,
+        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
+        limits=WarmthLimits(start=engine.start_seconds, idle=engine.idle_seconds),
+        calls=CallLimits(work=engine.request_seconds),
+        cluster=_cluster(engine),
+        isolation=Isolation(engine.isolation),
+        processes=engine.max_processes,
+    )
+
+
+def query_limits(settings: Settings) -> QueryLimits:
+    query = settings.query
+    return QueryLimits(
+        most=query.readers,
+        memory=query.memory_mib << 20,
+        temporary=query.temporary_mib << 20,
+        seconds=query.seconds,
+        threads=query.threads,
+    )
+
+
+async def query_isolation(settings: Settings) -> Choice:
+    """Chooses the sandbox of queries, which run with the host's Python. Raises Refused for a stricter setting."""
+    sandbox = settings.engine.sandbox
+    least = Level(sandbox if sandbox != "auto" else "none")
+    if least.rank > Level.HOST.rank:
+        raise Refused(
+            f"queries run at the sandbox level `host` at the best, and `{sandbox}` or better is asked for",
+            rule="sandbox-level",
+            hint='engine.sandbox = "host" lets them run',
+        )
+    return await choose(least)
+
+
+def engine_environ(settings: Settings, environ: Mapping[str, str]) -> Mapping[str, str]:
+    """Returns the engine's environment, where the Java of the settings replaces the user's."""
+    home = settings.engine.java_home
+    return {**environ, "JAVA_HOME": home} if home else environ
+
+
+def ingest_settings(settings: Settings, home: StateDirectory, environ: Mapping[str, str]) -> IngestSettings:
+    """Makes the settings of ingestion. Sources see only variables that the settings name: others hold secrets."""
+    ingest = settings.ingest
+    return IngestSettings(
+        staging=home.folder(STAGING),
+        max_source_bytes=ingest.source_bytes,
+        max_unpack_ratio=ingest.unpack_ratio,
+        max_record_bytes=ingest.record_bytes,
+        disk_reserve=settings.limits.disk_reserve_bytes,
+        patience=Patience(
+            connect=ingest.connect_seconds,
+            silence=ingest.silence_seconds,
+            span=ingest.silence_seconds,
+            least=round(ingest.least_rate * ingest.silence_seconds),
+            total=ingest.fetch_seconds,
+        ),
+        readable=LocalFiles(
+            (home.directory.resolve(),), tuple(Path(folder).expanduser().resolve() for folder in ingest.folders)
+        ),
+        settle=ingest.settle_seconds,
+        settle_closed=ingest.settle_closed_seconds,
+        pipe=_PIPES[ingest.pipe],
+        pipe_memory=ingest.pipe_memory_mib << 20,
+        pipe_timeout=ingest.pipe_seconds,
+        container=_CONTAINERS[ingest.container],
+        container_memory=ingest.container_memory_mib << 20,
+        variables=_those(ingest.variables, environ),
+        allowed=ingest.variables,
+        environment=_those(_PLAIN, environ),
+    )
+
+
+_PIPES: Final[Mapping[str, PipeMode]] = {"sandbox": "sandbox", "user": "user", "never": "never"}
+_CONTAINERS: Final[Mapping[str, ContainerMode]] = {"never": "never", "offline": "offline", "network": "network"}
+_PLAIN: Final = ("PATH", "HOME", "LANG", "LC_ALL", "LC_CTYPE", "TZ", "TMPDIR")
+"""Variables that a command of a Pipe step needs, and that hold no secrets."""
+
+
+def _those(names: Iterable[str], environ: Mapping[str, str]) -> dict[str, str]:
+    return {name: environ[name] for name in names if name in environ}
+
+
+def _cluster(engine: Engine) -> OnCluster | None:
+    if not engine.master:
+        return None
+    return OnCluster(
+        engine.master, engine.cluster_address, Path(engine.cluster_settings) if engine.cluster_settings else None
+    )
+
+
+def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth) -> HostOptions:
+    p2p = settings.p2p
+    limits = HostLimits(
+        max_connections=p2p.max_peers,
+        dial_timeout=p2p.dial_seconds,
+        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
+    )
+    return HostOptions(
+        seed=home.keys.node_seed(),
+        listen=p2p.listen,
+        limits=limits,
+        announce=p2p.announce,
+        folder=home.folder("peers"),
+        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
+        patience=p2p.idle_seconds,
+        inside=None if p2p.inside is None else checked_inside("p2p", p2p.inside),
+        lan=LAN_PORT if p2p.mdns else None,
+        lookup=cast(LookupMode, p2p.lookup),
+        bandwidth=bandwidth,
+        relays=tuple(map(checked_relay, p2p.relays)),
+        relay=RelayLimits() if p2p.relay else None,
+    )
+
+
+def checked_relay(text: str) -> str:
+    """Returns the address of a relay. Raises Invalid for other text."""
+    address = parse_address(text)
+    if address.peer is None or address.relay is not None:
+        hint = "write it like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
+        raise Invalid(f"p2p.relays: {text!r} does not say where a relay is", rule="multiaddr-relay", hint=hint)
+    return text
+
+
+def webhook_networks(settings: Settings) -> tuple[IpNetwork, ...]:
+    """Returns the networks in which webhooks may be called. Raises Invalid."""
+    return networks(checked_inside("webhooks", settings.webhooks.inside))
+
+
+def checked_inside(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
+    """Returns the networks of a setting, checked. Raises Invalid for malformed ones."""
+    try:
+        networks(inside)
+    except ValueError as error:
+        hint = "write networks like 192.168.1.0/24"
+        raise Invalid(f"{section}.inside: {error}", rule=f"{section}-inside", hint=hint) from error
+    return inside
+
+
+def object_limits(settings: Settings) -> ObjectLimits:
+    limits = settings.limits
+    return ObjectLimits(
+        object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
+    )
+
+
+def apply_limits(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
+    """Applies changed limits of bandwidth and disk to a running node, also to work in progress."""
+    bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
+    limits = object_fetcher.limits = object_limits(settings)
+    object_fetcher.room.limit = limits.mirror_bytes
+    remotes.reserve = limits.disk_reserve

@@ -1,0 +1,114 @@
+"""Checks settings with the functions by which the node's parts take them: ``odfd config check`` and ``run`` agree.
+
+``config.check`` looks at settings alone. What only a part can judge, such as an address, a policy or a certificate, is
+here, by the setting to which the answer belongs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+from chain.errors import Fault, Invalid
+from chain.ids import KeyDid
+from config.check import ENDPOINT
+from config.load import Loaded
+from config.model import Settings
+from config.schema import ConfigError, Problem
+from odfd.control.tokens import Tokens
+from odfd.network.joined_networks import Network, check_network
+from odfd.node.component_settings import checked_inside, checked_relay
+from odfd.policy.profiles import policy_of
+from odfd.runtime.http_server import parsed
+from odfd.runtime.tls import hosts_of, tls_context
+from p2p.address import announced_address, listen_address
+
+
+class Check(NamedTuple):
+    """A check of what one part does with its settings."""
+
+    setting: str
+    """The setting that a message points to."""
+    run: Callable[[Settings], object]
+    """Raises Fault."""
+
+
+def _each(take: Callable[[str], object], texts: Iterable[str]) -> None:
+    for text in texts:
+        take(text)
+
+
+def _network(settings: Settings) -> None:
+    p2p = settings.p2p
+    if p2p.network:
+        check_network(Network(name=p2p.network, bootstrap=p2p.bootstrap))
+
+
+def _listens(setting: str, of: Callable[[Settings], Iterable[str]]) -> Check:
+    return Check(setting, lambda settings: _each(partial(parsed, setting=setting), of(settings)))
+
+
+def _certificate(setting: str, of: Callable[[Settings], tuple[str, str]]) -> Check:
+    def run(settings: Settings) -> None:
+        certificate, key = of(settings)
+        if certificate:
+            tls_context(certificate, key, setting, ("http/1.1",))
+            hosts_of(certificate, setting)
+
+    return Check(setting, run)
+
+
+def _tokens(setting: str, of: Callable[[Settings], str]) -> Check:
+    def run(settings: Settings) -> None:
+        if path := of(settings):
+            Tokens(Path(path), setting, required=True).check()
+
+    return Check(setting, run)
+
+
+def _kubo(settings: Settings) -> None:
+    if settings.ipfs.api and ENDPOINT.fullmatch(settings.ipfs.api) is None:
+        text = f"not the address of a Kubo: {settings.ipfs.api!r}"
+        raise Invalid(text, rule="ipfs-api", hint="write it like http://127.0.0.1:5001")
+
+
+CHECKS: Final = (
+    Check("p2p.listen", lambda settings: _each(listen_address, settings.p2p.listen or ())),
+    Check("p2p.announce", lambda settings: _each(announced_address, settings.p2p.announce)),
+    Check("p2p.relays", lambda settings: _each(checked_relay, settings.p2p.relays)),
+    Check("p2p.bootstrap", _network),
+    Check("p2p.inside", lambda settings: checked_inside("p2p", settings.p2p.inside or ())),
+    Check("webhooks.inside", lambda settings: checked_inside("webhooks", settings.webhooks.inside)),
+    _listens("http.listen", lambda settings: settings.http.listen),
+    _listens("http.ui", lambda settings: filter(None, (settings.http.ui,))),
+    _listens("metrics.listen", lambda settings: settings.metrics.listen),
+    _listens("api.listen", lambda settings: settings.api.listen),
+    _listens("flight.listen", lambda settings: settings.flight.listen),
+    _certificate("http.ui-certificate", lambda settings: (settings.http.ui_certificate, settings.http.ui_key)),
+    _certificate("api.certificate", lambda settings: (settings.api.certificate, settings.api.key)),
+    _certificate("flight.certificate", lambda settings: (settings.flight.certificate, settings.flight.key)),
+    _tokens("http.ui-tokens", lambda settings: settings.http.ui_tokens),
+    _tokens("flight.tokens", lambda settings: settings.flight.tokens),
+    Check(
+        "policy.network-key", lambda settings: settings.policy.network_key and KeyDid.parse(settings.policy.network_key)
+    ),
+    Check("policy.use", lambda settings: policy_of(settings.policy)),
+    Check("ipfs.api", _kubo),
+)
+
+
+def check_components(loaded: Loaded) -> Loaded:
+    """Returns settings that all parts of a node can take. Raises ConfigError with every mistake."""
+    problems = []
+    for check in CHECKS:
+        try:
+            check.run(loaded.settings)
+        except Fault as fault:
+            place = loaded.origins.get(check.setting, f"setting {check.setting}")
+            named = "" if check.setting in fault.message else f"{check.setting}: "
+            problems.append(Problem(place, f"{named}{fault}", fault.hint))
+    if problems:
+        raise ConfigError(problems)
+    return loaded

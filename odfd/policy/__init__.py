@@ -1,0 +1,1 @@
+"""Defines the policy of a node: its language of facts, how policies of networks tighten it, and its resource."""

@@ -1,0 +1,219 @@
+"""Merges a network's policy into a node's: stricter rules apply at once, looser ones wait for a person. Pure.
+
+Stricter rules are merged for: what a purpose requires (both the node's and the network's must hold), whose statements
+count (fewer keys), how many engines, how much isolation, how stale a head may be, and the rules on witnesses
+(``witness_merge``). All else, such as other groups and another ``f``, changes only when a person accepts the version;
+then the network's rules replace those of the node. Spec: docs/spec/trust.md#policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import Final
+
+import msgspec
+
+from chain.errors import Invalid
+from chain.repeats import repeated
+from chain.statements.statement import Rules
+from odfd.policy import witness_merge
+from odfd.policy.policy import (
+    SANDBOXES,
+    AllOf,
+    Expression,
+    Fact,
+    KeyGroup,
+    Policy,
+    holds,
+    parse_expression,
+    quorum_mistakes,
+)
+from odfd.policy.witness_quorum import seconds_of
+
+MAX_CLAUSES: Final = 256
+"""Ways to meet an expression that are compared; with more, nothing is concluded about the expression."""
+
+
+def check_rules(rules: Rules) -> None:
+    """Raises Invalid with every mistake in the rules."""
+    mistakes = list(_mistakes(rules))
+    if mistakes:
+        raise Invalid("; ".join(mistakes), rule="policy", hint="odfctl docs spec/trust says what a policy may say")
+
+
+def _mistakes(rules: Rules) -> Iterator[str]:
+    for name, text in (("use", rules.use), ("serve", rules.serve)):
+        try:
+            if text is not None:
+                parse_expression(text)
+        except Invalid as fault:
+            yield f"{name}: {fault.message}"
+    if rules.max_stale is not None:
+        try:
+            seconds_of(rules.max_stale)
+        except Invalid as fault:
+            yield f"max-stale: {fault.message}"
+    if rules.min_sandbox is not None and rules.min_sandbox not in SANDBOXES:
+        yield f"min-sandbox {rules.min_sandbox!r} is none of {', '.join(SANDBOXES)}"
+    if rules.witness is not None:
+        yield from witness_merge.mistakes(rules.witness)
+    groups = rules.groups or ()
+    names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
+    for name in repeated(names):
+        yield f"group {name} is listed twice"
+    for key in repeated(keys):
+        yield f"key {key.short} is listed twice; a key has one vote"
+
+
+def tightened(policy: Policy, rules: Rules) -> Policy:
+    """Returns the policy with all stricter rules applied. It never allows anything that the policy did not."""
+    changed = msgspec.structs.replace(
+        policy,
+        use=_both(policy.use, rules.use),
+        serve=_both(policy.serve, rules.serve),
+        floors=(_raised(policy.floors[0], rules.use), _raised(policy.floors[1], rules.serve)),
+        groups=policy.groups if rules.groups is None else tuple(_left(policy.groups, rules)),
+        min_engines=max(policy.min_engines, rules.min_engines or 1),
+        min_sandbox=max(policy.min_sandbox, rules.min_sandbox or SANDBOXES[0], key=SANDBOXES.index),
+        max_stale=policy.max_stale if rules.max_stale is None else min(policy.max_stale, seconds_of(rules.max_stale)),
+        witnesses=policy.witnesses
+        if rules.witness is None
+        else witness_merge.tightened(policy.witnesses, rules.witness),
+    )
+    unmet = [f"quorum unreachable: {each}" for each in _unmet(changed)]
+    return msgspec.structs.replace(
+        changed, notes=(*policy.notes, *(each for each in unmet if each not in policy.notes))
+    )
+
+
+def accepted(policy: Policy, rules: Rules) -> Policy:
+    """Returns the policy with all of the rules applied. Raises Invalid if the result could not be met."""
+    groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
+    changed = msgspec.structs.replace(
+        policy,
+        use=policy.use if rules.use is None else parse_expression(rules.use),
+        serve=policy.serve if rules.serve is None else parse_expression(rules.serve),
+        groups=policy.groups if groups is None else groups,
+        tolerated=policy.tolerated if rules.f is None else rules.f,
+        min_engines=rules.min_engines or policy.min_engines,
+        min_sandbox=rules.min_sandbox or policy.min_sandbox,
+        max_stale=policy.max_stale if rules.max_stale is None else seconds_of(rules.max_stale),
+        witnesses=policy.witnesses
+        if rules.witness is None
+        else witness_merge.accepted(policy.witnesses, rules.witness),
+    )
+    unmet = list(_unmet(changed))
+    if unmet:
+        raise Invalid("; ".join(unmet), rule="policy", hint="no node could meet it: the network has to sign another")
+    return changed
+
+
+def in_force(policy: Policy, settled: Rules | None, later: Sequence[Rules]) -> Policy:
+    """Applies to a node's own policy the rules that a person accepted last, and then tightens it by all later ones.
+
+    Accepted rules that no longer fit the node's own settings are left out, with a note.
+    """
+    if settled is not None:
+        try:
+            policy = accepted(policy, settled)
+        except Invalid as fault:
+            note = f"the accepted network policy does not fit these settings: {fault.message}"
+            policy = msgspec.structs.replace(policy, notes=(*policy.notes, note))
+    for rules in later:
+        policy = tightened(policy, rules)
+    return policy
+
+
+def waiting(policy: Policy, rules: Rules) -> list[str]:
+    """Lists the rules that are not in force and need a person's acceptance, one line each."""
+    found = [
+        f"{name}: {text}, in place of {mine}"
+        for name, text, mine in (("use", rules.use, policy.use), ("serve", rules.serve, policy.serve))
+        if text is not None and not _same(parse_expression(text), mine)
+    ]
+    mine = {key: group.name for group in policy.groups for key in group.keys}
+    for group in rules.groups or ():
+        found += [f"{key.short} counts, in the group {group.name}" for key in group.keys if mine.get(key) != group.name]
+    if rules.f is not None and rules.f != policy.tolerated:
+        found.append(f"f: {rules.f}, in place of {policy.tolerated}")
+    if rules.min_engines is not None and rules.min_engines != policy.min_engines:
+        found.append(f"min-engines: {rules.min_engines}, in place of {policy.min_engines}")
+    if rules.min_sandbox is not None and rules.min_sandbox != policy.min_sandbox:
+        found.append(f"min-sandbox: {rules.min_sandbox}, in place of {policy.min_sandbox}")
+    if rules.max_stale is not None and seconds_of(rules.max_stale) != policy.max_stale:
+        found.append(f"max-stale: {rules.max_stale}, in place of {policy.max_stale} s")
+    if rules.witness is not None:
+        found += witness_merge.waiting(policy.witnesses, rules.witness)
+    return found
+
+
+def implies(one: Expression, other: Expression) -> bool:
+    """Whether everything that meets ``one`` meets ``other``; ``False`` also if that is too complex to decide."""
+    clauses = _clauses(one)
+    return clauses is not None and all(holds(other, clause) for clause in clauses)
+
+
+def _both(mine: Expression, text: str | None) -> Expression:
+    if text is None:
+        return mine
+    theirs = parse_expression(text)
+    if implies(mine, theirs):
+        return mine
+    if implies(theirs, mine):
+        return theirs
+    return AllOf((*_terms(mine), *(term for term in _terms(theirs) if not implies(mine, term))))
+
+
+def _raised(floor: Expression | None, text: str | None) -> Expression | None:
+    if text is None:
+        return floor
+    return parse_expression(text) if floor is None else _both(floor, text)
+
+
+def _terms(expression: Expression) -> tuple[Expression, ...]:
+    """Returns the parts of an expression that must all hold."""
+    return expression.terms if isinstance(expression, AllOf) else (expression,)
+
+
+def _same(one: Expression, other: Expression) -> bool:
+    return implies(one, other) and implies(other, one)
+
+
+def _left(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]:
+    """Yields the groups with only those keys that the network lists too."""
+    listed = {key for group in rules.groups or () for key in group.keys}
+    for group in groups:
+        if kept := group.keys & listed:
+            yield KeyGroup(group.name, kept)
+
+
+def _unmet(policy: Policy) -> Iterator[str]:
+    purposes = {"use": policy.use, "serve": policy.serve}
+    yield from quorum_mistakes(purposes, len(policy.groups), policy.tolerated)
+    yield from witness_merge.unmet(policy.witnesses, purposes)
+
+
+def _clauses(expression: Expression) -> list[Mapping[str, int]] | None:
+    """Returns the minimal ways to meet an expression; ``None`` if they are too many."""
+    if isinstance(expression, Fact):
+        return [{expression.name: max(expression.count, 1)}]
+    parts = [_clauses(term) for term in expression.terms]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    if not isinstance(expression, AllOf):
+        found = [clause for part in known for clause in part]
+        return found if len(found) <= MAX_CLAUSES else None
+    size = 1
+    for part in known:
+        size *= len(part)
+    return [_merged(each) for each in product(*known)] if size <= MAX_CLAUSES else None
+
+
+def _merged(clauses: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+    found: dict[str, int] = {}
+    for clause in clauses:
+        for name, count in clause.items():
+            found[name] = max(count, found.get(name, 0))
+    return found

@@ -1,0 +1,1 @@
+"""Creates, changes, shows, verifies, rewrites and deletes datasets."""

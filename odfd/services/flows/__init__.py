@@ -1,0 +1,1 @@
+"""Operates flows, and runs what their scheduler decides."""

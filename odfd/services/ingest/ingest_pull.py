@@ -1,0 +1,619 @@
+"""Brings data into datasets (ingest, correct, pull, import), alters their columns, and exports them.
+
+``pull`` brings each kind of dataset up to date in its own way: a mirror syncs, a root polls its source, a derivative
+runs its transform after its inputs. A dataset that fails harms no other; its fault is an item of the result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+import trio
+
+from chain import instant
+from chain.codec.manifest import render_manifest
+from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.model.events import DatasetKind, SetDataSchema
+from chain.state import ChainState, load_state
+from chain.store.base import Head
+from chain.wording import plural
+from odfd.access.uses import NOT_GRANTED
+from odfd.control import wire
+from odfd.control.assembly import Context
+from odfd.control.board import task_ref
+from odfd.datasets import failing
+from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.creation import input_ids, inputs_first
+from odfd.errors import sole_faults
+from odfd.ingest import driver as ingesting
+from odfd.ingest.alteration import Alteration, Altered, plan_alteration
+from odfd.ingest.change_kind import altered_change_kind
+from odfd.ingest.correction import CorrectionSpec, correct
+from odfd.ingest.driver import ATTEMPTS, Ingested, load
+from odfd.ingest.local_files import BASE_KIND
+from odfd.ingest.plan import PUSH_SOURCE
+from odfd.ingest.push import PushTerms, push_files
+from odfd.ingest.trigger import TriggerTime
+from odfd.ingest.watermarks import set_watermark
+from odfd.mirrors.mirror_state import SchedulerState
+from odfd.mirrors.repair import Repair
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.repositories.catalog import Target
+from odfd.resources import records
+from odfd.runtime.slots import Slots, waiting
+from odfd.runtime.spans import span
+from odfd.runtime.subjects import NODE, about
+from odfd.runtime.tasks import Report, outside
+from odfd.services.access.input_rights import check_inputs
+from odfd.services.ingest.own_roots import check_owner
+from odfd.services.ingest.quarantine import QuarantineDatasets
+from odfd.services.ingest.sources import SourceReader, check_one, check_root
+from odfd.services.ingest.transforms import way_anew
+from odfd.services.portals.service import PortalService
+from odfd.services.transfer.collection_transfer import CollectionTransfer
+from odfd.services.views.derivative_index import DerivativeIndex
+from odfd.services.views.pull_remarks import (
+    blocked,
+    corrected_view,
+    long_pause,
+    newest,
+    note_pulled,
+    repeated,
+    uncacheable,
+)
+from odfd.services.views.task_progress import keep_showing, show_failures, show_ingest, show_mirror, show_transform
+from odfd.services.views.views import columns_view, rows_view
+from odfd.store import captures, collections
+from odfd.store.catalog import Catalog, DatasetEntry
+from odfd.store.directory import StateDirectory
+from odfd.store.pushes import PushTable
+from odfd.store.row_counts import NOTHING_READ, added
+from odfd.store.uploads import Uploads
+from odfd.transform import driver as transforming
+from odfd.transform.driver import Committed
+from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
+from odfd.transform.recovery import run_recovering
+
+TOGETHER: Final = 32
+"""Datasets that one pull brings up to date at the same time."""
+SLOW: Final = 512
+"""Further datasets of one pull whose sources are slow; each holds a connection, and delays no other dataset."""
+
+_Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
+
+
+@dataclass(eq=False, kw_only=True)
+class IngestPullService:
+    """The API service for ingests, pulls, imports and exports, each request as a task."""
+
+    home: StateDirectory
+    deps: ingesting.IngestDependencies
+    transform: transforming.TransformDependencies
+    scheduler: MirrorScheduler
+    context: Context
+    uploads: Uploads
+    import_export: CollectionTransfer
+    repairing: Repair
+    values: Callable[[DatasetId], Mapping[str, str]]
+    """Returns the values that sources of a named dataset may read, besides those that the settings let all read."""
+    promise: Callable[[DatasetId], Instant]
+    """Moves a frontier to now and returns it (``promises``). Blocking."""
+    derivatives: DerivativeIndex
+    portals: PortalService
+    ahead: Callable[[Sequence[DatasetId]], Awaitable[None]]
+    """Called with the datasets of a pull; starts ahead what their transforms will need of an engine."""
+    unheld: Callable[[Sequence[DatasetId]], Sequence[str]]
+    """Returns remarks on datasets whose blocks pin an engine that nobody here has. Blocking."""
+    turned: Callable[[str], object]
+    """Called with the name of a dataset whose transform fails, or works again."""
+
+    async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
+        """Keeps the bytes of one uploaded file until an ingest names it."""
+        done = await self.uploads.take(name, chunks)
+        return wire.Upload(id=done.id, name=name, size=done.size)
+
+    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+        """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
+        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+        await trio.to_thread.run_sync(check_owner, self.home, entry)
+        others = {"source": request.source, "id": request.id, "again": request.again}
+        terms = PushTerms.parse(request.format, request.event_time, request.after, **others)
+        self.uploads.check(request.uploads)
+
+        async def work(report: Report) -> wire.PullResult:
+            files = self.uploads.claim(request.uploads)
+            try:
+                async with self._turn(entry, report) as fed:
+                    await trio.to_thread.run_sync(self.home.check_fed, fed.id)
+                    report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
+                    log, telling = PushTable(self.home.database), partial(show_ingest, report)
+                    outcome = await push_files(self.deps, fed.id, files, terms, log, telling)
+            except Fault as fault:
+                if fault.rule == PUSH_SOURCE:  # the fault is about the dataset, and about none of the files
+                    fault.place = fault.place or entry.name
+                raise
+            finally:
+                await self.uploads.done(files)
+            told = await trio.to_thread.run_sync(self._told, fed, outcome)
+            return wire.PullResult(items=(self._ingested(fed, outcome, told),))
+
+        return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
+
+    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+        """Sets the watermark of a dataset. Result: PullResult with one item.
+
+        Raises Refused unless it is a root of this node's own.
+        """
+        to = instant.parse(request.time)
+
+        async def work(entry: DatasetEntry) -> wire.PullResult:
+            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            done = await set_watermark(self.deps, entry.id, to, ahead=request.ahead)
+            text = f"the watermark is {instant.render(to)}"
+            if done.head is None:
+                return wire.PullResult(items=(_item(entry, text),))
+            self._appended(entry, text, 1, 0)
+            return wire.PullResult(items=(_item(entry, text, blocks=1, head=str(done.head.hash)),))
+
+        return await self._alone("watermark", ref, work)
+
+    async def advance(self, ref: str) -> wire.TaskRef:
+        """Promises that a dataset is complete for all times before now. Result: PullResult with one item.
+
+        Raises Refused if other nodes may write the dataset.
+        """
+
+        async def work(entry: DatasetEntry) -> wire.PullResult:
+            until = instant.render(await trio.to_thread.run_sync(self.promise, entry.id))
+            text, told = f"times before {until} are complete", about(entry.id)
+            self.context.events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
+            return wire.PullResult(items=(_item(entry, text),))
+
+        return await self._alone("advance", ref, work)
+
+    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+        """Corrects a row of a ledger. Result: CorrectResult.
+
+        Raises Refused unless it is a ledger of this node's own.
+        """
+
+        async def work(entry: DatasetEntry) -> wire.CorrectResult:
+            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            self._check_own(entry, "correct")
+            spec = msgspec.convert(request, CorrectionSpec, from_attributes=True)
+            done = await correct(self.deps, entry.id, spec)
+            if done.head is not None:
+                text = "1 record retracted" if done.after is None else "1 record corrected"
+                self._appended(entry, text, done.blocks, done.rows)
+            return corrected_view(entry.name, done, request)
+
+        return await self._alone("correct", ref, work)
+
+    async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
+        """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
+        return await self._alone("alter", ref, partial(self._alter, request=request))
+
+    async def _alone(self, kind: str, ref: str, work: Callable[[DatasetEntry], Awaitable[object]]) -> wire.TaskRef:
+        """Begins a task on a dataset, which nobody else writes meanwhile. Raises NotFound, Invalid."""
+        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+
+        async def alone(report: Report) -> object:
+            async with self._turn(entry, report) as written:
+                return await work(written)
+
+        return task_ref(self.context.board.submit(kind, entry.name, alone, about(entry.id)))
+
+    @asynccontextmanager
+    async def _turn(self, entry: DatasetEntry, report: Report) -> AsyncIterator[DatasetEntry]:
+        """Waits for the turn to write a dataset, and yields the one to write then.
+
+        Its collection may hand over meanwhile: what came for the active rendition is for the next one.
+        """
+        while True:
+            async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
+                meant = await trio.to_thread.run_sync(self._meant, entry)
+                if meant.id == entry.id:
+                    yield entry
+                    return
+            entry = meant
+
+    def _meant(self, entry: DatasetEntry) -> DatasetEntry:
+        """Returns the active rendition of a collection in place of the one that was; others by themselves."""
+        with self.home.database.read() as connection:
+            active = entry.id if entry.is_inner else collections.of(connection, entry.id).active.dataset
+            return entry if active == entry.id else Catalog(connection).resolve(str(active))
+
+    def _check_own(self, entry: DatasetEntry, verb: str, rule: str = "correct-owner") -> None:
+        """Raises Refused for a dataset whose rows and columns others change."""
+        if not self.home.keys.has_dataset_key(entry.id):
+            raise Refused(f"{entry.name} is not this node's own", rule=rule, hint=f"ask its owner to {verb} it")
+
+    def _appended(self, entry: DatasetEntry, text: str, blocks: int, records: int) -> None:
+        told = about(entry.id)
+        self.context.events.emit("dataset.appended", entry.name, text, about=told, blocks=blocks, records=records)
+
+    async def _alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
+        """Appends the change, or only plans it. Raises whatever ``plan_alteration`` and a commit raise."""
+        self._check_own(entry, "alter", "schema-owner")
+        wanted = msgspec.convert(request, Alteration, from_attributes=True)
+        if request.derived is not None:
+            await trio.to_thread.run_sync(self._check_free, request.derived)
+        for attempt in range(ATTEMPTS):
+            state, upper, time = await trio.to_thread.run_sync(self._look, entry)
+            altered = plan_alteration(state, wanted)
+            planned = await trio.to_thread.run_sync(self._altered_view, entry, state, request, altered)
+            if request.dry_run or altered.derived is not None:
+                return planned
+            assert state.head is not None
+            expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper)
+            try:
+                head = await self.deps.committer.commit(entry.id, expected, altered.events, (), time, None, along)
+            except Conflict:
+                if attempt + 1 == ATTEMPTS:
+                    raise
+                continue
+            added, blocks = ", ".join(column.name for column in planned.added), len(altered.events)
+            self._appended(entry, f"columns: {added}", blocks, 0)
+            return msgspec.structs.replace(planned, outcome="altered", head=str(head.hash), blocks=blocks)
+        raise AssertionError("the last attempt returns or raises")
+
+    def _check_free(self, name: str) -> None:
+        """Raises Refused if there is a dataset with the name of the derived one to be declared."""
+        with suppress(NotFound):
+            there = self.home.resolve(name)
+            raise Refused(f"there is a dataset {there.name} already", rule="schema-as", hint="choose another name")
+
+    def _look(self, entry: DatasetEntry) -> tuple[ChainState, int, Instant]:
+        """Returns the state, the frontier, and the time of the next block. Raises as ``load``."""
+        upper, state = self.deps.store.upper(entry.id), load(self.deps, entry.id)
+        return state, upper, block_time(state, self.deps.now(), upper)
+
+    def _altered_view(
+        self, entry: DatasetEntry, state: ChainState, request: wire.AlterSchemaRequest, altered: Altered
+    ) -> wire.AlterSchemaResult:
+        assert state.schema is not None
+        columns = columns_view(SetDataSchema(schema=altered.schema))
+        with self.home.database.read() as connection:
+            kept = captures.count(connection, entry.id)
+        course = altered_change_kind(entry.name, state, altered, kept)
+        before = {column.name for column in columns_view(state.schema)}
+        return wire.AlterSchemaResult(
+            ref=entry.name,
+            action=request.action,
+            outcome="planned",
+            events=tuple(type(event).__name__ for event in altered.events),
+            columns=columns,
+            added=tuple(column for column in columns if column.name not in before) if altered.events else (),
+            records=state.next_offset,
+            derivations=tuple(each.name for each in self.derivatives.of(entry.id)),
+            remarks=altered.remarks,
+            course=course.word,
+            course_text=course.text,
+            manifest=None if altered.derived is None else render_manifest(altered.derived),
+        )
+
+    async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
+        """Brings datasets up to date. Result: PullResult. ``trigger``: the time that a run of a flow is for."""
+        check_one(request)
+        wished = None if request.time is None else TriggerTime.read(request.time, is_wished=True)
+        targets = await trio.to_thread.run_sync(self._targets, request)
+        entries = await trio.to_thread.run_sync(self._wanted, request)
+        target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
+        names_others = bool(targets) or request.source is not None  # repositories and Sources are the node's owner's
+        private = await trio.to_thread.run_sync(self.portals.inputs, [entry.id for entry in entries])
+        told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
+
+        async def work(report: Report) -> wire.PullResult:
+            items: dict[DatasetId, wire.PullItem | None] = {}
+            slots = Slots(TOGETHER, SLOW)
+            over = {entry.id: trio.Event() for entry in entries}
+
+            async def one(entry: DatasetEntry, first: Sequence[DatasetId]) -> None:
+                for each in first:
+                    await over[each].wait()
+                async with slots.one():
+                    with report.part() as part:
+                        async with self._turn(entry, part) as pulled:
+                            with span("pull", pulled.name) as seen:
+                                found = await self._pull_one(pulled, part, request, wished or trigger)
+                                items[entry.id] = found
+                                note_pulled(seen, found)
+                over[entry.id].set()
+
+            async def bring(target: Target) -> None:
+                async with slots.one():
+                    with report.part() as part:
+                        brought.append(await self.import_export.pull(target, request.as_name, part))
+
+            brought: list[wire.PullItem] = []
+            # The datasets of a pull have their own slots, so its task gives up the one that it holds.
+            async with waiting(connected=False), trio.open_nursery() as nursery:
+                await self.ahead([] if request.repair else list(over))
+                for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
+                    nursery.start_soon(one, entry, first)
+                for target in targets:
+                    nursery.start_soon(bring, target)
+            brought += [found for each in entries if (found := items[each.id]) is not None]
+            show_failures(report, brought)
+            return wire.PullResult(items=tuple(brought))
+
+        return task_ref(self.context.board.submit("pull", target, work, told))
+
+    async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+        """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
+        entries = await trio.to_thread.run_sync(self.home.chains_named, ref)
+        if len(entries) > 1:
+            work = self.import_export.export_collection(entries, request)
+        else:
+            work = self.import_export.export(entries[0], request)
+        return task_ref(self.context.board.submit("export", entries[0].name, work))
+
+    async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+        """Imports a dataset from a folder or a published copy. Result: TransferResult."""
+        return task_ref(self.context.board.submit("import", request.source, self.import_export.import_(request)))
+
+    def _targets(self, request: wire.PullRequest) -> list[Target]:
+        """Returns the requested datasets that are in repositories. Raises NotFound, Invalid."""
+        targets = self.import_export.repositories.targets(request.refs)
+        if request.as_name is not None and (len(targets), len(request.refs)) != (1, 1):
+            text = "a local name is for one dataset that comes from a repository"
+            raise Invalid(text, rule="pull-name", hint="odfctl pull REPOSITORY/DATASET --as NAME")
+        return targets
+
+    def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
+        """Returns the requested datasets that are here, inputs before what derives from them."""
+        with self.home.catalog() as catalog:
+            entries = {entry.id: entry for entry in catalog.chains()}
+            asked = (
+                [entry for entry in entries.values() if not entry.is_inner]
+                if request.all
+                else [catalog.resolve(ref) for ref in request.refs if not self.import_export.repositories.has(ref)]
+            )
+        among = entries if request.recursive else {entry.id: entry for entry in asked}
+        if request.repair:
+            return asked
+        return [entries[each] for each in inputs_first([entry.id for entry in asked], self._inputs, among)]
+
+    def _after(self, entries: Sequence[DatasetEntry], repair: bool) -> list[tuple[DatasetEntry, list[DatasetId]]]:
+        """Pairs each dataset with those before it that it derives from.
+
+        A repair has no order, since the chain of a dataset to be repaired may be unreadable.
+        """
+        before: set[DatasetId] = set()
+        found = []
+        for entry in entries:
+            found.append((entry, [] if repair else [each for each in self._inputs(entry.id) if each in before]))
+            before.add(entry.id)
+        return found
+
+    def _states(self, dataset: DatasetId) -> dict[DatasetId, ChainState]:
+        return {each: self._state(each) for each in self.home.shards_of(dataset)}
+
+    def _state(self, dataset: DatasetId) -> ChainState:
+        return load_state(self.home.chains.chain(dataset))
+
+    def _inputs(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        said = self._state(dataset).set_transform
+        return input_ids(said) if said is not None else ()
+
+    def _way(self, entry: DatasetEntry, request: wire.PullRequest, trigger: TriggerTime | None) -> _Pull | None:
+        """Returns what pulls a dataset; ``None`` for one that has no source and was not named. Blocking."""
+        explicit, is_own = not request.all, self.home.keys.has_dataset_key(entry.id)
+        state = self._state(entry.id)
+        if request.source is not None or request.time is not None:
+            rule = "pull-source" if request.source is not None else "pull-time"
+            check_root(entry.name, rule, is_own=is_own, kind=state.kind)
+        if self.scheduler.find(entry.id) is not None:
+            return self._sync
+        if not is_own and explicit:
+            raise Invalid(
+                f"{entry.name} is neither this node's own nor a mirror: there is nowhere to pull it from",
+                rule="pull-source",
+                hint=f"odfctl mirror add {entry.id} --as {entry.name}",
+            )
+        if not is_own:
+            return None
+        if state.kind is DatasetKind.DERIVATIVE:
+            if state.set_transform is not None:
+                check_inputs(self.home, entry.id, input_ids(state.set_transform))
+            return self._derive
+        if request.source is None and (portal := self.portals.of(entry.id)):
+            return partial(self.portals.pull, portal=portal)
+        if not self.home.is_fed(entry.id, explicit) or (state.polling_source is None and not explicit):
+            return None
+        return partial(self._poll, request=request, trigger=trigger)
+
+    async def _pull_one(
+        self, entry: DatasetEntry, report: Report, request: wire.PullRequest, trigger: TriggerTime | None
+    ) -> wire.PullItem | None:
+        """Pulls one dataset; returns ``None`` if it has no source and was not named in the request."""
+        report.begin(f"pulling {entry.name}", None, "rows")
+        try:
+            # A dataset to be repaired may have a chain that cannot be read, so its kind is not looked up.
+            with sole_faults():
+                if request.repair:
+                    return await self._repair(entry, report)
+                pull = await trio.to_thread.run_sync(self._way, entry, request, trigger)
+                return None if pull is None else await pull(entry, report)
+        except Fault as fault:
+            outcome: Literal["blocked", "failed"] = "blocked" if fault.rule == NOT_GRANTED else "failed"
+            return wire.PullItem(ref=entry.name, outcome=outcome, message=str(fault), fault=wire.Problem.of(fault))
+
+    async def _poll(
+        self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
+    ) -> wire.PullItem:
+        if (source := request.source) is None:
+            deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
+        else:  # it reads only its own values, and has no folder for relative paths
+            sources = SourceReader(self.home)
+            given, values = await trio.to_thread.run_sync(sources.given, source, entry.id)
+            await trio.to_thread.run_sync(sources.bind, given)
+            settings = msgspec.structs.replace(self.deps.settings, variables=values)
+            deps = replace(self.deps, given=given, settings=settings, trigger=trigger)
+        outcome = await ingesting.pull_root(
+            deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
+        )
+        if source is not None:
+            await trio.to_thread.run_sync(SourceReader(self.home).taken, source, entry.id)
+        told = await trio.to_thread.run_sync(self._told, entry, outcome)
+        return self._ingested(entry, outcome, told)
+
+    def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
+        """Returns what an ingest of a dataset uses, with the variables that its source may name. Blocking."""
+        settings = self.deps.settings
+        settings = msgspec.structs.replace(settings, variables={**settings.variables, **self.values(dataset)})
+        return replace(self.deps, base=self._base, settings=settings)
+
+    def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
+        """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""
+        count, datasets = outcome.counts.quarantined, self.deps.quarantines
+        is_single = len(self.home.shards_of(entry.id)) == 1  # of several no block can be given up
+        told = long_pause(entry.name, self.home.chains.chain(entry.id), outcome) if is_single else ""
+        if count and isinstance(datasets, QuarantineDatasets):
+            return "; ".join(filter(None, (f"what could not be read is in {datasets.name(entry.id)}", told)))
+        return told
+
+    def _base(self, dataset: DatasetId) -> Path | None:
+        with self.home.database.read() as connection:
+            found = records.get(connection, BASE_KIND, str(dataset))
+        return Path(found.body.decode()) if found is not None and found.body else None
+
+    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
+        """Returns the result of an ingest. ``told``: remarks beside its numbers."""
+        if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
+            self.context.meter.rows("ingest", outcome.counts)
+        rows = rows_view(outcome.counts)
+        if not isinstance(outcome, Ingested):
+            reason = outcome.reason
+            why = uncacheable(entry.name, reason) if reason == ingesting.UNCACHEABLE else reason
+            return _item(entry, "; ".join(part for part in (why, told) if part), rows=rows)
+        blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
+        if blocks:
+            self.context.meter.committed("ingest", blocks, records)
+            self._appended(entry, plural(records, "record"), blocks, records)
+        message = "; ".join(part for part in (repeated(outcome), told) if part)
+        return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
+
+    async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        """Runs the transform, and notes why it fails, until it works."""
+        try:
+            with sole_faults():
+                item = await self._derived(entry, report)
+        except Fault as fault:
+            if not isinstance(fault, Conflict):  # which says that another run is at work
+                await self._note(entry, fault)
+            raise
+        if item.outcome != "blocked":
+            await self._note(entry, None)
+        return item
+
+    async def _note(self, entry: DatasetEntry, fault: Fault | None) -> None:
+        def note() -> bool:
+            with self.home.database.read() as connection:
+                if fault is None and failing.of(connection, entry.id) is None:
+                    return False
+            with self.home.database.write() as connection:
+                return failing.note(connection, entry.id, fault, self.context.clock.now())
+
+        if await trio.to_thread.run_sync(note):
+            self.turned(entry.name)
+
+    async def _derived(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        """Runs the transform until no input is left to consume."""
+        blocks = records = 0
+        counts = NOTHING_READ
+        before = await trio.to_thread.run_sync(self._state, entry.id)
+        while True:
+            outcome = await run_recovering(self.transform, entry.id, partial(show_transform, report))
+            if not isinstance(outcome, Committed):
+                break
+            records += outcome.records
+            counts = added(counts, outcome.counts)
+            report.begin(f"{plural(records, 'record')} so far", None, "rows")
+            report.done = records
+        after = await trio.to_thread.run_sync(self._state, entry.id)
+        blocks = after.size - before.size
+        self.context.meter.rows("transform", counts)
+        if blocks:
+            self.context.meter.committed("transform", blocks, records)
+            text, told = plural(records, "record"), about(entry.id)
+            self.context.events.emit("dataset.derived", entry.name, text, about=told, blocks=blocks, records=records)
+        way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
+        if isinstance(outcome, Rejected):
+            hint = ": ".join(filter(None, (outcome.hint, way if outcome.rule == APPEND_ONLY else "")))
+            place = f"{entry.name}, {outcome.place}" if outcome.place else entry.name
+            raise Invalid(outcome.message, rule=outcome.rule or "transform", hint=hint, place=place)
+        if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
+            raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
+        if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
+            way = await trio.to_thread.run_sync(way_anew, self.home.chains, entry.name, after)
+            raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
+        if isinstance(outcome, Blocked):
+            return blocked(entry.name, outcome, wire.PullItem(
+                ref=entry.name, outcome="blocked", blocks=blocks, records=records, rows=rows_view(counts)
+            ))  # fmt: skip
+        message = "; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else ""
+        head, rows = str(after.head), rows_view(counts)
+        return _item(entry, message, blocks=blocks, records=records, head=head, rows=rows)
+
+    async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        if self.scheduler.get(entry.id).spec.paused:
+            message = f"it is paused: odfctl mirror resume {entry.name}"
+            return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
+        before = await trio.to_thread.run_sync(self._states, entry.id)
+        async with outside(f"peers of {entry.name}"), trio.open_nursery() as nursery:
+            nursery.start_soon(keep_showing, report, self.scheduler.get(entry.id))
+            for each in reversed(before):
+                mirror = await self.scheduler.pass_now(each)
+            nursery.cancel_scope.cancel()
+        after = await trio.to_thread.run_sync(self._states, entry.id)
+        show_mirror(report, mirror)
+        report.message = mirror.message
+        if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):
+            fault = wire.Problem.of(mirror.fault) if mirror.fault is not None else None
+            return wire.PullItem(ref=entry.name, outcome="failed", message=mirror.message, fault=fault)
+        moved = sum(after[each].size - before[each].size for each in before)
+        return wire.PullItem(
+            ref=entry.name,
+            outcome="updated" if moved else "blocked" if mirror.doubt else "up-to-date",
+            message=f"{mirror.doubt}; {newest(after[entry.id])}" if mirror.doubt else mirror.message,
+            blocks=moved,
+            records=sum(after[each].next_offset - before[each].next_offset for each in before),
+            head=str(after[entry.id].head) if after[entry.id].head else None,
+        )
+
+    async def _repair(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+        report.begin(f"looking at every block and object of {entry.name}", None, "objects")
+        async with outside(f"peers of {entry.name}"):
+            async with self.scheduler.still(entry.id):
+                repaired = await self.repairing.repair(entry)
+            told = [f"{repaired} made whole" if any(repaired) else "every block and object is whole"]
+            fetched = await self.repairing.catch_up(entry)
+        if fetched:
+            told.append(f"{fetched} more that are signed were fetched")
+        item = _item(entry, "; ".join(told), blocks=fetched)
+        return msgspec.structs.replace(item, outcome="updated") if any(repaired) else item
+
+
+def _item(
+    entry: DatasetEntry,
+    message: str = "",
+    *,
+    blocks: int = 0,
+    records: int = 0,
+    head: str | None = None,
+    rows: wire.RowCounts | None = None,
+) -> wire.PullItem:
+    """Returns the result of one dataset, which is up to date without new blocks."""
+    return wire.PullItem(
+        ref=entry.name, outcome="updated" if blocks else "up-to-date", message=message, blocks=blocks,
+        records=records, head=head, rows=rows,
+    )  # fmt: skip

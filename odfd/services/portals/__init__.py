@@ -1,0 +1,1 @@
+"""Publishes rows of private datasets by a rule."""

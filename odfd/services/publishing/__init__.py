@@ -1,0 +1,1 @@
+"""Publishes datasets: their visibility, their cards, and their copies on IPFS."""

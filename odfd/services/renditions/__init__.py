@@ -1,0 +1,1 @@
+"""Hands datasets over from one rendition to the next, and lets mirrors follow."""

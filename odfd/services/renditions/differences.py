@@ -1,0 +1,214 @@
+"""Computes the difference of a handover once, and keeps it as a dataset, so that readers need not compare all rows.
+
+The dataset is a private root, called ``NAME.hN`` after the handover's number. Its one transaction has the time of the
+handover and pins the cuts of both renditions. It counts as a difference only after it was compared with both. Spec:
+docs/spec/collections.md#differences.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.data.arrow_schema import to_arrow
+from chain.data.parquet import SliceWriter, open_slice
+from chain.errors import Refused
+from chain.ids import DatasetId
+from chain.instant import Instant, from_millis, parse, to_millis
+from chain.libraries import np, pa
+from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetDataSchema
+from chain.model.schema import DataSchema
+from chain.multihash import Multihash
+from chain.state import Vocab, load_state
+from chain.store.objects import staged_in
+from chain.wording import plural
+from engines.query.views import quoted
+from odfd.control import wire
+from odfd.ingest.file_writer import staged_folder
+from odfd.ingest.plan import schema_in_force
+from odfd.ingest.slices import keep_slice
+from odfd.queries.askers import Bound
+from odfd.renditions.timeline import applied
+from odfd.runtime.clock import Clock
+from odfd.services.renditions.effects import RenditionEffects
+from odfd.services.renditions.reading import EXTRA, columns_of, cuts_of, pinned_head, reading_at_the_end
+from odfd.store import collections
+from odfd.store.catalog import Catalog
+from odfd.store.collections import CollectionState, KeptDifference
+from odfd.store.directory import StateDirectory
+from odfd.store.visibility import Mark, Marks
+from odfd.trust.signing.owner_commit import OwnerCommitter
+
+RULE: Final = "rendition-difference"
+WriteAnswer = Callable[[str, Mapping[str, Bound], Path], Awaitable[None]]
+"""Writes the answer to a query over bound names to a Parquet file."""
+
+
+class RenditionDifferences:
+    """Computes and checks differences of handovers on one node."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        staging: Path,
+        committer: OwnerCommitter,
+        clock: Clock,
+        effects: RenditionEffects,
+        write: WriteAnswer,
+    ) -> None:
+        self._home, self._staging, self._committer, self._clock = home, staging, committer, clock
+        self._effects, self._write = effects, write
+
+    def check_comparable(self, state: CollectionState, number: int) -> None:
+        """Raises Refused if rows of the active rendition and of another one cannot be compared."""
+        new = state.member(number)
+        usual = all(load_state(self._home.chains.chain(each.dataset)).vocab == Vocab() for each in (state.active, new))
+        if columns_of(self._home, state.active, new) is None or not usual:
+            raise Refused(
+                f"rendition {number} has other columns than the active one, or system columns with names of their own:"
+                " there is no difference of rows",
+                rule=RULE,
+                hint="hand over without --difference: readers get all rows of both",
+            )
+
+    async def make(self, dataset: DatasetId, command: str) -> None:
+        """Computes and records the difference of the handover that a command made, unless both contents are equal.
+
+        What is recorded already stays. Raises Refused if it is not the difference, and what a query may raise.
+        """
+        state = await trio.to_thread.run_sync(self._effects.state, dataset)
+        switch = applied(state.timeline, command)
+        assert switch is not None
+        place = state.timeline.switches.index(switch)
+        old = state.timeline.switches[place - 1].to.number
+        if any(each.time == switch.time for each in state.differences):
+            return
+        reading = await trio.to_thread.run_sync(reading_at_the_end, self._home, state, old)
+        if reading.equal or to_millis(parse(reading.time)) != switch.time:
+            return
+        name = f"{self._home.name_of(state.active.dataset)}.h{place}"
+        kept = await trio.to_thread.run_sync(self._known, name)
+        if kept is None:
+            kept = await self._computed(state, reading, name, from_millis(switch.time))
+            self._effects.step("difference-written")
+        await self._check(reading, kept, name)
+        await trio.to_thread.run_sync(self._record, dataset, KeptDifference(time=switch.time, dataset=kept))
+
+    def _known(self, name: str) -> DatasetId | None:
+        """Returns a difference that was written before the process ended."""
+        with self._home.catalog() as catalog:
+            found = catalog.look(name)
+        return None if found is None else found.id
+
+    async def _computed(
+        self, state: CollectionState, reading: wire.HandoverReading, name: str, time: Instant
+    ) -> DatasetId:
+        assert reading.columns is not None
+        async with staged_folder(self._staging) as folder:
+            path = folder / "difference"
+            await self._write(difference_sql(reading.columns, reading), _bound(reading), path)
+            return await trio.to_thread.run_sync(self._kept, state, (reading, name, time), path)
+
+    def _kept(self, state: CollectionState, said: tuple[wire.HandoverReading, str, Instant], path: Path) -> DatasetId:
+        """Begins the dataset with the rows in a file."""
+        reading, name, time = said
+        known = load_state(self._home.chains.chain(state.active.dataset))
+        schema = schema_in_force(known)
+        assert schema is not None, "rows that differ have columns"
+        objects = self._home.objects
+        with staged_in(objects) as staged:
+            rows = _slice(path, staged, schema, time)
+            data = keep_slice(objects, staged, schema, "offset") if rows else None
+        made = AddData(new_data=data, new_watermark=time, extra={EXTRA: cuts_of(reading)})
+        with self._home.newborn() as born:
+            events: Sequence[MetadataEvent] = (
+                Seed(dataset_id=born, dataset_kind=DatasetKind.ROOT), SetDataSchema(schema=schema), made,
+            )  # fmt: skip
+
+            def together(connection: sqlite3.Connection) -> None:
+                now = self._clock.now()
+                Catalog(connection).add(name, born, now)
+                Marks(connection).put(born, Mark.PRIVATE, now)
+
+            names = () if data is None else (data.physical_hash,)
+            self._committer.commit_now(born, None, events, names, time, together)
+            return born
+
+    async def _check(self, reading: wire.HandoverReading, kept: DatasetId, name: str) -> None:
+        """Raises Refused unless a dataset has exactly the rows by which both cuts differ."""
+        assert reading.columns is not None
+        head = await trio.to_thread.run_sync(pinned_head, self._home, kept, reading)
+        bound = {**_bound(reading), "kept": Bound(kept, head.hash)}
+        async with staged_folder(self._staging) as folder:
+            path = folder / "check"
+            await self._write(check_sql(reading.columns, reading), bound, path)
+            with open_slice(path) as file:
+                wrong = sum(batch.column(0)[0].as_py() for batch in file.batches())
+        if wrong:
+            raise Refused(
+                f"{name} is not the difference of both renditions: {plural(wrong, 'row')} of it, or missing in it",
+                rule=RULE,
+                hint=f"odfctl delete dataset {name}, and repeat the command; readers compare all rows until then",
+            )
+
+    def _record(self, dataset: DatasetId, kept: KeptDifference) -> None:
+        with self._home.database.write() as connection:
+            state = collections.of(connection, dataset)
+            collections.keep(connection, msgspec.structs.replace(state, differences=(*state.differences, kept)))
+
+
+def difference_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str:
+    """Builds SQL for the rows that one of both cuts has more often, as many times: operation 1 retracts, 0 adds."""
+    chosen = ", ".join(map(quoted, columns))
+    sums = _sums(chosen, _sides(chosen, reading))
+    each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'  # noqa: S608  quoted
+    return f'SELECT if("odfd s" < 0, 1, 0) AS op, {chosen} FROM ({each}) ORDER BY op DESC, {chosen}'  # noqa: S608
+
+
+def check_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str:
+    """Builds SQL for the number of rows by which ``kept`` is not the difference of both cuts."""
+    chosen = ", ".join(map(quoted, columns))
+    sides = [*_sides(chosen, reading), f'SELECT {chosen}, if(op = 1, 1, -1) AS "odfd w" FROM kept']  # noqa: S608
+    return f'SELECT coalesce(sum(abs("odfd s")), 0)::BIGINT AS n FROM ({_sums(chosen, sides)})'  # noqa: S608
+
+
+def _sums(chosen: str, sides: Sequence[str]) -> str:
+    both = " UNION ALL ".join(sides)
+    return f'SELECT {chosen}, sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'  # noqa: S608
+
+
+def _sides(chosen: str, reading: wire.HandoverReading) -> list[str]:
+    weights = {"old": -1, "new": 1}
+    return [
+        f'SELECT {chosen}, {weights[name[:3]]} AS "odfd w" FROM current.{name}'  # noqa: S608  quoted
+        for name in _bound(reading)
+    ]
+
+
+def _bound(reading: wire.HandoverReading) -> dict[str, Bound]:
+    """Binds ``old0``, ``new0`` and so on to the cuts of all shards."""
+    sides = {"old": reading.old_shards or (reading.old,), "new": reading.new_shards or (reading.new,)}
+    return {
+        f"{side}{number}": Bound(DatasetId.parse(pin.id), Multihash.parse(pin.block))
+        for side, pins in sides.items()
+        for number, pin in enumerate(pins)
+    }
+
+
+def _slice(path: Path, target: Path, schema: DataSchema, time: Instant) -> int:
+    """Writes the rows of an answer as a slice of ``schema``. Returns their number."""
+    arrow = to_arrow(schema).remove_metadata()
+    stamp = pa.scalar(to_millis(time), pa.int64()).cast(pa.timestamp("ms", "UTC"))
+    with open_slice(path) as file, SliceWriter(target, arrow) as writer:
+        for batch in file.batches():
+            offsets = pa.array(np.arange(writer.rows, writer.rows + batch.num_rows), pa.int64())
+            system = {"offset": offsets, "system_time": pa.repeat(stamp, batch.num_rows)}
+            columns = [system[field.name] if field.name in system else batch.column(field.name) for field in arrow]
+            arrays = [column.cast(field.type) for column, field in zip(columns, arrow, strict=True)]
+            writer.write(pa.Table.from_arrays(arrays, schema=arrow))
+        return writer.rows

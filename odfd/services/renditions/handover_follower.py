@@ -1,0 +1,269 @@
+"""Lets mirrors follow when an owner hands a collection over to another rendition, as its last block says.
+
+The successor is mirrored on the same terms, beside the old rendition, with all its shards. Once both are complete to
+the handover, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners
+of the old rendition are told. ``odfd.store.mirror_handover`` decides from the stored state, so an interrupted
+round is done again. Spec: docs/spec/collections.md#published.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from typing import Final
+
+import msgspec
+import trio
+
+from chain.errors import Fault, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from odfd.control.assembly import Context
+from odfd.mirrors.mirror_state import MirrorVisibility
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.published.collection import beside
+from odfd.renditions.chain_timeline import check, rows_of
+from odfd.renditions.successor import HandoverNotice, notice_in
+from odfd.renditions.timeline import RenditionRow, Switch, appended
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
+from odfd.services.renditions.shard_follower import ShardFollower
+from odfd.store import collections, mirror_specs
+from odfd.store.catalog import Catalog, hand_on
+from odfd.store.collections import MAX_RENDITIONS, CollectionState, Member
+from odfd.store.directory import StateDirectory
+from odfd.store.mirror_handover import Await, Begin, Cross, Step, next_step
+from odfd.store.mirror_specs import MirrorSpec
+from odfd.store.visibility import Visibility
+
+MOST: Final = MAX_RENDITIONS
+"""Handovers of one collection that one round follows."""
+
+START_SECONDS: Final = 10.0
+"""Seconds until the first check of all mirrors, unless one moves: a starting node has more urgent work."""
+
+
+Also = Callable[[sqlite3.Connection], None]
+Readers = Callable[[Member, Member, Also], Awaitable[Sequence[DatasetId]]]
+"""Returns the new renditions of what derived from the first; none: the transaction was not made. Raises Fault."""
+
+
+async def _none_derive(_old: Member, _new: Member, _also: Also) -> Sequence[DatasetId]:
+    return ()
+
+
+class _Followed(msgspec.Struct, frozen=True):
+    """A mirror whose chain says that its collection continues in another dataset."""
+
+    state: CollectionState
+    spec: MirrorSpec
+    notice: HandoverNotice
+    step: Step
+
+
+class HandoverFollower:
+    """Follows the handovers of one node's mirrors. ``loop`` is touched with a dataset whose chain moved."""
+
+    def __init__(
+        self,
+        home: StateDirectory,
+        scheduler: MirrorScheduler,
+        visibility: Visibility,
+        context: Context,
+        derived: Callable[[DatasetId], Sequence[str]],
+    ) -> None:
+        """``derived``: returns names of this node's datasets that derive from a dataset."""
+        self._home, self._scheduler, self._visibility = home, scheduler, visibility
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self._derived = derived
+        self._faults: dict[DatasetId, str] = {}
+        """Faults that were reported already."""
+        self.readers: Readers = _none_derive
+        """Hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's names."""
+        self.moved: Callable[[DatasetId], object] = lambda _: None
+        """Called with each rendition that a handover began or ended; set by the node."""
+        self.shards = ShardFollower(home, scheduler, visibility, context)
+        self.step: Callable[[str], None] = lambda _: None
+        """Called after each durable step; tests use it to let a process die there."""
+        self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
+
+    async def _round(self) -> float:
+        for dataset in await trio.to_thread.run_sync(self._wanted, self.loop.take()):
+            try:
+                await self.shards.follow(dataset)
+                await self._follow(dataset)
+            except Fault as fault:
+                if self._faults.get(dataset) == str(fault):
+                    continue
+                self._faults[dataset] = str(fault)
+                name = await trio.to_thread.run_sync(self._home.name_of, dataset)
+                self._logger.error("a handover is not followed", mirror=name, fault=str(fault), rule=fault.rule)
+                told = f"{fault}: {fault.hint}" if fault.hint else str(fault)
+                self._events.emit("mirror.held", name, told, about=about(dataset), rule=fault.rule)
+            else:
+                self._faults.pop(dataset, None)
+        return UNTIL_POKED
+
+    def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
+        """Returns the mirrors among the touched datasets; at the start all of them."""
+        with self._home.database.read() as connection:
+            if touched is None:
+                return [spec.id for spec in mirror_specs.all_of(connection)]
+            return [each for each in touched if mirror_specs.of(connection, each) is not None]
+
+    async def _follow(self, dataset: DatasetId) -> None:
+        for _ in range(MOST):
+            found = await trio.to_thread.run_sync(self._found, dataset)
+            match None if found is None else found.step:
+                case Begin():
+                    assert found is not None
+                    await self._mirror(found)
+                    await self.shards.follow(found.notice.to)
+                case Cross(member=member):
+                    assert found is not None
+                    await self._switch(found, member)
+                case Await():
+                    assert found is not None
+                    _check_listed(found)
+                    return
+                case _:
+                    return
+
+    def _found(self, dataset: DatasetId) -> _Followed | None:
+        chains = self._home.chains
+        with self._home.database.read() as connection:
+            state = collections.of(connection, dataset)
+            spec = mirror_specs.of(connection, state.active.dataset)
+        active = chains.chain(state.active.dataset)
+        if spec is None:
+            return None
+        check(rows_of(active, state.active.dataset), state.timeline)
+        notice = notice_in(active.last_of(("SetInfo",)))
+        if notice is None:
+            return None
+        successor = next((each.shards for each in state.members if each.dataset == notice.to), ())
+        uppers = {each: chains.upper(each) for each in (*state.active.shards, *successor)}
+        return _Followed(state, spec, notice, next_step(state, notice, uppers, has_block=self._is_here(notice)))
+
+    async def _mirror(self, found: _Followed) -> None:
+        """Begins to mirror the successor. Raises Invalid if it is here in another way."""
+        number = len(found.state.members)
+        spec = msgspec.structs.replace(
+            found.spec,
+            dataset=str(found.notice.to),
+            name=f"{found.spec.name}.r{number}",
+            via=_via(found),
+            expect=None,
+        )
+        is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
+        private = None if is_told and not spec.is_from_web else not is_told
+        if await trio.to_thread.run_sync(self._join, found, spec, MirrorVisibility(private=private)):
+            self.step("mirrored")
+            await self._scheduler.take_up(spec)
+
+    def _check_new(self, found: _Followed, spec: MirrorSpec) -> bool:
+        """Checks that the successor is new here;
+        returns whether the mirror is public, as it will be too. Raises Invalid."""
+        name = found.spec.name
+        if len(found.state.members) >= MAX_RENDITIONS:
+            raise Invalid(f"{name} handed over more than {MAX_RENDITIONS} times", rule="rendition-limit")
+        with self._home.catalog() as catalog:
+            held = catalog.find(found.notice.to)
+        if self._home.keys.has_dataset_key(found.notice.to) or (held is not None and held.name != spec.name):
+            raise Invalid(
+                f"{name} goes on as {found.notice.to}, which is here already"
+                f"{'' if held is None else f', as {held.name}'}",
+                rule="rendition-here",
+                hint="read that one; or delete it, and the mirror goes on with it",
+            )
+        return self._visibility.is_told(found.spec.id)
+
+    def _join(self, found: _Followed, spec: MirrorSpec, shown: MirrorVisibility) -> bool:
+        """Records the successor, as a rendition and as a mirror inside the collection, in one transaction.
+
+        Returns false if the collection is mirrored no longer, or has more renditions than before.
+        """
+        number = len(found.state.members)
+        with self._home.database.write() as connection:
+            state = collections.of(connection, found.spec.id)
+            if len(state.members) != number or mirror_specs.of(connection, found.spec.id) is None:
+                return False
+            row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
+            member = Member(row=row, origin="owner")
+            collections.keep(connection, msgspec.structs.replace(state, members=(*state.members, member)))
+            self._scheduler.record(connection, spec, shown)
+        return True
+
+    def _is_here(self, notice: HandoverNotice) -> bool:
+        try:
+            self._home.chains.chain(notice.to).block_by_hash(notice.block)
+        except NotFound:
+            return False
+        return True
+
+    async def _switch(self, found: _Followed, member: Member) -> None:
+        old, names = found.state.active, dict[DatasetId, str]()
+
+        def swap(connection: sqlite3.Connection) -> None:
+            names.clear()
+            state, now = collections.of(connection, found.spec.id), self._clock.now()
+            hand_on(connection, old, member, now)
+            command = f"{old.dataset}@{found.notice.time}"
+            timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
+            collections.keep(connection, msgspec.structs.replace(state, timeline=timeline))
+            names.update({each.dataset: Catalog(connection).name_of(each.dataset) for each in (old, member)})
+            mirror_specs.hand_on(connection, old.dataset, member.dataset, now)
+
+        def swap_alone() -> bool:
+            """Swaps the names unless that is done; returns whether it was not."""
+            with self._home.database.write() as connection:
+                is_due = collections.of(connection, found.spec.id).active.dataset == old.dataset
+                if is_due:
+                    swap(connection)
+            return is_due
+
+        why = ""
+        try:
+            await self.readers(old, member, swap)
+        except Fault as fault:
+            why = f": {fault.message}"
+        stays = await trio.to_thread.run_sync(swap_alone)
+        self.step("switched")
+        await self._scheduler.reread(shard for each in (old, member) for shard in each.shards)
+        for dataset, name in names.items():
+            said = "its collection handed over"
+            self.moved(dataset)
+            self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
+        stay = await trio.to_thread.run_sync(self._derived, old.dataset) if stays else ()
+        text = f"it goes on with rendition {member.row.number}, as its owner says"
+        if stay:
+            text += f"; {', '.join(stay)} still derives from {names[old.dataset]}{why}"
+        self._events.emit(
+            "rendition.followed", names[member.dataset], text, about=about(member.dataset), id=str(member.dataset)
+        )
+
+
+def _via(found: _Followed) -> str | None:
+    """Returns the place of the successor, if a web server has it: shards lie in folders of their ids."""
+    via = found.spec.via if found.spec.is_from_web else None
+    return via if via is None or found.notice.shards == 1 else beside(via, found.notice.to)
+
+
+def _check_listed(found: _Followed) -> None:
+    """Raises Refused if nothing that was read tells which chains the shards of the successor are.
+
+    Peers tell that of themselves; of a web server or IPFS only one file does, in a folder whose name is not known.
+    """
+    to, count = found.notice.to, found.notice.shards
+    member = next((each for each in found.state.members if each.dataset == to), None)
+    if found.spec.via is None or member is None or len(member.shards) == count:
+        return
+    if found.spec.is_from_web:
+        place = f"{found.spec.via.rpartition('/')[0]}/NAME"
+        hint = f"odfctl mirror add {place}, with the folder to which its publisher pushed the collection"
+    else:
+        hint = "its card comes from peers: odfctl join the network of its publisher, and the mirror goes on by itself"
+    raise Refused(
+        f"{found.spec.name} goes on as {count} shards from {to} on, and {found.spec.via} does not say which they are",
+        rule="shard-card",
+        hint=hint,
+    )

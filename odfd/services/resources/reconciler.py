@@ -1,0 +1,413 @@
+"""Reconciles resources with their declarations, and records the result of each.
+
+Changes are read from the log of resources and reported by events of the node; each resource has one attempt at a time.
+The controller of its type observes and compares; the steps that differ are performed, and the resource is observed
+again. The result is stored as the resource's status, which only this worker writes, and only if it changed. Works while
+``run`` runs; an attempt that a crash interrupted is reported as such after the next start.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Awaitable, Collection, Iterable, Sequence
+from typing import Final, TypeAlias
+
+import msgspec
+import trio
+
+from chain.errors import Environment, Fault
+from chain.instant import SECOND, Instant
+from odfd.access.manifest import RELATIONS
+from odfd.control.assembly import Context
+from odfd.errors import Bug, sole_fault
+from odfd.obs.events import Event
+from odfd.resources.controller import Controller, Controllers, ObservedState
+from odfd.resources.references import SETS
+from odfd.resources.registry import ACTING
+from odfd.resources.resource import ACCOUNT, Resource, ResourceEvent
+from odfd.resources.status import (
+    DANGLING,
+    DELETING,
+    UNRESOLVED,
+    ConditionValue,
+    ResourceStatus,
+    drifted,
+    failed,
+    held_back,
+    is_unchanged,
+    moved,
+    pending,
+    ready,
+)
+from odfd.resources.store import ResourceStore
+from odfd.resources.types import ResourceType
+from odfd.resources.workqueue import HOURLY, WorkQueue
+from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.runtime.subjects import Subjects
+from odfd.runtime.supervision import Life
+from odfd.store.catalog import outer_name
+from odfd.store.directory import StateDirectory
+
+AT_ONCE: Final = 8
+PAGE: Final = 500
+DRIFT_SECONDS: Final = 600
+"""Seconds between two checks of resources whose changes no event reports; varied by a fifth."""
+ATTEMPT_SECONDS: Final = 30.0
+QUIET_SECONDS: Final = 5
+"""Seconds after a start until resources that were as declared are checked again, since a start has other work."""
+LOOKS_A_SECOND: Final = 100
+"""Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
+Named: TypeAlias = tuple[str, str]
+"""Type, and name, DID or id, of a resource."""
+
+
+class Reconciler:
+    """Reconciles all resources of one node."""
+
+    def __init__(self, home: StateDirectory, context: Context, types: Iterable[ResourceType]) -> None:
+        self.controllers = Controllers()
+        """Set by the provider of the API's operations."""
+        kinds = tuple(types)
+        self._silent = {each.name for each in kinds if each.is_silent}
+        self._followers = {each.name for each in kinds if each.follows_datasets}
+        self._home = home
+        self._clock, self._events, self._logger = context.clock, context.events, context.logger
+        self._random = random.SystemRandom()
+        self.queue = WorkQueue(self._random.randrange)
+        self.loop = ReconcileLoop(self._round)
+        self._cursor: int | None = None
+        self._heard: set[Named] = set()
+        self._looking = False
+        """Whether received events are being looked up, so that their resources are in no queue yet."""
+        self._position = self._events.last
+        """Number of the last received event of the node."""
+        self._regranted = False
+        """Whether rights may have changed of which no resource tells: something was published, or is not any more."""
+        self._waiting: set[str] = set()
+        """Ids of resources that failed because of a missing reference."""
+        self._nursery: trio.Nursery | None = None
+        self.turned = trio.Event()
+        """Set when the next attempt has ended, and then replaced."""
+
+    async def run(self, life: Life) -> None:
+        self.queue, self._cursor = WorkQueue(self._random.randrange), None
+        async with trio.open_nursery() as nursery:
+            self._nursery = nursery
+            nursery.start_soon(self._listen)
+            try:
+                await self.loop.run(life)
+            finally:
+                self._nursery = None
+                self._turn_over()  # nobody waits for what will not be
+            nursery.cancel_scope.cancel()
+
+    def touch(self, type_: str, name: str) -> None:
+        """Marks a resource as possibly changed. Called from the event loop."""
+        self._heard.add((type_, name))
+        self.loop.poke()
+
+    def regrant(self) -> None:
+        """Marks what accounts have as possibly having other rights. Called from the event loop."""
+        self._regranted = True
+        self.loop.poke()
+
+    async def settled(self) -> None:
+        """Waits until no resource waits or is worked on; attempts that are due later do not count."""
+        while True:
+            turned = self.turned
+            self.loop.poke()
+            await turned.wait()
+            newest = await trio.to_thread.run_sync(self._newest)
+            heard = not self._heard and not self._looking and self._position == self._events.last
+            if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
+                return
+
+    async def undone(self, resource_id: str) -> None:
+        """Waits until what a deleted resource made is undone, or could not be; no longer than one attempt may take."""
+        with trio.move_on_after(ATTEMPT_SECONDS):
+            while self._nursery is not None:
+                turned = self.turned
+                gone, *_ = await trio.to_thread.run_sync(self._read, resource_id)
+                if gone is None or DELETING in gone.status.conditions:
+                    return
+                self.loop.poke()
+                await turned.wait()
+
+    async def _listen(self) -> None:
+        """Follows events of the node, and marks the resources that they may change."""
+        async for news in self._events.follow(self._position):
+            if isinstance(news, Event):
+                self._position = news.sequence
+                self._heard |= self.controllers.told_by(news)
+                self.loop.poke()
+
+    async def _round(self) -> float:
+        self._looking = True
+        try:
+            heard, self._heard = self._heard, set()
+            regranted, self._regranted = self._regranted, False
+            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard, regranted)
+            for each in touched:
+                self.queue.touch(each)
+        finally:
+            self._looking = False
+        now = self._clock.now()
+        room = AT_ONCE if self._nursery is not None else 0
+        for each in self.queue.take(now, room):
+            assert self._nursery is not None
+            self._nursery.start_soon(self._turn, each)
+        self._turn_over()
+        due = self.queue.next_time()
+        return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
+
+    def _touched(self, heard: Collection[Named], regranted: bool) -> tuple[int, Sequence[str]]:
+        """Reads the log of resources: returns the new cursor, and the ids of changed resources, at first of all.
+
+        Deleted ones precede the others, which may take their places. Blocking.
+        """
+        with self._home.database.read() as connection:
+            store, cursor = ResourceStore(connection), self._cursor
+            if cursor is None:
+                return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(store.all())]
+            gone: list[str] = []
+            found = [
+                each.id
+                for type_, name in sorted(heard)
+                for each in store.namesakes(type_, name)
+                or list(filter(None, [store.with_did(type_, name), store.get(name)]))
+                or store.namesakes(type_, outer_name(name))
+            ]
+            found += [src for each in found for src in self._following(store, each)]
+            while events := store.events(cursor, PAGE):
+                cursor = events[-1].rv
+                found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+                last = {each.resource.id: each for each in events}
+                found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
+                deleted = [each.resource for each in events if each.op == "Deleted"]
+                gone += (each.id for each in deleted)
+                sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
+                found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
+                regranted = regranted or any(_changes_rights(store, each) for each in events)
+                found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
+            found += store.foreign_users(ACTING) if regranted else ()
+        return cursor, [*gone, *found]
+
+    def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
+        """Returns the ids of resources that refer to this one and follow its changes."""
+        referrers = [store.get(each) for each in store.referrers(resource_id)]
+        return [each.id for each in referrers if each is not None and each.type in self._followers]
+
+    async def _finalize(self, gone: Resource) -> None:
+        """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
+        fault = await self._fault_of(gone, self.controllers.of(gone.type).finalize(gone))
+        now = self._clock.now()
+        if fault is not None:
+            retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
+            status = held_back(gone.status, gone.generation, fault, retry_at, now)
+            told = {"type": gone.type, "name": gone.name, "fault": str(fault), "hint": fault.hint}
+            self._logger.error("what a deleted resource made is not undone yet", **told)
+            self.queue.later(gone.id, retry_at)
+
+        def write() -> Sequence[str]:
+            with self._home.database.write() as connection:
+                store = ResourceStore(connection)
+                if fault is not None:
+                    store.hold_back(msgspec.structs.replace(gone, status=status))
+                    return ()
+                store.end(gone.id)
+                return [each.id for each in store.all(gone.type) if each.status.phase == "Failed"]
+
+        for each in await trio.to_thread.run_sync(write):
+            self.queue.touch(each)  # it may have waited for the place
+
+    def _at_start(self, resources: Sequence[Resource]) -> Sequence[str]:
+        """Returns the ids to check now; the others, whose changes events report,
+        are spread over the time after the start."""
+        at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self._silent]
+        first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
+        for each in at_rest:
+            self.queue.later(each.id, Instant(first + self._random.randrange(spread)))
+        resting = {each.id for each in at_rest}
+        return [each.id for each in resources if each.id not in resting]
+
+    async def _turn(self, resource_id: str) -> None:
+        try:
+            await self._attempt(resource_id)
+        finally:
+            self.queue.done(resource_id)
+            self._turn_over()
+            self.loop.poke()
+
+    def _turn_over(self) -> None:
+        turned, self.turned = self.turned, trio.Event()
+        turned.set()
+
+    async def _attempt(self, resource_id: str) -> None:
+        resource, dangling, is_deleted = await trio.to_thread.run_sync(self._read, resource_id)
+        if resource is not None and is_deleted:
+            await self._finalize(resource)
+            return
+        if resource is None:
+            return
+        controller = self.controllers.of(resource.type)
+        seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
+        self._note_waiting(resource_id, seen)
+        if _is_as_it_was(resource, seen):
+            self._requeue(resource)
+            return
+        at_work = resource.status.phase == "Reconciling"
+        if seen.goes_on is not None and at_work:
+            if not seen.goes_on:
+                await self._end(resource, (self._ended(resource, resource.status, seen),))
+            return
+        way = (*_waiting(resource, seen, self._clock.now()),)
+        way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
+        if seen.steps and seen.fault is None:
+            if not await self._observe(resource, way):
+                return
+            seen = _with_dangling(await self._tried(controller, resource, seen.steps), dangling)
+            self._note_waiting(resource_id, seen)
+            if not seen.goes_on:
+                await self._end(resource, (self._ended(resource, way[-1], seen),))
+        elif seen.goes_on:
+            await self._observe(resource, way)
+        else:
+            await self._end(resource, (*way, self._ended(resource, way[-1], seen)))
+
+    def _note_waiting(self, resource_id: str, seen: ObservedState) -> None:
+        is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
+        (self._waiting.add if is_waiting else self._waiting.discard)(resource_id)
+
+    async def _end(self, resource: Resource, statuses: Sequence[ResourceStatus]) -> None:
+        if await self._observe(resource, statuses):
+            self._notify(resource, statuses[-1])
+
+    async def _tried(self, controller: Controller, resource: Resource, steps: Sequence[str]) -> ObservedState:
+        """Performs steps and observes the resource again; a fault becomes part of the observed state."""
+        seen = ObservedState()
+
+        async def attempt() -> None:
+            nonlocal seen
+            for step in steps:
+                await controller.perform(resource, step)
+            seen = await controller.observe(resource)
+
+        if (fault := await self._fault_of(resource, attempt())) is not None:
+            return ObservedState(fault=fault)
+        if steps and seen.steps and seen.fault is None:
+            text = f"done, and not so afterwards: {', '.join(seen.steps)}"
+            return msgspec.structs.replace(seen, fault=Bug(text, rule="not-settled"))
+        return seen
+
+    async def _fault_of(self, resource: Resource, attempt: Awaitable[None]) -> Fault | None:
+        """Runs what a controller does for a resource; its mistake is told of that resource, and stops no other."""
+        try:
+            with trio.fail_after(ATTEMPT_SECONDS):
+                await attempt
+        except trio.TooSlowError:
+            text = f"not done in {ATTEMPT_SECONDS:g} seconds"
+            return Environment(text, rule="reconcile-timeout", hint="it is tried again by itself")
+        except Exception as error:  # noqa: BLE001  see above
+            fault = sole_fault(error)
+            if fault is None:
+                self._logger.error("a controller failed", type=resource.type, name=resource.name, fault=repr(error))
+                fault = Bug(f"{type(error).__name__}: {error}", rule="controller")
+            return fault
+        return None
+
+    def _ended(self, resource: Resource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
+        """Returns the status after an attempt. ``at_work``: the status during the attempt."""
+        now, generation = self._clock.now(), resource.generation
+        if seen.fault is None:
+            return ready(at_work, generation, seen.told, now)
+        if at_work.observed_generation != generation:
+            at_work = msgspec.structs.replace(at_work, failures=0)
+        pause = self.queue.pause(seen.fault, at_work.failures)
+        retry_at = None if pause is None else Instant(now + pause)
+        return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
+
+    def _notify(self, resource: Resource, status: ResourceStatus) -> None:
+        """Reports a new status to those who wait for it, and schedules the next attempt."""
+        if status.retry_at is not None:
+            self.queue.later(resource.id, status.retry_at)
+        else:
+            self._requeue(resource)
+        before = resource.status
+        if status.phase == "Failed" and (before.phase, before.code) != ("Failed", status.code):
+            self._events.emit(
+                "resource.failed",
+                resource.name,
+                status.message,
+                about=Subjects(things=frozenset({resource.id})),
+                type=resource.type,
+                code=status.code,
+            )
+        else:
+            self._events.nudge()
+
+    def _requeue(self, resource: Resource) -> None:
+        """Schedules the next check of a resource whose changes no event reports."""
+        if resource.type not in self._silent:
+            return
+        spread = self._random.randrange(DRIFT_SECONDS * 4 // 5, DRIFT_SECONDS * 6 // 5)
+        self.queue.later(resource.id, Instant(self._clock.now() + spread * SECOND))
+
+    async def _observe(self, resource: Resource, statuses: Sequence[ResourceStatus]) -> bool:
+        def write() -> bool:
+            with self._home.database.write() as connection:
+                store = ResourceStore(connection)
+                return store.observe(resource.id, resource.generation, statuses, self._clock.now())
+
+        return await trio.to_thread.run_sync(write)
+
+    def _read(self, resource_id: str) -> tuple[Resource | None, Sequence[str], bool]:
+        """Reads a resource, the names of missing resources that it refers to, and whether it is deleted."""
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            if (held := store.get(resource_id)) is not None:
+                return held, store.dangling(resource_id), False
+            return store.find_deleting(resource_id), (), True
+
+    def _newest(self) -> int:
+        with self._home.database.read() as connection:
+            return ResourceStore(connection).newest()
+
+
+def _changes_rights(store: ResourceStore, event: ResourceEvent) -> bool:
+    """Whether an account may have other rights after a change: by a grant, or on what now belongs to another."""
+    if event.resource.type in (ACCOUNT, RELATIONS):
+        return True
+    before = store.before(event) if event.op == "Modified" else None
+    return before is not None and before.account != event.resource.account
+
+
+def _with_dangling(seen: ObservedState, dangling: Sequence[str]) -> ObservedState:
+    """Adds the condition about missing references, which all types have."""
+    if not dangling:
+        return seen
+    condition = ConditionValue(value=True, message=f"not here: {', '.join(dangling)}")
+    return msgspec.structs.replace(seen, told={**seen.told, DANGLING: condition})
+
+
+def _is_at_rest(resource: Resource) -> bool:
+    """Whether it was as declared at the last check, and its declaration has not changed since."""
+    return resource.status.phase == "Ready" and resource.status.observed_generation == resource.generation
+
+
+def _waiting(resource: Resource, seen: ObservedState, now: Instant) -> Sequence[ResourceStatus]:
+    """Returns the statuses before steps are performed: ``Drift`` until then for a resource that was as declared and is
+    not any more, without a new declaration; otherwise pending."""
+    if not seen.steps or not seen.is_drift or not _is_at_rest(resource):
+        return pending(resource.status)
+    return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
+
+
+def _is_as_it_was(resource: Resource, seen: ObservedState) -> bool:
+    """Whether nothing is to be done, and nothing new to be reported."""
+    status = resource.status
+    if status.observed_generation != resource.generation or seen.steps or not is_unchanged(status, seen.told):
+        return False
+    if seen.fault is None:
+        return status.phase == "Ready"
+    same = (status.phase, status.code, status.message) == ("Failed", seen.fault.rule, seen.fault.message)
+    return same and status.retry_at is None

@@ -1,0 +1,1 @@
+"""Performs the tasks that flows and people start, by their kind."""

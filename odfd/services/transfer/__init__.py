@@ -1,0 +1,1 @@
+"""Transfers datasets: import, export, push and pull with folders, repositories and other nodes."""

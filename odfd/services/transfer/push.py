@@ -1,0 +1,163 @@
+"""Pushes datasets to repositories, each request as a task. A dataset that fails harms no other.
+
+A repository is a place to publish (ADR 40): a private dataset is pushed only if the request says so explicitly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Final, NamedTuple
+
+import trio
+
+from chain.errors import Conflict, Fault, Invalid, Refused
+from chain.ids import DID_ODF, DatasetId
+from odfd.access.relations import Action
+from odfd.control import wire
+from odfd.control.board import task_ref
+from odfd.errors import sole_faults
+from odfd.repositories.catalog import Target
+from odfd.resources.store import ResourceStore
+from odfd.runtime.tasks import Report, TaskBoard
+from odfd.services.transfer.collection_transfer import CollectionTransfer
+from odfd.services.views.task_progress import show_failures
+from odfd.store.catalog import DatasetEntry
+from odfd.store.directory import StateDirectory
+from odfd.store.visibility import Visibility
+
+PRIVATE: Final = "push-private"
+RACED: Final = "push-raced"
+
+
+class _Asked(NamedTuple):
+    """A dataset to push, and its shards if it is pushed with all of several."""
+
+    entry: DatasetEntry
+    shards: tuple[DatasetId, ...] = ()
+
+
+class PushService:
+    """The API service for pushes."""
+
+    def __init__(
+        self, home: StateDirectory, visibility: Visibility, import_export: CollectionTransfer, board: TaskBoard
+    ) -> None:
+        self._home = home
+        self._visibility = visibility
+        self._import_export = import_export
+        self._board = board
+        self._repositories = import_export.repositories
+
+    async def push(self, request: wire.PushRequest) -> wire.TaskRef:
+        """Pushes datasets to repositories. Result: PushResult."""
+        wanted = await trio.to_thread.run_sync(self._wanted, request)
+        targets = await trio.to_thread.run_sync(
+            lambda: [(asked, self._repositories.to_push(request.to, asked.entry.name)) for asked in wanted]
+        )
+
+        async def work(report: Report) -> wire.PushResult:
+            items = [await self._one(asked, target, request, report) for asked, target in targets]
+            show_failures(report, items)
+            return wire.PushResult(items=tuple(items))
+
+        return task_ref(self._board.submit("push", ", ".join(asked.entry.name for asked in wanted), work))
+
+    async def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
+        """Pushes a dataset to the repository that a resource, by its id, refers to. Result: PushResult."""
+        name = await trio.to_thread.run_sync(self._meant, by, key)
+        whole = await trio.to_thread.run_sync(self._whole, ref)
+        return await self.push(wire.PushRequest(refs=(whole,), to=name))
+
+    def _meant(self, by: str, key: str) -> str:
+        """Returns the present name of the repository to which a resource refers. Raises NotFound, Refused."""
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            return self._home.uses.meant(store, store.get(by), key, Action.WRITE).name
+
+    def _whole(self, ref: str) -> str:
+        """Returns the name of the collection that a dataset is a shard of; else what was given."""
+        entry = self._home.resolve(ref)
+        first = self._home.first_shard(entry.id)
+        return ref if first is None else self._home.name_of(first)
+
+    def _wanted(self, request: wire.PushRequest) -> Sequence[_Asked]:
+        if request.all:
+            with self._home.catalog() as catalog:
+                entries = catalog.entries()
+            wanted = list(map(self._asked, entries))
+        else:
+            wanted = list(dict.fromkeys(map(self._named, request.refs)))
+        if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):
+            text = f"{request.to[:80]} is the place of one dataset"
+            raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
+        return wanted
+
+    def _named(self, ref: str) -> _Asked:
+        """Returns what a reference means: an id one chain, a name all shards. Raises NotFound, Invalid."""
+        entry = self._home.resolve(ref)
+        if ref.startswith(DID_ODF):
+            return _Asked(entry)
+        self._home.check_united(entry)
+        return self._asked(entry)
+
+    def _asked(self, entry: DatasetEntry) -> _Asked:
+        shards = self._home.shards_of(entry.id)
+        return _Asked(entry, shards if len(shards) > 1 else ())
+
+    async def _one(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
+        entry = asked.entry
+        is_public = request.private or await trio.to_thread.run_sync(self._visibility.is_public, entry.id)
+        if request.all and not is_public:
+            return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
+        try:
+            with sole_faults():
+                if request.all and not asked.shards:
+                    await trio.to_thread.run_sync(self._home.check_united, entry)
+                if not is_public:
+                    raise _private(entry, target)
+                return await self._pushed(asked, target, report)
+        except Fault as fault:
+            problem = wire.Problem.of(fault)
+            return wire.PushItem(ref=entry.name, outcome="failed", place=str(target), fault=problem)
+
+    async def _pushed(self, asked: _Asked, target: Target, report: Report) -> wire.PushItem:
+        entry, shards = asked
+        try:
+            done = (
+                await self._import_export.push_collection(entry, shards, target, report)
+                if shards
+                else await self._import_export.push(entry, target, report)
+            )
+        except Conflict as fault:
+            raise await trio.to_thread.run_sync(partial(_explained, fault, target, entry)) from None
+        return wire.PushItem(
+            ref=entry.name, outcome="pushed" if done.blocks else "up-to-date", place=str(target), blocks=done.blocks,
+            objects=done.objects, bytes=done.bytes, head=str(done.head),
+        )  # fmt: skip
+
+
+def _private(entry: DatasetEntry, target: Target) -> Refused:
+    return Refused(
+        f"{entry.name} is private: nothing of it leaves this node",
+        rule=PRIVATE,
+        hint=f"odfctl publish {entry.name}, or give it to this place alone: odfctl push {entry.name} --to {target}"
+        " --private",
+    )
+
+
+def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
+    """Returns the conflict with a hint of what the person who pushes can do."""
+    pull = f"odfctl pull {target} --as NAME"
+    match fault.rule:
+        case "compare-and-append":
+            hint = f"odfctl push {entry.name} again; where it is refused, the other history is there: {pull}"
+            return Conflict(f"someone else pushed to {target} meanwhile: {fault.message}", rule=RACED, hint=hint)
+        case "export-behind":
+            return Conflict(
+                fault.message, rule="push-behind", hint=f"take in what is there first: odfctl pull {target}"
+            )
+        case "export-diverged":
+            hint = f"look at what is there on another node: {pull}; or push under another name: --to {target}-2"
+            return Conflict(fault.message, rule="push-diverged", hint=hint)
+    return fault

@@ -1,0 +1,1 @@
+"""Shows trust in datasets and records decisions about it; signs heads, cosigns, and recovers journals."""

@@ -1,0 +1,485 @@
+"""Opens the node's state directory: its database, objects, keys and work folders, for one process at a time.
+
+Opened first and closed last. It holds the parts that every service needs and decides nothing. Leftovers of a crash in
+the folders of work in progress are deleted when it is opened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Final
+
+from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.ids import DatasetId
+from chain.model.events import SetDataSchema
+from chain.model.portal import is_portal
+from chain.store import durable, schema
+from chain.store.database import Database
+from chain.store.objects import DiskObjects
+from chain.store.sqlite import SqliteChains
+from chain.wording import agree, plural
+from odfd.access.uses import Uses
+from odfd.renditions.successor import notice_in
+from odfd.resources import tables as resources
+from odfd.runtime.clock import Clock, SystemClock
+from odfd.runtime.filesystem import make_private
+from odfd.runtime.slots import KeyedLocks
+from odfd.store import (
+    access_tokens,
+    captures,
+    card_choices,
+    catalog,
+    collections,
+    damage,
+    idempotency,
+    incidents,
+    invitation_tokens,
+    mirror_specs,
+    pushes,
+    read_holds,
+    references,
+    resume,
+    row_counts,
+    saved_views,
+    shares,
+    spool,
+    unmanaged,
+    visibility,
+)
+from odfd.store import flow_runs as flows
+from odfd.store import webhook_calls as webhooks
+from odfd.store.access_state import AccessReader
+from odfd.store.catalog import Catalog, DatasetEntry, is_one_chain
+from odfd.store.crash_recovery import OBJECTS, CrashRecovery, look_back, without_orphans
+from odfd.store.disk_reserve import open_reserved
+from odfd.store.holdings import Holdings
+from odfd.store.keys.keystore import KeyStore
+from odfd.store.keys.secret_keys import SecretKeys
+from odfd.store.ledger import kinds, log
+from odfd.store.mirror_handover import is_followed
+from odfd.store.slice_files import SliceFiles
+
+DATABASE: Final = "odfd.sqlite"
+STAGING: Final = "staging"
+"""Folder of work in progress which, like UPLOADS, is emptied at the start (``crash_recovery``)."""
+UPLOADS: Final = "uploads"
+STAGED: Final = "staged"
+"""Folder of blocks that arrived as one stream, until they are adopted; kept over a restart."""
+SEGMENTS: Final = "segments"
+"""Folder of merged small slices, for ingestion, which can be made again from the chains."""
+FOLDS: Final = "folds"
+"""Folder of the state of datasets at earlier cuts, for queries; can be made again."""
+PROJECTIONS: Final = "projections"
+"""Folder of the tables of projections; can be made again."""
+VOLUMES: Final = "volumes"
+"""Folder of copies read from volumes that are no folders; can be made again."""
+SPOOL: Final = "spool"
+"""Folder of pushes that wait for their Sources, which are stored nowhere else."""
+_COPIES: Final = "reclock"
+"""Folder of earlier versions: copies of chains at repositories into which several nodes ingested."""
+PARTIAL: Final = "partial"
+PARTIAL_EVIDENCE: Final = "partial-evidence"
+"""Folder of evidence that is being fetched; like PARTIAL, with objects, it is kept over a restart."""
+ROOMS: Final[tuple[Any, ...]] = (
+    schema, references, row_counts, pushes, resources, flows, visibility, log, damage, resume, saved_views,
+    shares.Shares, webhooks, idempotency, shares.NetworkScopes, read_holds, access_tokens, collections, captures,
+    unmanaged, spool, invitation_tokens, incidents, card_choices.CardSamples, card_choices.CardChoices,
+)  # fmt: skip
+"""Modules and classes with ``ROOM`` and ``STEPS``, which define the database's tables."""
+NAMES: Final = b"names"
+"""Key in ``Database.has_changed`` for the names of all datasets."""
+_KEYS: Final = {
+    "datasets": "{row}.id",
+    **dict.fromkeys(
+        (
+            "card_samples",
+            "card_words",
+            "damage",
+            "held_extents",
+            "network_scopes",
+            "row_counts",
+            "shares",
+            "trust_again",
+            "trust_chains",
+            "trust_cosignatures",
+            "trust_ledger",
+            "trust_met",
+            "trust_rechecked",
+            "trust_replays",
+            "trust_resolved",
+            "trust_runs",
+            "trust_subtrees",
+            "trust_wanted",
+            "verified",
+            "visibility",
+            *kinds.SAID,
+        ),
+        "{row}.dataset",
+    ),
+    "collections": "{row}.id",
+    # A dataset is known by its name, and a mirror's terms are of its dataset; the others are of all.
+    "declarations": f"CASE {{row}}.type WHEN '{catalog.TYPE}' THEN x'{NAMES.hex()}'"
+    f" WHEN '{mirror_specs.TYPE}' THEN CAST({{row}}.did AS BLOB) WHEN 'Network' THEN NULL WHEN 'Validator' THEN NULL"
+    " WHEN 'TrustPolicy' THEN NULL WHEN 'Peer' THEN NULL ELSE x'' END",
+    # A base, a publication and a quarantine change nothing of what is shown of their dataset.
+    "records": "CASE {row}.kind WHEN 'accepted-policy' THEN NULL ELSE x'' END",
+}
+"""Tables whose rows are about one dataset (``keys_of``) or about names, with an SQL expression for the key to watch."""
+_UNWATCHED: Final = (
+    "blocks",
+    "flow_runs",
+    "hold_owners",
+    "held_blocks",
+    "held_bytes",
+    "held_objects",
+    "idempotency",
+    "incidents",
+    "object_links",
+    "object_references",
+    "purged",
+    "pushes",
+    "read_holds",
+    "small_objects",
+    "unmanaged",
+    "versions",
+    "volume_claims",
+    "volume_objects",
+    "volume_remains",
+    *captures.TABLES,
+    *spool.TABLES,
+    "collection_members",
+    *resources.UNWATCHED,
+    *saved_views.TABLES,
+    *webhooks.TABLES,
+)
+"""Tables that views do not depend on: a changed chain has another head, and a logged mirror is in force."""
+LOCK_NAME: Final = "lock"
+
+
+def keys_of(dataset: DatasetId) -> frozenset[bytes]:
+    """Returns a dataset's keys in ``Database.has_changed``: for all its rows, and for the intent of that name."""
+    return frozenset((bytes(dataset), str(dataset).encode()))
+
+
+def _without_copies(folder: Path) -> Sequence[str]:
+    """Removes the copies of chains at repositories that earlier versions kept. Returns a line that says so, or none."""
+    count = sum(each.is_dir() for each in folder.iterdir()) if folder.is_dir() else 0
+    shutil.rmtree(folder, ignore_errors=True)
+    if not count:
+        return ()
+    copies = f"{plural(count, 'copy', 'copies')} of collections that several nodes ingested ({folder.name}/)"
+    were = agree(count, "was", "were")
+    return (f"{copies} {were} removed: the collections stay at their repositories, and take in nothing more",)
+
+
+class StateDirectory:
+    """An open state directory, with its database, chains, objects and keys."""
+
+    def __init__(self, directory: Path, database: Database, recovery: CrashRecovery | None = None) -> None:
+        self.directory = directory
+        self.recovery = recovery or CrashRecovery()
+        self.database = database
+        # All at once, as each transaction waits for the disk.
+        database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
+        self.recovery.brought_forward, self.recovery.converted = (
+            tuple(database.brought_forward), tuple(database.converted)
+        )  # fmt: skip
+        self.objects = DiskObjects(self.folder(OBJECTS), database)
+        self.slices = SliceFiles(self.objects, self.catalog)
+        self.clock: Clock = SystemClock()
+        """Clock by which holds of readers expire; a node may set another one."""
+        self.held = read_holds.HoldGuard(lambda: self.clock.now())
+        """Raises Refused while the history of a dataset is held for a reader."""
+        self.uses = Uses(AccessReader(database, lambda _: ()))
+        """Follows references by the rights of accounts; a node sets others, by which all may read what is published."""
+        self.chains = SqliteChains(database, self.objects, guard=self.held)
+        self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
+        self.spool_bytes: Callable[[], int] = lambda: 1 << 30
+        """Returns the most bytes of pushes that wait for one Source; set by the node."""
+        """Whether the bytes of a dataset's source are kept."""
+        self.secrets = SecretKeys(directory / "keys")
+        self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        self.turns = KeyedLocks()
+        """Locks for writing a dataset: data fetched for one history is never committed to another."""
+        for folder in (STAGING, UPLOADS):
+            shutil.rmtree(directory / folder, ignore_errors=True)
+        self.recovery.converted = (*self.recovery.converted, *_without_copies(directory / _COPIES))
+        if not self.recovery.lost:  # else Sources may be among the lost pages, and what was pushed to them must stay
+            without_orphans(database, self.spool)
+        self.recovery.files += self.spool.sweep()
+        if not self.recovery.lost:  # else chains that had begun may be among the lost pages, and their keys must stay
+            self.recovery.keys = sum(not self._settle_key(each) for each in self.keys.unborn())
+        database.watch(_KEYS, _UNWATCHED, saved_views.drop)
+
+    @contextmanager
+    def catalog(self) -> Iterator[Catalog]:
+        """Opens the catalog of names in a transaction."""
+        with self.database.read() as connection:
+            yield Catalog(connection)
+
+    def entries(self) -> Sequence[DatasetEntry]:
+        with self.catalog() as catalog:
+            return catalog.entries()
+
+    def resolve(self, ref: str) -> DatasetEntry:
+        """Returns a dataset by local name or did. Raises NotFound, Invalid."""
+        with self.catalog() as catalog:
+            return catalog.resolve(ref)
+
+    def name_of(self, dataset: DatasetId) -> str:
+        with self.catalog() as catalog:
+            return catalog.name_of(dataset)
+
+    @contextmanager
+    def newborn(self) -> Iterator[DatasetId]:
+        """Creates a dataset's key for a commit; deletes it if the commit fails, also after a crash."""
+        made = self.keys.new_dataset_key().dataset_id
+        try:
+            yield made
+        finally:
+            self._settle_key(made)
+
+    def _settle_key(self, dataset: DatasetId) -> bool:
+        """Keeps the key if the dataset's chain has begun, else deletes it; returns whether it has begun."""
+        has_begun = self.chains.chain(dataset).head() is not None
+        (self.keys.keep_dataset_key if has_begun else self.keys.discard_dataset_key)(dataset)
+        return has_begun
+
+    def shards_of(self, dataset: DatasetId) -> tuple[DatasetId, ...]:
+        """Lists the chains with the rows of a dataset: itself, or all shards if it is the first of several."""
+        with self.database.read() as connection:
+            return collections.shards_of(connection, dataset)
+
+    def ended_at(self, dataset: DatasetId) -> int | None:
+        """Returns when another rendition replaced this one, in ms: it gets no more rows; ``None``: none did."""
+        with self.database.read() as connection:
+            return collections.ended_at(connection, dataset)
+
+    def unfollowed(self, dataset: DatasetId) -> tuple[int, int] | None:
+        """Returns the end of a mirrored rendition that its owner has stated, while its name still means it here.
+
+        It is a time in ms, and the number of blocks up to the notice. Later blocks may copy rows of the next rendition,
+        for a way back: whoever reads by the name gets those rows from there.
+        """
+        block = None if self.keys.has_dataset_key(dataset) else self.chains.chain(dataset).last_of(("SetInfo",))
+        notice = None
+        with suppress(Invalid):  # what follows handovers reports it
+            notice = notice_in(block)
+        if block is None or notice is None:
+            return None
+        with self.database.read() as connection:
+            state = collections.of(connection, dataset)
+        is_past = state.active.dataset != dataset or is_followed(state, notice)
+        return None if is_past else (notice.time, block.sequence_number + 1)
+
+    def complete_to(self, shards: Sequence[DatasetId]) -> int | None:
+        """Returns the last time that is complete in all shards of a mirrored collection, in milliseconds.
+
+        ``None`` for one chain, and for shards that this node writes: these are written together, so their heads are of
+        one time.
+        """
+        if len(shards) < 2 or self.keys.has_dataset_key(shards[0]):
+            return None
+        end = self.unfollowed(shards[0])
+        return min([*map(self.chains.upper, shards), *([] if end is None else end[:1])]) - 1
+
+    def check_united(self, entry: DatasetEntry) -> None:
+        """Raises NotFound for a mirrored shard whose collection cannot be read by its name here yet."""
+        if self.keys.has_dataset_key(entry.id):
+            return
+        with self.database.read() as connection:
+            newest = log.Ledger(connection).newest_head(entry.id)
+            is_first = newest is not None and newest[0].collection == entry.id
+            if not is_first or len(collections.shards_of(connection, entry.id)) > 1:
+                return
+        raise NotFound(
+            f"{entry.name} is the first of several shards, and the others are not here yet",
+            rule="shard-missing",
+            hint="its publisher's card names them: odfctl mirror list; to read this shard alone, name its id",
+        )
+
+    def chains_named(self, ref: str) -> Sequence[DatasetEntry]:
+        """Returns the chains that a reference means: an id one, a name all shards. Raises NotFound, Invalid."""
+        entry = self.resolve(ref)
+        if is_one_chain(ref):
+            return [entry]
+        self.check_united(entry)
+        with self.catalog() as catalog:
+            return [catalog.resolve(str(each)) for each in self.shards_of(entry.id)]
+
+    def first_shard(self, dataset: DatasetId) -> DatasetId | None:
+        """Returns the first shard of the rendition that a chain is one of several shards of; ``None``: it is none."""
+        with self.database.read() as connection:
+            member = collections.member_of(connection, dataset)
+        return None if member is None else member.dataset
+
+    def is_later_shard(self, dataset: DatasetId) -> bool:
+        """Whether a chain is one of several shards, and not the first, which its collection's name means."""
+        return self.first_shard(dataset) not in (None, dataset)
+
+    def check_single(self, dataset: DatasetId) -> None:
+        """Raises Refused for a chain that is one of several shards, however it was named."""
+        with self.database.read() as connection:
+            collections.check_single(connection, dataset)
+
+    def check_fed(self, dataset: DatasetId) -> None:
+        """Raises Refused for a rendition that is not active, and for a portal, which takes rows by its rule."""
+        with self.database.read() as connection:
+            collections.check_fed(connection, dataset)
+        if self.is_portal(dataset):
+            raise Refused(
+                f"{self.name_of(dataset)} is a portal: its rows come from the dataset that its Portal names",
+                rule="portal-rows",
+                hint="odfctl get portals lists them; odfctl pull NAME takes what the rule lets be",
+            )
+
+    def is_portal(self, dataset: DatasetId) -> bool:
+        """Whether a dataset is a portal, by the rule in its schema."""
+        said = self.chains.chain(dataset).last_of(("SetDataSchema",))
+        return said is not None and isinstance(said.event, SetDataSchema) and is_portal(said.event.schema)
+
+    def is_fed(self, dataset: DatasetId, is_named: bool) -> bool:
+        """Whether a dataset accepts incoming rows. Raises Refused as ``check_fed`` if not and ``is_named``."""
+        try:
+            self.check_fed(dataset)
+        except Refused:
+            if is_named:
+                raise
+            return False
+        return True
+
+    def is_captured(self, dataset: DatasetId) -> bool:
+        """Whether the bytes of a dataset's source are kept."""
+        with self.database.read() as connection:
+            return captures.is_captured(connection, dataset)
+
+    def held_from(self, dataset: DatasetId) -> int:
+        """Returns the number of the first block whose data should be here, like that of all later ones."""
+        with self.database.read() as connection:
+            return Holdings(connection).extent(dataset).first
+
+    def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
+        """Raises NotFound for a mirror without data, or with only a part where ``whole`` is needed."""
+        with self.database.read() as connection:
+            spec = mirror_specs.of(connection, dataset)
+            first = Holdings(connection).extent(dataset).first
+            is_gone = bool(first) and collections.is_let_go(connection, dataset)
+        if is_gone:
+            raise NotFound(
+                f"the data of {name} is gone: it was let go after its collection handed over to another rendition",
+                rule="rendition-dropped",
+                hint="odfctl get renditions names the active one",
+            )
+        if whole and first:
+            raise NotFound(
+                f"the data of {name} before block #{first} is not kept here",
+                rule="mirror-keep",
+                hint=f"odfctl mirror add {dataset} --as {name} --keep all fetches it",
+            )
+        if spec is not None and spec.want == "chain":
+            raise NotFound(
+                f"{name} is mirrored without its data",
+                rule="mirror-want",
+                hint=f"odfctl mirror add {dataset} --as {name} --want data",
+            )
+
+    def database_size(self) -> int:
+        """Returns the bytes of the database and its log, which holds the newest changes. Blocking."""
+        files = (self.directory / f"{DATABASE}{suffix}" for suffix in ("", "-wal"))
+        return sum(path.stat().st_size for path in files if path.exists())
+
+    def folder(self, name: str) -> Path:
+        """Returns a folder of the state directory, made if absent. Raises Environment."""
+        path = self.directory / name
+        try:
+            durable.make_folder(path, 0o700)
+        except OSError as error:
+            raise Environment(f"cannot make {path}: {error.strerror}", rule="state-directory") from error
+        return path
+
+
+@contextmanager
+def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterator[StateDirectory]:
+    """Opens the state directory and locks it for this process.
+
+    Raises Environment when it cannot be used or another process has it. ``is_entered``: others may pass through it, to
+    a socket in it.
+    """
+    try:
+        durable.make_folder(directory, 0o700)
+    except OSError as error:
+        raise Environment(
+            f"cannot make the state directory {directory}: {error.strerror}",
+            rule="state-directory",
+            hint="name one that this user may write: odfd run --state DIR",
+        ) from error
+    with StateLock(directory):
+        make_private(directory, is_entered=is_entered)
+        recovery = look_back(directory, DATABASE)
+        database = open_reserved(directory, DATABASE)
+        recovery.is_full = database.is_full
+        make_private(directory, is_entered=is_entered)  # the database may be new
+        recovery.lost = max(0, recovery.promised - database.recovered)
+        try:
+            yield StateDirectory(directory, database, recovery)
+        finally:
+            database.close()
+
+
+class StateLock:
+    """Locks a directory for one process; the kernel releases the lock when its holder dies, however it dies.
+
+    Held from ``acquire`` (or ``with``) to ``release``. The file stays; only the lock on it counts.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self._path = directory / LOCK_NAME
+        self._file: int | None = None
+
+    def acquire(self) -> None:
+        """Takes the lock. Raises Environment with the process that holds the directory, or with the disk's error."""
+        try:
+            file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise Environment(
+                f"cannot use the state directory {self._path.parent}: {error.strerror}",
+                rule="state-directory",
+                hint="it must exist and be writable for this user",
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            holder = os.pread(file, 32, 0).decode("ascii", "replace").strip() or "unknown"
+            os.close(file)
+            raise Environment(
+                f"another odfd (process {holder}) uses the state directory {self._path.parent}",
+                rule="state-lock",
+                hint="stop it first, or name another directory with --state",
+            ) from error
+        # For people only; a full disk must not keep a node from its state.
+        with contextlib.suppress(OSError):
+            os.ftruncate(file, 0)
+            os.pwrite(file, f"{os.getpid()}\n".encode(), 0)
+        self._file = file
+
+    def release(self) -> None:
+        if self._file is not None:
+            os.close(self._file)
+            self._file = None
+
+    def __enter__(self) -> StateLock:
+        self.acquire()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.release()

@@ -1,2 +1,0 @@
-"""Defines policy, the facts that must hold before data is relied on:
-settings, networks, profiles and witness quorums."""
