@@ -6,14 +6,13 @@ The replication layer moves bytes and names who sent them; whether bytes are tru
 from __future__ import annotations
 
 import enum
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import NewType, Protocol
 
 import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from p2p.pace import Pace
 
 PeerId = NewType("PeerId", str)
 """Base58 peer id of libp2p, ``12D3Koo…``; for Ed25519 keys it is the key itself."""
@@ -237,103 +236,6 @@ class ReplicationFigures(msgspec.Struct, frozen=True, kw_only=True):
     """Addresses that peers named for a hole punch and that were not dialled."""
     circuits: int = 0
     """Circuits that this node relays at present."""
-
-
-class Replication(Protocol):
-    """The operations of the replication layer that the node uses."""
-
-    @property
-    def peer_id(self) -> PeerId: ...
-
-    def addresses(self) -> Sequence[str]: ...
-
-    async def connect(self, *multiaddrs: str) -> PeerId:
-        """Connects to a peer at one of its multiaddresses: IPv6 first, others soon after. Raises Remote."""
-
-    def peers(self) -> Sequence[PeerView]: ...
-
-    async def announce(self, topic: Topic, envelope: bytes) -> None: ...
-
-    async def pull_statements(
-        self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
-    ) -> int:
-        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them,
-        and returns their number.
-
-        ``private``: this node passes on nothing of these datasets, so the peer may send what it shares with this node
-        alone.
-        """
-
-    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int: ...
-
-    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
-        """Asks ``peer`` for an object's size in bytes; ``None`` when it does not serve it. Raises Remote."""
-
-    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        """Returns one answer to a request for a range of blocks, within limits, split into raw,
-        unchecked blocks. Raises Remote."""
-
-    async def pull_chain(
-        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
-    ) -> None:
-        """Fills ``sink`` up to ``size`` blocks from any of ``peers``, many ranges at a time, then finishes it.
-
-        ``pace`` is the caller's own rate limit, under that of the node; likewise below for objects.
-
-        Raises Remote, naming peers and reasons, if they give no blocks that the sink accepts; accepted blocks stay. A
-        peer is blamed for wrong blocks only if it shows that it holds the right ones: it may hold another history.
-        """
-
-    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        """Whether ``peer`` shows that it holds exactly this chain; ``False`` also if it does not answer."""
-
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
-        """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
-
-        ``False`` if the answers prove nothing: then ``old`` is doubtful. Raises Remote if no peer answered.
-        """
-
-    async def fetch_object(
-        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
-    ) -> None:
-        """Fills ``sink`` from any of ``peers``, starting at ``sink.received``; checks the hash before it returns.
-
-        A sink with a ``stop`` takes the bytes up to it.
-
-        Raises Remote, naming the peer, when no peer could give the right bytes.
-        """
-
-    async def fetch_small(
-        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
-    ) -> None:
-        """Fills ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
-
-        Starts at ``sink.received``. Raises Remote, naming the peers, if they did not give all; objects received stay.
-        """
-
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
-        """Asks a peer which objects it has; ``None`` if it tells of none. Raises Remote, also if it lacks the protocol.
-
-        Connects to other peers that it names as fetching the same objects.
-        """
-
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
-        """Asks a peer which pieces of an object it has. As ``ask_parts``."""
-
-    async def piece_list(
-        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
-    ) -> tuple[bytes, bytes] | None:
-        """The hashes that a peer tells of an object's pieces, and a signature, unchecked. Raises Remote."""
-
-    async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        """Connects to some peers that claim to serve ``dataset``, and returns the number of new connections.
-
-        ``beyond``: networks (as in ``PeerView``) from which enough peers are known; then only one peer of each of some
-        other networks is connected. The caller checks with ``chain_size`` whether they do serve it. Makes a few dials
-        at most, and never raises Remote.
-        """
-
-    def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 
 
 class ObjectSink(Protocol):

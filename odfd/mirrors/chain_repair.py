@@ -28,6 +28,7 @@ from chain.store.repair import BlockRepair
 from chain.store.sqlite import Mark, SqliteChain, SqliteChains
 from chain.wording import plural
 from odfd.mirrors.holders import Holders
+from odfd.published.replication import Replication
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.live_set import restore_live
 from odfd.store.ledger.log import CheckedChain, Ledger
@@ -35,7 +36,7 @@ from odfd.store.ledger.tables import CHAINS, LIVE, REMADE
 from odfd.store.references import references_hold, remake_references
 from odfd.verify.report import Level
 from odfd.verify.verify import VerificationRequest, verify_chain
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId
 
 MAX_BLOCKS: Final = 20_000
 """Damaged blocks that are repaired; with more, the dataset is better mirrored again."""

@@ -12,7 +12,8 @@ import trio
 
 from chain.errors import Fault, Refused, Remote
 from chain.ids import DatasetId
-from p2p.ports import PeerId, PeerView, Replication, Tip
+from odfd.published.replication import Replication
+from p2p.ports import PeerId, PeerView, Tip
 
 PROBE_SECONDS: Final = 10.0
 """Seconds in which a peer must say what it holds."""

@@ -12,7 +12,8 @@ import trio
 from chain.errors import Remote
 from chain.multihash import Multihash
 from odfd.errors import sole_faults
-from p2p.ports import PeerId, Replication
+from odfd.published.replication import Replication
+from p2p.ports import PeerId
 
 WAIT: Final = 0.25
 """Seconds after which the next peer is asked too."""

@@ -36,13 +36,14 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota, RateLimits
 from odfd.mirrors.sinks import PartialObject, SmallObjects
 from odfd.mirrors.swarm_fetcher import LEAST, SwarmFetch, SwarmStep
+from odfd.published.replication import Replication
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
 from p2p.wire.pieces import LARGE_OBJECT
 

@@ -18,10 +18,11 @@ from chain.model.block import objects_of
 from chain.multihash import Multihash
 from chain.store.objects import DiskObjects
 from odfd.mirrors.sinks import SmallObjects
+from odfd.published.replication import Replication
 from odfd.verify.batch import sound_of
 from odfd.verify.terms import Bringing
 from p2p.pace import Pace
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
 
 TOGETHER: Final = 128

@@ -24,11 +24,12 @@ from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.swarm_fetcher import MAX_MEMBERS, SwarmGoal, SwarmRun
+from odfd.published.replication import Replication
 from p2p.identity import did_of_peer
 from p2p.machines.swarm import Piece, Swarm
 from p2p.pace import Pace
 from p2p.peers.book import BAD_BYTES
-from p2p.ports import Parts, PeerId, PiecesAsk, Replication
+from p2p.ports import Parts, PeerId, PiecesAsk
 from p2p.wire.pieces import PieceList, is_signed
 
 LIST_PATIENCE: Final = 10.0

@@ -21,8 +21,9 @@ from chain.ids import DatasetId
 from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
 from odfd.datasets.uncommitted_objects import SwarmCounts, UncommittedStep
+from odfd.published.replication import Replication
 from p2p.machines.swarm import Swarm, Take, pieces_of
-from p2p.ports import Parts, PartsAsk, PeerId, Replication, Tip
+from p2p.ports import Parts, PartsAsk, PeerId, Tip
 from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
 
 LEAST: Final = 8 << 20

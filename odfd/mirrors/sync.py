@@ -36,6 +36,7 @@ from odfd.mirrors.prefetch import Start
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.swarm_fetcher import SwarmStep
 from odfd.mirrors.sync_steps import Goal, StepsKept, SyncSteps, swarm_goal
+from odfd.published.replication import Replication
 from odfd.runtime.spans import span
 from odfd.store import visibility
 from odfd.store.ledger.authorities import Authorities
@@ -44,7 +45,7 @@ from odfd.store.ledger.proofs import Proofs
 from odfd.store.ledger.resolutions import Decided, Resolutions
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.verify.terms import pages_of
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId
 
 PAGE: Final = 20_000
 """Blocks whose missing objects are searched at once."""

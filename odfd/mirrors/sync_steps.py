@@ -38,6 +38,7 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.sinks import SignedFault, SinkFull, VerifiedChain
 from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
+from odfd.published.replication import Replication
 from odfd.runtime.spans import span
 from odfd.store import mirror_specs
 from odfd.store.damage import Damage
@@ -49,7 +50,7 @@ from odfd.transfer.object_list import may_link, note_links
 from odfd.verify.terms import ChainTerms
 from p2p.identity import peer_of_did
 from p2p.peers.book import BAD_BYTES
-from p2p.ports import PeerId, Replication, Tip, TreeHead
+from p2p.ports import PeerId, Tip, TreeHead
 
 STEP: Final = 50_000
 """Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.

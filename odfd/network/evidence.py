@@ -17,10 +17,11 @@ import trio
 from chain.errors import Invalid, NotFound, Remote
 from chain.multihash import Multihash
 from chain.store.files import disk
+from odfd.published.replication import Replication
 from odfd.runtime.filesystem import check_room
 from odfd.trust.evidence.bundle import MAX_MANIFEST, Manifest, decode_manifest
 from odfd.trust.evidence.bundle_store import BundleStore
-from p2p.ports import PeerId, Replication
+from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
 
 SECONDS: Final = 600.0

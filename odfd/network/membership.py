@@ -1,8 +1,7 @@
 """Manages this node's membership of networks: replication in each, and the host that all of them speak through.
 
-Implements ``p2p.ports.Replication`` for the rooms above (``joint_replication``), also while no network is joined. Each
-network has its own topics, directory of peers, statements and rounds, over one host (ADR 47). Without one the host runs
-only where the settings say where to listen, and until it runs libp2p is not imported.
+Each network has its own topics, directory of peers, statements and rounds (``drivers``), over one host (ADR 47).
+Without one the host runs only where the settings say where to listen, and until it runs libp2p is not imported.
 """
 
 from __future__ import annotations
@@ -21,9 +20,9 @@ from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
 from odfd.network import joined_networks, peer_book_file
+from odfd.network.drivers import NetworkDrivers
 from odfd.network.host_import import load_libp2p
 from odfd.network.joined_networks import Network, joined
-from odfd.network.joint_replication import JointReplication
 from odfd.runtime.clock import Clock
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
@@ -102,7 +101,7 @@ class _Running(NamedTuple):
     ended: trio.Event
 
 
-class Membership(JointReplication):
+class Membership(NetworkDrivers):
     """The memberships of one node in networks."""
 
     def __init__(

@@ -26,13 +26,15 @@ from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life, Logger
 from odfd.store.visibility import PublicOf
 from p2p.budget.buckets import Budget
-from p2p.ports import Replication, Topic
+from p2p.ports import Topic
 
 WAITING: Final = 1024
 
 
-class ScopedReplication(Replication, Protocol):
-    """Replication that can announce in chosen networks."""
+class Announcer(Protocol):
+    """Announces statements in the networks that this node has joined."""
+
+    async def announce(self, topic: Topic, envelope: bytes) -> None: ...
 
     async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
         """Announces in those of ``networks`` that are joined."""
@@ -47,13 +49,13 @@ class Outbox:
 
     def __init__(
         self,
-        replication: ScopedReplication,
+        networks: Announcer,
         public_of: PublicOf,
         logger: Logger,
         scope: Callable[[DatasetId], Collection[str] | None] = _everywhere,
     ) -> None:
         """``public_of``: which datasets are public anywhere; ``scope``: the networks to which a dataset is limited."""
-        self._replication = replication
+        self._networks = networks
         self._public_of, self._scope = public_of, scope
         self._logger = logger
         self._waiting: deque[tuple[Topic, DatasetId | Collection[str] | None, bytes]] = deque(maxlen=WAITING)
@@ -139,8 +141,8 @@ class Outbox:
                     return
                 networks = await trio.to_thread.run_sync(self._scope, about)
             if networks is None:
-                await self._replication.announce(topic, envelope)
+                await self._networks.announce(topic, envelope)
             else:
-                await self._replication.announce_in(networks, topic, envelope)
+                await self._networks.announce_in(networks, topic, envelope)
         except (Remote, BlockDamaged) as fault:
             self._logger.info("not announced", topic=topic.value, fault=str(fault))

@@ -1,4 +1,4 @@
-"""Implements ``p2p.ports.Replication`` with trio, over any ``HostPort``.
+"""Replicates statements, chains and objects within one network, with trio, over any ``HostPort``.
 
 Made by the wiring of the node, works while ``run`` runs; all its tasks are in one nursery there. To stop in order, call
 ``drain`` and then cancel. It moves bytes; the ports decide whether they are true.
@@ -86,10 +86,7 @@ class Started(Protocol):
 
 
 class ReplicationDriver:
-    """The replication of one node in one network; ``p2p.ports.Replication`` says what each method promises.
-
-    ``key`` is the node's; it signs the node's presence.
-    """
+    """The replication of one node in one network. ``key`` is the node's; it signs the node's presence."""
 
     def __init__(
         self,
@@ -200,6 +197,7 @@ class ReplicationDriver:
         )
 
     async def connect(self, *multiaddrs: str) -> PeerId:
+        """Connects to a peer at one of its multiaddresses: IPv6 first, others soon after. Raises Remote."""
         return await self._mesh.connect(*multiaddrs)
 
     async def disconnect(self, peer: PeerId) -> None:
@@ -221,17 +219,29 @@ class ReplicationDriver:
     async def pull_statements(
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
+        """Runs anti-entropy with one peer: compares sums, fetches missing statements, stores them,
+        and returns their number.
+
+        ``private``: this node passes on nothing of these datasets, so the peer may send what it shares with this node
+        alone.
+        """
         return await self._statements.pull(peer, datasets, private=private)
 
     async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+        """Asks a peer which objects it has; ``None`` if it tells of none. Raises Remote, also if it lacks the protocol.
+
+        Connects to other peers that it names as fetching the same objects.
+        """
         return await self._swarms.ask(peer, ask, self._alive())
 
     async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+        """Asks a peer which pieces of an object it has. As ``ask_parts``."""
         return await self._swarms.ask_pieces(peer, ask, self._alive())
 
     async def piece_list(
         self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
     ) -> tuple[bytes, bytes] | None:
+        """The hashes that a peer tells of an object's pieces, and a signature, unchecked. Raises Remote."""
         found = await self._swarms.piece_list(peer, PieceListAsk(dataset, name, size))
         return None if found is None else (found.hashes, found.signature)
 
@@ -240,6 +250,12 @@ class ReplicationDriver:
         await self._mesh.visit(presence.peer, self._discovery.addresses(presence), self._discovery.allows())
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
+        """Connects to some peers that claim to serve ``dataset``, and returns the number of new connections.
+
+        ``beyond``: networks (as in ``PeerView``) from which enough peers are known; then only one peer of each of some
+        other networks is connected. The caller checks with ``chain_size`` whether they do serve it. Makes a few dials
+        at most, and never raises Remote.
+        """
         return await self._mesh.seek(dataset, beyond)
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
@@ -268,11 +284,14 @@ class ReplicationDriver:
         return 0 if answer is None else answer.size
 
     async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
+        """Asks ``peer`` for an object's size in bytes; ``None`` when it does not serve it. Raises Remote."""
         ask = ObjectRange(request=0, name=name, offset=0, length=0)
         answer = await self._answer(peer, f"object {name.short}", partial(ask_read, self._objects, ask=ask))
         return None if answer is None else answer.size
 
     async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
+        """Returns one answer to a request for a range of blocks, within limits, split into raw,
+        unchecked blocks. Raises Remote."""
         size = max(1, min(max_bytes, MAX_RANGE_BYTES))
         ask = BlockRange(request=0, dataset=dataset, start=start, max_blocks=MAX_RANGE_BLOCKS, max_bytes=size)
         answer = await self._asked(peer, ask)
@@ -305,6 +324,13 @@ class ReplicationDriver:
     async def pull_chain(
         self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
     ) -> None:
+        """Fills ``sink`` up to ``size`` blocks from any of ``peers``, many ranges at a time, then finishes it.
+
+        ``pace`` is the caller's own rate limit, under that of the node; likewise below for objects.
+
+        Raises Remote, naming peers and reasons, if they give no blocks that the sink accepts; accepted blocks stay. A
+        peer is blamed for wrong blocks only if it shows that it holds the right ones: it may hold another history.
+        """
         errand = ChainFetch(self._chains, self._alive(), dataset, sink, self._histories)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = self._transfer(start, size, CHAIN_SHAPE, pace)
@@ -319,14 +345,25 @@ class ReplicationDriver:
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(fit)
 
     async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        """Whether ``peer`` shows that it holds exactly this chain; ``False`` also if it does not answer."""
         return await self._histories.holds(peer, dataset, tip)
 
     async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+        """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
+
+        ``False`` if the answers prove nothing: then ``old`` is doubtful. Raises Remote if no peer answered.
+        """
         return await self._statements.prove_prefix(self._usable(peers), dataset, old, signed)
 
     async def fetch_object(
         self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
     ) -> None:
+        """Fills ``sink`` from any of ``peers``, starting at ``sink.received``; checks the hash before it returns.
+
+        A sink with a ``stop`` takes the bytes up to it.
+
+        Raises Remote, naming the peer, when no peer could give the right bytes.
+        """
         errand = ObjectFetch(self._objects, self._alive(), name, size, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         if start > size:
@@ -339,6 +376,10 @@ class ReplicationDriver:
     async def fetch_small(
         self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
     ) -> None:
+        """Fills ``sink`` with small objects from any of ``peers``, in the order of ``names``, many in each answer.
+
+        Starts at ``sink.received``. Raises Remote, naming the peers, if they did not give all; objects received stay.
+        """
         errand = PackFetch(self._objects, self._alive(), names, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
         machine = self._transfer(start, len(names), PACK_SHAPE, pace)

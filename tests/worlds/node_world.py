@@ -376,6 +376,9 @@ class Member:
         self._note_shown()
         return pulled
 
+    async def choose(self, _peers: Collection[PeerId], _dataset: DatasetId | None = None) -> Member:
+        return self
+
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         return await trio.to_thread.run_sync(self._given(self._other(peer)).size, dataset)
 

@@ -28,7 +28,7 @@ from odfd.ipfs.repository import ShelfPlace
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
-from odfd.published.replication import LastSeen
+from odfd.published.place import PublishedPlace
 from odfd.published.signed import read_statements, signed_state, write_statements
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
@@ -492,7 +492,7 @@ def _is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:
     return True
 
 
-async def _statements(shown: LastSeen) -> Sequence[bytes]:
+async def _statements(shown: PublishedPlace) -> Sequence[bytes]:
     """Returns the signed statements of a published copy, or none. Raises Remote, Invalid."""
     try:
         return (await shown.source.edition(shown.root)).statements

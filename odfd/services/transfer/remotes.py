@@ -17,7 +17,7 @@ from odfd.ipfs.publishing import Publisher
 from odfd.ipfs.repository import RepositoryPublisher
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.collection import COLLECTION, MAX_COLLECTION, beside, collection_in
-from odfd.published.replication import WithPublished
+from odfd.published.replication import Networks, Replication
 from odfd.published.source import PublishedSource
 from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport
@@ -33,7 +33,7 @@ from odfd.smart.upload import SmartPusher
 from odfd.store.directory import STAGED, StateDirectory
 from p2p.kubo.rpc import Ipfs, Kubo
 from p2p.pace import Bandwidth
-from p2p.ports import Judgement, PeerId, Replication, StatementStore, Topic
+from p2p.ports import Judgement, PeerId, StatementStore, Topic
 from p2p.web import folder_url as web_place
 from p2p.web.site import Web
 from p2p.web.transfer import WebTransfers
@@ -47,7 +47,7 @@ class Remotes:
         settings: Settings,
         bandwidth: Bandwidth,
         home: StateDirectory,
-        network: tuple[Replication, StatementStore],
+        network: tuple[Networks, StatementStore],
         clock: Clock,
         ipfs: Ipfs | None,
         askable: Callable[[DatasetId], Collection[str] | None],
@@ -80,7 +80,7 @@ class Remotes:
         self._from_nodes = PublishedSource(nodes, staged / "nodes", self.staging)
         self.pusher = SmartPusher(files, self._transfers)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
-        self.replication = WithPublished(network[0], self._source_of, network[1], clock.now, askable)
+        self.replication = Replication(network[0], self._source_of, network[1], clock.now, askable)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
         )

@@ -1,4 +1,4 @@
-"""Implements ``p2p.ports.Replication`` over the drivers of all networks that a node has joined.
+"""Holds the drivers of replication in all networks that a node has joined.
 
 A peer is asked within a network that both nodes are in. A dataset limited to some networks is requested in those only,
 so that peers elsewhere do not learn of it. While no network is joined, each request raises Remote with the remedy.
@@ -15,24 +15,14 @@ from msgspec.structs import asdict
 
 from chain.errors import Remote
 from chain.ids import DatasetId
-from chain.multihash import Multihash
 from p2p.driver.invites import Redeem
 from p2p.driver.node_reach import NodeReach
 from p2p.driver.replication import ReplicationDriver
-from p2p.pace import Pace
 from p2p.ports import (
-    ChainSink,
-    ObjectSink,
-    PackSink,
-    Parts,
-    PartsAsk,
     PeerId,
     PeerView,
-    PiecesAsk,
     ReplicationFigures,
-    Tip,
     Topic,
-    TreeHead,
 )
 from p2p.wire.invite import Redemption
 
@@ -43,8 +33,8 @@ def _unlimited(_dataset: DatasetId) -> Collection[str] | None:
     return None
 
 
-class JointReplication:
-    """The replication of one node. ``Membership`` adds and removes drivers."""
+class NetworkDrivers:
+    """The drivers of one node, by network. ``Membership`` adds and removes them."""
 
     def __init__(self) -> None:
         self._drivers: dict[str, ReplicationDriver] = {}
@@ -66,20 +56,20 @@ class JointReplication:
             )
         return next(iter(self._drivers.values()))
 
-    async def _of(self, dataset: DatasetId | None = None) -> list[ReplicationDriver]:
+    async def in_scope(self, dataset: DatasetId | None = None) -> list[ReplicationDriver]:
         """Returns the drivers of the networks in which a dataset may be mentioned; all drivers for ``None``."""
         if dataset is None or len(self._drivers) < 2:
             return list(self._drivers.values())
         scope = await trio.to_thread.run_sync(self.scope, dataset)
         return [driver for name, driver in self._drivers.items() if scope is None or name in scope]
 
-    async def _with(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:
+    async def choose(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:
         """Returns the driver in which most of these peers are. Raises Remote if none may hear of the dataset."""
         first = self._joined()
         if len(self._drivers) < 2:
             return first
         asked = set(peers)
-        found = [(len(asked.intersection(each.connected())), each) for each in await self._of(dataset)]
+        found = [(len(asked.intersection(each.connected())), each) for each in await self.in_scope(dataset)]
         most = max((count for count, _ in found), default=0)
         if not most and dataset is not None:
             raise Remote(
@@ -140,57 +130,16 @@ class JointReplication:
         if len(self._drivers) < 2:
             return await self._joined().pull_statements(peer, datasets, private=private)
         new = 0
-        for driver in await self._of():
+        for driver in await self.in_scope():
             if peer not in driver.connected():
                 continue
-            asked = None if datasets is None else [each for each in datasets if driver in await self._of(each)]
+            asked = None if datasets is None else [each for each in datasets if driver in await self.in_scope(each)]
             if asked is None or asked:
                 new += await driver.pull_statements(peer, asked, private=private)
         return new
 
-    async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
-        return await (await self._with([peer], dataset)).chain_size(peer, dataset)
-
-    async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
-        return await (await self._with([peer])).object_size(peer, name)
-
-    async def fetch_blocks(self, peer: PeerId, dataset: DatasetId, start: int, max_bytes: int) -> Sequence[bytes]:
-        return await (await self._with([peer], dataset)).fetch_blocks(peer, dataset, start, max_bytes)
-
-    async def pull_chain(
-        self, peers: Sequence[PeerId], dataset: DatasetId, size: int, sink: ChainSink, pace: Pace | None = None
-    ) -> None:
-        await (await self._with(peers, dataset)).pull_chain(peers, dataset, size, sink, pace)
-
-    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
-        return await (await self._with([peer], dataset)).holds(peer, dataset, tip)
-
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
-        return await (await self._with(peers, dataset)).prove_prefix(peers, dataset, old, signed)
-
-    async def fetch_small(
-        self, peers: Sequence[PeerId], names: Sequence[Multihash], sink: PackSink, pace: Pace | None = None
-    ) -> None:
-        await (await self._with(peers)).fetch_small(peers, names, sink, pace)
-
-    async def fetch_object(
-        self, peers: Sequence[PeerId], name: Multihash, size: int, sink: ObjectSink, pace: Pace | None = None
-    ) -> None:
-        await (await self._with(peers)).fetch_object(peers, name, size, sink, pace)
-
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
-        return await (await self._with([peer], ask.dataset)).ask_parts(peer, ask)
-
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
-        return await (await self._with([peer], ask.dataset)).ask_pieces(peer, ask)
-
-    async def piece_list(
-        self, peer: PeerId, dataset: DatasetId, name: Multihash, size: int
-    ) -> tuple[bytes, bytes] | None:
-        return await (await self._with([peer], dataset)).piece_list(peer, dataset, name, size)
-
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int:
-        return sum([await driver.seek(dataset, beyond) for driver in await self._of(dataset)])
+        return sum([await driver.seek(dataset, beyond) for driver in await self.in_scope(dataset)])
 
     def serving(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, set[PeerId]]:
         """Returns the connected peers that claim to serve each of ``datasets``."""
