@@ -15,12 +15,10 @@ from chain.data.ddl import parse_ddl
 from chain.data.type_limits import check_schema
 from chain.errors import Invalid, Refused
 from chain.model.events import AddPushSource, SetPollingSource
-from chain.model.fetch_options import KafkaTopic, ServerEvents, SqlQuery, fetch_options
+from chain.model.fetch_options import fetch_options
 from chain.model.read_options import check_kind, quarantine_of, read_options
 from chain.model.schema import DataSchema, DataType, Duration, List, Map, Option, Struct, Timestamp
 from chain.model.source import (
-    FetchEthereumLogs,
-    FetchMqtt,
     FetchStep,
     MergeAppend,
     MergeSnapshot,
@@ -35,7 +33,7 @@ from chain.model.source import (
 from chain.wording import a, listed
 from engines.spark.analysis.source_declarations import read_source
 from engines.spark.ingest.dialect import check_text_options, csv_dialect
-from odfd.ingest.fetch.dispatch import check_fetch
+from odfd.ingest.fetch.dispatch import source_of
 from odfd.ingest.plan import refuse_links, refuse_quarantine
 from odfd.ingest.preparation import check_prepare
 from odfd.ingest.settings import IngestSettings
@@ -75,24 +73,9 @@ def check_source(
 
 def _check_fetch(fetch: FetchStep, read: ReadStep, settings: IngestSettings) -> None:
     check_trigger(fetch, read)
-    asked, options = at_time((fetch, fetch_options(read.schema)), SPECIMEN)
-    check_fetch(asked, settings, options)
-    if isinstance(options, SqlQuery) and (
-        not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
-    ):
-        raise Invalid("kind: Sql gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}")
-    if isinstance(fetch, FetchEthereumLogs) and (
-        not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
-    ):
-        raise Invalid(
-            "EthereumLogs gives rows with their types", rule="fetch-option", hint="write read: {kind: Parquet}"
-        )
-    if isinstance(fetch, FetchMqtt) and not isinstance(read, ReadNdJson):
-        raise Invalid("kind: Mqtt gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
-    if isinstance(options, ServerEvents) and not isinstance(read, ReadNdJson):
-        raise Invalid("kind: Sse gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
-    if isinstance(options, KafkaTopic) and not isinstance(read, ReadNdJson):
-        raise Invalid("kind: Kafka gives a document a line", rule="fetch-option", hint="write read: {kind: NdJson}")
+    source = source_of(*at_time((fetch, fetch_options(read.schema)), SPECIMEN))
+    source.check(settings)
+    source.check_read(read)
 
 
 def _check_read(read: ReadStep) -> None:

@@ -71,7 +71,7 @@ async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCap
     upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
     state = await trio.to_thread.run_sync(load, deps, dataset)
     label = bound.capture.label
-    events = accepted(state, gap_between(state.source_state, label), label).events
+    events = accepted(state, gap_between(state, label), label).events
     assert state.head is not None
     expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper, capture=bound.capture)
     return await deps.committer.commit(dataset, expected, events, (), from_millis(bound.time), NOTHING_READ, along)

@@ -10,13 +10,11 @@ import trio
 from chain.errors import Conflict
 from chain.ids import DatasetId
 from chain.instant import to_millis
-from chain.model.fetch_options import KafkaTopic, fetch_options
-from chain.model.source import FetchUrl
 from chain.state import ChainState
 from chain.store.base import Head
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
-from odfd.ingest.fetch.kafka_gaps import fetch_gaps
+from odfd.ingest.fetch.dispatch import polled_source
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import AcceptedGap, SourceGap, accepted, accepted_before, check_name
 from odfd.ingest.plan import polling
@@ -31,12 +29,10 @@ async def gap_of(deps: IngestDependencies, dataset: DatasetId, state: ChainState
     Raises Refused (no polling source), and what a fetch raises.
     """
     polled, _ = polling(state)
-    topic = fetch_options(polled.read.schema)
-    if not isinstance(topic, KafkaTopic) or not isinstance(polled.fetch, FetchUrl):
-        return None
+    source = await trio.to_thread.run_sync(polled_source, polled)
     async with staged_folder(deps.settings.staging) as folder, outside("its source"):
         job = await fetch_job(deps, dataset, polled, state, folder)
-        found = await fetch_gaps(polled.fetch, topic, job)
+        found = await source.find_lost(job)
     return SourceGap(ranges=found) if found else None
 
 
@@ -52,7 +48,8 @@ async def accept_gap(deps: IngestDependencies, dataset: DatasetId, name: str) ->
         if before is not None:
             return before
         gap = check_name(await gap_of(deps, dataset, state), name)
-        label = gap.state_after(state.source_state)
+        assert state.source_state is not None, "a gap is after a position"
+        label = polled_source(polling(state)[0]).skip(state.source_state, gap.ranges)
         is_captured = await trio.to_thread.run_sync(deps.is_captured, dataset)
         along = CommitExtras(upper=upper, capture=Capture(files=(), label=label) if is_captured else None)
         time = block_time(state, deps.now(), upper, alone=is_captured)

@@ -20,9 +20,8 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
 from engines.contract import RowCounts
-from odfd.ingest.brokers.job import decode_position
-from odfd.ingest.fetch.kafka import OFFSETS, state_of
-from odfd.ingest.fetch.kafka_gaps import AddressRange, parsed_part
+from odfd.ingest.fetch.dispatch import polled_source
+from odfd.ingest.fetch.source import AddressRange
 from odfd.ingest.settlement import IngestOutcome
 from odfd.store.row_counts import NOTHING_READ
 
@@ -56,13 +55,6 @@ class SourceGap(msgspec.Struct, frozen=True, kw_only=True):
         """The number of addresses, which is at least that of the messages: some may never have had any."""
         return sum(each.end - each.start for each in self.ranges)
 
-    def state_after(self, before: SourceState | None) -> SourceState:
-        """Returns the source state that goes on after the gap. ``before``: a position, which ends where it begins."""
-        assert before is not None, "a gap is after a position"
-        position = decode_position(before.value)
-        moved = {str(parsed_part(each.part)[1]): each.end for each in self.ranges}
-        return state_of(msgspec.structs.replace(position, next={**position.next, **moved}))
-
     def stated(self) -> Mapping[str, Any]:
         """Returns what the block says of it."""
         lost = [{"part": each.part, "from": each.start, "to": each.end} for each in self.ranges]
@@ -77,19 +69,17 @@ class AcceptedGap(NamedTuple):
     block: Multihash
 
 
-def gap_between(before: SourceState | None, after: SourceState | None) -> SourceGap:
+def gap_between(state: ChainState, after: SourceState | None) -> SourceGap:
     """Returns the gap over which a source state goes on. Raises Refused if there is none between two positions."""
-    if before is None or after is None or not before.kind == after.kind == OFFSETS:
+    before, polled = state.source_state, state.polling_source
+    lost = None
+    if before is not None and after is not None and polled is not None:
+        lost = polled_source(polled).addresses_between(before, after)
+    if lost is None:
         raise _none("bytes of no file are bound, and the source has no positions")
-    begin, end = decode_position(before.value), decode_position(after.value)
-    numbers = sorted(begin.next, key=int)
-    is_further = begin.topic == end.topic and begin.next.keys() == end.next.keys()
-    if not is_further or any(end.next[each] < begin.next[each] for each in numbers) or begin == end:
+    if not lost:
         raise _none("bytes of no file are bound, and the position after them does not follow the one before")
-    lost = [each for each in numbers if end.next[each] > begin.next[each]]
-    return SourceGap(
-        ranges=tuple(AddressRange(f"{begin.topic}/{each}", begin.next[each], end.next[each]) for each in lost)
-    )
+    return SourceGap(ranges=lost)
 
 
 def accepted(state: ChainState, gap: SourceGap, after: SourceState | None) -> IngestOutcome:

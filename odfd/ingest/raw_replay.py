@@ -99,7 +99,7 @@ def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:
     """Builds again how a source went on over a gap that was accepted, which has no bytes."""
     found, label = [], bound.capture.label
     for each in shards:
-        gap = gap_between(each.state.source_state, label)
+        gap = gap_between(each.state, label)
         found.append(compared(each.events, accepted(each.state, gap, label).events))
     return _worst(found)
 

@@ -19,7 +19,7 @@ from chain.data.parquet import open_slice
 from chain.errors import NotFound, Refused, Remote
 from chain.instant import Instant
 from chain.model.events import OffsetInterval, SourceState
-from chain.model.source import FetchStep, FetchUrl, traits
+from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
@@ -27,8 +27,9 @@ from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.spark.ingest.unpack import OF_LIMITS
 from odfd.ingest.driver import IngestDependencies, prepared
-from odfd.ingest.fetch.base import CREDENTIALS, Fetched, FetchJob
-from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.base import Fetched, FetchJob
+from odfd.ingest.fetch.dispatch import fetch, polled_source
+from odfd.ingest.fetch.source import NOT_OPEN
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
@@ -80,14 +81,6 @@ def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
     )
 
 
-def check_open(step: FetchStep) -> None:
-    """Raises Refused for a source that is not equally open to all validators."""
-    if not isinstance(step, FetchUrl) or not step.url.startswith(("http://", "https://")):
-        raise Refused("its source is not on the web", rule="source-not-open", hint="other nodes cannot fetch it")
-    if any(header.name.casefold() in CREDENTIALS for header in step.headers or ()):
-        raise Refused("its source asks for credentials", rule="source-not-open", hint="other nodes cannot fetch it")
-
-
 async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainState, time: Instant) -> Refetched:
     """Fetches the source of ``state``, the chain before the checked block, whose system time is ``time``.
 
@@ -95,9 +88,9 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
     here), EngineFault, Environment.
     """
     polled, source = polling(state)
-    check_open(polled.fetch)
+    polled_source(polled).check_open()
     if asks_time(polled.fetch, polled.read):
-        raise Refused("its source is asked for a time", rule="source-not-open", hint="other nodes do not know which")
+        raise Refused("its source is asked for a time", rule=NOT_OPEN, hint="other nodes do not know which")
     async with staged_folder(deps.settings.staging) as folder:
         job = FetchJob(state=None, now=time, folder=folder, settings=deps.settings)
         try:

@@ -195,3 +195,11 @@ def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
 def _tells(error: BaseException, values: _Values) -> bool:
     """Whether an error still shows a value: some errors build their text from attributes. False for our own faults."""
     return not isinstance(error, Fault) and (values.are_in(str(error)) or values.are_in(repr(error)))
+
+
+def filled_url(written: str, variables: Mapping[str, str]) -> FilledTemplate:
+    """Fills in the variables of a URL. Values before the last ``@``, user and password, are escaped for URLs."""
+    user, at, rest = written.rpartition("@")
+    escaped = {name: urllib.parse.quote(value, safe="") for name, value in variables.items()}
+    text = fill(user, escaped).reveal() + at + fill(rest, variables).reveal()
+    return FilledTemplate(written, text)

@@ -16,10 +16,10 @@ import msgspec
 from chain.errors import Invalid, Refused
 from chain.instant import DAY, SECOND, Instant, date_of, parse, render
 from chain.model.events import SetPollingSource, SourceState
-from chain.model.fetch_options import FetchOptions, HttpRequest, SftpAccess, SqlQuery, fetch_options
-from chain.model.source import FetchContainer, FetchStep, FetchUrl, ReadStep
+from chain.model.fetch_options import fetch_options
+from chain.model.source import FetchStep, ReadStep
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.dispatch import fetch, source_of
 
 TIME: Final = "trigger.time"
 DATE: Final = "trigger.date"
@@ -73,25 +73,13 @@ def check_trigger(step: FetchStep, read: ReadStep) -> None:
     """Raises Invalid for an unknown variable of the trigger, and for one in a source that goes on where it ended."""
     options = fetch_options(read.schema)
     at_time((step, options), SPECIMEN)
-    if not asks_time(step, read) or _is_asked_anew(step, options):
+    if not asks_time(step, read) or source_of(step, options).is_asked_anew:
         return
     raise Invalid(
         "this kind of source goes on where the last pull ended, whatever the time that is asked for",
         rule=RULE,
         hint=f"leave out ${{{{ {TIME} }}}}; a Url, Http, Sql without a cursor or Container can have it",
     )
-
-
-def _is_asked_anew(step: FetchStep, options: FetchOptions | None) -> bool:
-    """Whether each fetch brings a document of its own, and no continuation."""
-    if not isinstance(step, FetchUrl):
-        return isinstance(step, FetchContainer)
-    match options:
-        case SqlQuery():
-            return not options.cursor
-        case None | HttpRequest() | SftpAccess():
-            return True
-    return False
 
 
 def at_time(value: _T, trigger: TriggerTime) -> _T:

@@ -25,6 +25,7 @@ from engines.contract import SkippedFile
 from odfd.ingest.bucket_objects import Keys, Position, StoredObject, ahead, decode, in_order
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, OBJECT, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
+from odfd.ingest.fetch.source import Source
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, check_text, fill
@@ -72,47 +73,51 @@ def place_of(path: str, region: str | None) -> BucketAddress:
     return found
 
 
-def check_bucket(step: FetchFilesGlob, access: BucketAccess, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid."""
-    check_text(step.path, "the path of FilesGlob")
-    place = place_of(step.path, access.region)
-    if isinstance(step.event_time, FromPath):
-        check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
-    given = _given(access)
-    if wrong := [name for name in given if name not in CREDENTIALS[place.store]]:
-        known = " and ".join(CREDENTIALS[place.store])
-        text = f"{wrong[0]} opens no bucket of {place.store}://"
-        raise Invalid(text, rule=_RULE, hint=f"known there: {known}")
-    if given and sum(all(name in given for name in way) for way in WAYS[place.store]) != 1:
-        ways = " or ".join(" and ".join(way) for way in WAYS[place.store])
-        text = f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} not open a bucket of {place.store}://"
-        raise Invalid(text, rule=_RULE, hint=f"give {ways}; or no keys, for a public bucket")
-    for name, text in given.items():
-        if name != "accessKeyId":
-            check_secret(text, "a bucket's key")
-        settings.check_variables(text)
+class BucketSource(Source[FetchFilesGlob, BucketAccess]):
+    """Objects of a bucket, by a pattern of keys."""
+
+    options_type = BucketAccess
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid."""
+        check_text(self.step.path, "the path of FilesGlob")
+        place = place_of(self.step.path, self.options.region)
+        if isinstance(self.step.event_time, FromPath):
+            check_time(self.step.event_time.pattern, self.step.event_time.timestamp_format or DEFAULT_FORMAT)
+        given = _given(self.options)
+        if wrong := [name for name in given if name not in CREDENTIALS[place.store]]:
+            known = " and ".join(CREDENTIALS[place.store])
+            text = f"{wrong[0]} opens no bucket of {place.store}://"
+            raise Invalid(text, rule=_RULE, hint=f"known there: {known}")
+        if given and sum(all(name in given for name in way) for way in WAYS[place.store]) != 1:
+            ways = " or ".join(" and ".join(way) for way in WAYS[place.store])
+            text = f"{' and '.join(given)} {'does' if len(given) == 1 else 'do'} not open a bucket of {place.store}://"
+            raise Invalid(text, rule=_RULE, hint=f"give {ways}; or no keys, for a public bucket")
+        for name, text in given.items():
+            if name != "accessKeyId":
+                check_secret(text, "a bucket's key")
+            settings.check_variables(text)
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Raises NotFound (no object ever matched), Remote, Refused, Invalid, Environment."""
+        self.check(job.settings)
+        source = _Source(self.step, self.options, job)
+        found: FetchOutcome | None = None
+        with trio.move_on_after(job.settings.patience.total):
+            found = await run_abandonable(source.next)
+        if found is None:
+            raise Remote(
+                f"{self.step.path}: its next object did not come in {job.settings.patience.total:g} s",
+                rule=_RULE,
+                hint="try again later, or wait longer: ingest.fetch-seconds",
+            )
+        return found
 
 
 def _given(access: BucketAccess) -> dict[str, str]:
     """Returns the credentials that a step has, by their names in manifests."""
     found = {name: getattr(access, field) for name, field in _NAMES.items()}
     return {name: text for name, text in found.items() if text is not None}
-
-
-async def fetch_bucket(step: FetchFilesGlob, access: BucketAccess, job: FetchJob) -> FetchOutcome:
-    """Raises NotFound (no object ever matched), Remote, Refused, Invalid, Environment."""
-    check_bucket(step, access, job.settings)
-    source = _Source(step, access, job)
-    found: FetchOutcome | None = None
-    with trio.move_on_after(job.settings.patience.total):
-        found = await run_abandonable(source.next)
-    if found is None:
-        raise Remote(
-            f"{step.path}: its next object did not come in {job.settings.patience.total:g} s",
-            rule=_RULE,
-            hint="try again later, or wait longer: ingest.fetch-seconds",
-        )
-    return found
 
 
 class _Source:

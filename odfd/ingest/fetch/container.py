@@ -32,6 +32,7 @@ from odfd.ingest.fetch.base import (
     FetchOutcome,
     Unchanged,
 )
+from odfd.ingest.fetch.source import Source
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import TEMPLATE, fill
 
@@ -53,26 +54,68 @@ _OURS: Final = "ODF_"
 _LINE_ENDS: Final = re.compile(r"[\0\r\n]")
 
 
-async def fetch_container(step: FetchContainer, access: ContainerAccess, job: FetchJob) -> FetchOutcome:
-    """Runs the container and fetches its output.
+class ContainerSource(Source[FetchContainer, ContainerAccess]):
+    """The output of a program of an image."""
 
-    Raises Refused (not allowed, too much of something), Invalid (it failed, or its files contradict), Environment.
-    """
-    await trio.to_thread.run_sync(check_container, step, access, job.settings)
-    folder = job.folder / "container"
-    await trio.to_thread.run_sync(folder.mkdir)
-    wanted = ContainerJob(
-        image=step.image,
-        command=step.command,
-        args=tuple(fill(each, job.settings.variables).reveal() for each in step.args or ()),
-        env=_environment(step, job),
-        network=access.network,
-        owner=job.dataset,
-        folder=folder,
-    )
-    target = job.folder / "printed"
-    await run_container(wanted, target, job.settings)
-    return await trio.to_thread.run_sync(_outcome, step, job, wanted.out, target)
+    options_type = ContainerAccess
+
+    @property
+    def address(self) -> str:
+        return f"the container of {self.step.image}"
+
+    @property
+    def is_asked_anew(self) -> bool:
+        return True
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Runs the container and fetches its output.
+
+        Raises Refused (not allowed, too much of something), Invalid (it failed, or its files contradict), Environment.
+        """
+        await trio.to_thread.run_sync(self.check, job.settings)
+        folder = job.folder / "container"
+        await trio.to_thread.run_sync(folder.mkdir)
+        wanted = ContainerJob(
+            image=self.step.image,
+            command=self.step.command,
+            args=tuple(fill(each, job.settings.variables).reveal() for each in self.step.args or ()),
+            env=_environment(self.step, job),
+            network=self.options.network,
+            owner=job.dataset,
+            folder=folder,
+        )
+        target = job.folder / "printed"
+        await run_container(wanted, target, job.settings)
+        return await trio.to_thread.run_sync(_outcome, self.step, job, wanted.out, target)
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Refused if the settings forbid it or podman is missing, Invalid."""
+        if settings.container == "never":
+            raise Refused(
+                f"fetch: Container would run {self.step.image[:120]}, and no images are run here",
+                rule=RULE,
+                hint='ingest.container = "offline" of the settings runs them by podman, without a network',
+            )
+        if self.options.network and settings.container != "network":
+            raise Refused(
+                f"the container of {self.step.image[:120]} asks for a network, and gets none here",
+                rule=RULE,
+                hint='ingest.container = "network" of the settings gives it one; it reaches what this machine reaches',
+            )
+        if not _IMAGE.match(self.step.image):
+            raise Invalid(
+                f"the image {self.step.image[:120]!r} is not named by its digest,"
+                " so nobody could say later what was run",
+                rule=RULE,
+                hint="write NAME@sha256:…, as `podman image inspect --format '{{.RepoDigests}}' NAME` shows it",
+            )
+        _check_words(self.step)
+        for each in self.step.env or ():
+            _check_variable(each, settings)
+        for text in self.step.args or ():
+            settings.check_variables(text)
+        if shutil.which("podman") is None:
+            raise no_podman()
 
 
 def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> FetchOutcome:
@@ -204,35 +247,6 @@ def _digest(path: Path) -> str:
         while block := file.read(CHUNK):
             digest.update(block)
     return digest.hexdigest()
-
-
-def check_container(step: FetchContainer, access: ContainerAccess, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Refused if the settings forbid it or podman is missing, Invalid."""
-    if settings.container == "never":
-        raise Refused(
-            f"fetch: Container would run {step.image[:120]}, and no images are run here",
-            rule=RULE,
-            hint='ingest.container = "offline" of the settings runs them by podman, without a network',
-        )
-    if access.network and settings.container != "network":
-        raise Refused(
-            f"the container of {step.image[:120]} asks for a network, and gets none here",
-            rule=RULE,
-            hint='ingest.container = "network" of the settings gives it one; it reaches what this machine reaches',
-        )
-    if not _IMAGE.match(step.image):
-        raise Invalid(
-            f"the image {step.image[:120]!r} is not named by its digest, so nobody could say later what was run",
-            rule=RULE,
-            hint="write NAME@sha256:…, as `podman image inspect --format '{{.RepoDigests}}' NAME` shows it",
-        )
-    _check_words(step)
-    for each in step.env or ():
-        _check_variable(each, settings)
-    for text in step.args or ():
-        settings.check_variables(text)
-    if shutil.which("podman") is None:
-        raise no_podman()
 
 
 def _check_words(step: FetchContainer) -> None:

@@ -13,7 +13,7 @@ import trio
 
 from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
-from chain.model.source import FetchEthereumLogs
+from chain.model.source import FetchEthereumLogs, ReadStep
 from odfd.ingest.evm.decoding import main
 from odfd.ingest.evm.job import (
     POSITION_RULE,
@@ -32,6 +32,7 @@ from odfd.ingest.evm.signature import parse_event, selector
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.evm_node import EvmNode, RpcRefused
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.source import Source, check_rows
 from odfd.ingest.fetch.url import address_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill
@@ -48,19 +49,49 @@ QUIET_BLOCKS: Final = 10_000
 """Blocks without logs for which a position is committed; after fewer the next pull reads them again."""
 
 
-async def fetch_evm(step: FetchEthereumLogs, job: FetchJob) -> FetchOutcome:
-    """Fetches the next logs. Raises Remote, Refused, Invalid, Environment."""
-    check_evm(step, job.settings)
-    url = fill(step.node_url or "", job.settings.variables)
-    wanted, known = _filter(step), job.known(ETAG)
-    last = None if known is None else decode_position(known)
-    try:
-        with trio.fail_after(job.settings.patience.total):
-            return await _Scan(step, EvmNode(url, job), wanted, last, job).run()
-    except trio.TooSlowError as error:
-        raise Remote(f"{url}: no logs came in time", rule=RULE, hint="ingest.fetch-seconds") from error
-    except RpcRefused as error:
-        raise Remote(f"{url}: the node refuses with {error.code}", rule=RULE, hint="has it what is asked?") from None
+class EthereumSource(Source[FetchEthereumLogs, None]):
+    """Logs of a chain of blocks."""
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the next logs. Raises Remote, Refused, Invalid, Environment."""
+        self.check(job.settings)
+        url = fill(self.step.node_url or "", job.settings.variables)
+        wanted, known = _filter(self.step), job.known(ETAG)
+        last = None if known is None else decode_position(known)
+        try:
+            with trio.fail_after(job.settings.patience.total):
+                return await _Scan(self.step, EvmNode(url, job), wanted, last, job).run()
+        except trio.TooSlowError as error:
+            raise Remote(f"{url}: no logs came in time", rule=RULE, hint="ingest.fetch-seconds") from error
+        except RpcRefused as error:
+            raise Remote(
+                f"{url}: the node refuses with {error.code}", rule=RULE, hint="has it what is asked?"
+            ) from None
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid, Refused if a library is not installed."""
+        if self.step.node_url is None:
+            raise Refused(
+                f"nothing says which node of chain {self.step.chain_id} to ask",
+                rule="evm-node",
+                hint="write nodeUrl: https://HOST/PATH, or ${{ env.NAME }} with a SecretSet",
+            )
+        if not self.step.node_url.startswith(("http://", "https://")) and not TEMPLATE.match(self.step.node_url):
+            raise Invalid(
+                f"a node is asked by HTTP: {self.step.node_url}",
+                rule="url-scheme",
+                hint="write nodeUrl: https://HOST/PATH",
+            )
+        check_url_password(self.step.node_url)
+        settings.check_variables(self.step.node_url)
+        if not TEMPLATE.match(self.step.node_url):
+            address_of(FilledTemplate(self.step.node_url, TEMPLATE.sub("1", self.step.node_url)))
+        if self.step.signature is not None or "eth_event_selector" in (self.step.filter or "").lower():
+            check_client("eth_abi", "EthereumLogs with a signature", "evm")
+        _filter(self.step)
+
+    def check_read(self, read: ReadStep) -> None:
+        check_rows(read, "EthereumLogs")
 
 
 class _Scan:
@@ -157,27 +188,6 @@ class _Scan:
             state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=reached.encode()),
             has_more=has_more,
         )
-
-
-def check_evm(step: FetchEthereumLogs, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused if a library is not installed."""
-    if step.node_url is None:
-        raise Refused(
-            f"nothing says which node of chain {step.chain_id} to ask",
-            rule="evm-node",
-            hint="write nodeUrl: https://HOST/PATH, or ${{ env.NAME }} with a SecretSet",
-        )
-    if not step.node_url.startswith(("http://", "https://")) and not TEMPLATE.match(step.node_url):
-        raise Invalid(
-            f"a node is asked by HTTP: {step.node_url}", rule="url-scheme", hint="write nodeUrl: https://HOST/PATH"
-        )
-    check_url_password(step.node_url)
-    settings.check_variables(step.node_url)
-    if not TEMPLATE.match(step.node_url):
-        address_of(FilledTemplate(step.node_url, TEMPLATE.sub("1", step.node_url)))
-    if step.signature is not None or "eth_event_selector" in (step.filter or "").lower():
-        check_client("eth_abi", "EthereumLogs with a signature", "evm")
-    _filter(step)
 
 
 def _filter(step: FetchEthereumLogs) -> LogFilter:

@@ -24,6 +24,7 @@ import trio
 from chain.errors import Environment, Invalid, NotFound, Remote
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
+from chain.model.fetch_options import RULE, BucketAccess, FetchOptions
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
 from engines.contract import SkippedFile
 from odfd.ingest.fetch.base import (
@@ -36,6 +37,7 @@ from odfd.ingest.fetch.base import (
     Unchanged,
     file_identity,
 )
+from odfd.ingest.fetch.source import Source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 
@@ -44,36 +46,61 @@ _MICROSECOND = 1000
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def fetch_files(step: FetchFilesGlob, job: FetchJob) -> FetchOutcome:
-    """Fetches the next file. Raises NotFound if none ever matched, Invalid for a step that cannot work, Environment."""
-    _check_step(step, job.settings)
-    found = _found(step, job.settings)
-    last = job.known(ETAG)
-    start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
-    ahead = list(itertools.islice(itertools.filterfalse(os.path.isdir, itertools.islice(found, start, None)), 2))
-    if not ahead:
-        if last is None:
-            raise NotFound(
-                f"no file matches {step.path}", rule="files-glob", hint="the path is seen from the daemon's machine"
-            )
-        _check_folder(step, job.settings, last)
-        return Unchanged(_passed_over(found[:start], job))
-    path = Path(ahead[0])
-    real = job.settings.readable.file(path, ahead[0])
-    try:
-        identity, local = file_identity(real), Local.of(real)
-    except OSError as error:
-        raise Environment(f"cannot read {path}: {error.strerror}", rule="source-file") from error
-    return Fetched(
-        path=real,
-        name=path.name,
-        identity=identity,
-        event_time=_event_time(step, path, job.now),
-        state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=path.name),
-        has_more=len(ahead) > 1,
-        local=local,
-        skipped=_passed_over(found[:start], job) if len(ahead) == 1 else (),
-    )
+class FilesSource(Source[FetchFilesGlob, None]):
+    """Files of this machine, by a pattern."""
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        return await trio.to_thread.run_sync(self._next, job)
+
+    def _next(self, job: FetchJob) -> FetchOutcome:
+        """Returns the next file. Raises NotFound if none ever matched, Invalid if the step cannot work, Environment."""
+        _check_step(self.step, job.settings)
+        found = _found(self.step, job.settings)
+        last = job.known(ETAG)
+        start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
+        ahead = list(itertools.islice(itertools.filterfalse(os.path.isdir, itertools.islice(found, start, None)), 2))
+        if not ahead:
+            if last is None:
+                raise NotFound(
+                    f"no file matches {self.step.path}",
+                    rule="files-glob",
+                    hint="the path is seen from the daemon's machine",
+                )
+            _check_folder(self.step, job.settings, last)
+            return Unchanged(_passed_over(found[:start], job))
+        path = Path(ahead[0])
+        real = job.settings.readable.file(path, ahead[0])
+        try:
+            identity, local = file_identity(real), Local.of(real)
+        except OSError as error:
+            raise Environment(f"cannot read {path}: {error.strerror}", rule="source-file") from error
+        return Fetched(
+            path=real,
+            name=path.name,
+            identity=identity,
+            event_time=_event_time(self.step, path, job.now),
+            state=SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=path.name),
+            has_more=len(ahead) > 1,
+            local=local,
+            skipped=_passed_over(found[:start], job) if len(ahead) == 1 else (),
+        )
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step, and the files that exist now. Raises Invalid. Blocking."""
+        _check_step(self.step, settings)
+        if Path(self.step.path).is_absolute() or settings.base is not None:
+            for path in itertools.filterfalse(os.path.isdir, _found(self.step, settings)):
+                settings.readable.check_file(Path(path), path)
+
+    @classmethod
+    def misfit(cls, step: FetchFilesGlob, options: FetchOptions) -> Invalid:
+        if not isinstance(options, BucketAccess):
+            return super().misfit(step, options)
+        return Invalid(
+            f"{step.path} is no bucket, and has neither region nor keys",
+            rule=RULE,
+            hint="write path: s3://BUCKET/FOLDER/*.csv, or gs:// or az://, or leave them out",
+        )
 
 
 def _check_folder(step: FetchFilesGlob, settings: IngestSettings, last: str) -> None:
@@ -96,14 +123,6 @@ def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
     for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
         settings.readable.check(Path(folder), folder)
     return found
-
-
-def check_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
-    """Checks a step, and the files that exist now. Raises Invalid. Blocking."""
-    _check_step(step, settings)
-    if Path(step.path).is_absolute() or settings.base is not None:
-        for path in itertools.filterfalse(os.path.isdir, _found(step, settings)):
-            settings.readable.check_file(Path(path), path)
 
 
 def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:

@@ -19,13 +19,13 @@ from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, FromSystemTim
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
-from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
-from odfd.ingest.fetch.sql import filled_url
+from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
+from odfd.ingest.fetch.source import Source, written
 from odfd.ingest.servers.ftp import main
 from odfd.ingest.servers.job import FTP, FtpJob, FtpResult, Tls
 from odfd.ingest.servers.remote_files import Pattern
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, tells
+from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, filled_url, tells
 from p2p.dial import resolve
 from p2p.ip import anywhere
 
@@ -48,14 +48,9 @@ class _Place(NamedTuple):
     path: str
 
 
-def is_ftp(url: str) -> bool:
-    """Whether a URL or a pattern is one of FTP, with TLS or without."""
-    return url.startswith(("ftp://", "ftps://"))
-
-
 async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
-    url = filled_url(written(step), job.settings)
+    url = filled_url(written(step), job.settings.variables)
     pattern = pattern_of(step, job)
     place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
     target, time = job.folder / "download", TimeLimit(job.settings.patience.total, "have it served in smaller files")
@@ -124,13 +119,19 @@ def _file_of(
     )
 
 
-def check_ftp_files(step: FetchFilesGlob, settings: IngestSettings) -> None:
-    """Checks a pattern before a fetch. Raises Invalid."""
-    check_url_password(step.path)
-    _pattern_place(TEMPLATE.sub("x", step.path), step.path)
-    settings.check_variables(step.path)
-    if isinstance(step.event_time, FromPath):
-        check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
+class FtpSource(Source[FetchFilesGlob, None]):
+    """Files of an FTP server, by a pattern."""
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        return await fetch_ftp(self.step, job)
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a pattern before a fetch. Raises Invalid."""
+        check_url_password(self.step.path)
+        _pattern_place(TEMPLATE.sub("x", self.step.path), self.step.path)
+        settings.check_variables(self.step.path)
+        if isinstance(self.step.event_time, FromPath):
+            check_time(self.step.event_time.pattern, self.step.event_time.timestamp_format or DEFAULT_FORMAT)
 
 
 def check_ftp(step: FetchUrl) -> None:

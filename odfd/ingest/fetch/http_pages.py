@@ -22,7 +22,8 @@ from chain.model.source import FetchUrl, FromSystemTime
 from chain.wording import plural
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, page, patient_page
-from odfd.ingest.fetch.url import WITH_FILE, address_of, check_url, headers_of, remedy, saved
+from odfd.ingest.fetch.source import Source, web_step
+from odfd.ingest.fetch.url import WITH_FILE, UrlSource, address_of, headers_of, remedy, saved
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, fill
 
@@ -52,66 +53,72 @@ class _Saved(NamedTuple):
     """URL of the next page, from the header ``Link``."""
 
 
-async def fetch_http(step: FetchUrl, request: HttpRequest, job: FetchJob) -> FetchOutcome:
-    """Fetches all pages. Raises NotFound, Remote (not reachable, asked too often), Refused, Invalid, Environment."""
-    check_http(step, request, job.settings)
-    step = _plain(step)
-    url = fill(step.url, job.settings.variables)
-    address, credentials = address_of(url)
-    sent = credentials | headers_of(step, job)
-    if request.auth is not None:
-        token = await _token(request.auth, job)
-        sent["Authorization"] = FilledTemplate("Bearer, of tokenUrl", f"Bearer {token}")
-    body = None
-    if request.method == "POST":
-        body = fill(request.body or "", job.settings.variables).reveal().encode()
-    headers = {name: value.reveal() for name, value in sent.items()}
-    service = _Service(str(url), headers, frozenset(headers), body, job)
-    pages = await _all_pages(service, address, request.pages)
-    digest = hashlib.sha3_256("".join(each.digest for each in pages).encode()).hexdigest()
-    if job.known(PAGES_STATE) == digest:
-        return Unchanged()
-    first, *others = [each.path for each in pages]
-    return Fetched(
-        path=first,
-        more=tuple(others),
-        name=urllib.parse.urlsplit(step.url).path.rsplit("/", 1)[-1] or "answer",
-        identity=f"sha3-256:{digest}",
-        event_time=job.now if isinstance(step.event_time, FromSystemTime) else None,
-        state=SourceState(source_name=DEFAULT_SOURCE, kind=PAGES_STATE, value=digest),
-    )
+class HttpSource(Source[FetchUrl, HttpRequest]):
+    """A request to a web service."""
 
+    options_type = HttpRequest
 
-def check_http(step: FetchUrl, request: HttpRequest, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid. Blocking."""
-    plain = _plain(step)
-    if plain.url == step.url:
-        raise Invalid(
-            f"a chain writes the URL of kind Http with {OWN_SCHEME} before it: {step.url}",
-            rule="url-scheme",
-            hint="say kind: Http in the manifest; as a plain Url others would take the first page for the whole",
+    @property
+    def is_asked_anew(self) -> bool:
+        return True
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches all pages. Raises NotFound, Remote (out of reach, asked too often), Refused, Invalid, Environment."""
+        self.check(job.settings)
+        step = web_step(self.step)
+        url = fill(step.url, job.settings.variables)
+        address, credentials = address_of(url)
+        sent = credentials | headers_of(step, job)
+        if self.options.auth is not None:
+            token = await _token(self.options.auth, job)
+            sent["Authorization"] = FilledTemplate("Bearer, of tokenUrl", f"Bearer {token}")
+        body = None
+        if self.options.method == "POST":
+            body = fill(self.options.body or "", job.settings.variables).reveal().encode()
+        headers = {name: value.reveal() for name, value in sent.items()}
+        service = _Service(str(url), headers, frozenset(headers), body, job)
+        pages = await _all_pages(service, address, self.options.pages)
+        digest = hashlib.sha3_256("".join(each.digest for each in pages).encode()).hexdigest()
+        if job.known(PAGES_STATE) == digest:
+            return Unchanged()
+        first, *others = [each.path for each in pages]
+        return Fetched(
+            path=first,
+            more=tuple(others),
+            name=urllib.parse.urlsplit(step.url).path.rsplit("/", 1)[-1] or "answer",
+            identity=f"sha3-256:{digest}",
+            event_time=job.now if isinstance(step.event_time, FromSystemTime) else None,
+            state=SourceState(source_name=DEFAULT_SOURCE, kind=PAGES_STATE, value=digest),
         )
-    if not plain.url.lower().startswith(("http://", "https://")):
-        raise Invalid(f"kind: Http asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path")
-    if step.cache is not None:
-        raise Invalid("cache has no meaning for kind: Http", rule=_RULE, hint="leave it out")
-    check_url(plain, settings)
-    auth = request.auth
-    texts = [request.body or ""]
-    if auth is not None:
-        check_url(FetchUrl(url=auth.token_url), settings)
-        if not auth.token_url.lower().startswith(("http://", "https://")):
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid. Blocking."""
+        plain = web_step(self.step)
+        if plain.url == self.step.url:
             raise Invalid(
-                f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
+                f"a chain writes the URL of kind Http with {OWN_SCHEME} before it: {self.step.url}",
+                rule="url-scheme",
+                hint="say kind: Http in the manifest; as a plain Url others would take the first page for the whole",
             )
-        check_secret(auth.client_secret, "a clientSecret")
-        texts += [auth.client_id, auth.client_secret, auth.scope or ""]
-    for text in texts:
-        settings.check_variables(text)
-
-
-def _plain(step: FetchUrl) -> FetchUrl:
-    return msgspec.structs.replace(step, url=step.url.removeprefix(OWN_SCHEME))
+        if not plain.url.lower().startswith(("http://", "https://")):
+            raise Invalid(
+                f"kind: Http asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path"
+            )
+        if self.step.cache is not None:
+            raise Invalid("cache has no meaning for kind: Http", rule=_RULE, hint="leave it out")
+        UrlSource(plain, None).check(settings)
+        auth = self.options.auth
+        texts = [self.options.body or ""]
+        if auth is not None:
+            UrlSource(FetchUrl(url=auth.token_url), None).check(settings)
+            if not auth.token_url.lower().startswith(("http://", "https://")):
+                raise Invalid(
+                    f"tokenUrl is no page of the web: {auth.token_url}", rule="url-scheme", hint="write https://…"
+                )
+            check_secret(auth.client_secret, "a clientSecret")
+            texts += [auth.client_id, auth.client_secret, auth.scope or ""]
+        for text in texts:
+            settings.check_variables(text)
 
 
 async def _all_pages(service: _Service, address: str, pages: Paging | None) -> list[_Saved]:

@@ -11,17 +11,20 @@ import urllib.parse
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import msgspec
+
 from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic
-from chain.model.source import FetchUrl
-from odfd.ingest.brokers.job import RULE, TopicJob, TopicPosition, TopicResult, decode_position
+from chain.model.source import FetchUrl, ReadStep
+from odfd.ingest.brokers import gaps
+from odfd.ingest.brokers.job import RULE, GapsResult, TopicJob, TopicPosition, TopicResult, decode_position
 from odfd.ingest.brokers.kafka import main
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, authorities, check_client
-from odfd.ingest.fetch.sql import filled_url
+from odfd.ingest.fetch.source import AddressRange, Source, check_lines
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, check_user_info
+from odfd.ingest.templates import TEMPLATE, check_user_info, filled_url
 
 OFFSETS: Final = "w3id.org/odfd/kafka"
 """Kind of a source state: the next offset of each partition, and the topic's id."""
@@ -38,58 +41,91 @@ class _Place(NamedTuple):
     topic: str
 
 
-async def fetch_kafka(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> FetchOutcome:
-    """Fetches the next messages. Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
-    shown, request = topic_job(step, topic, job)
-    done = await ask(main, request, TopicResult, shown, time_limit(job.settings))
-    if not done.messages or done.position is None:
-        return Unchanged()
-    return Fetched(
-        path=Path(request.target), name=request.topic, identity=f"sha3-256:{done.digest}", event_time=job.now,
-        state=state_of(done.position), has_more=done.more,
-    )  # fmt: skip
+class KafkaSource(Source[FetchUrl, KafkaTopic]):
+    """A topic of a broker."""
 
+    options_type = KafkaTopic
 
-def topic_job(step: FetchUrl, topic: KafkaTopic, job: FetchJob) -> tuple[str, TopicJob]:
-    """Returns the URL as people may see it, and the request for what is new. Raises Invalid, Refused."""
-    check_kafka(step, topic, job.settings)
-    url = filled_url(step.url, job.settings)
-    place = _place(url.reveal(), step.url)
-    known = job.known(OFFSETS)
-    return str(url), TopicJob(
-        settings=_client(place, topic),
-        topic=place.topic,
-        after=None if known is None else decode_position(known),
-        messages=topic.batch_messages,
-        envelope=topic.envelope,
-        target=str(job.folder / "messages.ndjson"),
-        limit=job.settings.max_source_bytes,
-        silence=job.settings.patience.silence,
-    )
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the next messages. Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
+        shown, request = self._job(job)
+        done = await ask(main, request, TopicResult, shown, _time_limit(job.settings))
+        if not done.messages or done.position is None:
+            return Unchanged()
+        return Fetched(
+            path=Path(request.target), name=request.topic, identity=f"sha3-256:{done.digest}", event_time=job.now,
+            state=state_of(done.position), has_more=done.more,
+        )  # fmt: skip
+
+    def _job(self, job: FetchJob) -> tuple[str, TopicJob]:
+        """Returns the URL as people may see it, and the request for what is new. Raises Invalid, Refused."""
+        self.check(job.settings)
+        url = filled_url(self.step.url, job.settings.variables)
+        place = _place(url.reveal(), self.step.url)
+        known = job.known(OFFSETS)
+        return str(url), TopicJob(
+            settings=_client(place, self.options),
+            topic=place.topic,
+            after=None if known is None else decode_position(known),
+            messages=self.options.batch_messages,
+            envelope=self.options.envelope,
+            target=str(job.folder / "messages.ndjson"),
+            limit=job.settings.max_source_bytes,
+            silence=job.settings.patience.silence,
+        )
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
+        place = _place(self.step.url, self.step.url)
+        check_user_info(place.user or "")
+        if place.user is not None and self.options.mechanism == "PLAIN" and not place.secure:
+            raise Invalid(
+                "mechanism: PLAIN sends the password as it is",
+                rule=RULE,
+                hint="write kafka+tls://, or a mechanism of SCRAM",
+            )
+        settings.check_variables(self.step.url)
+        if self.step.headers or self.step.cache or self.step.event_time:
+            raise Invalid(
+                "headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out"
+            )
+        check_client("confluent_kafka", "Kafka", "kafka")
+
+    async def find_lost(self, job: FetchJob) -> tuple[AddressRange, ...]:
+        shown, request = self._job(job)
+        if request.after is None:
+            return ()
+        done = await ask(gaps.main, request, GapsResult, shown, _time_limit(job.settings))
+        return tuple(
+            AddressRange(f"{request.after.topic}/{each.partition}", each.start, each.end) for each in done.ranges
+        )
+
+    def skip(self, before: SourceState, lost: tuple[AddressRange, ...]) -> SourceState:
+        position = decode_position(before.value)
+        moved = {str(each.place[1]): each.end for each in lost}
+        return state_of(msgspec.structs.replace(position, next={**position.next, **moved}))
+
+    def addresses_between(self, before: SourceState, after: SourceState) -> tuple[AddressRange, ...] | None:
+        if not before.kind == after.kind == OFFSETS:
+            return None
+        begin, end = decode_position(before.value), decode_position(after.value)
+        numbers = sorted(begin.next, key=int)
+        is_further = begin.topic == end.topic and begin.next.keys() == end.next.keys()
+        if not is_further or any(end.next[each] < begin.next[each] for each in numbers):
+            return ()
+        lost = [each for each in numbers if end.next[each] > begin.next[each]]
+        return tuple(AddressRange(f"{begin.topic}/{each}", begin.next[each], end.next[each]) for each in lost)
+
+    def check_read(self, read: ReadStep) -> None:
+        check_lines(read, "kind: Kafka")
 
 
 def state_of(position: TopicPosition) -> SourceState:
     return SourceState(source_name=DEFAULT_SOURCE, kind=OFFSETS, value=position.encode())
 
 
-def time_limit(settings: IngestSettings) -> TimeLimit:
+def _time_limit(settings: IngestSettings) -> TimeLimit:
     return TimeLimit(settings.patience.total, "lower batchMessages")
-
-
-def check_kafka(step: FetchUrl, topic: KafkaTopic, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
-    place = _place(step.url, step.url)
-    check_user_info(place.user or "")
-    if place.user is not None and topic.mechanism == "PLAIN" and not place.secure:
-        raise Invalid(
-            "mechanism: PLAIN sends the password as it is",
-            rule=RULE,
-            hint="write kafka+tls://, or a mechanism of SCRAM",
-        )
-    settings.check_variables(step.url)
-    if step.headers or step.cache or step.event_time:
-        raise Invalid("headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out")
-    check_client("confluent_kafka", "Kafka", "kafka")
 
 
 def _place(url: str, shown: str) -> _Place:

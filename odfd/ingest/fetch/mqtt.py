@@ -13,12 +13,13 @@ from typing import Final
 
 from chain.errors import Invalid
 from chain.model.events import SourceState
-from chain.model.source import FetchMqtt
+from chain.model.source import FetchMqtt, ReadStep
 from engines.contract import SkippedFile
 from odfd.ingest.brokers.mqtt import main
 from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.source import Source, check_lines
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, fill
 
@@ -38,43 +39,72 @@ _MAX_TOPICS: Final = 64
 _FORGOTTEN: Final = "the broker forgot the session: messages that came since the last pull may be lost"
 
 
-async def fetch_mqtt(step: FetchMqtt, job: FetchJob) -> FetchOutcome:
-    """Fetches the next messages. Raises Remote (no broker answers), Refused, Invalid, Environment."""
-    check_mqtt(step, job.settings)
-    scheme, host = broker_of(step)
-    shown = f"{scheme}://{host}:{step.port}"
-    known = job.known(SESSION)
-    target = job.folder / "messages.ndjson"
-    request = SessionJob(
-        host=host,
-        port=step.port,
-        tls=scheme != PLAIN,
-        verified=scheme != UNVERIFIED,
-        client=session_name(job.dataset, step),
-        username=_filled(step.username, job.settings),
-        password=_filled(step.password, job.settings),
-        topics=tuple(each.path for each in step.topics),
-        known=None if known is None else decode_taken(known),
-        target=str(target),
-        limit=job.settings.max_source_bytes,
-        quiet=QUIET,
-        silence=job.settings.patience.silence,
-    )
-    time = TimeLimit(job.settings.patience.total, "take fewer topics")
-    done = await ask(main, request, SessionResult, shown, time)
-    lost = (SkippedFile(name=shown, reason=_FORGOTTEN),) if known is not None and not done.is_resumed else ()
-    if not done.messages or done.taken is None:
-        return Unchanged(lost)
-    state = SourceState(source_name=DEFAULT_SOURCE, kind=SESSION, value=done.taken.encode())
-    return Fetched(
-        path=target,
-        name=shown,
-        identity=f"sha3-256:{done.digest}",
-        event_time=job.now,
-        state=state,
-        has_more=True,
-        skipped=lost,
-    )
+class MqttSource(Source[FetchMqtt, None]):
+    """Topics of a broker."""
+
+    @property
+    def address(self) -> str:
+        topics = ",".join(topic.path for topic in self.step.topics)
+        return f"mqtt://{self.step.host}:{self.step.port}/{topics}"
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the next messages. Raises Remote (no broker answers), Refused, Invalid, Environment."""
+        self.check(job.settings)
+        scheme, host = broker_of(self.step)
+        shown = f"{scheme}://{host}:{self.step.port}"
+        known = job.known(SESSION)
+        target = job.folder / "messages.ndjson"
+        request = SessionJob(
+            host=host,
+            port=self.step.port,
+            tls=scheme != PLAIN,
+            verified=scheme != UNVERIFIED,
+            client=session_name(job.dataset, self.step),
+            username=_filled(self.step.username, job.settings),
+            password=_filled(self.step.password, job.settings),
+            topics=tuple(each.path for each in self.step.topics),
+            known=None if known is None else decode_taken(known),
+            target=str(target),
+            limit=job.settings.max_source_bytes,
+            quiet=QUIET,
+            silence=job.settings.patience.silence,
+        )
+        time = TimeLimit(job.settings.patience.total, "take fewer topics")
+        done = await ask(main, request, SessionResult, shown, time)
+        lost = (SkippedFile(name=shown, reason=_FORGOTTEN),) if known is not None and not done.is_resumed else ()
+        if not done.messages or done.taken is None:
+            return Unchanged(lost)
+        state = SourceState(source_name=DEFAULT_SOURCE, kind=SESSION, value=done.taken.encode())
+        return Fetched(
+            path=target,
+            name=shown,
+            identity=f"sha3-256:{done.digest}",
+            event_time=job.now,
+            state=state,
+            has_more=True,
+            skipped=lost,
+        )
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
+        broker_of(self.step)
+        if not 0 < len(self.step.topics) <= _MAX_TOPICS:
+            raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)
+        for topic in self.step.topics:
+            if not 0 < len(topic.path) <= _MAX_TOPIC or "\0" in topic.path or topic.path.startswith("$"):
+                raise Invalid(
+                    f"no topic of messages: {topic.path[:80]!r}", rule=RULE, hint="write a filter like a/+/b or a/#"
+                )
+        if self.step.password is not None:
+            check_secret(self.step.password, "a password")
+        if self.step.password is not None and self.step.username is None:
+            raise Invalid("a password is of no use without username", rule=RULE, hint="leave it out")
+        for text in filter(None, (self.step.username, self.step.password)):
+            settings.check_variables(text)
+        check_client("paho", "Mqtt", "mqtt")
+
+    def check_read(self, read: ReadStep) -> None:
+        check_lines(read, "kind: Mqtt")
 
 
 def broker_of(step: FetchMqtt) -> tuple[str, str]:
@@ -92,25 +122,6 @@ def session_name(dataset: str, step: FetchMqtt) -> str:
     parts = [dataset, *sorted(each.path for each in step.topics)]
     digest = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()
     return f"odfd{digest[:19]}"
-
-
-def check_mqtt(step: FetchMqtt, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused if the client is not installed."""
-    broker_of(step)
-    if not 0 < len(step.topics) <= _MAX_TOPICS:
-        raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)
-    for topic in step.topics:
-        if not 0 < len(topic.path) <= _MAX_TOPIC or "\0" in topic.path or topic.path.startswith("$"):
-            raise Invalid(
-                f"no topic of messages: {topic.path[:80]!r}", rule=RULE, hint="write a filter like a/+/b or a/#"
-            )
-    if step.password is not None:
-        check_secret(step.password, "a password")
-    if step.password is not None and step.username is None:
-        raise Invalid("a password is of no use without username", rule=RULE, hint="leave it out")
-    for text in filter(None, (step.username, step.password)):
-        settings.check_variables(text)
-    check_client("paho", "Mqtt", "mqtt")
 
 
 def _filled(text: str | None, settings: IngestSettings) -> str | None:

@@ -23,11 +23,6 @@ from odfd.ingest.fetch.files import DEFAULT_FORMAT, time_in_path
 from odfd.ingest.servers.remote_files import Pattern, RemoteFile
 
 
-def written(step: FetchUrl | FetchFilesGlob) -> str:
-    """Returns the URL or the pattern of a step."""
-    return step.url if isinstance(step, FetchUrl) else step.path
-
-
 def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
     """Returns the pattern's order and position; ``None`` for a single file. Raises Invalid if the order was changed."""
     if isinstance(step, FetchUrl):

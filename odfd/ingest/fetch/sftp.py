@@ -14,48 +14,84 @@ from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
-from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of, written
-from odfd.ingest.fetch.sql import filled_url
+from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
+from odfd.ingest.fetch.source import Source, written
 from odfd.ingest.servers.remote_files import Pattern
 from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_process import main
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_secret, check_text, check_url_password, fill
-from odfd.runtime.sftp_address import SCHEME, SftpAddress, is_host_key, sftp_address
+from odfd.ingest.templates import (
+    TEMPLATE,
+    FilledTemplate,
+    check_secret,
+    check_text,
+    check_url_password,
+    fill,
+    filled_url,
+)
+from odfd.runtime.sftp_address import SftpAddress, is_host_key, sftp_address
 from p2p.dial import resolve
 from p2p.ip import anywhere
 
 
-def is_sftp(url: str) -> bool:
-    """Whether a URL or a pattern is one of SFTP."""
-    return url.startswith(SCHEME)
+class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
+    """A file of an SFTP server, or those of a pattern."""
 
+    options_type = SftpAccess
 
-async def fetch_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, job: FetchJob) -> FetchOutcome:
-    """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
-    check_sftp(step, access, job.settings)
-    if isinstance(step, FetchUrl) and step.cache is not None and job.state is not None:
-        return Unchanged()
-    url = filled_url(written(step), job.settings)
-    place = _place(url.reveal(), str(url), is_pattern=isinstance(step, FetchFilesGlob))
-    target, pattern = job.folder / "download", pattern_of(step, job)
-    request = await _request(place, access, job, url, target, pattern)
-    time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
-    done = await ask(main, request, SftpResult, str(url), time)
-    late = late_files(done.behind, job)
-    if done.found is None and pattern is not None and pattern.last is None:
-        raise no_match(str(url), SFTP)
-    if done.found is None:
-        return Unchanged(late)
-    return Fetched(
-        path=target,
-        name=done.found.key.rpartition("/")[2],
-        identity=f"sha3-256:{done.digest}",
-        event_time=event_time(step.event_time, done.found, job.now, is_pattern=pattern is not None),
-        state=state_of(done.found, pattern),
-        has_more=done.more,
-        skipped=late,
-    )
+    @property
+    def is_asked_anew(self) -> bool:
+        return isinstance(self.step, FetchUrl)
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
+        self.check(job.settings)
+        if isinstance(self.step, FetchUrl) and self.step.cache is not None and job.state is not None:
+            return Unchanged()
+        url = filled_url(written(self.step), job.settings.variables)
+        place = _place(url.reveal(), str(url), is_pattern=isinstance(self.step, FetchFilesGlob))
+        target, pattern = job.folder / "download", pattern_of(self.step, job)
+        request = await _request(place, self.options, job, url, target, pattern)
+        time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
+        done = await ask(main, request, SftpResult, str(url), time)
+        late = late_files(done.behind, job)
+        if done.found is None and pattern is not None and pattern.last is None:
+            raise no_match(str(url), SFTP)
+        if done.found is None:
+            return Unchanged(late)
+        return Fetched(
+            path=target,
+            name=done.found.key.rpartition("/")[2],
+            identity=f"sha3-256:{done.digest}",
+            event_time=event_time(self.step.event_time, done.found, job.now, is_pattern=pattern is not None),
+            state=state_of(done.found, pattern),
+            has_more=done.more,
+            skipped=late,
+        )
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid, Refused if the host key or the client library is missing."""
+        text = written(self.step)
+        check_url_password(text)
+        _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(self.step, FetchFilesGlob))
+        settings.check_variables(text)
+        if self.options.host_key is None or not is_host_key(self.options.host_key):
+            check_text(self.options.host_key or "", "hostKey")
+            raise Refused(
+                f"{text}: the key of the server is not known"
+                if not self.options.host_key
+                else "hostKey is no public key",
+                rule="sftp-host-key",
+                hint="write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it",
+            )
+        if self.options.private_key is not None:
+            check_secret(self.options.private_key, "a private key")
+            settings.check_variables(self.options.private_key)
+        if isinstance(self.step, FetchUrl) and self.step.headers:
+            raise Invalid("headers have no meaning for sftp", rule=SFTP, hint="leave them out")
+        if isinstance(self.step.event_time, FromPath):
+            check_time(self.step.event_time.pattern, self.step.event_time.timestamp_format or DEFAULT_FORMAT)
+        check_client("asyncssh", "sftp", "sftp")
 
 
 async def _request(
@@ -83,29 +119,6 @@ async def _request(
         target=str(target),
         limit=job.settings.max_source_bytes,
     )
-
-
-def check_sftp(step: FetchUrl | FetchFilesGlob, access: SftpAccess, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused if the host key or the client library is missing."""
-    text = written(step)
-    check_url_password(text)
-    _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(step, FetchFilesGlob))
-    settings.check_variables(text)
-    if access.host_key is None or not is_host_key(access.host_key):
-        check_text(access.host_key or "", "hostKey")
-        raise Refused(
-            f"{text}: the key of the server is not known" if not access.host_key else "hostKey is no public key",
-            rule="sftp-host-key",
-            hint="write hostKey: ssh-ed25519 AAAA…, as its owner tells it, or as ssh-keyscan HOST shows it",
-        )
-    if access.private_key is not None:
-        check_secret(access.private_key, "a private key")
-        settings.check_variables(access.private_key)
-    if isinstance(step, FetchUrl) and step.headers:
-        raise Invalid("headers have no meaning for sftp", rule=SFTP, hint="leave them out")
-    if isinstance(step.event_time, FromPath):
-        check_time(step.event_time.pattern, step.event_time.timestamp_format or DEFAULT_FORMAT)
-    check_client("asyncssh", "sftp", "sftp")
 
 
 def _place(url: str, shown: str, *, is_pattern: bool) -> SftpAddress:

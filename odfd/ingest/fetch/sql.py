@@ -20,7 +20,7 @@ from chain.libraries import pa
 from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery
 from chain.model.schema import DataSchema
-from chain.model.source import FetchUrl
+from chain.model.source import FetchUrl, ReadStep
 from odfd.ingest.databases.connections import KINDS
 from odfd.ingest.databases.job import (
     RULE,
@@ -32,8 +32,9 @@ from odfd.ingest.databases.job import (
 from odfd.ingest.databases.querying import main
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.source import Source, check_rows
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, fill
+from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, filled_url
 
 CURSOR: Final = "w3id.org/odfd/cursor"
 """Kind of a source state: the position of the last row by the cursor."""
@@ -43,65 +44,70 @@ _CLIENTS: Final = {"postgresql": "adbc_driver_postgresql", "postgres": "adbc_dri
 _NAME: Final = "the rows of its query"
 
 
-async def fetch_sql(step: FetchUrl, query: SqlQuery, job: FetchJob) -> FetchOutcome:
-    """Fetches the next rows. Raises Remote (the database does not answer), Invalid, Refused, Environment."""
-    check_sql(step, query, job.settings)
-    url = filled_url(step.url, job.settings)
-    known = job.known(CURSOR)
-    target = job.folder / "rows.parquet"
-    request = QueryJob(
-        url=await trio.to_thread.run_sync(_local, url, job.settings),
-        query=query.query,
-        cursor=query.cursor,
-        after=decode_position(known, query.cursor) if query.cursor and known is not None else None,
-        batch_rows=query.batch_rows,
-        target=str(target),
-        limit=job.settings.max_source_bytes,
-        columns=_columns(job.columns),
-    )
-    time = TimeLimit(job.settings.patience.total, "ask for fewer rows (batchRows)")
-    done = await ask(main, request, QueryResult, str(url), time)
-    digest = f"sha3-256:{done.digest}"
-    if query.cursor and not done.rows and job.state is not None:
-        return Unchanged()
-    if not query.cursor and job.known(ETAG) == digest:
-        return Unchanged()
-    state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=digest)
-    if query.cursor:
-        state = SourceState(source_name=DEFAULT_SOURCE, kind=CURSOR, value=encode_position(done.last or {}))
-    if query.cursor and done.last is None:
-        return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now)
-    return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now, state=state, has_more=done.more)
+class SqlSource(Source[FetchUrl, SqlQuery]):
+    """A query of a database."""
 
+    options_type = SqlQuery
 
-def check_sql(step: FetchUrl, query: SqlQuery, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid, Refused. Blocking."""
-    scheme = _SCHEME.match(step.url)
-    if scheme is None or scheme[1] not in KINDS:
-        raise Invalid(
-            f"kind: Sql asks no {scheme[1] if scheme else 'database'}: {step.url}",
-            rule="url-scheme",
-            hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
+    @property
+    def is_asked_anew(self) -> bool:
+        return not self.options.cursor
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the next rows. Raises Remote (the database does not answer), Invalid, Refused, Environment."""
+        self.check(job.settings)
+        url = filled_url(self.step.url, job.settings.variables)
+        known = job.known(CURSOR)
+        target = job.folder / "rows.parquet"
+        request = QueryJob(
+            url=await trio.to_thread.run_sync(_local, url, job.settings),
+            query=self.options.query,
+            cursor=self.options.cursor,
+            after=decode_position(known, self.options.cursor) if self.options.cursor and known is not None else None,
+            batch_rows=self.options.batch_rows,
+            target=str(target),
+            limit=job.settings.max_source_bytes,
+            columns=_columns(job.columns),
         )
-    if scheme[1] in _CLIENTS:
-        check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "engine")
-    check_url_password(step.url)
-    for found in _PASSWORD.findall(step.url):
-        check_secret(found, "a password")
-    settings.check_variables(step.url)
-    check_text(query.query, "the query of a source")
-    if step.headers or step.cache or step.event_time:
-        raise Invalid("headers, cache and eventTime have no meaning for kind: Sql", rule=RULE, hint="leave them out")
-    if scheme[1] == "sqlite" and "${{" not in step.url:
-        settings.readable.check_file(_path(step.url, step.url), step.url)
+        time = TimeLimit(job.settings.patience.total, "ask for fewer rows (batchRows)")
+        done = await ask(main, request, QueryResult, str(url), time)
+        digest = f"sha3-256:{done.digest}"
+        if self.options.cursor and not done.rows and job.state is not None:
+            return Unchanged()
+        if not self.options.cursor and job.known(ETAG) == digest:
+            return Unchanged()
+        state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=digest)
+        if self.options.cursor:
+            state = SourceState(source_name=DEFAULT_SOURCE, kind=CURSOR, value=encode_position(done.last or {}))
+        if self.options.cursor and done.last is None:
+            return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now)
+        return Fetched(path=target, name=_NAME, identity=digest, event_time=job.now, state=state, has_more=done.more)
 
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid, Refused. Blocking."""
+        scheme = _SCHEME.match(self.step.url)
+        if scheme is None or scheme[1] not in KINDS:
+            raise Invalid(
+                f"kind: Sql asks no {scheme[1] if scheme else 'database'}: {self.step.url}",
+                rule="url-scheme",
+                hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
+            )
+        if scheme[1] in _CLIENTS:
+            check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "engine")
+        check_url_password(self.step.url)
+        for found in _PASSWORD.findall(self.step.url):
+            check_secret(found, "a password")
+        settings.check_variables(self.step.url)
+        check_text(self.options.query, "the query of a source")
+        if self.step.headers or self.step.cache or self.step.event_time:
+            raise Invalid(
+                "headers, cache and eventTime have no meaning for kind: Sql", rule=RULE, hint="leave them out"
+            )
+        if scheme[1] == "sqlite" and "${{" not in self.step.url:
+            settings.readable.check_file(_path(self.step.url, self.step.url), self.step.url)
 
-def filled_url(written: str, settings: IngestSettings) -> FilledTemplate:
-    """Fills in the variables of a URL. Values before the last ``@``, user and password, are escaped for URLs."""
-    user, at, rest = written.rpartition("@")
-    escaped = {name: urllib.parse.quote(value, safe="") for name, value in settings.variables.items()}
-    text = fill(user, escaped).reveal() + at + fill(rest, settings.variables).reveal()
-    return FilledTemplate(written, text)
+    def check_read(self, read: ReadStep) -> None:
+        check_rows(read, "kind: Sql")
 
 
 def _local(url: FilledTemplate, settings: IngestSettings) -> str:

@@ -13,16 +13,16 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Final
 
-import msgspec
 import trio
 
 from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
-from chain.model.fetch_options import OWN_SCHEME, ServerEvents
-from chain.model.source import FetchUrl
+from chain.model.fetch_options import ServerEvents
+from chain.model.source import FetchUrl, ReadStep
 from odfd.ingest.fetch.base import CREDENTIALS, DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.page import Page, page
-from odfd.ingest.fetch.url import address_of, check_url, headers_of, plain_headers, remedy
+from odfd.ingest.fetch.source import Source, check_lines, web_step
+from odfd.ingest.fetch.url import UrlSource, address_of, headers_of, plain_headers, remedy
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.sse import RULE, EventReader, ServerEvent
@@ -39,53 +39,62 @@ MAX_BATCH: Final = 64 << 20
 _OK, _NO_MORE = 200, 204
 
 
-async def fetch_sse(step: FetchUrl, stream: ServerEvents, job: FetchJob) -> FetchOutcome:
-    """Fetches the next events. Raises Remote, Refused, Invalid, Environment."""
-    check_sse(step, job.settings)
-    step = _plain(step)
-    url, known = fill(step.url, job.settings.variables), job.known(LAST_ID)
-    address, credentials = address_of(url)
-    told = {"Accept": "text/event-stream"} | ({} if known is None else {"Last-Event-ID": known})
-    headers = credentials | headers_of(step, job) | plain_headers(told)
-    confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
-    sent = {name: value.reveal() for name, value in headers.items()}
-    async with page(address, str(url), sent, confidential, job.settings) as found:
-        if found.status == _NO_MORE:
+class ServerEventsSource(Source[FetchUrl, ServerEvents]):
+    """A stream of a web service."""
+
+    options_type = ServerEvents
+
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the next events. Raises Remote, Refused, Invalid, Environment."""
+        self.check(job.settings)
+        step = web_step(self.step)
+        url, known = fill(step.url, job.settings.variables), job.known(LAST_ID)
+        address, credentials = address_of(url)
+        told = {"Accept": "text/event-stream"} | ({} if known is None else {"Last-Event-ID": known})
+        headers = credentials | headers_of(step, job) | plain_headers(told)
+        confidential = {name for name, value in headers.items() if value.is_template or name.casefold() in CREDENTIALS}
+        sent = {name: value.reveal() for name, value in headers.items()}
+        async with page(address, str(url), sent, confidential, job.settings) as found:
+            if found.status == _NO_MORE:
+                return Unchanged()
+            _check_answer(found, url)
+            events, lines, is_full = await _taken(found, self.options)
+        if not events:
             return Unchanged()
-        _check_answer(found, url)
-        events, lines, is_full = await _taken(found, stream)
-    if not events:
-        return Unchanged()
-    _check_ids(events, known, url)
-    last = events[-1].id
-    if tells(last, job.settings.variables):
-        raise Refused(f"{url}: the id of an event holds the value of a variable", rule=RULE, hint="it would be public")
-    target = job.folder / "events.ndjson"
-    await trio.to_thread.run_sync(_written, lines, target, url, job)
-    return Fetched(
-        path=target,
-        name=urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1] or "events",
-        identity=f"sha3-256:{hashlib.sha3_256(b''.join(lines) + last.encode()).hexdigest()}",
-        event_time=job.now,
-        state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_ID, value=last),
-        has_more=is_full,
-    )
+        _check_ids(events, known, url)
+        last = events[-1].id
+        if tells(last, job.settings.variables):
+            raise Refused(
+                f"{url}: the id of an event holds the value of a variable", rule=RULE, hint="it would be public"
+            )
+        target = job.folder / "events.ndjson"
+        await trio.to_thread.run_sync(_written, lines, target, url, job)
+        return Fetched(
+            path=target,
+            name=urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1] or "events",
+            identity=f"sha3-256:{hashlib.sha3_256(b''.join(lines) + last.encode()).hexdigest()}",
+            event_time=job.now,
+            state=SourceState(source_name=DEFAULT_SOURCE, kind=LAST_ID, value=last),
+            has_more=is_full,
+        )
 
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step before a fetch. Raises Invalid."""
+        plain = web_step(self.step)
+        if plain.url == self.step.url or not plain.url.lower().startswith(("http://", "https://")):
+            raise Invalid(
+                f"kind: Sse asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path"
+            )
+        if self.step.cache or self.step.event_time:
+            raise Invalid("cache and eventTime have no meaning for kind: Sse", rule=RULE, hint="leave them out")
+        if any(each.name.casefold() == "last-event-id" for each in self.step.headers or ()):
+            raise Invalid(
+                "Last-Event-ID is the position, which is in the chain", rule=RULE, hint="leave the header out"
+            )
+        UrlSource(plain, None).check(settings)
 
-def check_sse(step: FetchUrl, settings: IngestSettings) -> None:
-    """Checks a step before a fetch. Raises Invalid."""
-    plain = _plain(step)
-    if plain.url == step.url or not plain.url.lower().startswith(("http://", "https://")):
-        raise Invalid(f"kind: Sse asks web services: {plain.url}", rule="url-scheme", hint="write https://host/path")
-    if step.cache or step.event_time:
-        raise Invalid("cache and eventTime have no meaning for kind: Sse", rule=RULE, hint="leave them out")
-    if any(each.name.casefold() == "last-event-id" for each in step.headers or ()):
-        raise Invalid("Last-Event-ID is the position, which is in the chain", rule=RULE, hint="leave the header out")
-    check_url(plain, settings)
-
-
-def _plain(step: FetchUrl) -> FetchUrl:
-    return msgspec.structs.replace(step, url=step.url.removeprefix(OWN_SCHEME))
+    def check_read(self, read: ReadStep) -> None:
+        check_lines(read, "kind: Sse")
 
 
 def _check_answer(found: Page, url: FilledTemplate) -> None:

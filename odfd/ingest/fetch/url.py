@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import trio
 
-from chain.errors import Environment, Invalid, NotFound, Remote
+from chain.errors import Environment, Invalid, NotFound, Refused, Remote
 from chain.instant import MILLISECOND, SECOND, Instant, parse, render
 from chain.model.events import SourceState
 from chain.model.source import FetchUrl, FromPath, FromSystemTime
@@ -36,6 +36,7 @@ from odfd.ingest.fetch.base import (
 from odfd.ingest.fetch.coding import ContentDecoder, is_gzip
 from odfd.ingest.fetch.ftp import check_ftp, fetch_ftp
 from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, http_date, patient_page
+from odfd.ingest.fetch.source import NOT_OPEN, Source
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import (
@@ -71,48 +72,62 @@ WITH_FILE: Final = frozenset({200, 203})
 """Statuses whose body is the whole file; 202, 204 or 206 have no body, or a part of it."""
 
 
-async def fetch_url(step: FetchUrl, job: FetchJob) -> FetchOutcome:
-    """Fetches the document. Raises NotFound, Remote (not reachable), Invalid (a step that cannot work), Environment.
+class UrlSource(Source[FetchUrl, None]):
+    """One document."""
 
-    Faults name the URL as the manifest writes it; their quotes of servers or libraries may still contain values of
-    variables (``odfd.ingest.templates.redacted``).
-    """
-    check_url(step, job.settings)
-    url = fill(step.url, job.settings.variables)
-    if step.cache is not None and job.state is not None:
-        return Unchanged()
-    scheme = _split(url.reveal(), str(url)).scheme
-    if scheme == "file":
-        return await trio.to_thread.run_sync(_fetch_file, step, url, job)
-    if scheme in ("http", "https"):
-        return await _fetch_http(step, url, job)
-    if scheme in ("ftp", "ftps"):
-        return await fetch_ftp(step, job)
-    raise _no_scheme(scheme, str(url))
+    @property
+    def is_asked_anew(self) -> bool:
+        return True
 
+    async def fetch(self, job: FetchJob) -> FetchOutcome:
+        """Fetches the document. Raises NotFound, Remote (not reachable), Invalid (it cannot work), Environment.
 
-def check_url(step: FetchUrl, settings: IngestSettings) -> None:
-    """Checks a step, and its file if it exists. Raises Invalid. Blocking."""
-    if isinstance(step.event_time, FromPath):
-        raise Invalid("eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata")
-    check_url_password(step.url)
-    _split(step.url, step.url)
-    scheme = _SCHEME.match(step.url)
-    # A variable at the start of the URL may provide the scheme.
-    if (scheme is None and TEMPLATE.match(step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
-        raise _no_scheme(scheme[1] if scheme else "", step.url)
-    for text in (step.url, *(header.value for header in step.headers or ())):
-        check_template(text)
-    if scheme and scheme[1].lower() == "file" and TEMPLATE.search(step.url) is None:
-        settings.readable.check_file(_path(step.url, step.url), step.url)
-    elif scheme and scheme[1].lower() in ("ftp", "ftps"):
-        check_ftp(step)
-    elif scheme and scheme[1].lower() != "file":
-        address_of(FilledTemplate(step.url, TEMPLATE.sub(_ANYTHING, step.url)))
-    for header in step.headers or ():
-        check_header(header.name, FilledTemplate(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
-    for text in (step.url, *(header.value for header in step.headers or ())):
-        check_allowed(text, {*settings.allowed, *settings.variables})
+        Faults name the URL as the manifest writes it; their quotes of servers or libraries may still contain values of
+        variables (``odfd.ingest.templates.redacted``).
+        """
+        self.check(job.settings)
+        url = fill(self.step.url, job.settings.variables)
+        if self.step.cache is not None and job.state is not None:
+            return Unchanged()
+        scheme = _split(url.reveal(), str(url)).scheme
+        if scheme == "file":
+            return await trio.to_thread.run_sync(_fetch_file, self.step, url, job)
+        if scheme in ("http", "https"):
+            return await _fetch_http(self.step, url, job)
+        if scheme in ("ftp", "ftps"):
+            return await fetch_ftp(self.step, job)
+        raise _no_scheme(scheme, str(url))
+
+    def check(self, settings: IngestSettings) -> None:
+        """Checks a step, and its file if it exists. Raises Invalid. Blocking."""
+        if isinstance(self.step.event_time, FromPath):
+            raise Invalid(
+                "eventTime FromPath has no meaning for a URL", rule="event-time-source", hint="use FromMetadata"
+            )
+        check_url_password(self.step.url)
+        _split(self.step.url, self.step.url)
+        scheme = _SCHEME.match(self.step.url)
+        # A variable at the start of the URL may provide the scheme.
+        if (scheme is None and TEMPLATE.match(self.step.url) is None) or (scheme and scheme[1].lower() not in _SCHEMES):
+            raise _no_scheme(scheme[1] if scheme else "", self.step.url)
+        for text in (self.step.url, *(header.value for header in self.step.headers or ())):
+            check_template(text)
+        if scheme and scheme[1].lower() == "file" and TEMPLATE.search(self.step.url) is None:
+            settings.readable.check_file(_path(self.step.url, self.step.url), self.step.url)
+        elif scheme and scheme[1].lower() in ("ftp", "ftps"):
+            check_ftp(self.step)
+        elif scheme and scheme[1].lower() != "file":
+            address_of(FilledTemplate(self.step.url, TEMPLATE.sub(_ANYTHING, self.step.url)))
+        for header in self.step.headers or ():
+            check_header(header.name, FilledTemplate(header.value, TEMPLATE.sub(_ANYTHING, header.value)))
+        for text in (self.step.url, *(header.value for header in self.step.headers or ())):
+            check_allowed(text, {*settings.allowed, *settings.variables})
+
+    def check_open(self) -> None:
+        if not self.step.url.startswith(("http://", "https://")):
+            super().check_open()
+        if any(header.name.casefold() in CREDENTIALS for header in self.step.headers or ()):
+            raise Refused("its source asks for credentials", rule=NOT_OPEN, hint="other nodes cannot fetch it")
 
 
 def _split(url: str, text: str) -> urllib.parse.SplitResult:

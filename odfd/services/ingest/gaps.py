@@ -17,7 +17,6 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.ingest.driver import IngestDependencies
-from odfd.ingest.fetch.kafka_gaps import parsed_part
 from odfd.ingest.gap_acceptance import accept_gap, gap_of
 from odfd.ingest.gaps import AcceptedGap, SourceGap
 from odfd.ingest.templates import redacted
@@ -77,7 +76,7 @@ def _shown(
 ) -> wire.GapView:  # fmt: skip
     if gap is None:
         return wire.GapView(dataset=entry.name)
-    parts = [(parsed_part(each.part), each) for each in gap.ranges]
+    parts = [(each.place, each) for each in gap.ranges]
     lost = tuple(
         wire.LostRange(
             topic_id=topic, partition=number, first=each.start, last=each.end - 1, count=each.end - each.start

@@ -20,7 +20,6 @@ from chain.ids import DatasetId
 from chain.libraries import pa, pc
 from chain.model.block import Block
 from chain.model.events import AddData, DataEvent, ExecuteTransform, ExecuteTransformInput, SourceState
-from chain.model.source import FetchContainer, FetchFilesGlob, FetchMqtt, FetchStep, FetchUrl
 from chain.multihash import Multihash
 from chain.state import InputPosition, load_state
 from chain.store.base import ChainReader, ObjectStore
@@ -28,6 +27,7 @@ from chain.store.objects import sound_path
 from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
 from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
 from odfd.datasets.previews import DATA_KINDS
+from odfd.ingest.fetch.dispatch import address_of
 from odfd.transform.checkpoint_info import Runs
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.evolution import DeclaredTransform, declared_at
@@ -90,7 +90,7 @@ def origin_of(reader: ChainReader, block: Block) -> Origin:
     event = block.event
     reached = event.new_source_state if isinstance(event, AddData) else None
     if state.polling_source is not None:
-        return Origin(kind="polling", address=_address(state.polling_source.fetch), state=reached)
+        return Origin(kind="polling", address=address_of(state.polling_source.fetch), state=reached)
     sources = state.active_push_sources
     if reached is not None and reached.source_name in sources:
         return Origin(kind="push", name=reached.source_name, state=reached)
@@ -101,20 +101,6 @@ def origin_of(reader: ChainReader, block: Block) -> Origin:
         rule=NO_SOURCE,
         hint="only the signer of the block is known, not where its records came from",
     )
-
-
-def _address(fetch: FetchStep) -> str:
-    match fetch:
-        case FetchUrl(url=url):
-            return url
-        case FetchFilesGlob(path=path):
-            return path
-        case FetchMqtt(host=host, port=port, topics=topics):
-            return f"mqtt://{host}:{port}/{','.join(topic.path for topic in topics)}"
-        case FetchContainer(image=image):
-            return f"the container of {image}"
-        case _:
-            return type(fetch).__name__.removeprefix("Fetch")
 
 
 def rows_at(path: Path, column: str, offsets: list[int]) -> dict[int, dict[str, object]]:

@@ -25,8 +25,7 @@ from odfd.ingest.bucket_objects import decode
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import bucket
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.refetch import check_open
+from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.runtime import buckets
 from worlds.s3_server import new_bucket, s3_server
@@ -316,5 +315,5 @@ def test_an_unknown_option_is_told_with_those_of_buckets() -> None:
 def test_no_bucket_of_a_stranger_is_asked(tmp_path: Path) -> None:
     event = source(EXAMPLES[0])
     with pytest.raises(Refused, match="its source is not on the web"):
-        check_open(event.fetch)
+        source_of(event.fetch, None).check_open()
     check_fetch(event.fetch, IngestSettings(staging=tmp_path, allowed=tuple(KEYS)), fetch_options(event.read.schema))

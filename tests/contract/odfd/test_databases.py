@@ -24,10 +24,9 @@ from odfd.ingest.databases.job import QueryJob, QueryResult
 from odfd.ingest.databases.querying import answer
 from odfd.ingest.fetch import sql
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.local_files import LocalFiles
-from odfd.ingest.refetch import check_open
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served, sqlite_served
@@ -335,7 +334,7 @@ def test_a_file_outside_of_the_folders_is_no_database(tmp_path: Path) -> None:
 
 def test_no_database_of_a_stranger_is_asked() -> None:
     with pytest.raises(Refused, match="not on the web"):
-        check_open(source(EXAMPLES[0]).fetch)
+        source_of(source(EXAMPLES[0]).fetch, None).check_open()
 
 
 def test_a_database_that_is_silent_is_left(tmp_path: Path) -> None:

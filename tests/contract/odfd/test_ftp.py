@@ -32,9 +32,8 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import ftp
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
-from odfd.ingest.refetch import check_open
 from odfd.ingest.servers import ftp as process
 from odfd.ingest.servers import ftp_listing, ftp_session
 from odfd.ingest.servers.job import FtpJob, FtpResult
@@ -340,7 +339,7 @@ def test_only_judged_addresses_are_dialled(server: Served, tmp_path: Path) -> No
         fetched(server.url("a.csv"), tmp_path, may_dial=is_global)
     assert server.commands == []
     with pytest.raises(Refused, match="not on the web"):
-        check_open(FetchUrl(url="ftp://192.0.2.7/a.csv"))
+        source_of(FetchUrl(url="ftp://192.0.2.7/a.csv"), None).check_open()
 
 
 @pytest.mark.parametrize(

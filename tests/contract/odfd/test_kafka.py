@@ -26,7 +26,7 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.brokers import gaps
 from odfd.ingest.brokers import kafka as process
 from odfd.ingest.brokers.job import GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, starts
-from odfd.ingest.fetch import kafka, kafka_gaps
+from odfd.ingest.fetch import kafka
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
@@ -49,14 +49,11 @@ def broker() -> Iterator[Broker]:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
 
-    async def ask(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult:
-        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
-
-    async def ask_of_gaps(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> GapsResult:
-        return without_fault(await trio.to_thread.run_sync(gaps.answer, job), shown)
+    async def ask(main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult | GapsResult:
+        answer: Any = gaps.answer if main is gaps.main else process.answer
+        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
 
     monkeypatch.setattr(kafka, "ask", ask)
-    monkeypatch.setattr(kafka_gaps, "ask", ask_of_gaps)
 
 
 class Topic:
@@ -93,7 +90,7 @@ class Topic:
         """What the broker let go of: partition, first offset, and the one after the last."""
         settings = IngestSettings(staging=self.folder, patience=PATIENCE._replace(silence=15.0))
         job = FetchJob(state=self.state, now=NOW, folder=self.folder, settings=settings, options=KafkaTopic())
-        found = trio.run(kafka_gaps.fetch_gaps, FetchUrl(url=self.url()), KafkaTopic(), job)
+        found = trio.run(kafka.KafkaSource(FetchUrl(url=self.url()), KafkaTopic()).find_lost, job)
         assert all(each.part.startswith(decode_position(self.state.value).topic) for each in found)
         return [(each.part.rpartition("/")[2], each.start, each.end) for each in found]
 

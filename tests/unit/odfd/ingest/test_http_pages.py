@@ -26,8 +26,7 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.driver import prepared
 from odfd.ingest.fetch import page
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
-from odfd.ingest.fetch.dispatch import check_fetch
-from odfd.ingest.refetch import check_open
+from odfd.ingest.fetch.dispatch import check_fetch, source_of
 from odfd.ingest.settings import IngestSettings
 from worlds.sources import examples, fetch, source
 
@@ -264,7 +263,7 @@ def test_the_example_of_the_page_is_asked(text: str, service: str, pull: Callabl
     assert isinstance(request, HttpRequest)
     assert contents(pull(request, path="/v1/orders"))[0]["orders"] == [{}]
     with pytest.raises(Refused, match="not on the web"):
-        check_open(event.fetch)
+        source_of(event.fetch, None).check_open()
     written = text.replace("${{ env.SECRET }}", "secret")
     found = check_source(source(written), IngestSettings(staging=tmp_path, variables=SECRETS))
     assert found is not None

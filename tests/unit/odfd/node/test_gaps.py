@@ -14,7 +14,7 @@ from odfd.ingest.brokers.job import TopicPosition, decode_position, starts
 from odfd.ingest.brokers.kafka import gone
 from odfd.ingest.fetch.base import Fetched, Unchanged
 from odfd.ingest.fetch.kafka import state_of
-from odfd.ingest.fetch.kafka_gaps import AddressRange
+from odfd.ingest.fetch.source import AddressRange
 from odfd.ingest.gaps import EXTRA
 from worlds.manifests import in_shards
 from worlds.topics import ModelTopic, message
@@ -54,13 +54,13 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> ModelTopic:
         state = state_of(TopicPosition(topic=made.id, next={str(each): len(log) for each, log in enumerate(made.logs)}))
         return Fetched(path=path, name="towns", identity=state.value, event_time=None, state=state)
 
-    async def gaps(_step: object, _topic: object, job: Any) -> tuple[AddressRange, ...]:
+    async def gaps(_source: object, job: Any) -> tuple[AddressRange, ...]:
         begin = starts(after(job), made.id, [0, 1])
         lost = forgotten(after(job), begin, made.bounds)
         return tuple(AddressRange(f"{made.id}/{each.partition}", each.start, each.end) for each in lost)
 
     monkeypatch.setattr("odfd.ingest.driver.fetch_for", fetch)
-    monkeypatch.setattr("odfd.ingest.gap_acceptance.fetch_gaps", gaps)
+    monkeypatch.setattr("odfd.ingest.fetch.kafka.KafkaSource.find_lost", gaps)
     return made
 
 
