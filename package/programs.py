@@ -47,10 +47,7 @@ SQL: Final = (
     *("xlsxwriter", "xlsxwriter-*"),
 )
 """What only queries need: a package of its own, without which the node refuses them by name."""
-ENGINE: Final = (
-    *("grpc", "grpcio-*"),  # engines are spoken to by it; libp2p only names it
-    *("adbc_driver_*", "pymysql", "pymysql-*"),  # databases are sources, and ingest takes the engine
-)
+ENGINE: Final = ("grpc", "grpcio-*")  # engines are spoken to by it; libp2p only names it
 """Of a node's libraries, what only the engine needs: a part of its package, beside Spark and Java."""
 OURS: Final = "odfd_node"
 _COPYLEFT: Final = re.compile(r"(?m)^(License|License-Expression|Classifier: License)\b.*(GPL|MPL|Mozilla)")

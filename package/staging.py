@@ -25,7 +25,7 @@ TREE: Final = Path(__file__).parents[1]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd")
 ENGINE: Final = ("pyspark", "pandas", "py4j")
 """Distributions that the Spark engine alone needs: an extra, ``odfd[engine]``."""
-SOURCES: Final = ("kafka", "mqtt", "sftp", "evm")
+SOURCES: Final = ("kafka", "mqtt", "sftp", "sql", "evm")
 """Extras for kinds of sources."""
 PACKAGE: Final = "odfd_node"
 _DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE")
@@ -157,6 +157,8 @@ def _project() -> Iterator[str]:
     yield f"dependencies = {needed!r}"
     yield from ("", "[project.optional-dependencies]", *(f"{name} = {each!r}" for name, each in extras.items()))
     yield from ("", "[project.scripts]", *(f'{name} = "{PACKAGE}.launch:{name}"' for name in ("odfd", "odfctl")))
+    for group, rows in said["entry-points"].items():
+        yield from ("", f'[project.entry-points."{group}"]', *(f'{name} = "{place}"' for name, place in rows.items()))
     yield from ("", "[tool.setuptools]", f"packages = {[PACKAGE]!r}", "include-package-data = false")
     yield from ("", "[tool.setuptools.package-data]", f'{PACKAGE} = ["{PRIVATE}/**/*"]')
     yield from ("", "[tool.setuptools.data-files]")

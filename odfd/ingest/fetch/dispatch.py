@@ -1,29 +1,34 @@
-"""Finds the kind of a source by its fetch step and options: each is a row here."""
+"""Finds the kind of a source by its fetch step and options: one of the format's here, any other by an entry point.
+
+A package adds a kind by an entry point of the group ``odfd.sources``, which names a subclass of ``Source``; odfd's own
+kinds that ODF does not have do the same. Its module is imported when a source of the kind is met.
+"""
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
+from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+import trio
+
+from chain.errors import Refused
 from chain.model.events import SetPollingSource
 from chain.model.fetch_options import BUCKET, KINDS, SFTP, FetchOptions, fetch_options
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
-from odfd.ingest.fetch.bucket import BucketSource
 from odfd.ingest.fetch.container import ContainerSource
 from odfd.ingest.fetch.evm import EthereumSource
 from odfd.ingest.fetch.files import FilesSource
 from odfd.ingest.fetch.ftp import FtpSource
 from odfd.ingest.fetch.http_pages import HttpSource
-from odfd.ingest.fetch.kafka import KafkaSource
 from odfd.ingest.fetch.mqtt import MqttSource
-from odfd.ingest.fetch.sftp import SftpSource
 from odfd.ingest.fetch.source import AnySource, tag_of, written
-from odfd.ingest.fetch.sql import SqlSource
-from odfd.ingest.fetch.sse import ServerEventsSource
 from odfd.ingest.fetch.url import UrlSource
 from odfd.ingest.settings import IngestSettings
 
+GROUP: Final = "odfd.sources"
 _FTP: Final = "Ftp"
 _ROWS: Final[Mapping[str, type[AnySource]]] = {
     "Url": UrlSource,
@@ -33,11 +38,6 @@ _ROWS: Final[Mapping[str, type[AnySource]]] = {
     "EthereumLogs": EthereumSource,
     "Http": HttpSource,
     _FTP: FtpSource,
-    "Kafka": KafkaSource,
-    "Sse": ServerEventsSource,
-    "Sql": SqlSource,
-    SFTP: SftpSource,
-    BUCKET: BucketSource,
 }
 _BUCKETS: Final = [f"{store}{form}" for store in ("s3", "gs", "az") for form in ("", "+http", "+https")]
 _SCHEMES: Final[Mapping[type[FetchUrl | FetchFilesGlob], Mapping[str, str]]] = {
@@ -50,9 +50,9 @@ _SCHEMES: Final[Mapping[type[FetchUrl | FetchFilesGlob], Mapping[str, str]]] = {
 def source_of(step: FetchStep, options: FetchOptions | None) -> AnySource:
     """Returns the source of a step and its options.
 
-    Raises Invalid for options that its kind does not have.
+    Raises Refused for a kind that is not installed, Invalid for options that its kind does not have. Blocking.
     """
-    row = _ROWS[_kind(step, options)]
+    row = _row(_kind(step, options))
     if options is None:
         return row(step, None if row.options_type is None else row.options_type())
     if row.options_type is None or not isinstance(options, row.options_type):
@@ -67,7 +67,8 @@ def polled_source(polled: SetPollingSource) -> AnySource:
 
 async def fetch(step: FetchStep, job: FetchJob) -> FetchOutcome:
     """Fetches by the kind of the step. Raises as ``source_of``, and the faults of that kind."""
-    return await source_of(step, job.options).fetch(job)
+    source = await trio.to_thread.run_sync(source_of, step, job.options)
+    return await source.fetch(job)
 
 
 def check_fetch(step: FetchStep, settings: IngestSettings, options: FetchOptions | None = None) -> None:
@@ -87,3 +88,23 @@ def _kind(step: FetchStep, options: FetchOptions | None) -> str:
         return tag_of(options)
     scheme, mark, _ = written(step).partition("://")
     return _SCHEMES[type(step)].get(scheme if mark else "", tag_of(step))
+
+
+def _row(kind: str) -> type[AnySource]:
+    """Raises Refused for a kind that is not installed."""
+    if kind in _ROWS:
+        return _ROWS[kind]
+    try:
+        row: type[AnySource] = _installed()[kind].load()
+    except (KeyError, ImportError) as error:
+        raise Refused(
+            f"sources of kind {kind} are not installed",
+            rule="source-kind",
+            hint="install the package that adds them beside odfd; odfd's own come with it: install it anew",
+        ) from error
+    return row
+
+
+@functools.cache
+def _installed() -> Mapping[str, EntryPoint]:
+    return {each.name: each for each in entry_points(group=GROUP)}

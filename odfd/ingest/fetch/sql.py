@@ -93,7 +93,7 @@ class SqlSource(Source[FetchUrl, SqlQuery]):
                 hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
             )
         if scheme[1] in _CLIENTS:
-            check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "engine")
+            check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "sql")
         check_url_password(self.step.url)
         for found in _PASSWORD.findall(self.step.url):
             check_secret(found, "a password")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -335,6 +336,14 @@ def test_a_file_outside_of_the_folders_is_no_database(tmp_path: Path) -> None:
 def test_no_database_of_a_stranger_is_asked() -> None:
     with pytest.raises(Refused, match="not on the web"):
         source_of(source(EXAMPLES[0]).fetch, None).check_open()
+
+
+@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
+def test_without_the_client_it_is_refused_by_name(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(Refused, match="which is not installed") as caught:
+        check_fetch(FetchUrl(url=f"{scheme}://h/shop"), IngestSettings(staging=tmp_path), SqlQuery(query="select 1"))
+    assert caught.value.rule == "sql-extra"
 
 
 def test_a_database_that_is_silent_is_left(tmp_path: Path) -> None:
