@@ -20,6 +20,16 @@ Run: TypeAlias = Callable[[Session, argparse.Namespace], int | None]
 _EXAMPLE: Final = "example:  "
 
 
+class CommandAction(argparse._SubParsersAction):  # type: ignore[type-arg]
+    """Runs a command of two words where these are typed one after the other."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        name, *words = values
+        if len(words) > 1 and f"{name} {words[0]}" in self.choices:
+            values = [f"{name} {words[0]}", *words[1:]]
+        super().__call__(parser, namespace, values, option_string)
+
+
 class Argument(NamedTuple):
     """The parameters of ``add_argument`` of a parser."""
 
@@ -71,6 +81,7 @@ class Commands:
     ) -> Callable[[Run], Run]:
         """Declares the decorated function as the command ``name``. ``writes_manifests``: it accepts ``-o manifest``.
 
+        ``name`` is two words where the first alone is a command too (``CommandAction``).
         ``lists_things``: it accepts ``-o name`` and ``-o wide``.
         """
 
@@ -105,7 +116,7 @@ class Commands:
     def register(self, subparsers: Subparsers, path: str = "odfctl", only: str | None = None) -> None:
         """Adds a parser for each command, or only for the one named ``only``. ``path``: the words before its name."""
         for name, register in self._entries:
-            if only in (None, name):
+            if only in (None, name.partition(" ")[0]):
                 register(subparsers, path)
 
 

@@ -56,7 +56,8 @@ _OF_COMMANDS: Final[Mapping[str, str]] = {
     "mirror resume NAME": "mirror", "mirror add N": "network", "network invite NAME": "network",
     "network leave NAME": "network", "network show NAME": "network", "publish NAME": "dataset",
     "unpublish NAME": "dataset", "share NAME": "dataset", "push NAME": "dataset", "push REPO[/NAME]": "repository",
-    "repo remove NAME": "repository", "trust validator remove DID": "validator", "watch KIND": "",
+    "repo remove NAME": "repository", "trust validator remove DID": "validator", "schema alter NAME": "dataset",
+    "watch KIND": "",
 }  # fmt: skip
 """Sources of names by command and argument, where the argument's name is ambiguous. Empty: nothing is proposed."""
 
@@ -81,6 +82,7 @@ def place_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> Cursor | 
     """Follows ``words`` down the parsers. Returns ``None`` if one of them is no command."""
     path: list[str] = []
     plain: list[str] = []
+    level: dict[str, argparse.ArgumentParser] = {}
     option: argparse.Action | None = None
     for word in words:
         if option is not None:
@@ -91,8 +93,11 @@ def place_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> Cursor | 
         elif inner := inner_of(parser):
             if word not in inner:
                 return None
-            parser = inner[word]
+            level, parser = inner, inner[word]
             path.append(word)
+        elif path and not plain and f"{path[-1]} {word}" in level:
+            path[-1] += f" {word}"
+            parser = level[path[-1]]
         else:
             plain.append(word)
     return Cursor(" ".join(path), parser, tuple(plain), option)

@@ -16,7 +16,7 @@ from typing import Any, Final
 from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import registry
-from odfd.cli.command import Subparsers
+from odfd.cli.command import CommandAction, Subparsers
 from odfd.cli.session import FORMATS, MANIFESTS, SHAPES, Session
 from odfd.errors import Bug, ExitCode, Usage, exit_code, last_fault, render
 from odfd.usage import UsageParser
@@ -129,7 +129,9 @@ def command_parser(entry: registry.CommandEntry | None) -> Parser:
     """Makes the parser of a command line that names one command, or none."""
     parser = _parser()
     if entry is not None:
-        subparsers: Subparsers = parser.add_subparsers(dest="command", parser_class=Parser, prog="odfctl")
+        subparsers: Subparsers = parser.add_subparsers(
+            dest="command", parser_class=Parser, prog="odfctl", action=CommandAction
+        )
         registry.load(entry, subparsers)
         _everywhere(subparsers)
     return parser

@@ -20,9 +20,9 @@ from odfd.control.client import MANIFESTS, Answer, Body, part
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
-"""Seconds between lines without a terminal,"""
+"""Seconds between lines without a terminal."""
 FIRST_LINE_SECONDS: Final = 2.0
-"""and before the first one, if nothing is counted: such a task waits for somebody."""
+"""Seconds before the first line, if nothing is counted: such a task waits for somebody."""
 DRAW_SECONDS: Final = 0.1
 """Seconds between two drawings on a terminal, however often the progress changes."""
 TOLD_AFTER: Final = 2.0

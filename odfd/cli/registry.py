@@ -37,7 +37,7 @@ GROUPS: Final = (
             CommandEntry("ui", "a page about the node in a browser", _HERE + "page"),
             CommandEntry("backup", "back up the running node into a folder", _HERE + "node"),
             CommandEntry("support", "write a bundle for those who help you, without secrets", _HERE + "support"),
-            CommandEntry("gc", "free the disk of objects that no block names", _HERE + "rewriting"),
+            CommandEntry("gc", "free the disk of objects that no block names", _HERE + "node"),
         ),
     ),
     CommandGroup(
@@ -89,7 +89,7 @@ GROUPS: Final = (
             ),
             CommandEntry("push", "push datasets to a repository", _HERE + "repository"),
             CommandEntry("repo", "named repositories to push to and pull from", _HERE + "repository"),
-            CommandEntry("flow", "pause and resume flows", _HERE + "ingest_pull"),
+            CommandEntry("flow", "pause and resume flows", _HERE + "flow"),
             CommandEntry("reset", "make an earlier block the head", _HERE + "rewriting"),
             CommandEntry("compact", "merge small slices, or drop all data", _HERE + "rewriting"),
             CommandEntry("export", "write a dataset as a directory, or its rows as a file", _HERE + "import_export"),
@@ -116,7 +116,7 @@ GROUPS: Final = (
         (
             CommandEntry("verify", "check a dataset or a directory (†) on this machine", _HERE + "verify"),
             CommandEntry(
-                "engine", "prove that another engine gives the same results, and move to it", _HERE + "verify"
+                "engine", "prove that another engine gives the same results, and move to it", _HERE + "engine"
             ),
             CommandEntry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
         ),

@@ -39,9 +39,9 @@ WIDE: Final = "wide"
 SHAPES: Final = (NAMES, WIDE)
 """Formats of only those commands that list resources (``lists_things``)."""
 TOLD_AFTER: Final = 2
-"""Seconds after which a command says what it waits for,"""
+"""Seconds after which a command says what it waits for."""
 AGAIN_AFTER: Final = 5
-"""and between two such lines."""
+"""Seconds between two lines that say what it waits for."""
 SYSTEM_SOCKET: Final = Path("/run/odfd/control.sock")
 
 

@@ -56,7 +56,7 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
     ]
     if view.withdrawn_at:
         text = "no new block comes, and what is here can be used: odfctl describe dataset " + view.ref
-        lines.append(f"  {formatting.withdrawn(view.withdrawn_at)}: {text}".replace("  w", "  W", 1))
+        lines.append(f"  {formatting.withdrawn(view.withdrawn_at).capitalize()}: {text}")
     lines += [f"  {each.text}" for each in view.unheld]
     for proof in view.evidence:
         lines += ["", *evidence_lines(proof)]

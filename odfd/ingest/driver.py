@@ -78,9 +78,9 @@ class Ingested(msgspec.Struct, frozen=True, kw_only=True):
     counts: RowCounts
     """Counts of all rows that were read by their result, with the files that were skipped."""
     repeated: int = 0
-    """How many of ``blocks`` an earlier, identical push had appended,"""
+    """How many of ``blocks`` an earlier, identical push had appended."""
     repeated_rows: int = 0
-    """and how many of ``rows``."""
+    """How many of ``rows`` such a push had appended."""
 
 
 class NothingNew(msgspec.Struct, frozen=True, kw_only=True):

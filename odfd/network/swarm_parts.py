@@ -28,9 +28,9 @@ from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
 from p2p.wire.pieces import LARGE_OBJECT, PieceList
 
 MAX_SEEDED: Final = 64
-"""Own datasets whose askers are remembered,"""
+"""Most own datasets whose askers are remembered."""
 MAX_DIVIDED: Final = 256
-"""and their large objects."""
+"""Most large objects of own datasets whose askers are remembered."""
 
 
 class SwarmParts:

@@ -65,6 +65,11 @@ class DatasetEntry(msgspec.Struct, frozen=True, kw_only=True):
     """Whether it is a chain inside a collection, and not the one that the collection's name means."""
 
 
+def name_with_id(name: str, dataset: DatasetId) -> str:
+    """Names a dataset by its local name and its did, as ``wire.DatasetDetail.inputs`` does."""
+    return f"{name} ({dataset})"
+
+
 class DatasetResources(ResourceStore):
     """Reads and writes resources; the id of a chain inside a collection means the collection."""
 

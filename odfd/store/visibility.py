@@ -28,6 +28,7 @@ from chain.store.database import Database
 from chain.store.seals import Sealed
 from chain.wording import plural
 from odfd.store.card_choices import CardChange, CardChoices, CardSamples, ChosenWords
+from odfd.store.catalog import DatasetEntry
 from odfd.store.shares import MAX_PEERS, NetworkScopes, Shares
 from p2p.ports import PeerId
 
@@ -279,7 +280,7 @@ class Visibility:
             return Marks(connection).of(dataset)
 
     def publish_to(
-        self, dataset: DatasetId, networks: Collection[str], now: Instant, change: CardChange | None = None
+        self, entry: DatasetEntry, networks: Collection[str], now: Instant, change: CardChange | None = None
     ) -> bool:
         """Publishes in some networks by a user's decision; returns whether it was not public in one of them before.
 
@@ -287,14 +288,15 @@ class Visibility:
 
         Raises Refused for a dataset that is published everywhere, since a disclosure cannot be limited afterwards.
         """
+        dataset, name = entry.id, entry.name
         with self.database.write() as connection:
             marks, scopes = Marks(connection), NetworkScopes(connection)
             mark, before = marks.of(dataset), scopes.of(dataset)
             if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self.publishes_all()):
                 raise Refused(
-                    "it is published everywhere, and others may have it",
+                    f"{name} is published everywhere, and others may have it",
                     rule="published-everywhere",
-                    hint="odfctl unpublish NAME takes it back; then publish it to some networks",
+                    hint=f"odfctl unpublish {name} takes it back; then publish it to some networks",
                 )
             if mark is not Mark.PUBLISHED_TO:
                 scopes.clear(dataset)

@@ -36,7 +36,7 @@ from odfd.services.queries.public_queries import check_public
 from odfd.services.resources.pages import ResourcePage, no_page, rest_after
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.watches import number_of
-from odfd.store.catalog import DatasetEntry, NamedId, is_one_chain
+from odfd.store.catalog import DatasetEntry, NamedId, is_one_chain, name_with_id
 from odfd.store.flow_runs import TYPE as FLOW
 
 Rule: TypeAlias = Callable[..., Any]
@@ -104,11 +104,9 @@ def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], t
     with guard.home.catalog() as catalog:
         entries = {entry.name: entry.id for entry in catalog.chains()}
     readable = guard.readable_of(list(entries.values()))
-    hidden = {name for name, dataset in entries.items() if dataset not in readable}
-    inputs = tuple(
-        each.partition(" (")[2].removesuffix(")") if each.partition(" (")[0] in hidden else each
-        for each in detail.inputs
-    )
+    hidden = {name: dataset for name, dataset in entries.items() if dataset not in readable}
+    bare = {name_with_id(name, dataset): str(dataset) for name, dataset in hidden.items()}
+    inputs = tuple(bare.get(each, each) for each in detail.inputs)
     return inputs, tuple(each for each in detail.outputs if each not in hidden)
 
 

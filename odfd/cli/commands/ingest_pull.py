@@ -1,4 +1,4 @@
-"""``ingest``, ``pull``, ``watermark``, ``flow``: bring new data into datasets, and move their watermarks."""
+"""``ingest``, ``pull``, ``watermark``, ``advance``: bring new data into datasets, and move their watermarks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,6 @@ from odfd.cli.table import TableColumn, render
 from odfd.control import wire
 from odfd.control.client import Answer, part
 from odfd.errors import Bug, ExitCode, Usage, from_problem
-from odfd.resources.registry import state
 
 commands = Commands()
 
@@ -228,72 +227,3 @@ def _watermark(session: Session, args: argparse.Namespace) -> int:
 def _advance(session: Session, args: argparse.Namespace) -> int:
     ref = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/upper", wire.TaskRef).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)
-
-
-flow = commands.group(
-    "flow",
-    description="A flow pulls a dataset by its schedule, or when other datasets have new data. A derived dataset "
-    "without a flow follows its inputs, under its own name here. odfctl get flows lists all.",
-    example="pause fx-daily",
-)
-
-
-_NAME = argument("name", metavar="NAME", help="name of the flow, or of the derived dataset")
-
-
-@flow.add(
-    "pause",
-    _NAME,
-    help="pause a flow; runs that are missed meanwhile are not caught up",
-    description="Pause a flow, also over restarts. Runs that are missed meanwhile are not caught up.",
-    example="fx-daily",
-)
-def _pause(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.put(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
-    session.answer(moved, lambda row: f"{row.name} is paused")
-
-
-@flow.add(
-    "resume",
-    _NAME,
-    help="resume a paused flow",
-    description="Resume a paused flow.",
-    example="fx-daily",
-)
-def _resume(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.delete(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
-    following = state(moved.value).get("next")
-    session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {following}" if following else ""))
-
-
-@flow.add(
-    "run",
-    argument("name", metavar="NAME", help="name of a flow with a trigger of kind Manual"),
-    argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
-    help="run a flow now",
-    description="Run a flow as soon as it may, whatever else causes runs of it; a paused one when it goes on.",
-    example="fx-daily",
-)
-def _run(session: Session, args: argparse.Namespace) -> None:
-    request = wire.FlowRunRequest(target=args.target)
-    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/run", wire.ResourceManifest, request)
-    session.answer(told, lambda row: f"{row.name} runs")
-
-
-@flow.add(
-    "backfill",
-    argument("name", metavar="NAME", help="name of a flow with a schedule"),
-    argument("--from", dest="first", metavar="TIME", required=True, help="the first time to make up for"),
-    argument("--to", metavar="TIME", required=True, help="the last; times after now are left out"),
-    argument("--target", metavar="DATASET", help="of a flow of many datasets: this one only"),
-    help="run a flow for past times of its schedule",
-    description="Run a flow once for each time of its schedule in a range for which it did not run, the oldest first: "
-    "at most 1,000 at once, and each once only, over restarts too.",
-    example="fx-daily --from 2024-05-01T00:00:00Z --to 2024-05-31T23:59:59Z",
-)
-def _backfill(session: Session, args: argparse.Namespace) -> None:
-    request = wire.BackfillRequest(first=args.first, to=args.to, target=args.target)
-    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/backfill", wire.BackfillView, request)
-    session.answer(told, lambda row: f"{row.flow} makes up for {formatting.plural(row.times, 'time')}")
-    if told.value.left_from is not None:
-        session.remark(f"there is no room for more now; ask again --from {told.value.left_from}")

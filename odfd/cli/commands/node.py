@@ -1,4 +1,4 @@
-"""``status``, ``doctor``, ``watch``, ``backup``: show the node's state, problems and events, and back up its state."""
+"""``status``, ``doctor``, ``watch``, ``backup``, ``gc``: show and keep the state of the node."""
 
 from __future__ import annotations
 
@@ -287,3 +287,44 @@ def backup_text(done: wire.BackupResult) -> str:
     small = f"the database ({formatting.size(done.database)}) with {formatting.plural(done.small, 'small object')}"
     restore = f"odfctl restore {Path(done.snapshot).parent.parent} DIR"
     return f"backed up to {done.snapshot}: {small}, {copied}{dropped}\n{restore}"
+
+
+_OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
+    TableColumn("OBJECT", lambda item: item.name),
+    TableColumn("SIZE", lambda item: formatting.size(item.size), right=True),
+)
+
+
+@commands.add(
+    "gc",
+    argument("--dry-run", action="store_true", help="print what would be freed, and free nothing"),
+    description=(
+        "Free the disk of objects that no block names any more, such as those of a compacted dataset. Objects "
+        "that were read since the last collection wait for the next one, because a reader may still need "
+        "them. Statements that were superseded long ago are dropped from the trust ledger. The daemon does "
+        "this every node.collect-hours."
+    ),
+    example="--dry-run",
+)
+def _gc(session: Session, args: argparse.Namespace) -> None:
+    request = wire.CollectRequest(dry_run=args.dry_run)
+    session.answer(submit(session, "/node/v1alpha1/collect", request, wire.CollectResult), collected_text)
+
+
+def collected_text(done: wire.CollectResult) -> str:
+    verb = "would be freed" if done.dry_run else "freed"
+    lines = [f"{formatting.plural(done.objects, 'object')}, {formatting.size(done.bytes)}, {verb}"]
+    if done.waiting:
+        waiting = f"{formatting.plural(done.waiting, 'object')}, {formatting.size(done.waiting_bytes)}"
+        lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
+    if done.statements:
+        dropped = formatting.plural(done.statements, "superseded statement")
+        lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
+    if done.folds:
+        dropped = f"{formatting.plural(done.folds, 'fold')}, {formatting.size(done.fold_bytes)}"
+        lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
+    if done.listed:
+        lines += ["", render(_OBJECTS, done.listed)]
+    if done.unlisted:
+        lines.append(f"and {done.unlisted:,} more")
+    return Stack(lines)

@@ -1,4 +1,4 @@
-"""``reset``, ``compact``: rewrite the history of a dataset of this node. ``gc``: frees disk space.
+"""``reset``, ``compact``: rewrite the history of a dataset of this node.
 
 With ``--offline-key`` a dry run returns the statement that the roots have to sign; the key signs it on this machine,
 and is never sent anywhere.
@@ -16,7 +16,6 @@ from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.cli.table import Stack, TableColumn, render
 from odfd.control import wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
@@ -118,44 +117,3 @@ def rewrite_text(done: wire.RewriteResult) -> str:
     else:
         lines.append(f"  Epoch {done.epoch}, head #{done.blocks - 1} {formatting.digest(done.head)}")
     return "\n".join(lines)
-
-
-_OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
-    TableColumn("OBJECT", lambda item: item.name),
-    TableColumn("SIZE", lambda item: formatting.size(item.size), right=True),
-)
-
-
-@commands.add(
-    "gc",
-    argument("--dry-run", action="store_true", help="print what would be freed, and free nothing"),
-    description=(
-        "Free the disk of objects that no block names any more, such as those of a compacted dataset. Objects "
-        "that were read since the last collection wait for the next one, because a reader may still need "
-        "them. Statements that were superseded long ago are dropped from the trust ledger. The daemon does "
-        "this every node.collect-hours."
-    ),
-    example="--dry-run",
-)
-def _gc(session: Session, args: argparse.Namespace) -> None:
-    request = wire.CollectRequest(dry_run=args.dry_run)
-    session.answer(submit(session, "/node/v1alpha1/collect", request, wire.CollectResult), collected_text)
-
-
-def collected_text(done: wire.CollectResult) -> str:
-    verb = "would be freed" if done.dry_run else "freed"
-    lines = [f"{formatting.plural(done.objects, 'object')}, {formatting.size(done.bytes)}, {verb}"]
-    if done.waiting:
-        waiting = f"{formatting.plural(done.waiting, 'object')}, {formatting.size(done.waiting_bytes)}"
-        lines.append(f"  {waiting}, more that nobody names: read or written a moment ago, they wait for the next gc")
-    if done.statements:
-        dropped = formatting.plural(done.statements, "superseded statement")
-        lines.append(f"  {dropped} of the trust ledger {'would go' if done.dry_run else 'gone'} too")
-    if done.folds:
-        dropped = f"{formatting.plural(done.folds, 'fold')}, {formatting.size(done.fold_bytes)}"
-        lines.append(f"  {dropped}, of histories that are no more {'would go' if done.dry_run else 'gone'} too")
-    if done.listed:
-        lines += ["", render(_OBJECTS, done.listed)]
-    if done.unlisted:
-        lines.append(f"and {done.unlisted:,} more")
-    return Stack(lines)

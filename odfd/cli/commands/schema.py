@@ -17,7 +17,6 @@ from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 commands = Commands()
-_ALTER: Final = "alter"
 _ACTIONS: Final = ("add", "widen", "rename", "drop")
 _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | rename OLD NEW | drop COLUMN"
 
@@ -26,40 +25,46 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
     "schema",
     argument("ref", metavar="REF"),
     argument("words", nargs="*", metavar="…", help=argparse.SUPPRESS),
-    argument("--as", dest="derived", metavar="NAME", help="the dataset to derive, for widen, rename and drop"),
-    argument("--query", metavar="SQL", help="of add: the last query of the source's preprocess from now on"),
-    argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
-    argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
     description="Print the columns of a dataset and their types. With -o yaml, also its DataSchema manifest.\n\n"
     f"{_FORM}\n\n"
-    "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
-    "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",
-    example="nyc.flights\nalter nyc.flights add 'gate STRING' 'taxi_minutes INT' --yes\n"
-    "alter nyc.flights rename dest destination --as nyc.flights.v2 --yes",
+    "Alters the columns of a root: odfctl schema alter -h",
+    example="nyc.flights",
 )
 def _schema(session: Session, args: argparse.Namespace) -> int:
-    if args.ref == _ALTER and args.words:
-        return _alter(session, args)
-    if args.words or args.derived or args.query or args.computed or args.yes:
+    if args.words:
         raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
     schema = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/schema", wire.Schema)
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK
 
 
+@commands.add(
+    "schema alter",
+    argument("ref", metavar="NAME"),
+    argument("action", nargs="?", metavar="|".join(_ACTIONS)),
+    argument("columns", nargs="*", metavar="COLUMN"),
+    argument("--as", dest="derived", metavar="NAME", help="the dataset to derive, for widen, rename and drop"),
+    argument("--query", metavar="SQL", help="of add: the last query of the source's preprocess from now on"),
+    argument("--computed", action="store_true", help="of add: the query computes the columns, files do not have them"),
+    argument("-y", "--yes", action="store_true", help="do it; without it the plan is shown and nothing changes"),
+    description=f"{_FORM}\n\n"
+    "Alters the columns of a root. Optional columns are added to it, and to the read step of its sources.\n"
+    "What a chain cannot say (another name, a wider type, a column less) is so in what is derived: --as NAME.",
+    example="nyc.flights add 'gate STRING' 'taxi_minutes INT' --yes\n"
+    "nyc.flights rename dest destination --as nyc.flights.v2 --yes",
+)
 def _alter(session: Session, args: argparse.Namespace) -> int:
-    name, action, *columns = (*args.words, "", "")[: max(len(args.words), 2)]
-    if action not in _ACTIONS or not columns:
+    if args.action not in _ACTIONS or not args.columns:
         raise Usage(f"what is to be altered: {', '.join(_ACTIONS)}, and columns", hint=_FORM)
     request = wire.AlterSchemaRequest(
-        action=action,
-        columns=tuple(columns),
+        action=args.action,
+        columns=tuple(args.columns),
         query=args.query,
         computed=args.computed,
         derived=args.derived,
         dry_run=not args.yes,
     )
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(name)}/schema", request, wire.AlterSchemaResult)
+    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/schema", request, wire.AlterSchemaResult)
     if args.yes and done.value.manifest is not None:
         return apply_texts(session, (wire.ManifestText(source=args.derived, text=done.value.manifest),))
     session.answer(done, plan_text)

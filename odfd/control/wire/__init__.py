@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from odfd.control.wire.pins import *
     from odfd.control.wire.portals import *
     from odfd.control.wire.queries import *
+    from odfd.control.wire.raw import *
     from odfd.control.wire.renditions import *
     from odfd.control.wire.replication import *
     from odfd.control.wire.resources import *

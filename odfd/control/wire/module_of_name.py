@@ -25,8 +25,9 @@ _NAMES: Final = {
         LineageRow LineageStep
     """,
     "node": """
-        BackfillRequest BackfillView DiskView EngineProcess EngineView EventView FlowCounts FlowRunRequest
-        FlowState LogLineView NodeState PageAddress Probe Status TaskRef TaskState
+        BackfillRequest BackfillView BackupRequest BackupResult CollectRequest CollectResult CollectedObject
+        DiskView EngineProcess EngineView EventView FlowCounts FlowRunRequest FlowState LogLineView NodeState
+        PageAddress Probe SettingsView Status TaskRef TaskState
     """,
     "pins": """
         ENGINE_NOT_HERE UnheldPin
@@ -37,6 +38,10 @@ _NAMES: Final = {
     "queries": """
         HoldRenewal HoldRequest HoldView LogPosition Pin QueryEnd QueryHead QueryRequest ReadStanding SlicesEnd
         SlicesRequest TimeClause
+    """,
+    "raw": """
+        AttestRawRequest CaptureView CapturedFileView RawAttestResult RawChainView RawDifference RawReplayResult
+        RawView
     """,
     "renditions": """
         HandoverReading HandoverRequest RenditionRequest RenditionView
@@ -53,9 +58,7 @@ _NAMES: Final = {
         ResourceNews ResourceView SYSTEM_LABELS SecretKey SecretRotation TokenRequest TokenView TypeView V
     """,
     "rewriting": """
-        AlterSchemaRequest AlterSchemaResult AttestRawRequest BackupRequest BackupResult CaptureView
-        CapturedFileView CollectRequest CollectResult CollectedObject RawAttestResult RawChainView RawDifference
-        RawReplayResult RawView RewriteRequest RewriteResult SettingsView
+        AlterSchemaRequest AlterSchemaResult RewriteRequest RewriteResult
     """,
     "transfer": """
         ExportRequest ImportRequest PushItem PushRequest PushResult TransferResult

@@ -1,8 +1,8 @@
-"""Defines values about the node: status, engines, probes of the doctor, long operations, flows and events."""
+"""Defines values about the node: status, settings, engines, probes, long operations, flows, events, backups."""
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -259,3 +259,66 @@ class EventView(Value, frozen=True, kw_only=True):
     """The dataset, peer or task it is about."""
     message: str = ""
     data: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+class SettingsView(Value, frozen=True, kw_only=True):
+    """The settings in force."""
+
+    toml: str
+    """The settings as a file, each line with its origin; secrets are masked."""
+    file: str | None = None
+    """The settings file that was read; ``null``: none, only defaults, variables and flags."""
+
+
+class BackupRequest(Request, frozen=True, kw_only=True):
+    to: str
+    """An absolute path, as the daemon sees it."""
+    keep: Annotated[int, msgspec.Meta(ge=1, le=10_000)] = 7
+    """Number of snapshots that stay there, this one included."""
+
+
+class BackupResult(Value, frozen=True, kw_only=True):
+    """Result of the task ``backup``."""
+
+    snapshot: str
+    """Folder of the snapshot."""
+    objects: int
+    copied: int
+    """Number of objects that were not there yet."""
+    bytes: int
+    """Bytes of those."""
+    dropped: int = 0
+    """Number of older snapshots that were removed."""
+    small: int = 0
+    """Number of further objects, which are in the database."""
+    database: int = 0
+    """Bytes of the copied database."""
+
+
+class CollectRequest(Request, frozen=True, kw_only=True):
+    dry_run: bool = False
+
+
+class CollectedObject(Value, frozen=True, kw_only=True):
+    name: str
+    size: int
+
+
+class CollectResult(Value, frozen=True, kw_only=True):
+    """The result of the task ``gc``: what was freed; in a dry run what would be."""
+
+    objects: int
+    bytes: int
+    waiting: int = 0
+    """Unreferenced objects that may still be read or referenced soon."""
+    waiting_bytes: int = 0
+    dry_run: bool = False
+    listed: tuple[CollectedObject, ...] = ()
+    """Some of the objects, in a dry run."""
+    unlisted: int = 0
+    """Number of objects that are not listed."""
+    statements: int = 0
+    """Number of statements dropped from the trust ledger, which need not keep them."""
+    folds: int = 0
+    """Number of states dropped that were kept for queries, of histories that no longer exist."""
+    fold_bytes: int = 0

@@ -171,9 +171,9 @@ class SwarmFigures(Value, frozen=True, kw_only=True):
     """Counts what nodes that mirror the same dataset at once gave each other, since the node started."""
 
     from_publishers: int = 0
-    """Pieces that their publishers gave to this node,"""
+    """Pieces that their publishers gave to this node."""
     from_mirrors: int = 0
-    """and other mirrors."""
+    """Pieces that other mirrors gave to it."""
     bytes_from_publishers: int = 0
     bytes_from_mirrors: int = 0
     refused: int = 0

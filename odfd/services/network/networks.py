@@ -42,9 +42,9 @@ from p2p.web.site import Web
 MAX_SECONDS: Final = 366 * 86_400
 """Longest time for which an invitation may hold, since later the peers that it names may be gone."""
 DIAL_SECONDS: Final = 10.0
-"""Seconds that a join waits for its first peers,"""
+"""Seconds that a join waits for its first peers."""
 OTHERS_SECONDS: Final = 1.0
-"""and for further ones once one of them is connected."""
+"""Seconds that it waits for further ones once one of them is connected."""
 
 
 def _swarm(counts: SwarmCounts) -> wire.SwarmFigures | None:

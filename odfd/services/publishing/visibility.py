@@ -12,7 +12,6 @@ import trio
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
-from chain.instant import Instant
 from chain.state import load_state
 from chain.statements.card import MAX_SAMPLE, MAX_WORD
 from chain.statements.envelope import Signed
@@ -262,7 +261,7 @@ class VisibilityService:
         if networks:
             first, *others = entries
             asked = [(first, change), *((each, None) for each in others)]
-            return [_publish_to(self.visibility, each, networks, now, shown) for each, shown in asked]
+            return [self.visibility.publish_to(each, networks, now, shown) for each, shown in asked]
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
         return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
 
@@ -353,17 +352,6 @@ def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityVi
     note = "peers do not find it yet: this node is in no network, until odfctl network join NAME, or odfctl join"
     first = next((each for each in views if each.changed), None)
     return [each if each is not first else msgspec.structs.replace(each, notes=(*each.notes, note)) for each in views]
-
-
-def _publish_to(
-    visibility: Visibility, entry: DatasetEntry, networks: Collection[str], now: Instant, change: CardChange | None
-) -> bool:
-    """Publishes a dataset in some networks. Raises Refused with the name that a person knows."""
-    try:
-        return visibility.publish_to(entry.id, networks, now, change)
-    except Refused as fault:
-        hint = (fault.hint or "").replace("NAME", entry.name)
-        raise Refused(fault.message.replace("it", entry.name, 1), rule=fault.rule, hint=hint) from fault
 
 
 def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:

@@ -33,7 +33,7 @@ from odfd.services.views.hold_views import holds_of
 from odfd.services.views.portal_views import portal_facts
 from odfd.services.views.withdrawals import withdrawn_at
 from odfd.store import captures, row_counts
-from odfd.store.catalog import DatasetEntry
+from odfd.store.catalog import DatasetEntry, name_with_id
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Mark, Visibility
 from odfd.transform.inputs import is_changelog
@@ -170,8 +170,9 @@ class DatasetViews:
         with self._home.catalog() as catalog:
             declared = catalog.declared(entry.id)
             inputs = tuple(
-                f"{catalog.name_of(DatasetId.parse(each.shards[0]))} ({each.shards[0]})"
+                name_with_id(catalog.name_of(first), first)
                 for each in (inputs_of(state.set_transform) if state.set_transform else ())
+                for first in [DatasetId.parse(each.shards[0])]
             )
         with self._home.database.read() as connection:
             keeps_raw = captures.goes_on(connection, entry.id)

@@ -43,6 +43,10 @@ def proposed(line: str) -> list[str]:
         ("odfctl completions --wor", []),
         ("odfctl ingest flights ", [FILES]),
         ("odfctl status ", []),
+        ("odfctl schema f", ["flights", "fleet"]),
+        ("odfctl schema alter fl", ["flights", "fleet"]),
+        ("odfctl schema alter flights --comp", ["--computed"]),
+        ("odfctl schema flights --comp", []),
     ],
 )
 def test_each_place_proposes_what_fits(line: str, words: list[str]) -> None:
