@@ -14,6 +14,7 @@ from chain.model.block import NamedObject, objects_of
 from chain.multihash import Multihash
 from chain.statements.tree import Frontier
 from chain.wording import agree, plural
+from odfd.datasets.local_data import held_from
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.sync import MirrorSync, Synced
@@ -123,7 +124,7 @@ class Repair:
     def _damaged(self, entry: DatasetEntry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
         # Nobody writes the dataset meanwhile, and objects on their way are fetched too.
-        request = VerificationRequest(ref=entry.name, level=Level.DATA, held_from=self._home.held_from(entry.id))
+        request = VerificationRequest(ref=entry.name, level=Level.DATA, held_from=held_from(self._home, entry.id))
         report = verify_chain(chain, self._home.objects, request)
         named: dict[Multihash, int] = {}
         linked: dict[Multihash, None] = {}
@@ -147,7 +148,7 @@ class Repair:
             checked = Ledger(connection).chain(dataset)
         if checked.frontier != tree:
             return
-        for terms, blocks in pages_of(chain, self._home.held_from(dataset), tree.size, BATCH):
+        for terms, blocks in pages_of(chain, held_from(self._home, dataset), tree.size, BATCH):
             note_links(database, self._home.objects, dataset, terms, blocks)
         with database.write() as connection:
             ledger = Ledger(connection)

@@ -7,10 +7,10 @@ import sqlite3
 from chain.data.partition import FUNCTION
 from chain.instant import Instant
 from chain.statements.card import CardShards
+from odfd.mirrors.mirror_handover import united
 from odfd.store import collections, mirror_specs
 from odfd.store.catalog import Catalog
 from odfd.store.ledger.log import Ledger
-from odfd.store.mirror_handover import united
 
 
 def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from chain.ids import DatasetId
@@ -15,6 +16,7 @@ from odfd.ingest.slices import SliceIndex
 from odfd.node.component_settings import ingest_settings
 from odfd.services.ingest.quarantine import QuarantineDatasets
 from odfd.services.maintenance.engine import NodeEngine
+from odfd.store import captures
 from odfd.store.directory import SEGMENTS, STAGING, StateDirectory
 from odfd.transform.driver import TransformDependencies
 from odfd.trust.signing.owner_commit import OwnerCommitter
@@ -47,7 +49,7 @@ def dependencies_of(
         settings=ingest_settings(parts.settings, home, os.environ),
         index=SliceIndex(home.folder(SEGMENTS)),
         quarantines=QuarantineDatasets(home, parts.committer, clock.now),
-        is_captured=home.is_captured,
+        is_captured=partial(captures.is_captured_in, home.database),
         shards=home.shards_of,
     )
     transform = TransformDependencies(

@@ -17,6 +17,7 @@ from odfd.control import wire
 from odfd.queries.planning import PlannedView, QueryPlan
 from odfd.queries.sharded_cuts import pin_at
 from odfd.queries.slices import PlacedSlice
+from odfd.store import collections
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
 
@@ -83,7 +84,8 @@ def _asked_for(
     if request.after is None and not request.explain:
         return None, request.dataset, request.pins, False
     entry, pins = home.resolve(request.dataset), request.pins
-    end = home.ended_at(entry.id)  # asked first: then the rows from before the end are all listed
+    with home.database.read() as connection:  # before the rows are: then those from before the end are all listed
+        end = collections.ended_at(connection, entry.id)
     if end is not None and request.together and not pins and len(home.shards_of(entry.id)) == 1:
         pins = (pin_at(home, entry.name, entry.id, end),)  # later blocks are copies, for a way back
     if request.after is not None:

@@ -22,7 +22,9 @@ from engines.query.requests import TableNamed
 from engines.query.temporal import AS_OF
 from engines.query.views import SliceView
 from odfd.control import wire
+from odfd.datasets.local_data import held_from, need_data
 from odfd.datasets.previews import way_to_data
+from odfd.datasets.shard_reading import check_united, find_end
 from odfd.policy.policy import parse_expression
 from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.cuts import Cut, cut_of, moment
@@ -259,7 +261,7 @@ class Planner:
     ) -> int | None:
         """Returns how many blocks a name means: of a mirror that is late at a handover, those up to it."""
         is_exact = request.pins or asker.bound or _ref(table).startswith("did:")
-        end = None if is_exact else self._home.unfollowed(entry.id)
+        end = None if is_exact else find_end(self._home, entry.id)
         return limit if end is None else end[1] if limit is None else min(limit, end[1])
 
     def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, limit: int | None) -> Cut:
@@ -284,7 +286,7 @@ class Planner:
         elif not ref.startswith("did:"):
             shards = self._home.shards_of(entry.id)
             if len(shards) < 2:
-                self._home.check_united(entry)
+                check_united(self._home, entry)
         return [entry] if len(shards) < 2 else [self._home.resolve(str(each)) for each in shards]
 
     def _sharded_cuts(
@@ -359,8 +361,8 @@ class Planner:
                 hint=way if first is None else f"they come with block #{first}: AT BLOCK '#{first}', or later",
             )
         fold, key = (columns.fold, columns.key) if current else ("log", ())
-        self._home.need_data(entry.id, entry.name, whole=fold != "log")
-        first = self._home.held_from(entry.id)
+        need_data(self._home, entry.id, entry.name, whole=fold != "log")
+        first = held_from(self._home, entry.id)
         if first > 0:
             remarks.append(f"of {entry.name} the data before block #{first} is not kept here, and is not in the answer")
         slices = self._lists.of(entry.id, chain, cut.size, first)

@@ -23,6 +23,7 @@ from chain.store.shards import Shard, View
 from chain.store.sqlite_shards import SqliteShards
 from engines.query.temporal import AS_OF, AT_BLOCK
 from odfd.control import wire
+from odfd.datasets.shard_reading import find_complete_time
 from odfd.queries.cuts import Cut, cut_of
 from odfd.queries.standing import unsatisfied
 from odfd.store.catalog import DatasetEntry
@@ -44,7 +45,7 @@ def cuts_of(
     ``served``: how many blocks of a shard may be read; all are cut at the last time to which each may be. What was
     asked for exactly, by pins or clauses, is not cut: it is as if it were not here.
     """
-    complete, is_exact = home.complete_to(shards), bool(clauses or pins)
+    complete, is_exact = find_complete_time(home, shards), bool(clauses or pins)
     views = SqliteShards(home.database, home.chains).read(shards)
     is_whole = complete is None or bool(pins)  # a pin says itself what is read
     whole = [_size(views[each]) if is_whole else views[each].size_at(complete or 0) for each in shards]
@@ -70,7 +71,7 @@ def cuts_of(
 
 def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[int | None]:
     """Returns how many blocks of each shard are of one time that is complete in all; ``None``: all that are here."""
-    complete = home.complete_to(shards)
+    complete = find_complete_time(home, shards)
     if complete is None:
         return [None for _ in shards]
     views = SqliteShards(home.database, home.chains).read(shards)

@@ -170,6 +170,12 @@ def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     return row is not None and keeps_raw(row.annotations)
 
 
+def is_captured_in(database: Database, dataset: DatasetId) -> bool:
+    """Whether a dataset is captured, as ``is_captured``."""
+    with database.read() as connection:
+        return is_captured(connection, dataset)
+
+
 def goes_on(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether bytes are kept as they come: as the dataset says, or the Source from which it took the last that are."""
     rows = list(CAPTURES.rows(connection, "dataset = ? ORDER BY time DESC LIMIT 1", (dataset,)))

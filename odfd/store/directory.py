@@ -12,22 +12,19 @@ import os
 import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
 
-from chain.errors import Environment, Invalid, NotFound, Refused
+from chain.errors import Environment
 from chain.ids import DatasetId
-from chain.model.events import SetDataSchema
-from chain.model.portal import is_portal
 from chain.store import durable, schema
 from chain.store.database import Database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from chain.wording import agree, plural
 from odfd.access.uses import Uses
-from odfd.renditions.successor import notice_in
 from odfd.resources import tables as resources
 from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.filesystem import make_private
@@ -57,14 +54,12 @@ from odfd.store import (
 from odfd.store import flow_runs as flows
 from odfd.store import webhook_calls as webhooks
 from odfd.store.access_state import AccessReader
-from odfd.store.catalog import Catalog, DatasetEntry, is_one_chain
+from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.crash_recovery import OBJECTS, CrashRecovery, look_back, without_orphans
 from odfd.store.disk_reserve import open_reserved
-from odfd.store.holdings import Holdings
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.keys.secret_keys import SecretKeys
 from odfd.store.ledger import kinds, log
-from odfd.store.mirror_handover import is_followed
 from odfd.store.slice_files import SliceFiles
 
 DATABASE: Final = "odfd.sqlite"
@@ -257,139 +252,6 @@ class StateDirectory:
         """Lists the chains with the rows of a dataset: itself, or all shards if it is the first of several."""
         with self.database.read() as connection:
             return collections.shards_of(connection, dataset)
-
-    def ended_at(self, dataset: DatasetId) -> int | None:
-        """Returns when another rendition replaced this one, in ms: it gets no more rows; ``None``: none did."""
-        with self.database.read() as connection:
-            return collections.ended_at(connection, dataset)
-
-    def unfollowed(self, dataset: DatasetId) -> tuple[int, int] | None:
-        """Returns the end of a mirrored rendition that its owner has stated, while its name still means it here.
-
-        It is a time in ms, and the number of blocks up to the notice. Later blocks may copy rows of the next rendition,
-        for a way back: whoever reads by the name gets those rows from there.
-        """
-        block = None if self.keys.has_dataset_key(dataset) else self.chains.chain(dataset).last_of(("SetInfo",))
-        notice = None
-        with suppress(Invalid):  # what follows handovers reports it
-            notice = notice_in(block)
-        if block is None or notice is None:
-            return None
-        with self.database.read() as connection:
-            state = collections.of(connection, dataset)
-        is_past = state.active.dataset != dataset or is_followed(state, notice)
-        return None if is_past else (notice.time, block.sequence_number + 1)
-
-    def complete_to(self, shards: Sequence[DatasetId]) -> int | None:
-        """Returns the last time that is complete in all shards of a mirrored collection, in milliseconds.
-
-        ``None`` for one chain, and for shards that this node writes: these are written together, so their heads are of
-        one time.
-        """
-        if len(shards) < 2 or self.keys.has_dataset_key(shards[0]):
-            return None
-        end = self.unfollowed(shards[0])
-        return min([*map(self.chains.upper, shards), *([] if end is None else end[:1])]) - 1
-
-    def check_united(self, entry: DatasetEntry) -> None:
-        """Raises NotFound for a mirrored shard whose collection cannot be read by its name here yet."""
-        if self.keys.has_dataset_key(entry.id):
-            return
-        with self.database.read() as connection:
-            newest = log.Ledger(connection).newest_head(entry.id)
-            is_first = newest is not None and newest[0].collection == entry.id
-            if not is_first or len(collections.shards_of(connection, entry.id)) > 1:
-                return
-        raise NotFound(
-            f"{entry.name} is the first of several shards, and the others are not here yet",
-            rule="shard-missing",
-            hint="its publisher's card names them: odfctl mirror list; to read this shard alone, name its id",
-        )
-
-    def chains_named(self, ref: str) -> Sequence[DatasetEntry]:
-        """Returns the chains that a reference means: an id one, a name all shards. Raises NotFound, Invalid."""
-        entry = self.resolve(ref)
-        if is_one_chain(ref):
-            return [entry]
-        self.check_united(entry)
-        with self.catalog() as catalog:
-            return [catalog.resolve(str(each)) for each in self.shards_of(entry.id)]
-
-    def first_shard(self, dataset: DatasetId) -> DatasetId | None:
-        """Returns the first shard of the rendition that a chain is one of several shards of; ``None``: it is none."""
-        with self.database.read() as connection:
-            member = collections.member_of(connection, dataset)
-        return None if member is None else member.dataset
-
-    def is_later_shard(self, dataset: DatasetId) -> bool:
-        """Whether a chain is one of several shards, and not the first, which its collection's name means."""
-        return self.first_shard(dataset) not in (None, dataset)
-
-    def check_single(self, dataset: DatasetId) -> None:
-        """Raises Refused for a chain that is one of several shards, however it was named."""
-        with self.database.read() as connection:
-            collections.check_single(connection, dataset)
-
-    def check_fed(self, dataset: DatasetId) -> None:
-        """Raises Refused for a rendition that is not active, and for a portal, which takes rows by its rule."""
-        with self.database.read() as connection:
-            collections.check_fed(connection, dataset)
-        if self.is_portal(dataset):
-            raise Refused(
-                f"{self.name_of(dataset)} is a portal: its rows come from the dataset that its Portal names",
-                rule="portal-rows",
-                hint="odfctl get portals lists them; odfctl pull NAME takes what the rule lets be",
-            )
-
-    def is_portal(self, dataset: DatasetId) -> bool:
-        """Whether a dataset is a portal, by the rule in its schema."""
-        said = self.chains.chain(dataset).last_of(("SetDataSchema",))
-        return said is not None and isinstance(said.event, SetDataSchema) and is_portal(said.event.schema)
-
-    def is_fed(self, dataset: DatasetId, is_named: bool) -> bool:
-        """Whether a dataset accepts incoming rows. Raises Refused as ``check_fed`` if not and ``is_named``."""
-        try:
-            self.check_fed(dataset)
-        except Refused:
-            if is_named:
-                raise
-            return False
-        return True
-
-    def is_captured(self, dataset: DatasetId) -> bool:
-        """Whether the bytes of a dataset's source are kept."""
-        with self.database.read() as connection:
-            return captures.is_captured(connection, dataset)
-
-    def held_from(self, dataset: DatasetId) -> int:
-        """Returns the number of the first block whose data should be here, like that of all later ones."""
-        with self.database.read() as connection:
-            return Holdings(connection).extent(dataset).first
-
-    def need_data(self, dataset: DatasetId, name: str, *, whole: bool = False) -> None:
-        """Raises NotFound for a mirror without data, or with only a part where ``whole`` is needed."""
-        with self.database.read() as connection:
-            spec = mirror_specs.of(connection, dataset)
-            first = Holdings(connection).extent(dataset).first
-            is_gone = bool(first) and collections.is_let_go(connection, dataset)
-        if is_gone:
-            raise NotFound(
-                f"the data of {name} is gone: it was let go after its collection handed over to another rendition",
-                rule="rendition-dropped",
-                hint="odfctl get renditions names the active one",
-            )
-        if whole and first:
-            raise NotFound(
-                f"the data of {name} before block #{first} is not kept here",
-                rule="mirror-keep",
-                hint=f"odfctl mirror add {dataset} --as {name} --keep all fetches it",
-            )
-        if spec is not None and spec.want == "chain":
-            raise NotFound(
-                f"{name} is mirrored without its data",
-                rule="mirror-want",
-                hint=f"odfctl mirror add {dataset} --as {name} --want data",
-            )
 
     def database_size(self) -> int:
         """Returns the bytes of the database and its log, which holds the newest changes. Blocking."""

@@ -23,6 +23,7 @@ from chain.store.schema import KINDS
 from chain.store.sqlite import SqliteChain
 from chain.wording import plural
 from odfd.control import wire
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.services.views.views import DatasetViews, block_view, newest_of
 from odfd.store.catalog import DatasetEntry
@@ -49,7 +50,7 @@ class BlockReader:
         ``before``: its number in one chain, or its hash. Raises NotFound, Invalid.
         """
         limit = min(limit, MAX_LOG)
-        entries = self._home.chains_named(ref)
+        entries = resolve_chains(self._home, ref)
         chains = self._chains(entries, epoch)
         ends = _ends(entries[0].name, [chain for _, chain in chains], before)
         logs = {
@@ -60,7 +61,7 @@ class BlockReader:
 
     def block(self, ref: str, at: str) -> wire.BlockDetail:
         """Shows a block, also one that a later epoch gave up. Raises NotFound, Invalid."""
-        entries = self._home.chains_named(ref)
+        entries = resolve_chains(self._home, ref)
         if len(entries) > 1:
             _check_hash(entries[0].name, len(entries), at)
         entry, block, epoch = self._found(entries, at)

@@ -31,6 +31,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.commit import block_time
+from odfd.datasets.feeding import is_portal
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
@@ -84,7 +85,7 @@ class HistoryRewriteService:
                 rule="rewrite-owner",
                 hint="do it on the node that writes it; whether mirrors follow is their policy.rewrite.follow",
             )
-        if self.home.is_portal(entry.id):  # others keep what it published
+        if is_portal(self.home, entry.id):  # others keep what it published
             raise Refused(
                 f"{entry.name} is a portal: its rule holds over all that was published, also over what a rewrite drops",
                 rule="portal-rewrite",

@@ -16,6 +16,7 @@ from chain.store.base import Head
 from chain.store.shards import SEALED, Shard, View
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.datasets.shard_reading import find_complete_time, find_end
 from odfd.queries.rendition_times import active_at
 from odfd.runtime.hanging_calls import in_worker
 from odfd.services.views.hold_views import hold_view
@@ -113,7 +114,7 @@ class HoldService:
         """
         chain = self.home.chains.chain(entry.id)
         head, upper = chain.head(), self.home.chains.upper(entry.id)
-        end = self.home.unfollowed(entry.id) if named and head is not None else None
+        end = find_end(self.home, entry.id) if named and head is not None else None
         if end is not None:
             last, upper = chain.block_at(end[1] - 1), min(upper, end[0])
             head = Head(last.hash, last.sequence_number)
@@ -144,7 +145,7 @@ class HoldService:
         """
         if at is not None:
             return at
-        complete = self.home.complete_to(shards)
+        complete = find_complete_time(self.home, shards)
         if complete is not None and complete + 1 < SEALED:
             return max(complete, self._active_since(shards[0]))
         heads = [(self.home.chains.chain(each), self.home.chains.chain(each).head()) for each in shards]

@@ -29,6 +29,7 @@ from chain.libraries import np, pa, pc
 from chain.model.events import DataSlice
 from chain.state import load_state
 from odfd.control import wire
+from odfd.datasets.local_data import held_from, need_data
 from odfd.datasets.previews import columns_of, numbered_slices
 from odfd.queries.sharded_cuts import complete_sizes
 from odfd.runtime.hanging_calls import end_if_unwanted
@@ -60,9 +61,9 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     state = load_state(home.chains.chain(entry.id))
     if state.schema is None:
         return wire.DataProfile(message="it has no data yet")
-    first = max(map(home.held_from, shards))
+    first = max(held_from(home, each) for each in shards)
     slices = [
-        numbered_slices(home.chains.chain(each), home.held_from(each), size)
+        numbered_slices(home.chains.chain(each), held_from(home, each), size)
         for each, size in zip(shards, complete_sizes(home, shards), strict=True)
     ]
     newest = list(islice(heapq.merge(*slices, key=lambda each: each[2], reverse=True), MOST_SLICES + 1))
@@ -71,7 +72,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     unread, message = 0, f"the data before block #{first} is not kept here" if first else ""
     try:
         for each in shards:
-            home.need_data(each, entry.name)
+            need_data(home, each, entry.name)
         unread = sum(not _added(home, builder, each.slice) for each in read)
     except NotFound as fault:
         message, unread = fault.message, len(read)

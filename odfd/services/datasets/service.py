@@ -19,7 +19,10 @@ from chain.state import load_state
 from odfd.control import wire
 from odfd.datasets import previews
 from odfd.datasets.creation import declaration
+from odfd.datasets.feeding import check_fed
+from odfd.datasets.local_data import held_from, need_data
 from odfd.datasets.manifest import DatasetSpec
+from odfd.datasets.shard_reading import check_united, find_end
 from odfd.ingest.push import commit_point, given_id
 from odfd.queries.sharded_cuts import complete_sizes
 from odfd.runtime.hanging_calls import in_worker
@@ -53,7 +56,7 @@ class DatasetService:
         """Returns where the dataset ends, in all shards, and its last push. Raises Refused for another node's."""
         entry = self._home.resolve(ref)
         check_owner(self._home, entry)
-        self._home.check_fed(entry.id)
+        check_fed(self._home, entry.id)
         # In this order: a push that comes between is told, and what is made to follow the older head is refused.
         head = commit_point([self._home.chains.chain(each) for each in self._home.shards_of(entry.id)])
         last = PushTable(self._home.database).newest(entry.id)
@@ -111,16 +114,16 @@ class DatasetService:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         described = schema_view(entry.name, state)
-        self._home.need_data(entry.id, entry.name)
+        need_data(self._home, entry.id, entry.name)
         if state.schema is None:
             return wire.Records(columns=(), rows=(), dataset=self._views.dataset(entry))
-        schema, first = to_arrow(schema_of(state.schema)), self._home.held_from(entry.id)
+        schema, first = to_arrow(schema_of(state.schema)), held_from(self._home, entry.id)
         shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
         if len(shards) == 1:
             end = None
             if not is_one_chain(ref):
-                self._home.check_united(entry)
-                end = self._home.unfollowed(entry.id)
+                check_united(self._home, entry)
+                end = find_end(self._home, entry.id)
             before = None if end is None else end[1]
             table = previews.tail(chain, self._home.slices.of(entry.id), limit, schema, first, before)
         else:

@@ -27,6 +27,8 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.datasets.commit import block_time
 from odfd.datasets.engine_pins import engine_for
+from odfd.datasets.local_data import need_data
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.obs.events import EventLog
 from odfd.portals.rule import PORTAL
@@ -58,7 +60,7 @@ class VerificationService:
 
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Verifies a dataset, with all its shards, at the requested level. Result: VerifyReport."""
-        entries = await trio.to_thread.run_sync(self.home.chains_named, ref)
+        entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
         entry = entries[0]
 
         async def work(report: Report) -> wire.VerifyReport:
@@ -70,7 +72,7 @@ class VerificationService:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
         if level is Level.DATA:
             whole = request.level == "reproduced"
-            await trio.to_thread.run_sync(partial(self.home.need_data, entry.id, entry.name, whole=whole))
+            await trio.to_thread.run_sync(partial(need_data, self.home, entry.id, entry.name, whole=whole))
         found = await self._looked(entry, level, request, report)
         view = msgspec.convert(found, wire.VerifyReport, from_attributes=True)
         view = msgspec.structs.replace(view, level=request.level)
@@ -168,7 +170,7 @@ class EngineMigrationService:
         declared = state.set_transform
         if declared is None:
             raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
-        await trio.to_thread.run_sync(partial(self.home.need_data, entry.id, entry.name, whole=True))
+        await trio.to_thread.run_sync(partial(need_data, self.home, entry.id, entry.name, whole=True))
         _, by = await engine_for(self.deps.engines, declared.transform)
         identity = by.identity
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")

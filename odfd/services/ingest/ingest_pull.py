@@ -32,6 +32,8 @@ from odfd.control.board import task_ref
 from odfd.datasets import failing
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.creation import input_ids, inputs_first
+from odfd.datasets.feeding import check_fed, is_fed
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.alteration import Alteration, Altered, plan_alteration
@@ -132,7 +134,7 @@ class IngestPullService:
             files = self.uploads.claim(request.uploads)
             try:
                 async with self._turn(entry, report) as fed:
-                    await trio.to_thread.run_sync(self.home.check_fed, fed.id)
+                    await trio.to_thread.run_sync(check_fed, self.home, fed.id)
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log, telling = PushTable(self.home.database), partial(show_ingest, report)
                     outcome = await push_files(self.deps, fed.id, files, terms, log, telling)
@@ -155,7 +157,7 @@ class IngestPullService:
         to = instant.parse(request.time)
 
         async def work(entry: DatasetEntry) -> wire.PullResult:
-            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            await trio.to_thread.run_sync(check_fed, self.home, entry.id)
             done = await set_watermark(self.deps, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
@@ -186,7 +188,7 @@ class IngestPullService:
         """
 
         async def work(entry: DatasetEntry) -> wire.CorrectResult:
-            await trio.to_thread.run_sync(self.home.check_fed, entry.id)
+            await trio.to_thread.run_sync(check_fed, self.home, entry.id)
             self._check_own(entry, "correct")
             spec = msgspec.convert(request, CorrectionSpec, from_attributes=True)
             done = await correct(self.deps, entry.id, spec)
@@ -349,7 +351,7 @@ class IngestPullService:
 
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
-        entries = await trio.to_thread.run_sync(self.home.chains_named, ref)
+        entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
         if len(entries) > 1:
             work = self.import_export.export_collection(entries, request)
         else:
@@ -427,7 +429,7 @@ class IngestPullService:
             return self._derive
         if request.source is None and (portal := self.portals.of(entry.id)):
             return partial(self.portals.pull, portal=portal)
-        if not self.home.is_fed(entry.id, explicit) or (state.polling_source is None and not explicit):
+        if not is_fed(self.home, entry.id, explicit) or (state.polling_source is None and not explicit):
             return None
         return partial(self._poll, request=request, trigger=trigger)
 

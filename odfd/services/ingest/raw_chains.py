@@ -29,6 +29,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.commit import block_time
+from odfd.datasets.local_data import need_data
 from odfd.ingest.capture_bindings import RULE, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_chain import (
@@ -230,8 +231,8 @@ class RawChains:
         """Returns the chains of a root, the columns that decide the shard of its rows, and the bindings."""
         shards = self._home.shards_of(entry.id)
         for each in shards:
-            self._home.need_data(each, entry.name, whole=True)
-        self._home.need_data(chain.id, chain.name, whole=True)
+            need_data(self._home, each, entry.name, whole=True)
+        need_data(self._home, chain.id, chain.name, whole=True)
         with self._home.database.read() as connection:
             member = collections.member_of(connection, entry.id)
         found = list(islice(bindings_in(self._home.objects, self._home.chains.chain(chain.id)), MAX_BINDINGS + 1))

@@ -17,6 +17,7 @@ from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.renditions.sharded_inputs import inputs_of
 from odfd.runtime.tasks import Report, TaskBoard
 from odfd.services.lineage.question import origin_of
@@ -96,7 +97,7 @@ class LineageService:
 
     def _having(self, ref: str, request: wire.LineageRequest) -> Sequence[DatasetEntry]:
         """Returns the chains of a dataset that have the record. Raises NotFound, Invalid."""
-        entries = self._home.chains_named(ref)
+        entries = resolve_chains(self._home, ref)
         having, missing = [], []
         for each in entries:
             try:

@@ -32,6 +32,7 @@ from engines.contract import (
 )
 from engines.errors import EngineFault, engine_failed
 from odfd.control import wire
+from odfd.datasets.local_data import need_data
 from odfd.runtime.tasks import Report
 from odfd.services.lineage.question import LineageQuestion, block_of_record, data_of, origin_of, question, rows_at
 from odfd.services.lineage.restricted_reader import MayRead, RestrictedChains
@@ -157,7 +158,7 @@ class Trace:
         data = data_of(block).new_data
         assert data is not None
         try:
-            self._home.need_data(dataset, self._name(dataset))
+            need_data(self._home, dataset, self._name(dataset))
             path = sound_path(self._deps.objects, data.physical_hash)
         except NotFound:
             if isinstance(block.event, AddData):

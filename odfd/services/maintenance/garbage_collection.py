@@ -23,6 +23,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets.local_data import held_from
 from odfd.queries.folds import FoldStore
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.supervision import Life
@@ -133,7 +134,7 @@ class GarbageCollector:
 
         def is_good(folder: str, size: int, block: str) -> bool:
             head = self._home.chains.chain(here[folder]).head() if folder in here else None
-            if head is None or size > head.size or self._home.held_from(here[folder]):
+            if head is None or size > head.size or held_from(self._home, here[folder]):
                 return False
             return str(self._home.chains.chain(here[folder]).block_at(size - 1).hash) == block
 

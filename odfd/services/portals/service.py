@@ -25,6 +25,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.local_data import need_data
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.portals import commitment
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
@@ -217,7 +218,7 @@ class PortalService:
 
     def _audited(self, entry: DatasetEntry, private: DatasetEntry, salt: bytes, report: Report) -> wire.AuditResult:
         for each in (entry, private):
-            self._home.need_data(each.id, each.name, whole=True)
+            need_data(self._home, each.id, each.name, whole=True)
         chains, found = self._home.chains, list[Audited]()
         blocks = audited_blocks(self._home.objects, chains.chain(entry.id), chains.chain(private.id), private.id, salt)
         signed = 0

@@ -29,6 +29,7 @@ from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.datasets.card_facts import cut, facts_of, sample_of, shortened
 from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
+from odfd.datasets.local_data import held_from
 from odfd.network.shared_cards import SharedCards
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
@@ -213,7 +214,7 @@ class CardPublisher:
             same = fitted(msgspec.structs.replace(card, sample=before.sample))
             if due(before, same) > self._clock.now():
                 return before.sample
-        chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
+        chain, first = self._home.chains.chain(dataset), held_from(self._home, dataset)
         served = min(card.size, self.served(dataset))
         try:
             return sample_of(chain, self._home.slices.of(dataset), state, asked, first=first, before=served)
@@ -310,7 +311,7 @@ class CardPublisher:
             return Measured(None)
         with self._home.database.read() as connection:
             epoch, before = Ledger(connection).chain(dataset).epoch, Cards(connection).of(dataset)
-        chain, first = self._home.chains.chain(dataset), self._home.held_from(dataset)
+        chain, first = self._home.chains.chain(dataset), held_from(self._home, dataset)
         return self._extents.measure(chain, state, epoch, first, before)
 
     def _sign(self, draft: _Draft) -> None:

@@ -22,6 +22,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
 from odfd.ipfs.repository import RENEW
@@ -105,7 +106,7 @@ class PublicationService:
 
         The view is that of the first shard.
         """
-        entry, *others = await trio.to_thread.run_sync(self._home.chains_named, request.ref)
+        entry, *others = await trio.to_thread.run_sync(resolve_chains, self._home, request.ref)
         publisher = self._with_kubo()
         await trio.to_thread.run_sync(self._need_public, entry.id)
         if others and request.delegation is not None:
@@ -130,7 +131,7 @@ class PublicationService:
 
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
-        entries = await trio.to_thread.run_sync(self._home.chains_named, ref)
+        entries = await trio.to_thread.run_sync(resolve_chains, self._home, ref)
         entry, publisher = entries[0], self._with_kubo()
         kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
         if kept is None:

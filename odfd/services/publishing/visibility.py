@@ -20,6 +20,7 @@ from config.model import Settings
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
+from odfd.datasets.shard_reading import is_later_shard
 from odfd.network.joined_networks import Network, joined
 from odfd.network.peer_names import peer_named
 from odfd.runtime.hanging_calls import in_worker
@@ -141,7 +142,7 @@ class VisibilityService:
         def change() -> tuple[DatasetEntry, list[DatasetId], bool, bool]:
             with self.home.catalog() as catalog:
                 entry = catalog.resolve(request.ref)
-            if self.home.is_later_shard(entry.id):
+            if is_later_shard(self.home, entry.id):
                 raise _is_later(entry)
             if more:
                 self._check_sharing(entry)
@@ -244,7 +245,7 @@ class VisibilityService:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
         with self.home.catalog() as catalog:
             found = catalog.entries() if request.all else [catalog.resolve(ref) for ref in request.refs]
-        later = [each for each in found if self.home.is_later_shard(each.id)]
+        later = [each for each in found if is_later_shard(self.home, each.id)]
         if later and not request.all:
             raise _is_later(later[0])
         return [each for each in found if each not in later]

@@ -13,6 +13,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
+from odfd.datasets.shard_reading import resolve_chains
 from odfd.queries.askers import Asker, Bound
 from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
 from odfd.queries.planning import KeptTable
@@ -146,7 +147,7 @@ class ProjectionTables:
                     entry = Catalog(connection).find(DatasetId.parse(held.did))
                 if entry is not None:
                     self._home.uses.meant(ResourceStore(connection), resource, key)
-            shards = () if entry is None else self._home.chains_named(NamedId(str(entry.id)))
+            shards = () if entry is None else resolve_chains(self._home, NamedId(str(entry.id)))
             heads = heads_of(self._home, [shard.id for shard in shards]) if shards else ()
             if entry is None or None in heads:
                 text = f"no dataset {each.dataset_ref[:120]!r} here"

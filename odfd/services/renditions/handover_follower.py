@@ -2,7 +2,7 @@
 
 The successor is mirrored on the same terms, beside the old rendition, with all its shards. Once both are complete to
 the handover, the dataset's name changes to it, in one transaction with the timeline of the collection; then listeners
-of the old rendition are told. ``odfd.store.mirror_handover`` decides from the stored state, so an interrupted
+of the old rendition are told. ``odfd.mirrors.mirror_handover`` decides from the stored state, so an interrupted
 round is done again. Spec: docs/spec/collections.md#published.
 """
 
@@ -18,6 +18,7 @@ import trio
 from chain.errors import Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from odfd.control.assembly import Context
+from odfd.mirrors.mirror_handover import Await, Begin, Cross, Step, next_step
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.published.collection import beside
@@ -31,7 +32,6 @@ from odfd.store import collections, mirror_specs
 from odfd.store.catalog import Catalog, hand_on
 from odfd.store.collections import MAX_RENDITIONS, CollectionState, Member
 from odfd.store.directory import StateDirectory
-from odfd.store.mirror_handover import Await, Begin, Cross, Step, next_step
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.store.visibility import Visibility
 

@@ -20,6 +20,7 @@ from chain.model.events import AddData
 from chain.state import load_state
 from chain.store.base import Head
 from odfd.control import wire
+from odfd.datasets.local_data import need_data
 from odfd.queries.sharded_cuts import pin_at
 from odfd.renditions.reader_position import Difference, Updates, next_reading
 from odfd.renditions.timeline import Timeline, advanced
@@ -54,7 +55,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
     new = state.member(found.new)
     for each in (member, new):
         for shard in each.shards:
-            home.need_data(shard, home.name_of(shard), whole=True)
+            need_data(home, shard, home.name_of(shard), whole=True)
     old_pins, new_pins = _pins(home, member, found.old_time), _pins(home, new, found.time)
     reading = wire.HandoverReading(
         time=instant.render(from_millis(found.time)),

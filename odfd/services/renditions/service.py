@@ -28,6 +28,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
+from odfd.datasets.shard_reading import find_end
 from odfd.ingest.copying import Layout
 from odfd.queries.rendition_times import owner_timeline
 from odfd.renditions import handover
@@ -349,7 +350,7 @@ class RenditionService:
         if number != state.active.row.number:
             return instant.render(from_millis(ends[-1])) if ends else None
         upper = self._effects.upper(state.active)
-        end = self._home.unfollowed(state.active.dataset)
+        end = find_end(self._home, state.active.dataset)
         decided = max(state.timeline.upper, upper) if end is None else end[0]
         return instant.render(from_millis(decided)) if 0 < decided < SEALED else None
 

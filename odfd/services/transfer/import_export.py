@@ -22,6 +22,7 @@ from chain.store.base import BlockDamaged, ChainReader, Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
+from odfd.datasets.local_data import need_data
 from odfd.errors import sole_faults
 from odfd.ingest.file_writer import staged_folder
 from odfd.ipfs.repository import ShelfPlace
@@ -106,7 +107,7 @@ class ImportExport:
         self, entry: DatasetEntry, folder: Path, request: wire.ExportRequest, report: Report, head: Head | None = None
     ) -> wire.TransferResult:
         """Exports one chain up to ``head``; ``None``: all of it."""
-        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+        await trio.to_thread.run_sync(partial(need_data, self._home, entry.id, entry.name, whole=True))
         if request.table is not None:
             await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
         report.begin(f"writing {folder}", None, "blocks")
@@ -120,7 +121,7 @@ class ImportExport:
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
-        await trio.to_thread.run_sync(partial(self._home.need_data, entry.id, entry.name, whole=True))
+        await trio.to_thread.run_sync(partial(need_data, self._home, entry.id, entry.name, whole=True))
         report.begin(f"pushing {entry.name} to {target}", None, "bytes")
         chains = self._home.chains
         if target.place.kind == "node":

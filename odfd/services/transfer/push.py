@@ -16,6 +16,7 @@ from chain.ids import DID_ODF, DatasetId
 from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.datasets.shard_reading import check_united, find_first_shard
 from odfd.errors import sole_faults
 from odfd.repositories.catalog import Target
 from odfd.resources.store import ResourceStore
@@ -78,7 +79,7 @@ class PushService:
     def _whole(self, ref: str) -> str:
         """Returns the name of the collection that a dataset is a shard of; else what was given."""
         entry = self._home.resolve(ref)
-        first = self._home.first_shard(entry.id)
+        first = find_first_shard(self._home, entry.id)
         return ref if first is None else self._home.name_of(first)
 
     def _wanted(self, request: wire.PushRequest) -> Sequence[_Asked]:
@@ -98,7 +99,7 @@ class PushService:
         entry = self._home.resolve(ref)
         if ref.startswith(DID_ODF):
             return _Asked(entry)
-        self._home.check_united(entry)
+        check_united(self._home, entry)
         return self._asked(entry)
 
     def _asked(self, entry: DatasetEntry) -> _Asked:
@@ -113,7 +114,7 @@ class PushService:
         try:
             with sole_faults():
                 if request.all and not asked.shards:
-                    await trio.to_thread.run_sync(self._home.check_united, entry)
+                    await trio.to_thread.run_sync(check_united, self._home, entry)
                 if not is_public:
                     raise _private(entry, target)
                 return await self._pushed(asked, target, report)

@@ -22,6 +22,7 @@ from chain.store.shards import SEALED
 from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.datasets import previews
+from odfd.datasets.shard_reading import find_end
 from odfd.queries.rendition_times import since_of
 from odfd.queries.standing import standing_of, weakest
 from odfd.renditions.chain_timeline import is_row
@@ -155,7 +156,7 @@ class DatasetViews:
         late = [each for each, upper in zip(shards, uppers, strict=True) if upper == least < max(uppers)]
         if self._home.keys.has_dataset_key(shards[0]):
             late = []  # written together
-        elif (end := self._home.unfollowed(shards[0])) is not None and end[0] < least:
+        elif (end := find_end(self._home, shards[0])) is not None and end[0] < least:
             least, late = end[0], []  # from then on it is complete where the next rendition is
         since = since_of(self._home, shards[0])
         return msgspec.structs.replace(

@@ -16,12 +16,13 @@ import pytest
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
+from odfd.datasets.shard_reading import is_followed
+from odfd.mirrors import mirror_handover
+from odfd.mirrors.mirror_handover import Await, Begin, Step, next_step, united
 from odfd.renditions.reader_position import Difference, Updates, next_reading
 from odfd.renditions.successor import HandoverNotice
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
-from odfd.store import mirror_handover
 from odfd.store.collections import CollectionState, Member, plain
-from odfd.store.mirror_handover import Await, Begin, Step, is_followed, next_step, united
 from worlds.seeds import batches, named
 
 Row = tuple[int, int]

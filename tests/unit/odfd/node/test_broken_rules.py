@@ -28,11 +28,13 @@ from chain.state import load_state
 from chain.store import append, uppers
 from chain.store.base import Head
 from odfd.control import wire
+from odfd.datasets import shard_reading
 from odfd.ingest import decoding, driver, raw_replay
 from odfd.ingest.brokers import job
 from odfd.ingest.brokers.job import TopicPosition
+from odfd.queries import sharded_cuts
 from odfd.services.renditions.effects import RenditionEffects
-from odfd.store import captures, directory, pushes
+from odfd.store import captures, pushes
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.store.spool import PushSpool, Receipt
 from odfd.trust.signing import commit_parts, owner_commit
@@ -173,7 +175,7 @@ def _clock(patch: pytest.MonkeyPatch, world: Any) -> None:
 
 
 def _furthest(patch: pytest.MonkeyPatch, _: Any) -> None:
-    patch.setattr(directory, "min", max, raising=False)
+    patch.setattr(shard_reading, "min", max, raising=False)
 
 
 def _latest(patch: pytest.MonkeyPatch, _: Any) -> None:
@@ -248,13 +250,13 @@ def _unlike(patch: pytest.MonkeyPatch, _: Any) -> None:
 
 
 def _at_upper(patch: pytest.MonkeyPatch, _: Any) -> None:
-    complete = StateDirectory.complete_to
+    complete = sharded_cuts.find_complete_time
 
-    def hasty(self: StateDirectory, shards: Any) -> int | None:
-        found = complete(self, shards)
+    def hasty(home: StateDirectory, shards: Any) -> int | None:
+        found = complete(home, shards)
         return None if found is None else found + 1
 
-    patch.setattr(StateDirectory, "complete_to", hasty)
+    patch.setattr(sharded_cuts, "find_complete_time", hasty)
 
 
 def _any_topic(patch: pytest.MonkeyPatch, _: Any) -> None:

@@ -17,13 +17,13 @@ from chain.store.shards import SEALED
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.mirrors.holders import Holders
+from odfd.mirrors.mirror_handover import Await
 from odfd.renditions.successor import notice_of
 from odfd.renditions.timeline import RenditionRow
 from odfd.services.publishing.visibility import check_card_of
 from odfd.store.collections import Member
 from odfd.store.ledger import kinds
 from odfd.store.ledger.cards import Cards
-from odfd.store.mirror_handover import Await
 from odfd.store.references import objects_of
 from worlds.eventually import became
 

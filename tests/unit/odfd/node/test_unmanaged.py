@@ -10,6 +10,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import DAY, SECOND
 from odfd.control import wire
+from odfd.datasets.local_data import held_from, need_data
 from odfd.store import unmanaged
 from odfd.store.directory import SEGMENTS
 from worlds.manifests import text_of
@@ -198,8 +199,8 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
         with pytest.raises(MemoryError):
             await bob.api.unmanaged.adopt("theirs", wire.AdoptRequest())
     async with world.running("bob") as bob:
-        assert bob.home.held_from(cities) == view.held_from
+        assert held_from(bob.home, cities) == view.held_from
         assert (await bob.dataset_view("theirs")).blocks == alice.size("cities")
         assert await bob.api.unmanaged.list() == []
         with pytest.raises(NotFound, match="is not kept here"):
-            bob.home.need_data(cities, "theirs", whole=True)
+            need_data(bob.home, cities, "theirs", whole=True)

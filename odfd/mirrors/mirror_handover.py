@@ -14,6 +14,7 @@ from typing import TypeAlias
 import msgspec
 
 from chain.ids import DatasetId
+from odfd.datasets.shard_reading import is_followed
 from odfd.renditions.successor import HandoverNotice
 from odfd.store.collections import CollectionState, Member
 
@@ -41,11 +42,6 @@ class Cross(msgspec.Struct, frozen=True):
 
 
 Step: TypeAlias = Stay | Begin | Await | Cross
-
-
-def is_followed(state: CollectionState, notice: HandoverNotice) -> bool:
-    """Whether a handover, or a later one, was followed here."""
-    return notice.time < state.timeline.upper
 
 
 def next_step(
