@@ -22,7 +22,7 @@ from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutco
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks
 from odfd.resources.manifest import described
 from odfd.resources.types import OWN
-from odfd.store.spool_tables import Buffer, OverflowPolicy, Spooled
+from odfd.store.spool import Buffer, OverflowPolicy, Spooled
 
 STATE: Final = "w3id.org/odfd/push"
 """Kind of a source state: the id of a Source, and the number of the last push that was taken."""

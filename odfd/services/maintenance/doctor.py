@@ -22,7 +22,7 @@ from chain.wording import agree, plural, size
 from odfd.control import wire
 from odfd.resources.store import ResourceStore
 from odfd.services.maintenance.restore import unfinished
-from odfd.store import spool_tables
+from odfd.store import spool
 from odfd.store.damage import Damage
 from odfd.store.directory import PARTIAL, StateDirectory
 from odfd.store.ledger.log import Ledger
@@ -136,7 +136,7 @@ class Doctor:
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
             found = {table: list(table.damaged(connection)) for table in sealed_tables(connection)}
-            pushed = list(spool_tables.damaged_bodies(connection))
+            pushed = list(spool.damaged_bodies(connection))
             strays = connection.execute("PRAGMA foreign_key_check").fetchall()
         spoilt = [name for names in found.values() for name in names]
         spoilt += pushed
@@ -144,7 +144,7 @@ class Doctor:
             spoilt.append(f"{plural(len(strays), 'block')} of no chain")
         if not spoilt:
             return ok("rows", "every row with a seal is what was written")
-        of_push = spool_tables.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
+        of_push = spool.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
         hint = next((table.hint for table, names in found.items() if names), of_push)
         return failed("rows", f"damaged: {_few(spoilt)}", hint)
 

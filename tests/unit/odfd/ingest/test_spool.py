@@ -18,8 +18,7 @@ from chain.instant import Instant
 from chain.store import durable
 from chain.store.database import Database
 from odfd.store.directory import open_state_directory
-from odfd.store.spool import SMALL, Pushed, PushSpool, Receipt
-from odfd.store.spool_tables import Buffer, OverflowPolicy
+from odfd.store.spool import SMALL, Buffer, OverflowPolicy, Pushed, PushSpool, Receipt
 
 NOW = Instant(1)
 
