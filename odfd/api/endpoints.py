@@ -9,40 +9,23 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, Literal, TypeAlias, TypeVar
 
 from starlette.requests import Request
 
+from odfd.api.access.requests import Dispatcher
 from odfd.control import wire
-from odfd.control.responses import body, flag, number
+from odfd.control.operations import Parameter
+from odfd.control.responses import flag
 from odfd.errors import Usage
 
-if TYPE_CHECKING:
-    # Not imported at run time: tests serve these endpoints over a fake node, without services.
-    from odfd.api.services import Services
-
-Ask: TypeAlias = "Callable[[Services, Request], Awaitable[object]]"
+Ask: TypeAlias = "Callable[[Dispatcher, Request], Awaitable[object]]"
 Kind: TypeAlias = Literal["text", "texts", "flag", "number"]
 JSON: Final = "application/json"
 IF_MATCH: Final = "if-match"
 IF_NONE_MATCH: Final = "if-none-match"
 OCTETS: Final = "application/octet-stream"
 _R = TypeVar("_R", bound=wire.Request)
-
-
-@dataclass(frozen=True, slots=True)
-class Parameter:
-    """A parameter of the query string. One of the kind ``texts`` may be given several times."""
-
-    name: str
-    kind: Kind
-    about: str
-    least: int = 0
-    most: int = 2**63 - 1
-    default: int | None = None
-
-    def number(self, request: Request) -> int | None:
-        return number(request, self.name, self.default, self.least, self.most)
 
 
 SLASH: Final = "\0"
@@ -68,7 +51,7 @@ def purges(request: Request) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """An endpoint with its declaration. A plain function in a table is an endpoint without parameters and body."""
+    """An endpoint with its declaration."""
 
     ask: Ask
     query: tuple[Parameter, ...] = ()
@@ -84,13 +67,13 @@ class Endpoint:
     """The type of each line, if the answer is a stream."""
     events: object = None
     """The type of the data of server-sent events, if the endpoint streams events but no lines."""
-    operation: Callable[[Any], Any] | None = None
-    """Returns the operation that the endpoint calls, given the services."""
+    operation: Callable[..., Any] | None = None
+    """The operation that the endpoint calls, whose type and docstring tell the rest."""
     statuses: tuple[int, ...] = ()
     """Statuses of successful answers, if they differ from 200, or 202 for a task."""
 
-    def __call__(self, services: Services, request: Request) -> Awaitable[object]:
-        return self.ask(services, request)
+    def __call__(self, calls: Dispatcher, request: Request) -> Awaitable[object]:
+        return self.ask(calls, request)
 
     def conditions(self, method: str) -> tuple[str, ...]:
         """Returns the headers with conditions that a request may have: where it may name a generation."""
@@ -104,13 +87,13 @@ def asks(*query: Parameter, **declared: Any) -> Callable[[Ask], Endpoint]:
     return lambda ask: Endpoint(ask, query, **declared)
 
 
-def check_query(ask: Ask, request: Request) -> None:
+def check_query(endpoint: Endpoint, request: Request) -> None:
     """Raises Usage for a parameter that the endpoint does not declare, and for a flag that is no true or false.
 
     Raises it also for a condition that the endpoint would not keep: whoever sends one relies on it.
     """
-    known = {each.name: each for each in ask.query} if isinstance(ask, Endpoint) else {}
-    conditions = ask.conditions(request.method) if isinstance(ask, Endpoint) else ()
+    known = {each.name: each for each in endpoint.query}
+    conditions = endpoint.conditions(request.method)
     for header in (IF_MATCH, IF_NONE_MATCH):
         said = request.headers.get(header)
         if said is None or (header == IF_NONE_MATCH and request.method in ("GET", "HEAD")):
@@ -150,21 +133,3 @@ def shown_path(request: Request) -> str:
 def path_part(request: Request, part: str = "ref") -> str:
     """Returns a part of the path, in which ``account/name`` is one segment."""
     return str(request.path_params[part]).replace(SLASH, "/")
-
-
-def with_body(kind: type[_R], operation: Callable[[Services], Callable[[_R], Awaitable[object]]]) -> Endpoint:
-    """Makes the endpoint of an operation that takes the body of the request, a ``kind``."""
-
-    async def ask(services: Services, request: Request) -> object:
-        return await operation(services)(await body(request, kind))
-
-    return Endpoint(ask, takes=kind, operation=operation)
-
-
-def on_dataset(kind: type[_R], operation: Callable[[Services], Callable[[str, _R], Awaitable[object]]]) -> Endpoint:
-    """Makes the endpoint of an operation on a dataset that also takes the body of the request, a ``kind``."""
-
-    async def ask(services: Services, request: Request) -> object:
-        return await operation(services)(path_part(request), await body(request, kind))
-
-    return Endpoint(ask, takes=kind, operation=operation)

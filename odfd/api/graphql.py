@@ -12,15 +12,16 @@ import trio
 from starlette.requests import Request
 
 from chain.errors import Fault, Invalid
-from odfd.api.endpoints import Ask, asks
+from odfd.api.access.requests import Dispatcher
+from odfd.api.endpoints import Endpoint, asks
 from odfd.control import wire
 from odfd.control.responses import EventStream, answer, body, stream_of
 from odfd.errors import Usage, to_problem
 from odfd.store.idempotency import HEADER
 
 if TYPE_CHECKING:
+    # Imported at the first subscription: graphql-core is large.
     from odfd.api.graphql_subscriptions import Subscription
-    from odfd.api.services import Services
 
 SECONDS: Final = 60.0
 """Most seconds that one request may take. An apply within it goes on as a task."""
@@ -30,7 +31,7 @@ MAX_ERRORS: Final = 20
 
 
 @asks(takes=wire.GraphqlRequest, answers=wire.GraphqlAnswer, events=wire.GraphqlAnswer, statuses=(200, 400))
-async def graphql(services: Services, request: Request) -> object:
+async def graphql(calls: Dispatcher, request: Request) -> object:
     """Executes a GraphQL request: a query or a mutation; as server-sent events also a subscription."""
     asked, streams = await body(request, wire.GraphqlRequest), stream_of(request) is EventStream
     if streams and HEADER in request.headers:
@@ -38,7 +39,7 @@ async def graphql(services: Services, request: Request) -> object:
     since = request.headers.get("last-event-id") if streams else None
     answered: wire.GraphqlAnswer | Subscription | None = None
     with trio.move_on_after(SECONDS):
-        answered = await trio.to_thread.run_sync(_executed, services, asked, since, limiter=THREADS)
+        answered = await trio.to_thread.run_sync(_executed, calls, asked, since, limiter=THREADS)
     if answered is None:
         late = Invalid(f"the query took longer than {SECONDS:g} s", rule="graphql-limit", hint="ask for less")
         answered = wire.GraphqlAnswer(errors=(_error(late),))
@@ -47,7 +48,7 @@ async def graphql(services: Services, request: Request) -> object:
 
         if isinstance(answered, wire.GraphqlAnswer):
             return GraphqlStream(sole_event(answered))
-        return GraphqlStream(answered.events(services))
+        return GraphqlStream(answered.events(calls))
     if not isinstance(answered, wire.GraphqlAnswer):
         from odfd.api.graphql_subscriptions import not_streamed
 
@@ -55,7 +56,7 @@ async def graphql(services: Services, request: Request) -> object:
     return answer(answered, 200 if answered.data is not None else 400)
 
 
-TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (("POST", "/graphql", graphql),)
+TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (("POST", "/graphql", graphql),)
 
 
 @functools.cache
@@ -65,7 +66,7 @@ def _schema() -> Any:
     return schema()
 
 
-def _executed(services: Services, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
+def _executed(calls: Dispatcher, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
     """Parses, bounds, validates and executes a request; returns a subscription unexecuted.
 
     Call from a worker thread.
@@ -90,7 +91,7 @@ def _executed(services: Services, asked: wire.GraphqlRequest, since: str | None)
             return subscription
         done = execute_sync(
             schema, document, variable_values=variables, operation_name=asked.operation_name,
-            context_value=GraphqlContext(services),
+            context_value=GraphqlContext(calls),
         )  # fmt: skip
     except Fault as fault:
         return wire.GraphqlAnswer(errors=(_error(fault),))

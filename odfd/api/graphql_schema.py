@@ -1,13 +1,13 @@
 """Declares the GraphQL schema, and resolves its fields with the operations that RFC-018's paths use (R59, R60).
 
-Resolvers run in a worker thread, since graphql-core knows asyncio alone; each asks the services in the event loop.
+Resolvers run in a worker thread, since graphql-core knows asyncio alone; each calls operations in the event loop.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar, cast
+from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import msgspec
 import trio
@@ -15,17 +15,17 @@ from graphql import GraphQLError, GraphQLResolveInfo, GraphQLSchema, build_schem
 
 from chain.errors import Fault, Invalid
 from odfd.api import resource_operations as operations
+from odfd.api.access.requests import Dispatcher
 from odfd.api.graphql_limits import DEFAULT_PAGE, MAX_PAGE
 from odfd.control import wire
 from odfd.errors import to_problem
 from odfd.resources.registry import STATE
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.datasets.service import DatasetService
+from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.types import TYPES
 from odfd.store.catalog import NamedId
-
-if TYPE_CHECKING:
-    from odfd.api.services import Services
 
 T = TypeVar("T")
 Info: TypeAlias = "GraphQLResolveInfo[Any]"
@@ -95,22 +95,22 @@ type Dataset {
 
 @dataclass(frozen=True, slots=True)
 class GraphqlContext:
-    """The services that the resolvers of one request use."""
+    """The context of the resolvers of one request: the calls that their caller may make."""
 
-    services: Services | None
-    """The services; ``None`` for a subscription, whose resolvers need none."""
+    calls: Dispatcher | None
+    """``None`` for a subscription, whose resolvers call nothing."""
 
 
 Page = dict[str, Any]
 _Fields: TypeAlias = dict[str, Any]
 
 
-def _told(info: Info, operation: Callable[[Services], Awaitable[T]]) -> T:
+def _told(info: Info, operation: Callable[[Dispatcher], Awaitable[T]]) -> T:
     """Performs an operation in the event loop. Raises GraphQLError with the problem of its fault."""
-    asking: GraphqlContext = info.context
+    context: GraphqlContext = info.context
     try:
-        assert asking.services is not None
-        return trio.from_thread.run(operation, asking.services)
+        assert context.calls is not None
+        return trio.from_thread.run(operation, context.calls)
     except Fault as fault:
         raise _error(fault) from fault
 
@@ -151,30 +151,30 @@ def _bounded(number: int | None, name: str) -> int:
 
 
 def _resource(_: object, info: Info, ref: str) -> Any:
-    async def read(services: Services) -> wire.ResourceManifest:
-        return await operations.read(services, *_reference(ref))
+    async def read(calls: Dispatcher) -> wire.ResourceManifest:
+        return await operations.read(calls, *_reference(ref))
 
     return _json(_told(info, read))
 
 
 def _resources(_: object, info: Info, first: int | None = None, after: str | None = None, **asked: str | None) -> Page:
-    def listed(services: Services) -> Awaitable[Sequence[wire.ResourceView]]:
-        return services.declarations.list(asked.get("type"), selecting(asked.get("labels"), asked.get("name")))
+    def listed(calls: Dispatcher) -> Awaitable[Sequence[wire.ResourceView]]:
+        return calls.do(DeclarationService.list, asked.get("type"), selecting(asked.get("labels"), asked.get("name")))
 
     found = _told(info, listed)
     page = _page_of(found, lambda each: f"{each.type}:{each.name.casefold()}", first, after)
-    shown = _told(info, lambda services: operations.shown_of(services, page["items"]))
+    shown = _told(info, lambda calls: operations.shown_of(calls, page["items"]))
     return page | {"items": _json(shown)}
 
 
 def _dataset(_: object, info: Info, ref: str) -> _Fields:
-    return _fields(_told(info, lambda services: operations.read(services, TYPES.written("Dataset"), ref)))
+    return _fields(_told(info, lambda calls: operations.read(calls, TYPES.written("Dataset"), ref)))
 
 
 def _datasets(_: object, info: Info, first: int | None = None, after: str | None = None) -> Page:
-    found = _told(info, lambda services: services.declarations.list("Dataset", None))
+    found = _told(info, lambda calls: calls.do(DeclarationService.list, "Dataset", None))
     page = _page_of(found, lambda each: each.name.casefold(), first, after)
-    shown = _told(info, lambda services: operations.shown_of(services, page["items"]))
+    shown = _told(info, lambda calls: operations.shown_of(calls, page["items"]))
     return page | {"items": list(map(_fields, shown))}
 
 
@@ -189,7 +189,7 @@ def _blocks(
     kinds: Sequence[str] = (),
 ) -> Page:  # fmt: skip
     most = _bounded(first, "first")
-    found = _told(info, lambda services: services.datasets.log(_whole(view), tuple(kinds or ()), most + 1, after))
+    found = _told(info, lambda calls: calls.do(DatasetService.log, _whole(view), tuple(kinds or ()), most + 1, after))
     shown = found[:most]
     cursor = shown[-1].hash if shown else None
     return {"items": [_json(each) for each in shown], "endCursor": cursor, "hasNextPage": len(found) > most}
@@ -202,16 +202,16 @@ def _whole(view: _Fields) -> str:
 
 def _rows(view: _Fields, info: Info, last: int | None = None) -> Any:
     most = _bounded(last, "last")
-    return _json(_told(info, lambda services: services.datasets.tail(_whole(view), most)))
+    return _json(_told(info, lambda calls: calls.do(DatasetService.tail, _whole(view), most)))
 
 
 def _apply(
     _: object, info: Info, manifests: Sequence[Any], **asked: Any
 ) -> Any:  # fmt: skip
-    async def apply(services: Services) -> wire.ApplyResult | wire.TaskRef:
+    async def apply(calls: Dispatcher) -> wire.ApplyResult | wire.TaskRef:
         texts = operations.texts_of(manifests)
         request = wire.ApplyRequest(manifests=texts, dry_run=bool(asked.get("dryRun")), prune=asked.get("prune"))
-        return await operations.apply(services, request)
+        return await operations.apply(calls, request)
 
     return _applied(_told(info, apply))
 
@@ -227,15 +227,15 @@ def _applied(result: wire.ApplyResult | wire.TaskRef) -> Any:
 
 
 def _rename(_: object, info: Info, ref: str, name: str) -> Any:
-    async def rename(services: Services) -> wire.ResourceManifest:
-        return await operations.rename(services, *_reference(ref), name)
+    async def rename(calls: Dispatcher) -> wire.ResourceManifest:
+        return await operations.rename(calls, *_reference(ref), name)
 
     return _json(_told(info, rename))
 
 
 def _delete(_: object, info: Info, ref: str, purge: bool | None = None) -> Any:
-    async def delete(services: Services) -> wire.ResourceManifest:
-        return await operations.delete(services, *_reference(ref), Deletion(purge=bool(purge)))
+    async def delete(calls: Dispatcher) -> wire.ResourceManifest:
+        return await operations.delete(calls, *_reference(ref), Deletion(purge=bool(purge)))
 
     return _json(_told(info, delete))
 
@@ -246,8 +246,8 @@ _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "Subscription": {"resources": lambda news, _, **_arguments: news},
     "Dataset": {
         "blockCount": lambda view, _: view["blocks"],
-        "detail": lambda view, info: _json(_told(info, lambda services: services.datasets.describe(view["id"]))),
-        "schema": lambda view, info: _json(_told(info, lambda services: services.datasets.schema(view["id"]))),
+        "detail": lambda view, info: _json(_told(info, lambda calls: calls.do(DatasetService.describe, view["id"]))),
+        "schema": lambda view, info: _json(_told(info, lambda calls: calls.do(DatasetService.schema, view["id"]))),
         "blocks": _blocks,
         "rows": _rows,
     },

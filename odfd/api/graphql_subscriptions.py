@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 from graphql import DocumentNode, FieldNode, GraphQLSchema, OperationDefinitionNode, OperationType, execute_sync
@@ -17,14 +17,13 @@ from graphql import get_operation_ast as operation_of
 from graphql.execution.values import get_argument_values, get_variable_values
 
 from chain.errors import Fault, Invalid
+from odfd.api.access.requests import Dispatcher
 from odfd.api.graphql_schema import GraphqlContext
 from odfd.control import wire
 from odfd.control.responses import EVENT_STREAM, LineStream
 from odfd.errors import to_problem
+from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.views import manifest_of
-
-if TYPE_CHECKING:
-    from odfd.api.services import Services
 
 COMPLETE: Final = b"event: complete\ndata:\n\n"
 
@@ -67,10 +66,10 @@ class Subscription:
     type: str | None
     since: str | None
 
-    async def events(self, services: Services) -> AsyncGenerator[bytes, None]:
+    async def events(self, calls: Dispatcher) -> AsyncGenerator[bytes, None]:
         """Yields the encoded events until the reader leaves; after a fault one with the fault, and the end."""
         try:
-            async with aclosing(services.declarations.news(self.since, self.type)) as news:
+            async with aclosing(calls.follow(DeclarationService.news, self.since, self.type)) as news:
                 async for each in news:
                     yield each.once(self.selection)
         except Fault as fault:

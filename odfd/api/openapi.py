@@ -13,12 +13,12 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
-from starlette.requests import Request
 
 from odfd.api import routes
-from odfd.api.endpoints import IF_MATCH, IF_NONE_MATCH, JSON, Endpoint, Parameter
+from odfd.api.endpoints import IF_MATCH, IF_NONE_MATCH, JSON, Endpoint
 from odfd.api.idempotency import REPLAYED
 from odfd.control import wire
+from odfd.control.operations import Parameter
 from odfd.control.responses import EVENT_STREAM, NDJSON
 from odfd.errors import PROBLEM_JSON
 from odfd.store.idempotency import HEADER
@@ -59,8 +59,10 @@ def document() -> dict[str, Any]:
         "jsonSchemaDialect": _DIALECT,
         "info": {"title": "odfd control API", "version": "1", "description": _ABOUT},
         "servers": [{"url": "http://odfd", "description": "Over the control socket; any host does."}],
-        "paths": paths,
-        "components": {"schemas": components, "responses": _problem_responses(), "headers": _HEADERS},
+        "paths": dict(sorted(paths.items())),
+        "components": {
+            "schemas": dict(sorted(components.items())), "responses": _problem_responses(), "headers": _HEADERS,
+        },
     }  # fmt: skip
 
 
@@ -79,7 +81,7 @@ _HEADERS: Final = {
 class _Described(NamedTuple):
     """An operation, with what its declaration and the types of services say about it."""
 
-    row: routes.Operation
+    row: routes.ApiRoute
     endpoint: Endpoint
     answers: object
     summary: str
@@ -185,11 +187,13 @@ def _problem_responses() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(row: routes.Operation) -> _Described:
-    endpoint = row.ask if isinstance(row.ask, Endpoint) else Endpoint(row.ask)
-    called = None if endpoint.answers is not None and inspect.iscoroutinefunction(endpoint.ask) else _called(endpoint)
-    answers = endpoint.answers if endpoint.answers is not None else typing.get_type_hints(called)["return"]
-    return _Described(row, endpoint, answers, _summary(called or endpoint.ask))
+def _described(row: routes.ApiRoute) -> _Described:
+    endpoint, answers = row.ask, row.ask.answers
+    if answers is None and endpoint.operation is not None:
+        answers = typing.get_type_hints(endpoint.operation)["return"]
+    told = inspect.isfunction(endpoint.ask) and inspect.getdoc(endpoint.ask) is not None
+    about = endpoint.ask if told or endpoint.operation is None else endpoint.operation
+    return _Described(row, endpoint, answers, _summary(about))
 
 
 def _summary(function: Callable[..., Any]) -> str:
@@ -197,54 +201,6 @@ def _summary(function: Callable[..., Any]) -> str:
     if text.startswith("Raises"):
         text = function.__qualname__.replace("Service.", " ").strip("_").replace("_", " ").capitalize() + "."
     return " ".join(re.split(r"(?<=\.)\s|\n\n", text, maxsplit=1)[0].split()).replace("``", "`")
-
-
-class _Asked(Exception):
-    """Raised by the recorder to tell which operation an endpoint calls."""
-
-    def __init__(self, operation: Callable[..., Any]) -> None:
-        self.operation = operation
-
-
-class _Recorder:
-    """Takes the place of the services, and raises ``_Asked`` with the operation that is called."""
-
-    def __init__(self) -> None:
-        from odfd.api.services import Services
-
-        self._services = typing.get_type_hints(Services)
-
-    def __getattr__(self, name: str) -> _Service:
-        return _Service(self._services[name])
-
-
-class _Service:
-    def __init__(self, cls: type) -> None:
-        self._cls = cls
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        operation: Callable[..., Any] = getattr(self._cls, name)
-
-        def call(*_: object, **__: object) -> None:
-            raise _Asked(operation)
-
-        call.__wrapped__ = operation  # type: ignore[attr-defined]
-        return call
-
-
-def _called(endpoint: Endpoint) -> Callable[..., Any]:
-    """Returns the operation that an endpoint calls, as its class defines it."""
-    if endpoint.operation is not None:
-        called: Callable[..., Any] = inspect.unwrap(endpoint.operation(_Recorder()))
-        return called
-    parts: Any = dict.fromkeys(("ref", "at", "id", "name", "type", "word", "path", "peer", "key"), "x")
-    try:
-        endpoint.ask(typing.cast("Any", _Recorder()), Request({
-            "type": "http", "method": "GET", "path": "/", "query_string": b"", "headers": [], "path_params": parts,
-        }))  # fmt: skip
-    except _Asked as asked:
-        return asked.operation
-    raise AssertionError("it calls no operation of a service")
 
 
 def text() -> str:

@@ -6,25 +6,27 @@ import json
 import re
 from collections.abc import Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 import msgspec
 import trio
 
 from chain.errors import Conflict, Fault, Invalid, NotFound, Refused
 from chain.ids import DID_ODF
+from odfd.api.access.requests import Dispatcher
 from odfd.control import wire
+from odfd.control.board import BoardTasks
 from odfd.resources import plan
 from odfd.resources.manifest import Draft
 from odfd.resources.registry import VERSION
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.access.accounts import AccountService
+from odfd.services.datasets.service import DatasetService
+from odfd.services.resources.apply import ApplyOperation
+from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.reading import read_drafts
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.views import manifest_of
-
-if TYPE_CHECKING:
-    # Not imported at run time: tests serve these operations over a fake node, without services.
-    from odfd.api.services import Services
 
 Json: TypeAlias = dict[str, Any]
 SOURCE: Final = "the request"
@@ -67,33 +69,48 @@ def canonical(path: str) -> str:
     return "/".join(["", kind.context, VERSION, kind.plural, *parts[4:]])
 
 
-async def account_id(services: Services, account: str) -> str | None:
+class _Operations(NamedTuple):
+    """Implements ``TypeOperations`` for a caller."""
+
+    calls: Dispatcher
+
+    async def declared(self, dataset: str) -> Json:
+        return await self.calls.do(DatasetService.declared, dataset)
+
+    async def cancel(self, task: str) -> wire.TaskState:
+        return await self.calls.do(BoardTasks.cancel, task)
+
+    async def delete(self, word: str, name: str, generation: int | None, *, force: bool) -> wire.ResourceView | None:
+        return await self.calls.do(DeclarationService.delete, word, name, generation, force=force)
+
+
+async def account_id(calls: Dispatcher, account: str) -> str | None:
     """Returns the id of an account by name or id; for an empty text, that of the caller. Raises NotFound."""
     if not account:
-        return (await services.accounts.me()).id
-    return (await services.declarations.get("Account", account)).id
+        return (await calls.do(AccountService.me)).id
+    return (await calls.do(DeclarationService.get, "Account", account)).id
 
 
-async def read(services: Services, kind: ResourceType, ref: str) -> wire.ResourceManifest:
+async def read(calls: Dispatcher, kind: ResourceType, ref: str) -> wire.ResourceManifest:
     """Returns a resource by name, id or did. Raises NotFound."""
-    (shown,) = await shown_of(services, [await services.declarations.get(kind.name, ref)])
+    (shown,) = await shown_of(calls, [await calls.do(DeclarationService.get, kind.name, ref)])
     return shown
 
 
-async def shown_of(services: Services, views: Sequence[wire.ResourceView]) -> tuple[wire.ResourceManifest, ...]:
+async def shown_of(calls: Dispatcher, views: Sequence[wire.ResourceView]) -> tuple[wire.ResourceManifest, ...]:
     """Returns resources as they are printed, with what the running node knows of them."""
-    return tuple(map(manifest_of, await services.declarations.stated(views)))
+    return tuple(map(manifest_of, await calls.do(DeclarationService.stated, views)))
 
 
-async def portable(services: Services, kind: ResourceType, ref: str, *, force: bool = False) -> wire.ResourceManifest:
+async def portable(calls: Dispatcher, kind: ResourceType, ref: str, *, force: bool = False) -> wire.ResourceManifest:
     """Returns a resource in the form in which it can be applied, here or elsewhere. Raises NotFound, Refused.
 
     ``force`` permits one that another resource made.
     """
-    view = await services.declarations.get(kind.name, ref)
+    view = await calls.do(DeclarationService.get, kind.name, ref)
     if "ownerReferences" in view.headers and not force:
         raise Refused(f"{kind.name} {view.name} is made by another resource", rule="owned", hint="change its owner")
-    spec = view.spec if kind.declared is None else await kind.declared(services, view)
+    spec = view.spec if kind.declared is None else await kind.declared(_Operations(calls), view)
     if spec is None:
         hint = f"apply one: odfctl explain {kind.name}"
         raise Refused(f"{kind.name} {view.name} was not declared by a manifest", rule="no-manifest", hint=hint)
@@ -120,12 +137,12 @@ def _yaml_of(value: Json) -> str:
     return _UNPRINTED.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(value, ensure_ascii=False))
 
 
-async def apply(services: Services, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
+async def apply(calls: Dispatcher, request: wire.ApplyRequest) -> wire.ApplyResult | wire.TaskRef:
     """Applies manifests and waits for the end; returns the task if that takes too long. Raises the task's fault."""
-    task = await services.applying.apply(request)
+    task = await calls.do(ApplyOperation.apply, request)
     view: wire.TaskState | None = None
     with trio.move_on_after(WAIT_SECONDS):
-        async with aclosing(cast("Any", services.tasks.follow(task.id))) as views:
+        async with aclosing(cast("Any", calls.follow(BoardTasks.follow, task.id))) as views:
             async for each in views:
                 view = each
     if view is not None and view.fault is not None:
@@ -156,19 +173,19 @@ def sole_draft(text: wire.ManifestText, kind: ResourceType) -> Draft:
     return drafts[0]
 
 
-async def existing(services: Services, kind: ResourceType, ref: str) -> wire.ResourceView | None:
+async def existing(calls: Dispatcher, kind: ResourceType, ref: str) -> wire.ResourceView | None:
     try:
-        return await services.declarations.get(kind.name, ref)
+        return await calls.do(DeclarationService.get, kind.name, ref)
     except NotFound:
         return None
 
 
-async def check_new(services: Services, kind: ResourceType, draft: Draft) -> None:
+async def check_new(calls: Dispatcher, kind: ResourceType, draft: Draft) -> None:
     """Raises Conflict if the account has the name already, Invalid if the draft states an id."""
     if draft.headers.id is not None:
         raise Invalid("the node gives ids", rule="no-such-id", place=draft.place("headers.id"), hint="leave it out")
     try:
-        found = await existing(services, kind, draft.headers.name)
+        found = await existing(calls, kind, draft.headers.name)
     except Invalid as fault:
         if fault.rule != "ambiguous-name":
             raise
@@ -177,13 +194,13 @@ async def check_new(services: Services, kind: ResourceType, draft: Draft) -> Non
         return
     said, has = draft.headers.account or "", found.account
     is_its = said and said in (has.get("id"), has.get("did"))
-    if is_its or found.headers.get("account", {}).get("id") == await account_id(services, said):
+    if is_its or found.headers.get("account", {}).get("id") == await account_id(calls, said):
         raise Conflict(f"there is a {kind.name} {draft.headers.name} already", rule="exists", hint="PUT changes it")
 
 
-async def check_meant(services: Services, kind: ResourceType, ref: str, draft: Draft) -> None:
+async def check_meant(calls: Dispatcher, kind: ResourceType, ref: str, draft: Draft) -> None:
     """Raises Invalid or NotFound if a manifest is not that of the resource at the path."""
-    found = await existing(services, kind, ref)
+    found = await existing(calls, kind, ref)
     name, place = draft.headers.name.casefold(), draft.place("headers")
     if found is None:
         if draft.headers.id is None and name == ref.casefold():
@@ -198,14 +215,14 @@ async def check_meant(services: Services, kind: ResourceType, ref: str, draft: D
 
 
 async def patched(
-    services: Services, kind: ResourceType, ref: str, patch: Json, *, force: bool = False
+    calls: Dispatcher, kind: ResourceType, ref: str, patch: Json, *, force: bool = False
 ) -> tuple[Json, int]:
     """Returns the manifest of a resource after a merge-patch (RFC 7396), and the generation that was patched.
 
     Raises NotFound, Refused, Invalid.
     """
-    view = await services.declarations.get(kind.name, ref)
-    held = await portable(services, kind, view.id, force=force)
+    view = await calls.do(DeclarationService.get, kind.name, ref)
+    held = await portable(calls, kind, view.id, force=force)
     before = {"$schema": held.schema, "headers": held.headers | {"id": view.id}, "spec": held.spec}
     after = merged(msgspec.to_builtins(before), patch)
     if not isinstance(after, dict) or (after.get("headers") or {}).get("id") != view.id:
@@ -226,29 +243,29 @@ def merged(before: Any, patch: Any) -> Any:
     return after
 
 
-async def rename(services: Services, kind: ResourceType, ref: str, name: str) -> wire.ResourceManifest:
+async def rename(calls: Dispatcher, kind: ResourceType, ref: str, name: str) -> wire.ResourceManifest:
     """Gives a resource another name, and returns it. Raises NotFound, Refused, Invalid, Conflict."""
-    (shown,) = await shown_of(services, [await services.applying.rename(kind.name, ref, name)])
+    (shown,) = await shown_of(calls, [await calls.do(ApplyOperation.rename, kind.name, ref, name)])
     return shown
 
 
-async def check_generation(services: Services, kind: ResourceType, ref: str, generation: int | None) -> None:
+async def check_generation(calls: Dispatcher, kind: ResourceType, ref: str, generation: int | None) -> None:
     """Raises Conflict if a resource has another generation than the one that the caller saw."""
     if generation is not None:
-        view = await services.declarations.get(kind.name, ref)
+        view = await calls.do(DeclarationService.get, kind.name, ref)
         plan.check_generation(view, generation, view.name)
 
 
-async def delete(services: Services, kind: ResourceType, ref: str, how: Deletion) -> wire.ResourceManifest:
+async def delete(calls: Dispatcher, kind: ResourceType, ref: str, how: Deletion) -> wire.ResourceManifest:
     """Deletes a resource with what it stands for; returns it as it was. Raises NotFound, Refused, Conflict."""
-    view = await services.declarations.get(kind.name, ref)
+    view = await calls.do(DeclarationService.get, kind.name, ref)
     if how.generation is not None:
         plan.check_generation(view, how.generation, view.name)
     if ref.startswith(DID_ODF) and view.headers.get("did", ref) != ref:
         text = f"{ref} is inside the {kind.name} {view.name}, and goes with it"
         raise Refused(text, rule="rendition-member", hint=f"odfctl delete {kind.name.lower()} {view.name}")
     if kind.delete is None:
-        await services.declarations.delete(kind.name, view.id, how.generation, force=how.force, purge=how.purge)
+        await calls.do(DeclarationService.delete, kind.name, view.id, how.generation, force=how.force, purge=how.purge)
         return manifest_of(view)
-    gone = await kind.delete(services, view, how)
+    gone = await kind.delete(_Operations(calls), view, how)
     return manifest_of(gone if isinstance(gone, wire.ResourceView) else view)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import Any, Final, cast
 
 import msgspec
 from starlette.requests import Request
@@ -16,6 +16,7 @@ from starlette.responses import Response
 
 from chain.errors import Conflict, Invalid
 from odfd.api import resource_operations as operations
+from odfd.api.access.requests import Dispatcher
 from odfd.api.endpoints import (
     CONTINUE,
     IF_MATCH,
@@ -26,8 +27,7 @@ from odfd.api.endpoints import (
     OBJECTS,
     SINCE,
     WATCH,
-    Ask,
-    Parameter,
+    Endpoint,
     asks,
     is_watch,
     path_part,
@@ -35,6 +35,7 @@ from odfd.api.endpoints import (
 )
 from odfd.control import wire
 from odfd.control.client import MANIFESTS
+from odfd.control.operations import Parameter
 from odfd.control.responses import (
     NDJSON,
     SharedValue,
@@ -52,12 +53,10 @@ from odfd.errors import Usage, http_status
 from odfd.resources.registry import VERSION
 from odfd.resources.selectors import selecting
 from odfd.resources.types import Deletion, ResourceType
+from odfd.services.resources.apply import ApplyOperation
 from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.pages import MOST, PAGE
 from odfd.services.resources.views import manifest_of
-
-if TYPE_CHECKING:
-    from odfd.api.services import Services
 
 YAML: Final = "application/yaml"
 MERGE_PATCH: Final = "application/merge-patch+json"
@@ -83,25 +82,25 @@ APPLY: Final = f"/resource/{VERSION}/apply"
 
 
 @asks(WATCH, SINCE, NAME, LABELS, ACCOUNT, LIMIT, CONTINUE, answers=wire.ResourceList, stream=wire.ResourceManifestNews)
-async def _all(services: Services, request: Request) -> object:
+async def _all(calls: Dispatcher, request: Request) -> object:
     """Lists the resources of a type in pages, or watches them."""
     kind = _type(request)
     if is_watch(request):
         if ACCOUNT.name in request.query_params:
             raise Usage("a watch does not select by account", rule="query", hint="leave account out")
-        return await _watched(services.declarations, kind, request)
-    return await _listed(services, kind, request)
+        return await _watched(calls, kind, request)
+    return await _listed(calls, kind, request)
 
 
 @asks(FORM, GENERATION, answers=wire.ResourceManifest)
-async def _one(services: Services, request: Request) -> object:
+async def _one(calls: Dispatcher, request: Request) -> object:
     """Returns a resource by name, id or did, with its ETag; one that the caller has is not sent again (304)."""
     form = request.query_params.get("form", "")
     if form not in ("", "input"):
         raise Usage(f"there is no form {form[:40]!r}", rule="query", hint="form=input, or none")
-    await operations.check_generation(services, _type(request), path_part(request), _generation(request))
+    await operations.check_generation(calls, _type(request), path_part(request), _generation(request))
     read = operations.portable if form else operations.read
-    found = await read(services, _type(request), path_part(request))
+    found = await read(calls, _type(request), path_part(request))
     response = answer(found)
     tag = f'"{found.generation}.{hashlib.sha256(response.body).hexdigest()[:16]}"'
     held = {each.strip().removeprefix("W/") for each in request.headers.get(IF_NONE_MATCH, "").split(",")}
@@ -112,41 +111,41 @@ async def _one(services: Services, request: Request) -> object:
 
 
 @asks(DRY_RUN, MANAGER, takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202))
-async def _create(services: Services, request: Request) -> object:
+async def _create(calls: Dispatcher, request: Request) -> object:
     """Creates a resource of a manifest; one that exists is refused."""
     kind, text = _type(request), await _text(request)
-    await operations.check_new(services, kind, operations.sole_draft(text, kind))
-    return await _applied(services, request, text)
+    await operations.check_new(calls, kind, operations.sole_draft(text, kind))
+    return await _applied(calls, request, text)
 
 
 @asks(
     DRY_RUN, GENERATION, MANAGER, FORCE,
     takes=dict[str, Any], body_types=(JSON, YAML), answers=wire.ApplyItem, statuses=(200, 201, 202),
 )  # fmt: skip
-async def _put(services: Services, request: Request) -> object:
+async def _put(calls: Dispatcher, request: Request) -> object:
     """Applies the manifest of a resource: makes it, or changes it as a whole."""
     kind, text = _type(request), await _text(request)
     draft = operations.sole_draft(text, kind)
-    await operations.check_meant(services, kind, path_part(request), draft)
+    await operations.check_meant(calls, kind, path_part(request), draft)
     if IF_NONE_MATCH in request.headers:
-        await operations.check_new(services, kind, draft)
-    return await _applied(services, request, text, _generation(request))
+        await operations.check_new(calls, kind, draft)
+    return await _applied(calls, request, text, _generation(request))
 
 
 @asks(
     DRY_RUN, GENERATION, MANAGER, FORCE,
     takes=dict[str, Any], body_types=(MERGE_PATCH, JSON), answers=wire.ApplyItem, statuses=(200, 202),
 )  # fmt: skip
-async def _patch(services: Services, request: Request) -> object:
+async def _patch(calls: Dispatcher, request: Request) -> object:
     """Changes parts of a resource: a merge-patch (RFC 7396) of its manifest."""
     kind, patch, asked = _type(request), await body(request, dict[str, Any]), _generation(request)
     force = flag(request, FORCE.name)
     for left in reversed(range(ATTEMPTS)):
-        after, seen = await operations.patched(services, kind, path_part(request), patch, force=force)
+        after, seen = await operations.patched(calls, kind, path_part(request), patch, force=force)
         (text,) = operations.texts_of([after])
         operations.sole_draft(text, kind)
         try:
-            return await _applied(services, request, text, asked or seen)
+            return await _applied(calls, request, text, asked or seen)
         except Conflict as fault:
             if asked is not None or fault.rule != "generation" or not left:
                 raise
@@ -154,10 +153,10 @@ async def _patch(services: Services, request: Request) -> object:
 
 
 @asks(GENERATION, FORCE, OBJECTS, answers=wire.ResourceManifest)
-async def _delete(services: Services, request: Request) -> object:
+async def _delete(calls: Dispatcher, request: Request) -> object:
     """Deletes a resource with what it stands for, and returns it as it was."""
     how = Deletion(_generation(request), force=flag(request, FORCE.name), purge=purges(request))
-    return await operations.delete(services, _type(request), path_part(request), how)
+    return await operations.delete(calls, _type(request), path_part(request), how)
 
 
 @asks(
@@ -165,38 +164,38 @@ async def _delete(services: Services, request: Request) -> object:
     takes=list[dict[str, Any]] | dict[str, Any], body_types=(JSON, YAML),
     also_takes={MANIFESTS: list[wire.ManifestText]}, answers=wire.ApplyResult, statuses=(200, 202),
 )  # fmt: skip
-async def _apply(services: Services, request: Request) -> object:
+async def _apply(calls: Dispatcher, request: Request) -> object:
     """Applies manifests of any types: all of them, or none; or with ``onError=skip`` those that can be."""
-    return await _carried_out(services, request, await _texts(request), GENERATION.number(request))
+    return await _carried_out(calls, request, await _texts(request), GENERATION.number(request))
 
 
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
-async def _watch(services: Services, request: Request) -> object:
+async def _watch(calls: Dispatcher, request: Request) -> object:
     """Watches the resources of all types: those that stand, a bookmark, and then each change."""
-    return await _watched(services.declarations, None, request)
+    return await _watched(calls, None, request)
 
 
 @asks(NAME, LABELS, answers=Sequence[wire.ResourceManifest])
-async def _of_all_types(services: Services, request: Request) -> object:
+async def _of_all_types(calls: Dispatcher, request: Request) -> object:
     """Lists the resources of all types but elements of sets."""
-    return [manifest_of(each) for each in await services.declarations.list(None, _selector(request))]
+    return [manifest_of(each) for each in await calls.do(DeclarationService.list, None, _selector(request))]
 
 
 @asks(takes=wire.LabelRequest, answers=wire.ResourceManifest)
-async def _label(services: Services, request: Request) -> object:
+async def _label(calls: Dispatcher, request: Request) -> object:
     """Sets labels and annotations by hand, also of what no manifest declared; ``null`` takes one away."""
     said = await body(request, wire.LabelRequest)
-    return manifest_of(await services.declarations.label(_type(request).name, path_part(request), said))
+    return manifest_of(await calls.do(DeclarationService.label, _type(request).name, path_part(request), said))
 
 
 @asks(takes=wire.RenameRequest, answers=wire.ResourceManifest)
-async def _rename(services: Services, request: Request) -> object:
+async def _rename(calls: Dispatcher, request: Request) -> object:
     """Gives a resource another name."""
     said = await body(request, wire.RenameRequest)
-    return await operations.rename(services, _type(request), path_part(request), said.name)
+    return await operations.rename(calls, _type(request), path_part(request), said.name)
 
 
-TABLE: Final[tuple[tuple[str, str, Ask], ...]] = (
+TABLE: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("POST", APPLY, _apply),
     ("GET", f"/resource/{VERSION}/resources", _of_all_types),
     ("GET", f"/resource/{VERSION}/watch", _watch),
@@ -258,7 +257,7 @@ async def _text(request: Request) -> wire.ManifestText:
 
 
 async def _carried_out(
-    services: Services, request: Request, texts: tuple[wire.ManifestText, ...], generation: int | None = None
+    calls: Dispatcher, request: Request, texts: tuple[wire.ManifestText, ...], generation: int | None = None
 ) -> Response:
     """Applies manifests; a failure is a problem with the fault of the first failed item, and with all items."""
     on_error = request.query_params.get(ON_ERROR.name, "atomic")
@@ -270,8 +269,8 @@ async def _carried_out(
         on_error=cast("Any", on_error),
     )  # fmt: skip
     if flag(request, TASK.name):
-        return _begun(await services.applying.apply(asked))
-    result = await operations.apply(services, asked)
+        return _begun(await calls.do(ApplyOperation.apply, asked))
+    result = await operations.apply(calls, asked)
     fault = operations.failure_of(result)
     if isinstance(result, wire.TaskRef):
         return _begun(result)
@@ -289,10 +288,10 @@ def _begun(task: wire.TaskRef) -> Response:
 
 
 async def _applied(
-    services: Services, request: Request, text: wire.ManifestText, generation: int | None = None
+    calls: Dispatcher, request: Request, text: wire.ManifestText, generation: int | None = None
 ) -> Response:
     """Applies one manifest and returns the item of its resource."""
-    response = await _carried_out(services, request, (text,), generation)
+    response = await _carried_out(calls, request, (text,), generation)
     if response.status_code != 200:
         return response
     (item,) = msgspec.json.decode(bytes(response.body), type=wire.ApplyResult).items
@@ -300,15 +299,15 @@ async def _applied(
     return answer(item, 201 if made else 200)
 
 
-async def _listed(services: Services, kind: ResourceType, request: Request) -> wire.ResourceList:
+async def _listed(calls: Dispatcher, kind: ResourceType, request: Request) -> wire.ResourceList:
     """Returns a page of resources; a watch from its version reports what changed since the list began."""
     asked, limit = request.query_params, LIMIT.number(request) or PAGE
-    page = await services.declarations.page(kind.name, _selector(request), limit, asked.get("continue"))
+    page = await calls.do(DeclarationService.page, kind.name, _selector(request), limit, asked.get("continue"))
     views, account = page.views, asked.get(ACCOUNT.name)
     if account is not None:
-        owner = await operations.account_id(services, account)
+        owner = await operations.account_id(calls, account)
         views = tuple(each for each in views if each.headers.get("account", {}).get("id") == owner)
-    items = await operations.shown_of(services, views)
+    items = await operations.shown_of(calls, views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
 
 
@@ -317,8 +316,8 @@ def _selector(request: Request) -> str | None:
     return selecting(request.query_params.get(LABELS.name), request.query_params.get(NAME.name))
 
 
-async def _watched(declarations: DeclarationService, kind: ResourceType | None, request: Request) -> Response:
-    news = declarations.news(since_of(request), None if kind is None else kind.name)
+async def _watched(calls: Dispatcher, kind: ResourceType | None, request: Request) -> Response:
+    news = calls.follow(DeclarationService.news, since_of(request), None if kind is None else kind.name)
     return await lines(news, stream_of(request), _manifest_news)
 
 

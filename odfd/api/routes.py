@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import unquote
 
 from starlette.applications import Starlette
@@ -20,11 +20,13 @@ from starlette.routing import Route
 
 from chain.errors import NotFound
 from odfd import __version__
-from odfd.api import actions, graphql, resource_protocol
-from odfd.api.endpoints import JSON, SLASH, Ask, asks, check_query, path_part, shown_path
+from odfd.api import actions, graphql, operations, resource_protocol
+from odfd.api.access.requests import AccessControl, Dispatcher
+from odfd.api.endpoints import JSON, SLASH, Endpoint, asks, check_query, shown_path
 from odfd.api.idempotency import WITHOUT, once
 from odfd.api.resource_operations import canonical
 from odfd.api.route_index import IndexedRouter
+from odfd.api.services import Services
 from odfd.control import wire
 from odfd.control.responses import answer, problem
 from odfd.errors import Bug, Usage, sole_fault
@@ -33,39 +35,34 @@ from odfd.runtime.supervision import Logger
 from odfd.services.access.guard import NO_ACCOUNT
 from odfd.store.idempotency import AnswerStore
 
-if TYPE_CHECKING:
-    # Not imported at run time: tests serve these routes over a fake node, without services.
-    from odfd.api.access.requests import AccessControl
-    from odfd.api.services import Services
-
 DOCUMENT: Final = Path(__file__).with_name("openapi.json")
 """The OpenAPI document, which ``odfd.api.openapi`` makes."""
 
 
 @asks(answers=dict[str, Any])
-async def _openapi(_: Services, _request: Request) -> object:
+async def _openapi(_: Dispatcher, _request: Request) -> object:
     """Returns this document."""
     return FileResponse(DOCUMENT, media_type=JSON)
 
 
 @asks(answers=dict[str, str])
-async def _version(_: Services, _request: Request) -> object:
+async def _version(_: Dispatcher, _request: Request) -> object:
     """Returns the version of the daemon."""
     return {"version": __version__}
 
 
 @asks(answers=dict[str, str])
-async def _lives(_: Services, _request: Request) -> object:
+async def _lives(_: Dispatcher, _request: Request) -> object:
     """Answers once the daemon has started."""
     return {"status": "ok"}
 
 
-class Operation(NamedTuple):
+class ApiRoute(NamedTuple):
     """An endpoint with its method and path."""
 
     method: str
     path: str
-    ask: Ask
+    ask: Endpoint
 
     @property
     def repeats(self) -> bool:
@@ -73,18 +70,17 @@ class Operation(NamedTuple):
         return self.method == "POST" and self.path not in WITHOUT
 
 
-_ROWS: Final[tuple[tuple[str, str, Ask], ...]] = (
+_ROWS: Final[tuple[tuple[str, str, Endpoint], ...]] = (
     ("GET", "/openapi.json", _openapi),
     ("GET", "/version", _version),
     ("GET", "/livez", _lives),
     ("GET", "/readyz", _lives),
-    ("GET", "/schemas/{path:path}", lambda s, r: s.schemas.schema(path_part(r, "path"))),
     *graphql.TABLE,
-    *actions.OF_RESOURCES,
-    *((method, actions.NODE + path, ask) for method, path, ask in actions.OF_THE_NODE),
+    *actions.TABLE,
+    *operations.endpoints(),
     *resource_protocol.TABLE,
 )
-OPERATIONS: Final[tuple[Operation, ...]] = tuple(Operation(*row) for row in _ROWS)
+OPERATIONS: Final[tuple[ApiRoute, ...]] = tuple(ApiRoute(*row) for row in _ROWS)
 """All endpoints of the API, in the order in which a path is looked up: those for any type come last."""
 
 
@@ -169,15 +165,15 @@ def _segments(scope: Message) -> str:
     return unquote(raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH))
 
 
-def _guarded(ask: Ask) -> Callable[[Request], Awaitable[Response]]:
+def _guarded(ask: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         services, logger, _, access = _parts(request)
         try:
             check_query(ask, request)
-            theirs = services
+            calls = Dispatcher(services)
             if access is not None:
-                theirs = access.services(services, await access.subject(request.scope), request.scope)
-            value = await ask(theirs, request)
+                calls = access.dispatcher(services, await access.subject(request.scope), request.scope)
+            value = await ask(calls, request)
         except Exception as error:
             fault = sole_fault(error)
             if fault is None:

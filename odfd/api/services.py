@@ -1,10 +1,16 @@
-"""Names the services behind the control API, which its endpoints use and a node makes."""
+"""Names the services behind the control API, which a node makes, and finds the operations that they declare."""
 
 from __future__ import annotations
 
+import inspect
+import typing
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cache
+from typing import Any, NamedTuple
 
 from odfd.control.board import BoardTasks, LogEvents, LogService
+from odfd.control.operations import Operation, operation_of
 from odfd.page.server import PageServer
 from odfd.services.access.accounts import AccountService
 from odfd.services.datasets.history_rewrite import HistoryRewriteService
@@ -88,3 +94,31 @@ class Services:
     events: LogEvents
     log_lines: LogService
     page: PageServer
+
+
+class Declared(NamedTuple):
+    """An operation with the field of ``Services`` that it is of."""
+
+    service: str
+    function: Callable[..., Any]
+    operation: Operation
+
+    @property
+    def name(self) -> str:
+        return f"{self.service}.{self.function.__name__}"
+
+
+def declared() -> Iterator[Declared]:
+    """Yields all operations of all services, as their classes define them."""
+    for field, cls in typing.get_type_hints(Services).items():
+        for name in dir(cls):
+            function = inspect.getattr_static(cls, name)
+            found = operation_of(function)
+            if found is not None:
+                yield Declared(field, function, found)
+
+
+@cache
+def operations() -> Mapping[Callable[..., Any], Declared]:
+    """Returns all operations, by the function that their class defines."""
+    return {each.function: each for each in declared()}

@@ -21,6 +21,7 @@ from chain.instant import Instant
 from chain.wording import plural
 from config.log_levels import LEVELS
 from odfd.control import wire
+from odfd.control.operations import Permission, operation
 from odfd.errors import Usage
 from odfd.obs.events import EVENT_KINDS, Event, EventLog, News
 from odfd.obs.log_lines import LineFilter, LogLine, LogLines, LogNews
@@ -81,6 +82,7 @@ class BoardTasks:
     def __init__(self, board: TaskBoard) -> None:
         self._board = board
 
+    @operation(needs=Permission.BY_RULE)
     async def get(self, task_id: str) -> wire.TaskState:
         return task_state(self._board.get(task_id))
 
@@ -88,11 +90,13 @@ class BoardTasks:
         """Returns what a task is about. Raises NotFound."""
         return self._board.get(task_id).about
 
+    @operation(needs=Permission.BY_RULE)
     async def cancel(self, task_id: str) -> wire.TaskState:
         task = self._board.cancel(task_id)
         await task.finished.wait()
         return task_state(task)
 
+    @operation(needs=Permission.BY_RULE)
     async def follow(self, task_id: str) -> AsyncIterator[wire.TaskState]:
         """Yields snapshots, a few a second at most, the last one finished. Raises NotFound at the first step."""
         async with aclosing(self._board.follow(task_id)) as snapshots:
@@ -111,6 +115,7 @@ class LogEvents:
     def __init__(self, log: EventLog) -> None:
         self._log = log
 
+    @operation(needs=Permission.BY_RULE)
     async def kept(self, kinds: Sequence[str] = (), sees: Sees | None = None) -> list[wire.EventView]:
         """Lists all kept events, oldest first, of these kinds or families of kinds.
 
@@ -141,6 +146,7 @@ class LogEvents:
         """Returns the number to follow events after: a number of another log is none of any event here."""
         return since if since is None or log in ("", self._log.name) else ELSEWHERE
 
+    @operation(needs=Permission.BY_RULE)
     async def follow(
         self, since: int | None, kinds: Sequence[str], log: str | None = None
     ) -> AsyncIterator[wire.EventView]:
@@ -255,11 +261,13 @@ class LogService:
     def __init__(self, lines: LogLines) -> None:
         self._lines = lines
 
+    @operation(needs=Permission.BY_RULE)
     async def last(self, filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
         """Lists the last lines that pass a filter. Raises Usage for an unknown level."""
         _check(filter_)
         return [line_view((number, line)) for number, line in self._lines.last(filter_, limit)]
 
+    @operation(needs=Permission.BY_RULE)
     async def follow(self, filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
         """Yields the last lines that pass a filter, and then each new one. Raises Usage at the first step."""
         _check(filter_)

@@ -21,7 +21,7 @@ from odfd.resources.manifest import Draft, ResourceHeaders, check_headers, descr
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import refers_to
 from odfd.resources.resource import Resource
-from odfd.resources.types import OWN, Remarks, ResourceType
+from odfd.resources.types import OWN, Remarks, ResourceType, TypeOperations
 from odfd.store.captures import KEEP_RAW, keeps_raw
 
 _SPEC: Final = "spec."
@@ -116,9 +116,9 @@ def reads(manifest: Manifest) -> Draft | None:
     return draft
 
 
-async def _declared(services: Any, view: Any) -> Any:
+async def _declared(operations: TypeOperations, view: Any) -> Any:
     """Returns the declaration in the chain, and the volume, which only the manifest says."""
-    spec = await services.datasets.declared(view.headers.get("did", view.name))
+    spec = await operations.declared(view.headers.get("did", view.name))
     volume = None if view.spec is None else view.spec.get("volume")
     return spec if volume is None else {**spec, "volume": volume}
 

@@ -38,7 +38,7 @@ from odfd.resources import registry
 from odfd.resources.manifest import Draft, parse_size
 from odfd.resources.references import reference_key
 from odfd.resources.registry import ODF, OURS, VERSION
-from odfd.resources.types import Deletion, ResourceType
+from odfd.resources.types import Deletion, ResourceType, TypeOperations
 
 TYPE: Final = "Task"
 RUN: Final = "FlowRun"
@@ -189,9 +189,9 @@ def _check_compaction(draft: Draft, path: str, spec: CompactionTask) -> None:
         draft.note(f"{path}.maxSliceRecords", text, "compact-limits", "a number from 1 on")
 
 
-async def _cancel(services: Any, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types
+async def _cancel(operations: TypeOperations, view: Any, how: Deletion) -> Any:  # noqa: ARG001  as all types
     """Cancels a task, which deletes it if it is declared."""
-    ended = await services.tasks.cancel(view.id if "account" in view.headers else view.name)
+    ended = await operations.cancel(view.id if "account" in view.headers else view.name)
     if ended.state != "cancelled":
         return view
     return msgspec.structs.replace(view, status=view.status | {"phase": "Failed", "code": "cancelled"})
@@ -217,7 +217,7 @@ FLOW_RUN_TYPE: Final = ResourceType(
     uris=tuple(f"{base}/flow/{VERSION}/FlowRun" for base in (ODF, OURS)),
     own_kinds=OWN_KINDS,
     check=check_run,
-    delete=lambda services, view, how: services.declarations.delete(RUN, view.id, how.generation, force=True),
+    delete=lambda operations, view, how: operations.delete(RUN, view.id, how.generation, force=True),
     example="""\
 $schema: FlowRun
 headers: {name: sensors-tidied}

@@ -16,6 +16,7 @@ import trio
 from chain.errors import Environment
 from config.model import Http
 from odfd.control import wire
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.control.tokens import Tokens
 from odfd.page.application import PageApplication, PageEndpoint
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
@@ -59,6 +60,7 @@ class PageServer:
                 if not self._asked.is_set():
                     nursery.cancel_scope.cancel()
 
+    @operation("POST", NODE_PATH + "/page", needs=Owner.FILES)
     async def open(self) -> wire.PageAddress:
         """Returns a new address for one browser, usable once. Raises Environment."""
         if self._listener is None:

@@ -11,7 +11,7 @@ import functools
 import importlib
 import typing
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
@@ -82,6 +82,22 @@ class Remarks(NamedTuple):
         return Node(node.line, f"{str(kind).removesuffix(SUFFIX).rpartition('/')[2]}:{name}{part}")
 
 
+class TypeOperations(Protocol):
+    """The operations that a type reads and deletes its resources by, as far as the caller may call them."""
+
+    async def declared(self, dataset: str) -> dict[str, Any]:
+        """Returns the spec of a dataset as its chain declares it now."""
+        ...
+
+    async def cancel(self, task: str) -> Any:
+        """Cancels a task, and returns its state."""
+        ...
+
+    async def delete(self, word: str, name: str, generation: int | None, *, force: bool) -> Any:
+        """Deletes the declaration of a resource."""
+        ...
+
+
 class Deletion(NamedTuple):
     """How a resource is deleted."""
 
@@ -141,13 +157,12 @@ class ResourceType(msgspec.Struct, frozen=True, kw_only=True):
     """Whether other resources or the node make its resources, so that a manifest is refused."""
     made_by: str = "other resources"
     """Who makes the resources of a derived type."""
-    declared: Callable[[Any, Any], Awaitable[Any]] | None = None
-    """Returns the spec to apply of a resource that is here, given what ``delete`` is; ``None``: the stored one."""
-    delete: Callable[[Any, Any, Deletion], Awaitable[Any]] | None = None
-    """Deletes what a resource stands for, and the resource with it, by the operation that its caller may use.
+    declared: Callable[[TypeOperations, Any], Awaitable[Any]] | None = None
+    """Returns the spec to apply of a resource that is here, a ``wire.ResourceView``; ``None``: the stored one."""
+    delete: Callable[[TypeOperations, Any, Deletion], Awaitable[Any]] | None = None
+    """Deletes what a ``wire.ResourceView`` stands for, and the resource with it; may return what became of it.
 
-    Is given ``odfd.api.services.Services`` as the caller has them, the ``wire.ResourceView`` and how; may return the
-    view with what became of it. ``None``: only the declaration is deleted.
+    ``None``: only the declaration is deleted.
     """
     example: str = ""
     instead: str = ""

@@ -14,6 +14,7 @@ from odfd.control import wire
 from odfd.control.endpoint import ACT_AS, CALLER, Caller
 from odfd.node.handlers import access_of
 from odfd.runtime.http import Application
+from worlds.called_services import CalledServices
 
 ACCOUNT = """$schema: Account
 headers: {{name: {name}, annotations: {{unixCallers: {{users: ["{uid}"]}}}}}}
@@ -41,8 +42,8 @@ class Asking:
 
     def __init__(self, node: Any) -> None:
         self.node = node
-        self.access: AccessControl = access_of(node.parts, node.api)
-        self.app: Application = application(node.api, structlog.get_logger(), None, self.access)
+        self.access: AccessControl = access_of(node.parts, node.services)
+        self.app: Application = application(node.services, structlog.get_logger(), None, self.access)
 
     async def ask(
         self, uid: int, method: str, path: str, body: object = None, *, as_: str = "", query: str = "",
@@ -77,7 +78,7 @@ class Asking:
 
     async def services(self, uid: int) -> Any:
         subject = await self.access.subject({"headers": [], CALLER: Caller(1, uid, uid)})
-        return self.access.services(self.node.api, subject)
+        return CalledServices.of(self.access.dispatcher(self.node.services, subject))
 
     async def apply(self, uid: int, *texts: str, dry_run: bool = False) -> wire.ApplyResult:
         given = tuple(wire.ManifestText(source=f"m{at}.yaml", text=text) for at, text in enumerate(texts))

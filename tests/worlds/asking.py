@@ -46,5 +46,5 @@ async def ask_whole(
             enough.cancel()
 
     with enough:
-        await application(node.api, structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
+        await application(node.services, structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
     return status, [json.loads(line) for line in data.splitlines()], told

@@ -71,6 +71,7 @@ from p2p.ports import (
 )
 from p2p.wire.invite import Redemption
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
+from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
 from worlds.fake_engine import FakeEngine
 from worlds.manifests import DERIVED, ROOT
@@ -518,14 +519,15 @@ class Node:
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)
-        self.api = services_of(self.parts)
+        self.services = services_of(self.parts)
+        self.api: Any = CalledServices(self.services)
         self.home = home
         self.member: Any = self.parts.membership
 
     @functools.cached_property
     def assembly(self) -> Assembly:
         """Of a node that runs: all that it does by itself, and its routes."""
-        return assembly_of(self.parts, self.api)
+        return assembly_of(self.parts, self.services)
 
     @property
     def key(self) -> str:

@@ -1,27 +1,31 @@
-"""Gives each request the services that its caller may call: all of them, or guarded ones that judge each call.
+"""Performs operations for the caller of a request, who is judged by what each operation needs.
 
-This is the only point of enforcement: every transport obtains services here. Administrators get every operation; a
+This is the only point of enforcement: every transport performs operations here. Administrators get every operation; a
 stream ends once its caller is no longer an administrator.
 """
 
 from __future__ import annotations
 
 import grp
+import inspect
 import pwd
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Coroutine, Iterator
 from contextlib import aclosing, suppress
 from functools import partial
-from typing import Any, Final, NoReturn, TypeVar, cast
+from typing import Any, Concatenate, ParamSpec, TypeVar, cast, overload
 
 import msgspec
 import trio
 
 from chain.errors import Refused
 from odfd.access.callers import UnixCaller, subject_of
-from odfd.access.relations import OWNER, Principal, Role
+from odfd.access.relations import OWNER, Action, Principal, Role
 from odfd.access.tokens import TokenGrant
-from odfd.api.access.rules import RULES
+from odfd.api.access.rules import RULES, on_dataset, on_refs
+from odfd.api.services import operations
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
+from odfd.control.operations import EachOf, Owner, Permission
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.http import Message
 from odfd.runtime.subjects import Subjects
 from odfd.services.access.calls import Call, SubjectsOf, TaskOwners
@@ -29,10 +33,9 @@ from odfd.services.access.guard import OWNER_ONLY, Guard, SealedPositions, is_ad
 from odfd.store.access_state import AccessReader
 from odfd.store.directory import StateDirectory
 
-_WATCHED: Final = ("declarations.page", "declarations.news")
-"""A list, and the watch that continues from its version: these report a change of rights to administrators, too."""
+P = ParamSpec("P")
 S = TypeVar("S")
-"""The type of a node's services."""
+T = TypeVar("T")
 
 
 class AccessControl:
@@ -70,13 +73,13 @@ class AccessControl:
             return OWNER
         return await trio.to_thread.run_sync(self._now, scope)
 
-    def services(self, services: S, subject: Principal, scope: Message | None = None) -> S:
-        """Returns the services that a subject may call. ``scope``: the request, to identify the caller again later."""
+    def dispatcher(self, services: object, subject: Principal, scope: Message | None = None) -> Dispatcher:
+        """Returns what a subject may call. ``scope``: the request, to identify the caller again later."""
         if subject == OWNER:
-            return services
+            return Dispatcher(services)
         again = None if scope is None else partial(self._now, scope)
         guard = Guard(self._home, self._reader, subject, self._positions, again)
-        return cast("S", GuardedServices(services, guard, self._tasks))
+        return Dispatcher(services, guard, self._tasks)
 
     def guard_of(self, grant: TokenGrant) -> Guard:
         """Returns the guard for a request with a token outside of the control API. Blocking. Raises Refused."""
@@ -112,33 +115,61 @@ class AccessControl:
         return msgspec.structs.replace(found, is_owner=found.is_owner or is_admin(found, state.relations))
 
 
-class GuardedServices:
-    """The services of a node, each call of which passes through the guard."""
+class Dispatcher:
+    """The operations of a node's services, as one caller may call them: an operation is named as its class has it.
 
-    def __init__(self, services: object, guard: Guard, tasks: TaskOwners) -> None:
+    ``services``: all that a node has (``Services``). Without a ``guard`` the caller is the node's owner.
+    """
+
+    def __init__(self, services: object, guard: Guard | None = None, tasks: TaskOwners | None = None) -> None:
         self._services, self._guard, self._tasks = services, guard, tasks
 
-    def __getattr__(self, name: str) -> Any:
-        return _GuardedService(name, getattr(self._services, name), self._guard, self._tasks)
+    @overload
+    def do(
+        self, operation: Callable[Concatenate[S, P], Coroutine[Any, Any, T]], *args: P.args, **more: P.kwargs
+    ) -> Awaitable[T]: ...
 
+    @overload
+    def do(self, operation: Callable[Concatenate[S, P], T], *args: P.args, **more: P.kwargs) -> Awaitable[T]: ...
 
-class _GuardedService:
-    def __init__(self, name: str, service: Any, guard: Guard, tasks: TaskOwners) -> None:
-        self._name, self._service, self._guard, self._tasks = name, service, guard, tasks
+    def do(self, operation: Callable[..., Any], *args: Any, **more: Any) -> Awaitable[Any]:
+        """Performs an operation, one that blocks in a worker thread. Raises Refused, NotFound as its rule does."""
+        done: Awaitable[Any] = self._judged(operation, is_stream=False)(*args, **more)
+        return done
 
-    def __getattr__(self, name: str) -> Any:
-        what = f"{self._name}.{name}"
-        operation = getattr(self._service, name)
-        if self._guard.subject.is_owner and what not in _WATCHED:
-            return of_administrator(self._guard, operation)
-        rule = RULES.get(what)
-        if rule is not None:
-            return partial(rule, Call(self._guard, self._tasks, operation))
+    def follow(
+        self, operation: Callable[Concatenate[S, P], AsyncIterator[T]], *args: P.args, **more: P.kwargs
+    ) -> AsyncGenerator[T, None]:
+        """Performs an operation whose answer is a stream."""
+        told: AsyncGenerator[T, None] = self._judged(operation, is_stream=True)(*args, **more)
+        return told
 
-        def refuse(*_: object, **__: object) -> NoReturn:
-            raise self._guard.owner_only(f"the operation {what}")
-
-        return refuse
+    def _judged(self, operation: Callable[..., Any], *, is_stream: bool) -> Callable[..., Any]:
+        """Returns the operation of the service, which judges the caller first."""
+        found = operations()[operation]
+        service = getattr(self._services, found.service)
+        perform: Callable[..., Any] = getattr(service, operation.__name__)
+        if not is_stream and not inspect.iscoroutinefunction(perform):
+            perform = in_worker(perform)
+        guard, needs = self._guard, found.operation.needs
+        if guard is None:
+            return perform
+        if guard.subject.is_owner and not found.operation.is_watched:
+            administrators: Callable[..., Any] = of_administrator(guard, perform)
+            return administrators
+        assert self._tasks is not None
+        call = Call(guard, self._tasks, service, perform)
+        match needs:
+            case Action():
+                return partial(on_dataset, needs, call)
+            case EachOf(action):
+                return partial(on_refs, action, call)
+            case Permission.FREE:
+                return perform
+            case Permission.BY_RULE:
+                return partial(RULES[operation], call)
+            case Owner():
+                raise guard.owner_only(f"the operation {found.name}")
 
 
 def _wanted(scope: Message) -> str:

@@ -19,6 +19,7 @@ from odfd.access.manifest import ACCOUNT
 from odfd.access.relations import Action, Role
 from odfd.api.access import report_filter
 from odfd.control import wire
+from odfd.control.board import BoardTasks, LogEvents, LogService
 from odfd.errors import sole_faults
 from odfd.queries.askers import Asker
 from odfd.queries.callers import Crowd, QueryCaller
@@ -27,12 +28,24 @@ from odfd.resources.reader import place
 from odfd.resources.registry import ACTING
 from odfd.resources.store import ResourceStore
 from odfd.services.access.account_watch import news, readable, readable_views
+from odfd.services.access.accounts import AccountService
 from odfd.services.access.apply_rules import acts_for_others, apply
 from odfd.services.access.calls import Call
 from odfd.services.access.guard import Guard, not_meant
 from odfd.services.datasets.deletion import IN_USE
-from odfd.services.network.search import MAX_FOUND
+from odfd.services.datasets.service import DatasetService
+from odfd.services.flows.service import FlowService
+from odfd.services.ingest.ingest_pull import IngestPullService
+from odfd.services.ingest.push_endpoints import EndpointService
+from odfd.services.lineage.service import LineageService
+from odfd.services.maintenance.status import StatusService
+from odfd.services.network.search import MAX_FOUND, SearchService
 from odfd.services.queries.public_queries import check_public
+from odfd.services.queries.service import QueryService
+from odfd.services.renditions.service import RenditionService
+from odfd.services.resources.apply import ApplyOperation
+from odfd.services.resources.declarations import DeclarationService
+from odfd.services.resources.history import HistoryService
 from odfd.services.resources.pages import ResourcePage, no_page, rest_after
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.watches import number_of
@@ -46,11 +59,6 @@ Rule: TypeAlias = Callable[..., Any]
 def _judged(ref: str, entry: DatasetEntry) -> str:
     """Returns the id of a dataset that was judged, which means all shards if it was called by its name."""
     return str(entry.id) if is_one_chain(ref) else NamedId(str(entry.id))
-
-
-def free(call: Call, *args: Any, **more: Any) -> Any:
-    """Allows the operation to everybody: it reveals nothing about what is here."""
-    return call.operation(*args, **more)
 
 
 async def on_dataset(action: Action, call: Call, ref: str, *args: Any, **more: Any) -> Any:
@@ -305,66 +313,44 @@ async def _token_revoked(call: Call, id_: str) -> Any:
     return await call.operation(id_, call.guard.subject.account)
 
 
-RULES: Final[Mapping[str, Rule]] = {
-    "accounts.me": _me,
-    "accounts.create_token": _token_made,
-    "accounts.tokens": _own_tokens,
-    "accounts.revoke_token": _token_revoked,
-    "schemas.types": free,
-    "schemas.explain": free,
-    "schemas.schema": free,
-    "declarations.secret_key": free,
-    "datasets.describe": _described,
-    "lineage.graph": _graph,
-    "lineage.trace": _traced,
-    "renditions.list": _renditions,
-    "raw.show": partial(on_dataset, Action.OWN),
-    "renditions.reading": partial(on_dataset, Action.READ),
-    "datasets.declared": partial(on_dataset, Action.READ),
-    "datasets.snapshot": partial(on_dataset, Action.READ),
-    "datasets.log": partial(on_dataset, Action.READ),
-    "datasets.block": partial(on_dataset, Action.READ),
-    "datasets.tail": partial(on_dataset, Action.READ),
-    "datasets.schema": partial(on_dataset, Action.READ),
-    "datasets.commit_point": partial(on_dataset, Action.WRITE),
-    "applying.rename": _renamed,
-    "applying.apply": apply,
-    "declarations.list": _resources,
-    "declarations.get": partial(_resource, Action.READ),
-    "declarations.page": _paged,
-    "declarations.stated": report_filter.seen,
-    "declarations.news": news,
-    "declarations.label": _labelled,
-    "declarations.delete": partial(_resource, Action.OWN),
-    "endpoints.push": partial(_endpoint, Action.WRITE),
-    "endpoints.show": partial(_endpoint, Action.READ),
-    "endpoints.drop": partial(_endpoint, Action.WRITE),
-    "queries.answer": _queried,
-    "search.search": _searched,
-    "search.card": _card,
-    "flow.stage": _staged,
-    "flow.ingest": partial(on_dataset, Action.WRITE),
-    "flow.correct": partial(on_dataset, Action.WRITE),
-    "flow.alter_schema": partial(on_dataset, Action.MAINTAIN),
-    "flow.advance": partial(on_dataset, Action.WRITE),
-    "flow.set_watermark": partial(on_dataset, Action.WRITE),
-    "flow.pull": partial(on_refs, Action.WRITE),
-    "verification.verify": partial(on_dataset, Action.WRITE),
-    "visibility.publish": partial(on_refs, Action.OWN),
-    "visibility.unpublish": partial(on_refs, Action.OWN),
-    "about.status": report_filter.status,
-    "events.kept": report_filter.seen,
-    "events.follow": report_filter.followed_events,
-    "flows.backfill": _backfilled,
-    "flows.pause": partial(_flow, Action.MAINTAIN),
-    "flows.resume": partial(_flow, Action.MAINTAIN),
-    "flows.run": _backfilled,
-    "history.last": report_filter.last_changes,
-    "history.follow": report_filter.followed_changes,
-    "log_lines.last": report_filter.lines,
-    "log_lines.follow": report_filter.followed_lines,
-    "tasks.get": report_filter.task,
-    "tasks.cancel": report_filter.cancelled,
-    "tasks.follow": report_filter.followed,
+RULES: Final[Mapping[Callable[..., Any], Rule]] = {
+    AccountService.me: _me,
+    AccountService.create_token: _token_made,
+    AccountService.tokens: _own_tokens,
+    AccountService.revoke_token: _token_revoked,
+    DatasetService.describe: _described,
+    LineageService.graph: _graph,
+    LineageService.trace: _traced,
+    RenditionService.list: _renditions,
+    ApplyOperation.rename: _renamed,
+    ApplyOperation.apply: apply,
+    DeclarationService.list: _resources,
+    DeclarationService.get: partial(_resource, Action.READ),
+    DeclarationService.page: _paged,
+    DeclarationService.stated: report_filter.seen,
+    LogEvents.kept: report_filter.seen,
+    DeclarationService.news: news,
+    DeclarationService.label: _labelled,
+    DeclarationService.delete: partial(_resource, Action.OWN),
+    EndpointService.push: partial(_endpoint, Action.WRITE),
+    EndpointService.drop: partial(_endpoint, Action.WRITE),
+    EndpointService.show: partial(_endpoint, Action.READ),
+    QueryService.answer: _queried,
+    SearchService.search: _searched,
+    SearchService.card: _card,
+    IngestPullService.stage: _staged,
+    StatusService.status: report_filter.status,
+    LogEvents.follow: report_filter.followed_events,
+    FlowService.backfill: _backfilled,
+    FlowService.run: _backfilled,
+    FlowService.pause: partial(_flow, Action.MAINTAIN),
+    FlowService.resume: partial(_flow, Action.MAINTAIN),
+    HistoryService.last: report_filter.last_changes,
+    HistoryService.follow: report_filter.followed_changes,
+    LogService.last: report_filter.lines,
+    LogService.follow: report_filter.followed_lines,
+    BoardTasks.get: report_filter.task,
+    BoardTasks.cancel: report_filter.cancelled,
+    BoardTasks.follow: report_filter.followed,
 }
-"""By service and operation."""
+"""Of operations that need ``Permission.BY_RULE``."""

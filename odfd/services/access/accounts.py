@@ -14,8 +14,10 @@ from odfd.access.relations import ROLES
 from odfd.access.tokens import TokenGrant
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import Permission, operation
 from odfd.flows.schedule import parse_duration
 from odfd.resources.controller import Controller
+from odfd.resources.registry import VERSION
 from odfd.resources.resource import ACCOUNT, Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.subjects import Subjects
@@ -33,11 +35,13 @@ class AccountService:
     def __init__(self, home: StateDirectory, tokens: TokenStore, context: Context) -> None:
         self._home, self._tokens, self._context = home, tokens, context
 
+    @operation("GET", f"/auth/{VERSION}/self", needs=Permission.BY_RULE)
     async def me(self) -> wire.AccountView:
         """Returns the account of the caller."""
         # For other callers than the node's owner, ``odfd.api.access.rules`` answers.
         return wire.AccountView(node_owner=True)
 
+    @operation("POST", f"/auth/{VERSION}/tokens", needs=Permission.BY_RULE)
     async def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
         """Makes a token of an account, which this answer alone contains. Raises Refused, Invalid."""
         if account is None:
@@ -56,10 +60,12 @@ class AccountService:
             note=view.note, token=token,
         )  # fmt: skip
 
+    @operation("GET", f"/auth/{VERSION}/tokens", needs=Permission.BY_RULE)
     async def tokens(self, account: str | None = None) -> list[wire.TokenView]:
         """Lists the tokens of one account, or of all."""
         return await self._views(await trio.to_thread.run_sync(self._tokens.list, account))
 
+    @operation("DELETE", f"/auth/{VERSION}/tokens" + "/{id}", needs=Permission.BY_RULE)
     async def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
         """Revokes a token, effective at once. Raises NotFound."""
         grant = await trio.to_thread.run_sync(self._tokens.revoke, id_, account)

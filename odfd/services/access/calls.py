@@ -9,7 +9,7 @@ read did not exist.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
-from typing import Any, Final, NamedTuple, TypeAlias, cast
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import trio
 from cachetools import LRUCache
@@ -131,12 +131,9 @@ class Call(NamedTuple):
 
     guard: Guard
     tasks: TaskOwners
+    service: Any
+    """The service that the operation is of."""
     operation: Callable[..., Any]
-
-    @property
-    def service(self) -> Any:
-        """The service that the operation is of."""
-        return cast("Any", self.operation).__self__
 
     @property
     def sees(self) -> ItemVisibility:

@@ -30,6 +30,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.commit import block_time
 from odfd.datasets.feeding import is_portal
 from odfd.mirrors.scheduler import MirrorScheduler
@@ -68,6 +69,7 @@ class HistoryRewriteService:
     apart: Callable[[int], FormerEpochs | None]
     """Returns the place where the blocks that an epoch gives up are kept."""
 
+    @operation("POST", DATASET_PATH + "/rewrite", needs=Owner.KEYS)
     async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
         """Rewrites the history of a dataset. Result: RewriteResult. Refused for a dataset of another owner."""
         entry = await trio.to_thread.run_sync(self._checked, ref, request)

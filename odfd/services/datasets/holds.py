@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Final
 
 import trio
 
@@ -16,6 +17,7 @@ from chain.store.base import Head
 from chain.store.shards import SEALED, Shard, View
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import NODE_PATH, Owner, Parameter, operation
 from odfd.datasets.shard_reading import find_complete_time, find_end
 from odfd.queries.rendition_times import active_at
 from odfd.runtime.hanging_calls import in_worker
@@ -24,6 +26,9 @@ from odfd.store import collections, read_holds
 from odfd.store.catalog import Catalog, DatasetEntry, is_one_chain
 from odfd.store.directory import StateDirectory
 from odfd.store.read_holds import ReadHold, ReadHolds
+
+_OF: Final = Parameter("dataset", "text", "Only of this dataset.")
+_FENCE: Final = Parameter("fence", "number", "Of the process that ends an owned hold.", 1)
 
 
 @dataclass(eq=False)
@@ -36,8 +41,9 @@ class HoldService:
     released: Callable[[DatasetId], object] = lambda _: None
     """Called with a dataset when one of its holds ends: whatever waited for that can go on."""
 
+    @operation("GET", NODE_PATH + "/holds", needs=Owner.DISK)
     @in_worker
-    def list(self, ref: str | None = None) -> Sequence[wire.HoldView]:
+    def list(self, ref: Annotated[str | None, _OF] = None) -> Sequence[wire.HoldView]:
         """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound.
 
         Those of a collection are those of all its renditions.
@@ -48,6 +54,7 @@ class HoldService:
             wanted = None if entry is None else Catalog(connection).chains_of(entry)
         return [hold_view(self.home, each) for each in found if wanted is None or each.dataset in wanted]
 
+    @operation("POST", NODE_PATH + "/holds", needs=Owner.DISK)
     @in_worker
     def take(self, request: wire.HoldRequest) -> wire.HoldView:
         """Holds a dataset at a time, or as it is now, so that its history there stays readable.
@@ -73,6 +80,7 @@ class HoldService:
                 taken = holds.take(hold, _ttl(request.seconds), now)
         return hold_view(self.home, taken)
 
+    @operation("PUT", NODE_PATH + "/holds/{id}", needs=Owner.DISK)
     @in_worker
     def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
         """Renews a hold, or moves an owned one. Raises Refused (``hold-lost``, ``hold-fenced``), Invalid."""
@@ -85,7 +93,8 @@ class HoldService:
                 held = holds.move(hold_id, request.fence, time, head.hash)
         return hold_view(self.home, held)
 
-    async def release(self, hold_id: str, fence: int | None = None) -> wire.HoldView:
+    @operation("DELETE", NODE_PATH + "/holds/{id}", needs=Owner.DISK)
+    async def release(self, hold_id: str, fence: Annotated[int | None, _FENCE] = None) -> wire.HoldView:
         """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""
 
         def write() -> tuple[wire.HoldView, DatasetId]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Annotated, Any, Final
 
 import msgspec
 import trio
@@ -16,7 +16,9 @@ from chain.data.json_values import plain_rows
 from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.state import load_state
+from odfd.access.relations import Action
 from odfd.control import wire
+from odfd.control.operations import DATASET_PATH, DEFAULT_ROWS, KINDS, MAX_ROWS, Parameter, Permission, operation
 from odfd.datasets import previews
 from odfd.datasets.creation import declaration
 from odfd.datasets.feeding import check_fed
@@ -37,6 +39,12 @@ from odfd.store.directory import StateDirectory
 from odfd.store.pushes import PushTable
 
 _TYPE: Final = TYPES.written("Dataset")
+_PROFILE: Final = Parameter("profile", "flag", "With statistics of its columns.")
+_LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1, MAX_ROWS, DEFAULT_ROWS)
+_BEFORE: Final = Parameter(
+    "before", "text", "Only blocks that come after this one: its hash, or of one chain its sequence number."
+)
+_EPOCH: Final = Parameter("epoch", "number", "Blocks of this epoch, which a later one gave up.")
 
 
 class DatasetService:
@@ -51,6 +59,7 @@ class DatasetService:
         self.states = states
         self._blocks = BlockReader(home, states.views)
 
+    @operation("GET", DATASET_PATH + "/commit-point", needs=Action.WRITE)
     @in_worker
     def commit_point(self, ref: str) -> wire.CommitPointView:
         """Returns where the dataset ends, in all shards, and its last push. Raises Refused for another node's."""
@@ -65,7 +74,8 @@ class DatasetService:
             push=None if last is None else given_id(last),
         )  # fmt: skip
 
-    async def describe(self, ref: str, *, profile: bool = False) -> wire.DatasetDetail:
+    @operation("GET", DATASET_PATH + "/detail", needs=Permission.BY_RULE)
+    async def describe(self, ref: str, *, profile: Annotated[bool, _PROFILE] = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, from the files of its slices."""
 
         def look() -> wire.DatasetDetail:
@@ -78,6 +88,7 @@ class DatasetService:
         (view,) = await self.states.completed(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
+    @operation("GET", DATASET_PATH + "/snapshot", needs=Action.READ)
     @in_worker
     def snapshot(self, ref: str) -> dict[str, Any]:
         """Returns the dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
@@ -85,6 +96,7 @@ class DatasetService:
         declared = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
         return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
 
+    @operation(needs=Action.READ)
     @in_worker
     def declared(self, ref: str) -> dict[str, Any]:
         """Returns the spec of the dataset as its chain declares it now, whoever wrote that."""
@@ -92,23 +104,28 @@ class DatasetService:
         said = declaration(load_state(self._home.chains.chain(entry.id)), entry.name)
         return plain_of(DatasetSpec(kind=said.kind, metadata=said.metadata))
 
+    @operation("GET", DATASET_PATH + "/blocks", needs=Action.READ)
     @in_worker
     def log(
-        self, ref: str, kinds: Sequence[str], limit: int, before: str | None, epoch: int | None = None
+        self,
+        ref: str,
+        kinds: Annotated[Sequence[str], KINDS],
+        limit: Annotated[int, _LIMIT],
+        before: Annotated[str | None, _BEFORE],
+        epoch: Annotated[int | None, _EPOCH] = None,
     ) -> Sequence[wire.BlockView]:
-        """Lists blocks, newest first, after the block ``before`` and only of the events ``kinds``.
-
-        ``before``: its hash, or in one chain its number. ``epoch``: lists those that a later epoch gave up.
-        """
+        """Lists blocks of a dataset, newest first."""
         return self._blocks.log(ref, kinds, limit, before, epoch)
 
+    @operation("GET", DATASET_PATH + "/blocks/{at}", needs=Action.READ)
     @in_worker
     def block(self, ref: str, at: str) -> wire.BlockDetail:
         """Shows a block. ``at`` is its hash, or in one chain its sequence number in digits."""
         return self._blocks.block(ref, at)
 
+    @operation("GET", DATASET_PATH + "/tail", needs=Action.READ)
     @in_worker
-    def tail(self, ref: str, limit: int) -> wire.Records:
+    def tail(self, ref: str, limit: Annotated[int, _LIMIT]) -> wire.Records:
         """Returns the last records in the order of their offsets."""
         entry = self._home.resolve(ref)
         chain = self._home.chains.chain(entry.id)
@@ -133,6 +150,7 @@ class DatasetService:
         rows = () if table is None else tuple(plain_rows(table))
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
+    @operation("GET", DATASET_PATH + "/schema", needs=Action.READ)
     @in_worker
     def schema(self, ref: str) -> wire.Schema:
         """Returns the columns of a dataset. Raises NotFound, Invalid."""

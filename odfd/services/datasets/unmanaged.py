@@ -10,6 +10,7 @@ from chain import instant
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.services.transfer.import_export import ImportExport
@@ -26,17 +27,20 @@ class UnmanagedService:
         self._events = context.events
         self._clock = context.clock
 
+    @operation("GET", NODE_PATH + "/unmanaged", needs=Owner.UNMANAGED)
     @in_worker
     def list(self) -> Sequence[wire.UnmanagedView]:
         """Lists the deleted datasets whose data is kept, the newest deletion first."""
         with self._home.database.read() as connection:
             return [self._view(each) for each in unmanaged.all_of(connection)]
 
+    @operation("GET", NODE_PATH + "/unmanaged/{ref}", needs=Owner.UNMANAGED)
     @in_worker
     def get(self, ref: str) -> wire.UnmanagedView:
         """Shows a deleted dataset. ``ref`` is a did, or a name that exactly one had. Raises NotFound, Invalid."""
         return self._view(self._found(ref))
 
+    @operation("PUT", NODE_PATH + "/unmanaged/{ref}/name", needs=Owner.UNMANAGED)
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
         """Adopts a deleted dataset, as private, by its former name or another. Raises NotFound, Invalid, Conflict."""
         dataset = (await trio.to_thread.run_sync(self._found, ref)).dataset
@@ -47,6 +51,7 @@ class UnmanagedService:
         )
         return wire.AdoptedView(name=name, id=str(dataset))
 
+    @operation("DELETE", NODE_PATH + "/unmanaged/{ref}", needs=Owner.UNMANAGED)
     async def delete(self, ref: str) -> wire.UnmanagedView:
         """Deletes the kept data of a deleted dataset: its chain now, its objects with the next collection.
 

@@ -23,8 +23,10 @@ from chain.store.base import ChainReader, Head
 from chain.walk import newest_first
 from chain.wording import plural
 from engines.contract import EngineIdentity
+from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.commit import block_time
 from odfd.datasets.engine_pins import engine_for
 from odfd.datasets.local_data import need_data
@@ -58,6 +60,7 @@ class VerificationService:
     damage: DamageRegistry
     scheduler: MirrorScheduler
 
+    @operation("POST", DATASET_PATH + "/verify", needs=Action.WRITE)
     async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Verifies a dataset, with all its shards, at the requested level. Result: VerifyReport."""
         entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
@@ -153,6 +156,7 @@ class EngineMigrationService:
     board: TaskBoard
     events: EventLog
 
+    @operation("POST", DATASET_PATH + "/prove", needs=Owner.KEYS)
     async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
         """Proves that this node's engine gives the same history, and records its digest. Result: ProofReport."""
         entry = await trio.to_thread.run_sync(self.home.resolve, ref)

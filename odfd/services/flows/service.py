@@ -17,6 +17,7 @@ from chain.state import load_state, transform_of
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import FLOW_PATH, Permission, operation
 from odfd.flows.plan import BAD, FlowPlan
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
@@ -128,14 +129,17 @@ class FlowService:
             return None  # it waits
         return plan if plan is not None and is_template(plan) else None
 
+    @operation(needs=Permission.BY_RULE)
     async def pause(self, name: str) -> str:
         """Pauses a flow until it is resumed, also over restarts; a run under way continues. Returns its id."""
         return await self._paused(name, paused=True)
 
+    @operation(needs=Permission.BY_RULE)
     async def resume(self, name: str) -> str:
         """Resumes a paused flow; times during the pause are not made up for. Returns its id. Raises NotFound."""
         return await self._paused(name, paused=False)
 
+    @operation(needs=Permission.BY_RULE)
     async def run(self, name: str, request: wire.FlowRunRequest, by: str | None = None) -> str:
         """Runs a flow as soon as it may, because an account asks for it. Returns its id.
 
@@ -154,6 +158,7 @@ class FlowService:
         await self._tell("flow.requested", found.plan)
         return found.id
 
+    @operation("POST", FLOW_PATH + "/backfill", needs=Permission.BY_RULE)
     async def backfill(self, name: str, request: wire.BackfillRequest, by: str | None = None) -> wire.BackfillView:
         """Makes up for scheduled times that did not fire: one run for each, oldest first, also over restarts.
 

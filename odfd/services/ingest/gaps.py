@@ -16,6 +16,7 @@ from chain.state import ChainState, load_state
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.gap_acceptance import accept_gap, gap_of
 from odfd.ingest.gaps import AcceptedGap, SourceGap
@@ -40,6 +41,7 @@ class GapService:
         self._home, self._dependencies = home, dependencies
         self._board, self._events, self._meter = context.board, context.events, context.meter
 
+    @operation("POST", DATASET_PATH + "/gap", needs=Owner.SOURCES)
     async def run(self, ref: str, request: wire.GapRequest) -> wire.TaskRef:
         """Asks a dataset's source what it let go of, or accepts that by its name. Result: GapView.
 

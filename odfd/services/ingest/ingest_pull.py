@@ -25,10 +25,12 @@ from chain.model.events import DatasetKind, SetDataSchema
 from chain.state import ChainState, load_state
 from chain.store.base import Head
 from chain.wording import plural
+from odfd.access.relations import Action
 from odfd.access.uses import NOT_GRANTED
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, NODE_PATH, EachOf, Owner, Permission, operation
 from odfd.datasets import failing
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.creation import input_ids, inputs_first
@@ -117,11 +119,13 @@ class IngestPullService:
     turned: Callable[[str], object]
     """Called with the name of a dataset whose transform fails, or works again."""
 
+    @operation(needs=Permission.BY_RULE)
     async def stage(self, name: str, chunks: AsyncIterable[bytes]) -> wire.Upload:
         """Keeps the bytes of one uploaded file until an ingest names it."""
         done = await self.uploads.take(name, chunks)
         return wire.Upload(id=done.id, name=name, size=done.size)
 
+    @operation("POST", DATASET_PATH + "/ingest", needs=Action.WRITE)
     async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
         entry = await trio.to_thread.run_sync(self.home.resolve, ref)
@@ -149,6 +153,7 @@ class IngestPullService:
 
         return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
+    @operation("PUT", DATASET_PATH + "/watermark", needs=Action.WRITE)
     async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Sets the watermark of a dataset. Result: PullResult with one item.
 
@@ -167,6 +172,7 @@ class IngestPullService:
 
         return await self._alone("watermark", ref, work)
 
+    @operation("PUT", DATASET_PATH + "/upper", needs=Action.WRITE)
     async def advance(self, ref: str) -> wire.TaskRef:
         """Promises that a dataset is complete for all times before now. Result: PullResult with one item.
 
@@ -181,6 +187,7 @@ class IngestPullService:
 
         return await self._alone("advance", ref, work)
 
+    @operation("POST", DATASET_PATH + "/correct", needs=Action.WRITE)
     async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Corrects a row of a ledger. Result: CorrectResult.
 
@@ -199,6 +206,7 @@ class IngestPullService:
 
         return await self._alone("correct", ref, work)
 
+    @operation("POST", DATASET_PATH + "/schema", needs=Action.MAINTAIN)
     async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
         return await self._alone("alter", ref, partial(self._alter, request=request))
@@ -302,6 +310,7 @@ class IngestPullService:
             manifest=None if altered.derived is None else render_manifest(altered.derived),
         )
 
+    @operation("POST", NODE_PATH + "/pull", needs=EachOf(Action.WRITE))
     async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
         """Brings datasets up to date. Result: PullResult. ``trigger``: the time that a run of a flow is for."""
         check_one(request)
@@ -349,6 +358,7 @@ class IngestPullService:
 
         return task_ref(self.context.board.submit("pull", target, work, told))
 
+    @operation("POST", DATASET_PATH + "/export", needs=Owner.FILES)
     async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
         entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
@@ -358,6 +368,7 @@ class IngestPullService:
             work = self.import_export.export(entries[0], request)
         return task_ref(self.context.board.submit("export", entries[0].name, work))
 
+    @operation("POST", NODE_PATH + "/import", needs=Owner.FILES)
     async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Imports a dataset from a folder or a published copy. Result: TransferResult."""
         return task_ref(self.context.board.submit("import", request.source, self.import_export.import_(request)))

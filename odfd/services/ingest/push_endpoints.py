@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import trio
 
@@ -12,6 +12,7 @@ from chain.errors import Environment, Fault, Invalid, NotFound
 from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import SOURCE_PATH, Parameter, Permission, operation
 from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
@@ -26,6 +27,9 @@ from odfd.store.spool import Backlog, Pushed, Receipt
 
 AT_ONCE: Final = 256
 """Most pushes that one thread keeps together; more wait for the next."""
+
+
+_PUSH: Final = Parameter("number", "number", "Of a push; without it, all that wait.", 1)
 
 
 class _Body(NamedTuple):
@@ -61,6 +65,7 @@ class EndpointService:
         self._arrived = arrived
         self._together: SharedCalls[_Body, _Taken] = SharedCalls(self._take_all, AT_ONCE)
 
+    @operation(needs=Permission.BY_RULE)
     async def push(self, name: str, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
         """Takes in a pushed body, once for each id.
 
@@ -155,13 +160,15 @@ class EndpointService:
             repeated=taken.repeated, durable=taken.durable,
         )  # fmt: skip
 
+    @operation("GET", SOURCE_PATH + "/endpoint", needs=Permission.BY_RULE)
     @in_worker
     def show(self, name: str) -> wire.EndpointView:
         """Shows the pushes that wait at a Source. Raises NotFound; Invalid for a Source that is fetched."""
         opened, _ = self._opened(name)
         return _view(opened.name, self._home.spool.waiting(opened.id))
 
-    async def drop(self, name: str, number: int | None) -> wire.EndpointView:
+    @operation("DELETE", SOURCE_PATH + "/waiting", needs=Permission.BY_RULE)
+    async def drop(self, name: str, number: Annotated[int | None, _PUSH]) -> wire.EndpointView:
         """Drops one waiting push, or all of them: no dataset will get their records. Raises NotFound, Invalid."""
 
         def drop() -> tuple[OpenedSource, int, Backlog]:

@@ -11,9 +11,11 @@ import trio
 
 from chain import instant
 from chain.instant import from_millis
+from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
@@ -42,11 +44,13 @@ class RawService:
         self._chains = chains
         self._sources = SourceReader(home)
 
+    @operation("GET", DATASET_PATH + "/raw", needs=Action.OWN)
     @in_worker
     def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
         return self._view(self._home.resolve(ref))
 
+    @operation("DELETE", DATASET_PATH + "/raw/captures", needs=Owner.SOURCES)
     @in_worker
     def drop(self, ref: str) -> wire.RawView:
         """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
@@ -55,6 +59,7 @@ class RawService:
             captures.CAPTURES.forget(connection, entry.id)
         return self._view(entry)
 
+    @operation("POST", DATASET_PATH + "/raw/bind", needs=Owner.SOURCES)
     async def bind(self, ref: str) -> wire.TaskRef:
         """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
 
@@ -62,6 +67,7 @@ class RawService:
         """
         return await self._chains.bind(ref)
 
+    @operation("POST", DATASET_PATH + "/raw/attest", needs=Owner.SOURCES)
     async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
         """Decodes the captures of another node's root again, and signs the result for its blocks.
 
@@ -69,6 +75,7 @@ class RawService:
         """
         return await self._chains.attest(ref, request)
 
+    @operation("POST", DATASET_PATH + "/raw/replay", needs=Owner.SOURCES)
     async def replay(self, ref: str) -> wire.TaskRef:
         """Computes each captured transaction again, and compares the results. Result: RawReplayResult.
 

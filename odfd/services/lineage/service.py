@@ -17,6 +17,7 @@ from chain.ids import DatasetId
 from chain.state import load_state
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Permission, operation
 from odfd.datasets.shard_reading import resolve_chains
 from odfd.renditions.sharded_inputs import inputs_of
 from odfd.runtime.tasks import Report, TaskBoard
@@ -55,6 +56,7 @@ class LineageService:
         self._fresh_id = fresh_id
         self._views = views
 
+    @operation("POST", DATASET_PATH + "/lineage", needs=Permission.BY_RULE)
     async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
         """Traces a record to those that it was made from; of several shards, the record of this offset of each.
 
@@ -73,6 +75,7 @@ class LineageService:
 
         return task_ref(self._board.submit("lineage", entry.name, work))
 
+    @operation("GET", DATASET_PATH + "/lineage", needs=Permission.BY_RULE)
     async def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
         """Returns the datasets that a dataset derives from and that derive from it.
 

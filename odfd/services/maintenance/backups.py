@@ -11,6 +11,7 @@ from chain.errors import Invalid
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report
 from odfd.services.maintenance.backup import BackupFolder
@@ -26,6 +27,7 @@ class BackupService:
         self._collection = collection
         self._context = context
 
+    @operation("POST", NODE_PATH + "/backup", needs=Owner.FILES)
     async def backup(self, request: wire.BackupRequest) -> wire.TaskRef:
         """Backs up the node into a folder. Result: BackupResult."""
         folder = Path(request.to)

@@ -23,6 +23,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.local_data import held_from
 from odfd.queries.folds import FoldStore
 from odfd.runtime.hanging_calls import end_if_unwanted
@@ -76,6 +77,7 @@ class GarbageCollector:
             else:
                 await task.finished.wait()
 
+    @operation("POST", NODE_PATH + "/collect", needs=Owner.DISK)
     async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
         """Runs a collection. Result: CollectResult."""
         return task_ref(self._submit(request.dry_run))

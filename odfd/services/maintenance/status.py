@@ -19,6 +19,7 @@ from engines.errors import NOT_INSTALLED
 from engines.query.installed import why_no_sql
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import NODE_PATH, Owner, Permission, operation
 from odfd.control.remote import RemoteServer
 from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
@@ -102,6 +103,7 @@ class StatusService:
             started_at=instant.render(self._started),
         )
 
+    @operation("GET", NODE_PATH + "/status", needs=Permission.BY_RULE)
     async def status(self) -> wire.Status:
         """Returns the status of the node: its ids and addresses, and counts of what it holds and does."""
         views, disk = await trio.to_thread.run_sync(self._measure)
@@ -148,16 +150,19 @@ class StatusService:
         )
         return self._views.all(), disk
 
+    @operation("GET", NODE_PATH + "/settings", needs=Owner.MACHINE)
     async def settings(self) -> wire.SettingsView:
         """Returns the settings as they were loaded last; some take effect only at the next start."""
         loaded = self._context.settings()
         shown = toml(loaded.settings, loaded.origins)
         return wire.SettingsView(toml=shown, file=None if loaded.file is None else str(loaded.file))
 
+    @operation(needs=Owner.MACHINE)
     async def doctor(self) -> Sequence[wire.Probe]:
         """Checks cheaply what the node depends on: disk, database, keys, heads, engine, network."""
         return [probe async for probe in self.examine(deep=False)]
 
+    @operation(needs=Owner.MACHINE)
     async def examine(self, *, deep: bool = True) -> AsyncIterator[wire.Probe]:
         """Yields the result of each check as it is known. ``deep`` reads the whole database, which may take minutes."""
         probes = self._doctor.deep() if deep else self._doctor.quick()

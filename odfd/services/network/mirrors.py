@@ -19,6 +19,7 @@ from chain.instant import Instant
 from chain.store import former_epochs
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.control.operations import MIRROR_PATH, NODE_PATH, Owner, operation
 from odfd.mirrors.first_contact import rung_of
 from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
 from odfd.mirrors.progress import MirrorProgress
@@ -98,6 +99,7 @@ class MirrorService:
         self._scheduler = scheduler
         self._board = board
 
+    @operation("POST", NODE_PATH + "/mirrors", needs=Owner.NETWORK)
     async def add(self, request: wire.MirrorRequest) -> wire.TaskRef:
         """Adds a mirror, which is kept until it is removed. Result: ResourceManifest, once what is announced is here.
 
@@ -255,10 +257,12 @@ class MirrorService:
         with self._home.database.read() as connection:
             return mirror_specs.declared(connection)
 
+    @operation("PUT", MIRROR_PATH + "/pause", needs=Owner.NETWORK)
     async def pause(self, ref: str) -> wire.ResourceManifest:
         """Stops fetching data for a mirror until it is resumed; stored data stays and is served."""
         return await self._pause(ref, paused=True)
 
+    @operation("DELETE", MIRROR_PATH + "/pause", needs=Owner.NETWORK)
     async def resume(self, ref: str) -> wire.ResourceManifest:
         """Resumes a paused mirror. Raises NotFound, Invalid."""
         return await self._pause(ref, paused=False)
@@ -396,6 +400,7 @@ class PeerService:
         traffic = self._membership.peer_traffic()
         return {view.peer: _state(view, traffic.get(view.peer), names) for view in self._membership.peers()}
 
+    @operation("GET", NODE_PATH + "/holders", needs=Owner.MACHINE)
     async def holders(self) -> Sequence[wire.PeerHoldings]:
         """Lists the names of the local datasets that each connected peer holds."""
         entries = await trio.to_thread.run_sync(self._home.entries)
@@ -406,10 +411,12 @@ class PeerService:
                 held.setdefault(peer, []).append(local[dataset])
         return [wire.PeerHoldings(peer_id=peer, names=tuple(sorted(names)[:MAX_HOLDS])) for peer, names in held.items()]
 
+    @operation("GET", NODE_PATH + "/netcheck", needs=Owner.MACHINE)
     async def netcheck(self) -> Sequence[wire.Probe]:
         """Checks how others reach this node, and says what to do. Raises Remote while no network is joined."""
         return netcheck.probes(await self._membership.net_facts())
 
+    @operation(needs=Owner.NETWORK)
     async def connect(self, multiaddr: str) -> str:
         """Connects to a peer at a multiaddress, and returns its id. Raises Remote."""
         return await self._membership.connect(multiaddr)

@@ -16,6 +16,7 @@ from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.statements.statement import HEAD, when
 from odfd.control import wire
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.uncommitted_objects import SwarmCounts
 from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
@@ -25,6 +26,7 @@ from odfd.network.joined_networks import NETWORK, Network, block, check_network,
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
+from odfd.resources.registry import VERSION
 from odfd.runtime.clock import Clock
 from odfd.services.network.contact_views import dataset_contact, network_contact
 from odfd.services.network.invitation_uses import InvitationUses
@@ -90,6 +92,7 @@ class NetworkService:
         self._web = partial(Web, PATIENCE)
         """Fetches invitations that are published as files."""
 
+    @operation(needs=Owner.NETWORK)
     async def accept(self, request: wire.InvitationText) -> Network:
         """Joins the network of an invitation, by its text. Raises as ``join``."""
         name = read_invitation(request.text, self._clock.now()).network
@@ -135,10 +138,12 @@ class NetworkService:
                 self._policy_changed()
             raise
 
+    @operation("GET", NODE_PATH + "/invitations", needs=Owner.NETWORK)
     async def invitations(self) -> Sequence[wire.InvitationState]:
         """Lists the invitations with tokens that this node made, the newest first."""
         return await trio.to_thread.run_sync(lambda: self.uses.list(self.names()))
 
+    @operation("DELETE", NODE_PATH + "/invitations/{id}", needs=Owner.NETWORK)
     async def revoke(self, id_: str) -> wire.InvitationState:
         """Revokes an invitation: nobody can redeem it, and nodes that did lose their place.
 
@@ -201,6 +206,7 @@ class NetworkService:
             name=said.network, bootstrap=said.bootstrap, policy_key=str(said.policy_key or ""), invited_by=str(said.by)
         )
 
+    @operation("POST", f"/net/{VERSION}/networks/{{name}}/invitations", needs=Owner.NETWORK)
     async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
         """Makes an invitation: a line, signed by this node, by which others join the network.
 
@@ -249,6 +255,7 @@ class NetworkService:
             said = msgspec.structs.replace(said, token=token, uses=request.uses)
         return _view(said, write_invitation(said, key))
 
+    @operation("POST", NODE_PATH + "/invitations", needs=Owner.NETWORK)
     async def invitation(self, request: wire.InvitationText) -> wire.InvitationView:
         """Shows the contents of an invitation before it is accepted. Raises Invalid, Refused.
 

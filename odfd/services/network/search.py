@@ -21,6 +21,7 @@ from chain.instant import SECOND, Instant
 from chain.statements.card import Card
 from chain.store.base import ChainReader
 from odfd.control import wire
+from odfd.control.operations import NODE_PATH, Permission, operation
 from odfd.network.card_index import CardIndex, CardQuery, Tables
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
@@ -92,6 +93,7 @@ class SearchService:
         """Returns what nodes call themselves; called in a worker thread."""
         self.index = CardIndex((home.database.read, unheld.read))
 
+    @operation("POST", NODE_PATH + "/search", needs=Permission.BY_RULE)
     async def search(self, request: wire.SearchRequest) -> wire.SearchView:
         """Searches cards and ranks what is found. Raises Invalid."""
         if not 0 < request.limit <= MAX_FOUND:
@@ -112,6 +114,7 @@ class SearchService:
             withdrawn=await trio.to_thread.run_sync(self._withdrawn, request),
         )
 
+    @operation("GET", NODE_PATH + "/cards/{ref}", needs=Permission.BY_RULE)
     async def card(self, ref: str) -> wire.CardView:
         """Shows the card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)

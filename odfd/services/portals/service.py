@@ -24,6 +24,7 @@ from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.commit import CommitExtras, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.driver import IngestDependencies, load
@@ -186,6 +187,7 @@ class PortalService:
         salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
         return PortalInput(portal.input, chain, load_state(chain), salt)
 
+    @operation("GET", DATASET_PATH + "/opening", needs=Owner.PORTALS)
     @in_worker
     def open(self, ref: str) -> wire.PortalOpening:
         """Returns what an auditor needs beside the private dataset.
@@ -201,6 +203,7 @@ class PortalService:
         text = commitment.opening_text(portal.dataset, portal.input, salt).decode()
         return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
 
+    @operation("POST", DATASET_PATH + "/audit", needs=Owner.PORTALS)
     async def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
         """Audits a portal against its private dataset. Result: AuditResult.
 

@@ -22,6 +22,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.shard_reading import resolve_chains
 from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
@@ -101,6 +102,7 @@ class PublicationService:
         self._troubles: dict[DatasetId, str] = {}
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
+    @operation("POST", NODE_PATH + "/publications", needs=Owner.NETWORK)
     async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         """Publishes a dataset, with all shards, each under the name of its own key. Result: PublicationView.
 
@@ -124,11 +126,13 @@ class PublicationService:
 
         return task_ref(self._board.submit("publish", entry.name, work, about(entry.id)))
 
+    @operation("GET", NODE_PATH + "/publications", needs=Owner.NETWORK)
     async def list(self) -> Sequence[wire.PublicationView]:
         """Lists the datasets that this node publishes on IPFS."""
         kept = await trio.to_thread.run_sync(self._kept)
         return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in kept.items()]
 
+    @operation("DELETE", NODE_PATH + "/publications/{ref}", needs=Owner.NETWORK)
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
         entries = await trio.to_thread.run_sync(resolve_chains, self._home, ref)

@@ -17,8 +17,10 @@ from chain.statements.card import MAX_SAMPLE, MAX_WORD
 from chain.statements.envelope import Signed
 from chain.wording import agree, plural
 from config.model import Settings
+from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import NODE_PATH, EachOf, Owner, operation
 from odfd.datasets.creation import input_ids
 from odfd.datasets.shard_reading import is_later_shard
 from odfd.network.joined_networks import Network, joined
@@ -62,6 +64,7 @@ class VisibilityService:
     say_handovers: Callable[[DatasetId], None] = lambda _: None
     """Writes into a chain how its collection handed over, before others may know it; set where services are joined."""
 
+    @operation("POST", NODE_PATH + "/publish", needs=EachOf(Action.OWN))
     async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
         change = _change_of(request)
@@ -120,10 +123,12 @@ class VisibilityService:
                 )
         return frozenset(joined[name.casefold()] for name in names)
 
+    @operation("POST", NODE_PATH + "/unpublish", needs=EachOf(Action.OWN))
     async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Makes datasets private again; copies that others hold remain. Raises NotFound, Invalid."""
         return [await self._all(entry, False) for entry in await self._wanted(request)]
 
+    @operation("POST", NODE_PATH + "/share", needs=Owner.NETWORK)
     async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
         """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
         known = self.peers()

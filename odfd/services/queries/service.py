@@ -19,6 +19,7 @@ from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS, SCHEMA,
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.control import wire
+from odfd.control.operations import Owner, Permission, operation
 from odfd.queries.askers import OWNER, Asker, Bound, bound_name
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
@@ -56,6 +57,7 @@ class QueryService:
         self._folding, self._engines = more
         self.turns = FairTurns(processes.limits.most)
 
+    @operation(needs=Permission.BY_RULE)
     async def answer(
         self,
         request: wire.QueryRequest,
@@ -154,6 +156,7 @@ class QueryService:
                     content = await trio.to_thread.run_sync(copied, path, target, most)
                     return plan, rows, content
 
+    @operation(needs=Owner.FILES)
     async def slices(self, request: wire.SlicesRequest, give: GiveFiles) -> None:
         """Gives descriptors of the files that make up a log at a cut, or of those with some of its rows, without a
         statement or a query process.

@@ -10,7 +10,7 @@ import sqlite3
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from itertools import pairwise
-from typing import Final, Literal
+from typing import Annotated, Final, Literal
 
 import msgspec
 import trio
@@ -24,9 +24,11 @@ from chain.model.events import DatasetKind
 from chain.state import load_state
 from chain.store.shards import SEALED
 from chain.wording import plural
+from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import DATASET_PATH, NODE_PATH, Number, Owner, Permission, operation
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.datasets.shard_reading import find_end
 from odfd.ingest.copying import Layout
@@ -53,6 +55,8 @@ MAX_ID: Final = 64
 EFFECTS: Final = 1000
 """Most effects of one command; each makes progress, so more of them are a bug."""
 
+_NUMBER: Final = Number("a rendition", hint="odfctl get renditions")
+
 
 class RenditionService:
     """The API service for renditions."""
@@ -74,6 +78,7 @@ class RenditionService:
         self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
+    @operation("GET", DATASET_PATH + "/renditions", needs=Permission.BY_RULE, also=(NODE_PATH + "/renditions",))
     @in_worker
     def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
         """Lists the renditions of a collection, or of all collections that have several; a plain dataset has one.
@@ -89,6 +94,7 @@ class RenditionService:
             for view in (*self._elsewhere(state), *(self._view(state, each) for each in state.members))
         ]
 
+    @operation("GET", DATASET_PATH + "/handover", needs=Action.READ)
     @in_worker
     def reading(self, ref: str) -> wire.HandoverReading:
         """Describes the difference that a reader of a former rendition reads at its end. Raises NotFound."""
@@ -96,6 +102,7 @@ class RenditionService:
         state = self._effects.state(dataset)
         return reading_at_the_end(self._home, state, state.number_of(dataset))
 
+    @operation("POST", DATASET_PATH + "/renditions", needs=Owner.SOURCES)
     async def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
         """Makes a rendition: from the captured bytes, as the collection is declared now, or from its present contents.
 
@@ -119,7 +126,8 @@ class RenditionService:
 
         return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
 
-    async def hand_over(self, ref: str, number: int, request: wire.HandoverRequest) -> wire.TaskRef:
+    @operation("POST", DATASET_PATH + "/renditions/{number}/handover", needs=Owner.SOURCES)
+    async def hand_over(self, ref: str, number: Annotated[int, _NUMBER], request: wire.HandoverRequest) -> wire.TaskRef:
         """Makes a rendition the active one, at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
         name = self._id(request.id)
         asked = 0 if request.at is None else to_millis(instant.parse(request.at))
@@ -168,7 +176,8 @@ class RenditionService:
                 self._tell(member.dataset)
         return [move.new.dataset for move in moves]
 
-    async def abandon(self, ref: str, number: int) -> wire.RenditionView:
+    @operation("DELETE", DATASET_PATH + "/renditions/{number}", needs=Owner.SOURCES)
+    async def abandon(self, ref: str, number: Annotated[int, _NUMBER]) -> wire.RenditionView:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         async with self._alone(entry):

@@ -23,6 +23,7 @@ from chain.instant import MILLISECOND, Instant
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
+from odfd.control.operations import Permission, operation
 from odfd.errors import sole_faults
 from odfd.resources.controller import ApplyBatch, Intent
 from odfd.resources.manifest import Draft
@@ -93,6 +94,7 @@ class ApplyOperation:
         """Held by applies that state a generation, of which one runs at a time."""
         self._board, self._events, self._clock = context.board, context.events, context.clock
 
+    @operation(needs=Permission.BY_RULE)
     async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
         """Applies manifests as a task. Result: ApplyResult.
 
@@ -118,6 +120,7 @@ class ApplyOperation:
         target = ", ".join(each.after.name for each in found.planned)
         return task_ref(self._board.submit("apply", target, work))
 
+    @operation(needs=Permission.BY_RULE)
     async def rename(self, word: str, ref: str, name: str) -> wire.ResourceView:
         """Gives a resource another name, as an apply of its id with that name. Raises NotFound, Invalid, Conflict."""
         for left in reversed(range(ATTEMPTS)):

@@ -19,6 +19,7 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.wording import a
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import Owner, Permission, operation
 from odfd.control.responses import SharedValue
 from odfd.resources.controller import Controllers
 from odfd.resources.label_schemas import by_short_name
@@ -26,6 +27,7 @@ from odfd.resources.manifest import wrong_entries
 from odfd.resources.owners import owned_fault
 from odfd.resources.plan import APPLY, LABEL, check_generation
 from odfd.resources.reader import place
+from odfd.resources.registry import VERSION
 from odfd.resources.resource import ACCOUNT, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import sealed_values
@@ -82,11 +84,13 @@ class DeclarationService:
         """Returns the labels that people set of a resource, and those that the node sets. Blocking."""
         return {**each.labels, **self.controllers.of(each.type).labels(each)}
 
+    @operation("GET", f"/config/{VERSION}/keys", needs=Permission.FREE)
     async def secret_key(self) -> wire.SecretKey:
         """Returns the public key with which others seal secrets for this node. Raises Environment."""
         found = await trio.to_thread.run_sync(self._home.secrets.public)
         return wire.SecretKey(**found)
 
+    @operation("POST", f"/config/{VERSION}/keys" + "/rotation", needs=Owner.KEYS)
     async def rotate_secrets(self) -> wire.SecretRotation:
         """Seals all secrets to a new key, and destroys the old one. Raises Environment if one cannot be opened."""
         count = await trio.to_thread.run_sync(self._rotate)
@@ -106,6 +110,7 @@ class DeclarationService:
         keys.end_rotation()
         return count
 
+    @operation(needs=Permission.BY_RULE)
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
         """Lists resources of one type or all; undeclared ones only of one type.
 
@@ -122,6 +127,7 @@ class DeclarationService:
         with self._home.database.read() as connection:
             return {each.id: each.managers.get("spec", APPLY) for each in ResourceStore(connection).all()}
 
+    @operation(needs=Permission.BY_RULE, is_watched=True)
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns a page of a type. Raises NotFound for the type; Usage and Invalid as ``ResourcePages.page``."""
         kind = self._registry.served(word)
@@ -145,12 +151,14 @@ class DeclarationService:
         selector = None if labels is None else parse_selector(labels)
         return [self._view(each) for each in free if selector is None or matches(selector, each.name, each.labels)]
 
+    @operation(needs=Permission.BY_RULE)
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._registry.served(word)
         live = await self._alive(kind, name)
         return await trio.to_thread.run_sync(lambda: self._view(live or self._find(kind, name)))
 
+    @operation(needs=Permission.BY_RULE)
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
         """Sets labels and annotations, or removes those that are ``null``.
 
@@ -162,6 +170,7 @@ class DeclarationService:
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
 
+    @operation(needs=Permission.BY_RULE)
     async def delete(
         self, word: str, name: str, generation: int | None = None, *, force: bool = False, purge: bool = False
     ) -> wire.ResourceView:
@@ -178,6 +187,7 @@ class DeclarationService:
         await self._undone(view.id)
         return view
 
+    @operation(needs=Permission.BY_RULE)
     async def stated(self, views: Sequence[wire.ResourceView], sees: Sees | None = None) -> Sequence[wire.ResourceView]:
         """Returns resources with what only the running node knows of them. ``sees``: as of ``Controller.states``."""
         states: dict[str, wire.Value] = {}
@@ -198,6 +208,7 @@ class DeclarationService:
             async for each in news:
                 yield each.value
 
+    @operation(needs=Permission.BY_RULE, is_watched=True)
     async def news(self, since: str | None, word: str | None, *, ticks: bool = False) -> AsyncGenerator[News, None]:
         """Yields the present resources of one type or all and a bookmark if ``since`` is absent; then each change.
 

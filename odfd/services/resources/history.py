@@ -11,6 +11,7 @@ from chain import instant
 from chain.errors import NotFound
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import Permission, operation
 from odfd.resources.changes import told
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
@@ -50,6 +51,7 @@ class HistoryService:
         self._events = context.events
         self._declarations = declarations
 
+    @operation(needs=Permission.BY_RULE)
     @in_worker
     def last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
         """Lists the last changes of one resource or of all, in order. Raises NotFound.
@@ -61,6 +63,7 @@ class HistoryService:
             store = ResourceStore(connection)
             return self._views(store, chosen, self._last_of(store, chosen, limit))
 
+    @operation(needs=Permission.BY_RULE)
     async def follow(
         self, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
     ) -> AsyncIterator[wire.ResourceChange]:

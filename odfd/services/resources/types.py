@@ -7,15 +7,19 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
-from typing import Final
+from typing import Annotated, Final
 
 from chain.errors import NotFound
 from odfd.control import wire
+from odfd.control.operations import RESOURCE_PATH, Parameter, Permission, operation
 from odfd.resources import registry
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
 from odfd.resources.types import JsonSchema, ResourceType, TypeRegistry, load
 
 TYPES: Final = TypeRegistry(map(load, registry.ALL))
+
+
+_FIELD: Final = Parameter("path", "text", "Of a field: spec.read.")
 
 
 class SchemaService:
@@ -24,11 +28,13 @@ class SchemaService:
     def __init__(self, registry: TypeRegistry = TYPES) -> None:
         self._registry = registry
 
+    @operation("GET", RESOURCE_PATH + "/types", needs=Permission.FREE)
     async def types(self) -> Sequence[wire.TypeView]:
         """Lists the types of resources: those that act first, the others in their order."""
         ordered = sorted(self._registry, key=lambda each: each not in self._registry.acting)
         return [_type_view(each) for each in ordered]
 
+    @operation("GET", "/schemas/{path:path}", needs=Permission.FREE)
     async def schema(self, path: str) -> JsonSchema:
         """Returns the JSON Schema of a type by its path, ``context/version/Name``. Raises NotFound."""
         found = self._registry.at(path)
@@ -36,7 +42,8 @@ class SchemaService:
             raise NotFound(f"there is no schema {path[:120]!r}", rule="unknown-type", hint="odfctl types lists them")
         return schema_of(found)
 
-    async def explain(self, word: str, path: str) -> wire.Explanation:
+    @operation("GET", RESOURCE_PATH + "/types/{word}", needs=Permission.FREE)
+    async def explain(self, word: str, path: Annotated[str, _FIELD] = "") -> wire.Explanation:
         """Explains a type, or one field of it. Raises NotFound.
 
         ``word``: a name, plural, alias or URI of a type. ``path``: the field, with dots; empty for the type.

@@ -16,6 +16,7 @@ from chain.ids import DID_ODF, DatasetId
 from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.board import task_ref
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.shard_reading import check_united, find_first_shard
 from odfd.errors import sole_faults
 from odfd.repositories.catalog import Target
@@ -50,6 +51,7 @@ class PushService:
         self._board = board
         self._repositories = import_export.repositories
 
+    @operation("POST", NODE_PATH + "/push", needs=Owner.NETWORK)
     async def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Pushes datasets to repositories. Result: PushResult."""
         wanted = await trio.to_thread.run_sync(self._wanted, request)

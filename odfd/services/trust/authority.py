@@ -21,6 +21,7 @@ from chain.statements.authority import Rights
 from chain.statements.envelope import Signed
 from chain.statements.statement import Authority, Epoch, TreeHead
 from odfd.control import wire
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.runtime.clock import Clock
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
@@ -47,18 +48,22 @@ class AuthorityService:
         self._clock = clock
         self._announce = announce
 
+    @operation("GET", DATASET_PATH + "/authority", needs=Owner.KEYS)
     async def show_authority(self, ref: str) -> wire.AuthorityView:
         """Shows which keys may write a dataset, and which may change that. Raises NotFound, Invalid."""
         return await trio.to_thread.run_sync(self._show, ref)
 
+    @operation("POST", DATASET_PATH + "/authority/draft", needs=Owner.KEYS)
     async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
         """Drafts the next version of an authority; nothing is signed or kept."""
         return await trio.to_thread.run_sync(self._draft, ref, request)
 
+    @operation("POST", DATASET_PATH + "/authority", needs=Owner.KEYS)
     async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
         """Signs a draft of an authority with the keys here, adds the given signatures, keeps and announces it."""
         return await trio.to_thread.run_sync(self._change, ref, request)
 
+    @operation("POST", DATASET_PATH + "/authority/key", needs=Owner.KEYS)
     async def dataset_key(self, ref: str) -> wire.DatasetKey:
         """Returns a dataset's secret key, for a person who takes it offline. Raises NotFound if it is not here."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)

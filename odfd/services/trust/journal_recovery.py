@@ -21,6 +21,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.statements import canonical
 from chain.wording import plural
 from odfd.control import wire
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.policy.policy import Policy
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.store.ledger.log import Ledger
@@ -73,6 +74,7 @@ class JournalRecovery:
         """When the first listed peer was asked (trio's clock)."""
         self._alone = trio.Lock()
 
+    @operation("POST", NODE_PATH + "/signers", needs=Owner.KEYS)
     async def sign_again(self, request: wire.SignRequest) -> wire.SigningView:
         """Confirms recovery by a user now: one listed group suffices, and with ``alone`` none. Raises Refused."""
         async with self._alone:

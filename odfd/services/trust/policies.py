@@ -20,6 +20,7 @@ from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from odfd.control import wire
+from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
 from odfd.policy.policy import DatasetRule, Policy
@@ -50,6 +51,7 @@ class PolicyService:
         self._effective_policy = effective_policy
         self._changed = changed
 
+    @operation("GET", NODE_PATH + "/policy", needs=Owner.POLICY)
     async def policy(self) -> wire.PolicyView:
         """Shows the policy in force, and the network's policies: the one accepted last, and later ones."""
         return await trio.to_thread.run_sync(self._policy)
@@ -75,6 +77,7 @@ class PolicyService:
             found.append(_view(known, "waiting" if lines else "in force", lines))
         return found
 
+    @operation("POST", NODE_PATH + "/policy/network", needs=Owner.POLICY)
     async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
         """Signs the next version of a network's policy, and publishes it there. Raises Refused, Invalid."""
         view, signed = await trio.to_thread.run_sync(self._publish, request)
@@ -121,6 +124,7 @@ class PolicyService:
             kept.keep(said, signed, "signed", "", now)
         return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 
+    @operation("POST", NODE_PATH + "/policy/accept", needs=Owner.POLICY)
     async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
         """Accepts all rules of a published version, which are then in force here. Raises NotFound, Invalid, Refused."""
         view = await trio.to_thread.run_sync(self._accept, Multihash.parse(request.sid))

@@ -23,6 +23,7 @@ from chain.statements.statement import HeadStatement
 from chain.store.base import ChainReader, Rewrite
 from odfd.control import wire
 from odfd.control.assembly import Context
+from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.mirrors.epoch_switch import RewriteWaiting, turn_of
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.runtime.subjects import about
@@ -124,6 +125,7 @@ class ResolutionService:
         self._clock = context.clock
         self._changed = changed
 
+    @operation("POST", DATASET_PATH + "/trust/resolve", needs=Owner.POLICY)
     async def resolve(self, ref: str, request: wire.ResolveRequest) -> wire.Resolved:
         """Decides on a fork or another doubt about a dataset: follows a hash, or abandons.
 

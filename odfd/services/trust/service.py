@@ -19,6 +19,7 @@ from chain.statements.proof import FORK
 from chain.store.base import ChainReader
 from chain.wording import plural
 from odfd.control import wire
+from odfd.control.operations import DATASET_PATH, NODE_PATH, Owner, operation
 from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.policy.policy import Policy
 from odfd.resources.store import ResourceStore
@@ -96,6 +97,7 @@ class TrustService:
         self._clock = clock
         self._changed = changed
 
+    @operation("GET", DATASET_PATH + "/trust", needs=Owner.POLICY)
     @in_worker
     def show(self, ref: str) -> wire.TrustView:
         """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
@@ -104,10 +106,12 @@ class TrustService:
         views = [self._view(self._home.resolve(str(each))) for each in others]
         return msgspec.structs.replace(self._view(entry), shards=tuple(views))
 
+    @operation(needs=Owner.POLICY)
     async def evidence(self, evidence_id: str) -> bytes | Path:
         """Returns evidence that anyone can check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
         return await self._evidence.find(evidence_id)
 
+    @operation("POST", NODE_PATH + "/evidence/{id}", needs=Owner.POLICY)
     async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
         """Asks connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
         return self._evidence.fetch(evidence_id)
@@ -124,6 +128,7 @@ class TrustService:
         with self._home.database.read() as connection:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
+    @operation("POST", NODE_PATH + "/validators/lift", needs=Owner.POLICY)
     async def lift(self, request: wire.LiftRequest) -> Sequence[str]:
         """Lets a suspended group count again, and returns the dids of its validators. Refused if it counts."""
         policy = self._evaluator.policy

@@ -18,12 +18,13 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from odfd.api.access.rules import RULES
 from odfd.api.routes import application
+from odfd.api.services import operations
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
+from odfd.control.operations import Owner, Permission
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
 from odfd.services.resources.reconciler import Reconciler
-from odfd.services.resources.types import TYPES
 from odfd.store import access_state
 from odfd.store.idempotency import AnswerStore
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled, steady
@@ -385,52 +386,13 @@ ELSEWHERE = {
     "flow.stage": "test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner",
 }
 TELL_NOTHING = {"schemas.types", "schemas.explain", "schemas.schema", "declarations.secret_key"}
-OF_THE_OWNER: dict[str, str] = {
-    "tells of the machine, the settings and other nodes, and no right on a dataset covers these":
-        "about.doctor about.examine about.settings "
-        "peers.holders peers.netcheck",
-    "says in the node's name whom it trusts and believes, for all datasets alike":
-        "policies.policy policies.accept_rules policies.publish_rules resolving.resolve "
-        "trust.evidence trust.fetch_evidence trust.lift trust.show",
-    "uses keys of the node, with which whoever has them speaks as its owner to other nodes":
-        "authority.change_authority authority.dataset_key authority.draft_authority authority.show_authority "
-        "declarations.rotate_secrets journal_recovery.sign_again proving.prove rewriting.rewrite",
-    "connects the node to others, or takes in and gives out data in its name, as far as its disk and network go":
-        "mirrors.add mirrors.pause mirrors.resume networks.invitation networks.invitations "
-        "networks.invite networks.accept networks.revoke peers.connect "
-        "publications.list publications.publish publications.withdraw pushing.push visibility.share",
-    "reads or writes files with the rights of the node's user":
-        "backups.backup flow.export flow.import_ page.open queries.slices",
-    "holds or frees room of the disk, which all share":
-        "collection.collect holds.list holds.release holds.renew holds.take",
-    "tells of the private input of a portal, and signs in the node's name what was found of it":
-        "portals.audit portals.open",
-    "is of sources that the node reads with the rights of its owner, and of bytes that were no rows yet":
-        "raw.attest raw.bind raw.drop raw.replay gaps.run "
-        "renditions.abandon renditions.create renditions.hand_over",
-    "is of datasets that are deleted, on which nobody has rights any more":
-        "unmanaged.adopt unmanaged.delete unmanaged.get unmanaged.list",
-}  # fmt: skip
-"""By reason, operations that no account may call. A new operation is put here, or has a rule and a row above."""
-API = Path(__file__).parents[4] / "odfd" / "api"
 
 
-def test_each_operation_that_endpoints_call_has_a_rule_and_a_way_or_is_the_owners() -> None:
-    names = (
-        *("actions", "routes", "resource_protocol", "resource_operations", "endpoints"),
-        *("graphql", "graphql_schema", "graphql_subscriptions"),
-    )
-    hooks = [hook for each in TYPES for hook in (each.delete, each.declared) if hook is not None]
-    modules = {each.__module__.replace(".", "/") for each in hooks}
-    sources = [*(API / f"{name}.py" for name in names), *(API.parents[1] / f"{name}.py" for name in modules)]
-    called = {
-        found
-        for source in sources
-        for found in re.findall(r"\b(?:s|services)\.([a-z_]+\.[a-z_]+)\b", source.read_text())
-    } - {"services.services"}
-    owners = [each for operations in OF_THE_OWNER.values() for each in operations.split()]
-    assert sorted(called) == sorted([*RULES, *owners])
-    assert WAYS.keys() | LISTS.keys() | ELSEWHERE.keys() | TELL_NOTHING == RULES.keys()
+def test_each_operation_has_a_way_that_shows_what_others_get_of_it_or_is_the_owners() -> None:
+    every = operations().values()
+    assert {each.function for each in every if each.operation.needs is Permission.BY_RULE} == RULES.keys()
+    others = {each.name for each in every if not isinstance(each.operation.needs, Owner)}
+    assert WAYS.keys() | LISTS.keys() | ELSEWHERE.keys() | TELL_NOTHING == others
     told = Path(__file__).with_name("test_told_accounts.py").read_text()
     assert set(ELSEWHERE.values()) <= set(re.findall(r"def (test_\w+)", Path(__file__).read_text() + told))
 
@@ -666,7 +628,7 @@ async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         asking.app = application(
-            node.api, structlog.get_logger(), AnswerStore(node.home.database, node.clock.now), asking.access
+            node.services, structlog.get_logger(), AnswerStore(node.home.database, node.clock.now), asking.access
         )
         kept = {"idempotency-key": "k1"}
         said = {"refs": ["hers"]}

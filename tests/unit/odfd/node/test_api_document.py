@@ -7,8 +7,6 @@ import json
 import os
 import re
 import socket
-import sys
-import typing
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -27,10 +25,9 @@ from schemathesis.specs.openapi import checks
 from chain.errors import Invalid
 from chain.statements import proof
 from odfd.api import actions, openapi, resource_operations, resource_protocol, routes
-from odfd.api.endpoints import Ask, Endpoint
 from odfd.api.resource_operations import canonical
 from odfd.api.routes import application
-from odfd.api.services import Services
+from odfd.api.services import operations
 from odfd.cli.kinds import KINDS
 from odfd.control import wire
 from odfd.runtime.http import Limits
@@ -70,39 +67,15 @@ def test_each_operation_says_what_it_does() -> None:
 
 
 def test_no_operation_is_reached_at_two_paths() -> None:
-    """Of each service, an operation is called at one path; what a path of resources calls, at no other."""
-    found: dict[str, set[str]] = {}
-    for each in routes.OPERATIONS:
-        for called in _called(each.ask):
-            found.setdefault(called, set()).add(each.path)
-    assert len(found) > 100, "the test no longer finds what it is about"
-    twice = {called: paths for called, paths in found.items() if len(paths) > 1 and called not in AT_TWO}
-    assert not twice
-    declaring = {sys.modules[each.delete.__module__] for each in TYPES if each.delete is not None}
-    source = "".join(inspect.getsource(module) for module in (resource_protocol, resource_operations, *declaring))
-    of_resources = set(re.findall(r"services\.(\w+\.\w+)\(", source)) - {"tasks.follow", "accounts.me"}
-    beside = {called for each in ALL_ACTIONS for called in _called(each[2])}
-    assert len(of_resources) >= 8, "the test no longer finds what resources call"
-    assert not of_resources & beside
-
-
-ALL_ACTIONS = (*actions.OF_RESOURCES, *actions.OF_THE_NODE)
-AT_TWO = {
-    "renditions.list": "of one dataset, and of all",
-    "tasks.get": "lines of a task's log are of a task that is there",
-    **dict.fromkeys(["declarations.news", "declarations.list", "declarations.get"], "of one type, and of all"),
-}
-"""Operations with two answers, and which."""
-
-
-def _called(ask: Ask) -> set[str]:
-    """Returns the operations that an endpoint calls itself, as SERVICE.OPERATION."""
-    endpoint = ask if isinstance(ask, Endpoint) else Endpoint(ask)
-    if inspect.iscoroutinefunction(endpoint.ask) and endpoint.operation is None:
-        return set(re.findall(r"services\.(\w+\.\w+)\b", inspect.getsource(endpoint.ask)))
-    called = openapi._called(endpoint)
-    of = typing.get_type_hints(Services).items()
-    return {f"{name}.{called.__name__}" for name, cls in of if getattr(cls, called.__name__, None) is called}
+    """Endpoints that read more of a request call operations without a path of their own, each one of them."""
+    assert len({each.path for each in routes.OPERATIONS}) > 100, "the test no longer finds what it is about"
+    at_two = {each.name for each in operations().values() if each.operation.also}
+    assert at_two == {"renditions.list"}, "of one dataset, and of all"
+    with_path = {each.function.__qualname__ for each in operations().values() if each.operation.path}
+    source = "".join(map(inspect.getsource, (actions, resource_protocol, resource_operations)))
+    called = set(re.findall(r"asking\.(?:do|follow)[(, ]+(\w+\.\w+)", source))
+    assert len(called) > 20, "the test no longer finds what it is about"
+    assert called & with_path == {"AccountService.me"}, "which says whose an empty account is"
 
 
 def test_what_has_a_version_has_a_context_that_is_served() -> None:
@@ -164,7 +137,7 @@ async def test_a_node_answers_random_requests_as_the_document_says(
     async with world.running("alice") as alice:
         await alice.apply(SET, DATASET)
         answers = AnswerStore(alice.home.database, lambda: START)
-        app = application(alice.api, Lines(), answers)
+        app = application(alice.services, Lines(), answers)
         with closing(socket.create_server(("127.0.0.1", 0))) as listener:
             server, life = HttpServer("api", [listener], lambda _: _responding(app), Lines(), Limits()), Life()
             async with trio.open_nursery() as nursery:

@@ -44,7 +44,7 @@ async def call(api: Any, method: str, path: str, body: object = None) -> tuple[i
         status = message.get("status", status)
         data.extend(message.get("body", b""))
 
-    await application(api, structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
+    await application(getattr(api, "services", api), structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
     return status, json.loads(bytes(data))
 
 
@@ -241,7 +241,7 @@ async def streamed(
             if act is not None:
                 nursery.start_soon(acting)
             with enough:
-                await application(api, structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
+                await application(getattr(api, "services", api), structlog.get_logger())(scope, receive, send)  # type: ignore[arg-type]
     found = []
     for event in filter(None, data.decode().split("\n\n")):
         lines = dict(line.partition(":")[::2] for line in event.splitlines())

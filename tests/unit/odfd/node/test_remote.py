@@ -34,6 +34,7 @@ from odfd.node.handlers import access_of
 from odfd.runtime.supervision import Life
 from odfd.store.idempotency import AnswerStore
 from odfd_client.flight_transport import FlightTransport
+from worlds.called_services import CalledServices
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 from worlds.manifests import HOOKED
@@ -57,13 +58,13 @@ class Remote:
 
     def __init__(self, node: Any, folder: Path) -> None:
         self.node, self.folder = node, folder
-        self.access = access_of(node.parts, node.api)
+        self.access = access_of(node.parts, node.services)
         self.certificate, self.key = certified(folder)
         self.tokens = node.parts.tokens
         settings = Api(listen=("127.0.0.1:0",), certificate=str(self.certificate), key=str(self.key))
         self.server = RemoteServer(settings, self.tokens.admit, structlog.get_logger())
         answers = AnswerStore(node.home.database, node.clock.now)
-        self.server.api = application(node.api, structlog.get_logger(), answers, self.access)
+        self.server.api = application(node.services, structlog.get_logger(), answers, self.access)
         self.server.hook = node.api.endpoints.signed_push
 
     @property
@@ -73,7 +74,7 @@ class Remote:
     async def token(self, name: str, **said: Any) -> str:
         """Makes one as the account does at the socket."""
         subject = await self.access.subject({"headers": [(b"odfd-account", name.encode())], CALLER: Caller(1, 0, 0)})
-        services = self.access.services(self.node.api, subject)
+        services = CalledServices.of(self.access.dispatcher(self.node.services, subject))
         view = await services.accounts.create_token(wire.TokenRequest(**said))
         return str(view.token)
 

@@ -22,6 +22,7 @@ from odfd.control import wire
 from odfd.control.endpoint import CALLER, Caller
 from odfd.obs.log_lines import LineFilter
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
+from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
 from worlds.node_world import DERIVED, ROOT, Node
 
@@ -504,7 +505,7 @@ async def test_the_caller_of_a_stream_is_asked_again(world: Any) -> None:
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         scope = {"headers": [], CALLER: Caller(1, BOB, BOB)}
-        services = asking.access.services(node.api, await asking.access.subject(scope), scope)
+        services = CalledServices.of(asking.access.dispatcher(node.services, await asking.access.subject(scope), scope))
         async with aclosing(services.events.follow(0, ())) as news:
             first = await anext(news)
             assert first.kind == "resource.created"

@@ -20,6 +20,7 @@ from odfd.control import wire
 from odfd.control.endpoint import CALLER, Caller
 from odfd.control.endpoint import GRANT as REMOTE
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, Asking, settled
+from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
 
 RULED = """$schema: Relations
@@ -91,7 +92,8 @@ class Reader:
 
     async def services(self) -> Any:
         access: AccessControl = self.asking.access
-        return access.services(self.asking.node.api, await access.subject(self.scope), self.scope)
+        asking = access.dispatcher(self.asking.node.services, await access.subject(self.scope), self.scope)
+        return CalledServices.of(asking)
 
     async def listed(self) -> dict[str, str]:
         page = await (await self.services()).declarations.page("dataset", None, 500, None)
@@ -189,7 +191,7 @@ async def test_nothing_is_told_of_what_may_no_longer_be_read(world: Any) -> None
             assert [each.value.op async for each in news] == ["Reset"]
         token, grant = node.parts.tokens.make((await alices(asking)).account, Role.OWNER, "", Instant(2**62))
         scope = {"headers": [], REMOTE: node.parts.tokens.admit(token)}
-        services = asking.access.services(node.api, await asking.access.subject(scope), scope)
+        services = CalledServices.of(asking.access.dispatcher(node.services, await asking.access.subject(scope), scope))
         async with aclosing(services.declarations.news(None, "dataset")) as news:
             assert [(await anext(news)).value.op for _ in range(2)] == ["Added", "Bookmark"]
             await node.api.accounts.revoke_token(grant.id)
