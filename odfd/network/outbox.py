@@ -19,12 +19,12 @@ import trio
 from chain.errors import Remote
 from chain.ids import DatasetId
 from chain.statements.envelope import Signed
-from chain.statements.statement import HEAD, HeadStatement, decode_any
+from chain.statements.statement import HeadStatement, decode_any
 from chain.store.base import BlockDamaged
-from odfd.network.statement_quota import PACES
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.supervision import Life, Logger
 from odfd.store.visibility import PublicOf
+from odfd.trust.admission.statement_kinds import HEAD_PACE
 from p2p.budget.buckets import Budget
 from p2p.ports import Topic
 
@@ -65,7 +65,7 @@ class Outbox:
         """The newest head of each scheduled dataset."""
         self._due: list[tuple[float, DatasetId]] = []
         """A heap of the times at which scheduled heads are sent."""
-        self._pace = Budget[DatasetId](PACES[HEAD].kept())
+        self._pace = Budget[DatasetId](HEAD_PACE.kept())
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop = ReconcileLoop(self._send)
 

@@ -7,8 +7,6 @@ taken later, since peers are asked for it again. Validators, observers and witne
 however many keys they have. Half of it is divided among the address blocks of the peers that bring the statements, so
 that somebody who invents keys leaves room for a newcomer whose statements another peer brings. Limits of
 docs/spec/trust.md#room; in memory. Safe to use from any thread.
-
-The table of kinds says on which topic each kind of statement is gossiped, and whether there is room for one more.
 """
 
 from __future__ import annotations
@@ -16,44 +14,27 @@ from __future__ import annotations
 import sqlite3
 import threading
 from collections.abc import Callable, Iterable
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Final
 
 from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements.statement import (
-    ATTESTATION,
-    AUTHORITY,
-    CARD,
-    HEAD,
-    NODE_CARD,
-    OBSERVATION,
-    POLICY,
     AnyPredicate,
     Attestation,
     Observation,
     PolicyStatement,
 )
 from odfd.policy.witness_quorum import Witnesses
-from odfd.store.ledger.kinds import COSIGNATURE, PROOF
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.observations import Observations
+from odfd.trust.admission.statement_kinds import KINDS
 from odfd.trust.admission.statement_processor import Judged
 from p2p.budget.buckets import Budget, FairShares, Rate
-from p2p.ports import PeerId, Topic
+from p2p.ports import PeerId
 
 NEW_DATASETS: Final = Rate(per_second=100 / 3600, burst=100.0)
 """Unknown datasets that one peer may introduce."""
 NEW_NODES: Final = NEW_DATASETS
 """Cards of unknown nodes that one peer may introduce; separate from datasets, so that neither displaces the other."""
-PACES: Final = {
-    HEAD: Rate(per_second=1.0, burst=60.0),
-    AUTHORITY: Rate(per_second=1 / 60, burst=256.0),
-    ATTESTATION: Rate(per_second=1 / 60, burst=8.0),
-    OBSERVATION: Rate(per_second=1 / 10, burst=64.0),
-    CARD: Rate(per_second=1 / 600, burst=8.0),
-    NODE_CARD: Rate(per_second=1 / 600, burst=8.0),
-}
-"""Statements of one signer on one dataset, by kind. An authority has up to 256 versions, which come at once."""
 RENEWALS: Final = Rate(per_second=1 / 600, burst=4.0)
 """Heads of one signer that change nothing but the time of signing."""
 CONTRADICTIONS: Final = Rate(per_second=1 / 600, burst=8.0)
@@ -94,7 +75,9 @@ class StatementQuota:
         self._lock = threading.Lock()
         self._new = Budget[PeerId](NEW_DATASETS)
         self._new_nodes = Budget[PeerId](NEW_NODES)
-        self._words = {kind: Budget[tuple[DatasetId, KeyDid]](rate) for kind, rate in PACES.items()}
+        self._words = {
+            kind: Budget[tuple[DatasetId, KeyDid]](row.pace) for kind, row in KINDS.items() if row.pace is not None
+        }
         self._renewals = Budget[tuple[DatasetId, KeyDid]](RENEWALS)
         self._contradictions = Budget[tuple[DatasetId, KeyDid]](CONTRADICTIONS)
         self._proofs = Budget[DatasetId](CONTRADICTIONS)
@@ -157,48 +140,3 @@ class StatementQuota:
         share = self.share_of(sender)
         with self._lock:
             return self._unlisted.passes(share, now / SECOND)
-
-
-MAX_LISTED: Final = 64
-MAX_UNLISTED: Final = 16
-"""Unlisted validators, and likewise observers, that are kept for one dataset."""
-IsListed: TypeAlias = Callable[[KeyDid], bool]
-
-
-def _always(_connection: sqlite3.Connection, _said: object, _is_listed: IsListed) -> bool:
-    """Admits kinds that have at most one statement for each writer, root or version."""
-    return True
-
-
-def _of_validators(connection: sqlite3.Connection, attestation: Attestation, is_listed: IsListed) -> bool:
-    heard = Ledger(connection).signers(attestation.dataset, ATTESTATION)
-    if attestation.validator in heard:
-        return True
-    listed = is_listed(attestation.validator)
-    return sum(is_listed(key) is listed for key in heard) < (MAX_LISTED if listed else MAX_UNLISTED)
-
-
-def _of_observers(connection: sqlite3.Connection, observation: Observation, is_listed: IsListed) -> bool:
-    listed = is_listed(observation.observer)
-    return Observations(connection).has_room(observation, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
-
-
-class GossipKind(NamedTuple):
-    """How statements of one kind are received."""
-
-    topic: Topic
-    has_room: Callable[[sqlite3.Connection, Any, IsListed], bool] = _always
-    """Whether one more may be kept, for a known dataset."""
-
-
-KINDS: Final = {
-    HEAD: GossipKind(Topic.HEADS),
-    AUTHORITY: GossipKind(Topic.HEADS),
-    ATTESTATION: GossipKind(Topic.ATTEST, _of_validators),
-    OBSERVATION: GossipKind(Topic.ATTEST, _of_observers),
-    POLICY: GossipKind(Topic.HEADS),
-    CARD: GossipKind(Topic.HEADS),
-    NODE_CARD: GossipKind(Topic.HEADS),
-    COSIGNATURE: GossipKind(Topic.HEADS),
-    PROOF: GossipKind(Topic.PROOFS),
-}

@@ -43,7 +43,7 @@ from odfd.network.peer_cards import PeerCards
 from odfd.network.shared_cards import SharedCards
 from odfd.network.statement_news import NewStatement as NewStatement
 from odfd.network.statement_news import Subscribers as Subscribers
-from odfd.network.statement_quota import KINDS, StatementQuota
+from odfd.network.statement_quota import StatementQuota
 from odfd.network.statement_subjects import COSIGNATURE, is_withdrawal, subject_of
 from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
 from odfd.store.ledger import kinds
@@ -54,6 +54,7 @@ from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
 from odfd.store.visibility import PublicOf
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
+from odfd.trust.admission.statement_kinds import KINDS
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic

@@ -25,9 +25,9 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.statement import AUTHORITY, HEAD, HeadStatement
-from odfd.network.statement_quota import KINDS
 from odfd.store.ledger import kinds
 from odfd.store.ledger.log import STEPS, Ledger
+from odfd.trust.admission.statement_kinds import KINDS
 from p2p.ports import PeerId, StatementRef, Topic
 
 MAX_DATASETS: Final = 10_000

@@ -9,28 +9,18 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
 from chain.ids import DatasetId
 from chain.statements.card import Card
 from chain.statements.cosignature import Cosignature
-from chain.statements.node_card import NodeCard
 from chain.statements.proof import AUTHORITY_FORK, FORK, Proof
 from chain.statements.statement import (
-    ATTESTATION,
-    AUTHORITY,
-    CARD,
-    HEAD,
-    NODE_CARD,
-    OBSERVATION,
-    POLICY,
-    Attestation,
+    AnyPredicate,
     Authority,
     HeadStatement,
-    Observation,
     PolicyStatement,
 )
-from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.forks import Contradiction, ForkFinder
@@ -48,6 +38,7 @@ from odfd.store import mirror_specs
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Visibility
 from odfd.trust.admission.rules import AdmissionOutcome
+from odfd.trust.admission.statement_kinds import KINDS
 from odfd.trust.judgement.suspension_review import SuspensionReview
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
 from odfd.trust.validation.validator import Validator
@@ -123,84 +114,31 @@ class StatementEvents:
             if news.proof is None:
                 parts.forks.put(Contradiction(predicate, news.envelope, news.sender))
             return
-        EVENTS[predicate.KIND](parts, predicate, name)
+        if (make := KINDS[predicate.KIND].notice) is not None:
+            notice = make(predicate, name)
+            parts.context.events.emit(notice.kind, notice.subject, notice.message, about=notice.about, **notice.data)
+        wake(parts, predicate)
         parts.scheduler.poke(predicate.dataset)
         for part in (parts.validator, parts.suspension_review, parts.rechecker, parts.flows):
             part.loop.touch(predicate.dataset)
 
 
-def _head(parts: EventContext, head: HeadStatement, name: str) -> None:
-    parts.context.events.emit("head.heard", name, plural(head.size, "block"), about=about(head.dataset), size=head.size)
-    if head.dataset in parts.policy.attended:
-        parts.witnessing.loop.touch(head.dataset)
-    if head.collection is not None:
-        parts.handovers.loop.touch(head.dataset)
+def wake(parts: EventContext, predicate: AnyPredicate) -> None:
+    """Wakes the parts that a statement of its kind concerns, besides those that each one does."""
+    match predicate:
+        case HeadStatement():
+            if predicate.dataset in parts.policy.attended:
+                parts.witnessing.loop.touch(predicate.dataset)
+            if predicate.collection is not None:
+                parts.handovers.loop.touch(predicate.dataset)
+        case Authority():
+            parts.witnessing.loop.touch(predicate.dataset)
+        case PolicyStatement():
+            parts.policy_changed()
+        case Card(claims=claims, shards=shards) if claims is not None and shards is not None:
+            parts.handovers.loop.touch(predicate.dataset)
 
 
-def _authority(parts: EventContext, authority: Authority, name: str) -> None:
-    parts.context.events.emit(
-        "authority.heard",
-        name,
-        f"version {authority.version}",
-        about=about(authority.dataset),
-        version=authority.version,
-    )
-    parts.witnessing.loop.touch(authority.dataset)
-
-
-def _attestation(parts: EventContext, attestation: Attestation, name: str) -> None:
-    wrong = [each.sequence_number for each in attestation.mismatch]
-    verdict = f"mismatch at #{wrong[0]}" if wrong else plural(attestation.size, "block")
-    parts.context.events.emit(
-        "attestation.heard", name, f"{attestation.validator.short}: {verdict}", about=about(attestation.dataset)
-    )
-
-
-def _observation(parts: EventContext, observation: Observation, name: str) -> None:
-    text = f"{observation.observer.short}: #{observation.sequence_number} {observation.result}"
-    parts.context.events.emit(
-        "observation.heard",
-        name,
-        text,
-        about=about(observation.dataset),
-        block=observation.sequence_number,
-        result=observation.result,
-    )
-
-
-def _policy(parts: EventContext, statement: PolicyStatement, _name: str) -> None:
-    parts.context.events.emit(
-        "policy.heard", statement.network, f"version {statement.version}", version=statement.version
-    )
-    parts.policy_changed()
-
-
-def _card(parts: EventContext, card: Card, name: str) -> None:
-    if card.claims is None:
-        text = "its publisher shows it no more; a copy here stays"
-        parts.context.events.emit("card.withdrawn", name, text, about=about(card.dataset), at=card.issued_at)
-        return
-    parts.context.events.emit("card.heard", name, f"called {card.claims.name}", about=about(card.dataset))
-    if card.shards is not None:
-        parts.handovers.loop.touch(card.dataset)
-
-
-def _node_card(parts: EventContext, card: NodeCard, _name: str) -> None:
-    """Reports a node card of this node itself; cards of others stay in memory, without an event."""
-    text = "it was taken back" if card.claims is None else f"called {card.claims.name}"
-    parts.context.events.emit("node-card.heard", card.node.short, text)
-
-
-EVENTS: Final[dict[str, Callable[[EventContext, Any, str], None]]] = {
-    HEAD: _head,
-    AUTHORITY: _authority,
-    ATTESTATION: _attestation,
-    OBSERVATION: _observation,
-    POLICY: _policy,
-    CARD: _card,
-    NODE_CARD: _node_card,
-}
-"""By kind of statement: emits its event, and wakes the parts that check again besides the common ones."""
 _EVENT_OF: Final = {FORK: "dataset.forked", AUTHORITY_FORK: "authority.forked"}
 
 

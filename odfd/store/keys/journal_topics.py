@@ -6,14 +6,11 @@ no topic: of two on one block the later one holds, and two accuse nobody. Spec: 
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final
+from typing import Final
 
 from chain.ids import DatasetId, KeyDid
-from chain.multihash import Multihash
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
-from chain.statements.statement import ATTESTATION, AUTHORITY, HEAD, POLICY, AnyPredicate, HeadStatement
 from odfd.store.keys.journal import JournalEntry
 
 PROMISED: Final = "promised"
@@ -43,29 +40,6 @@ def cosignature(tree: TreeCheckpoint) -> str:
 
 def policy(network: str) -> str:
     return f"policy/{network}"
-
-
-def entries_of(key: KeyDid, predicate: AnyPredicate, sid: Multihash) -> list[tuple[str, JournalEntry]]:
-    """Returns the journal entries of ``key`` for a statement: none for a kind that is not journalled."""
-    make = _ENTRIES.get(predicate.KIND)
-    found = [] if make is None else [make(key, predicate, sid)]
-    if isinstance(predicate, HeadStatement) and predicate.upper is not None:
-        found.append((upper(key, predicate.dataset), JournalEntry((predicate.upper,), PROMISED)))
-    return found
-
-
-def _head_entry(key: KeyDid, new: HeadStatement, _sid: Multihash) -> tuple[str, JournalEntry]:
-    return head(key, new.dataset), JournalEntry((new.epoch, new.size), new.root_hash.hex())
-
-
-_ENTRIES: Final[dict[str, Callable[[KeyDid, Any, Multihash], tuple[str, JournalEntry]]]] = {
-    HEAD: _head_entry,
-    AUTHORITY: lambda key, new, sid: (authority(key, new.dataset), JournalEntry((new.version,), str(sid))),
-    ATTESTATION: lambda _, new, sid: (attestation(new.dataset, new.epoch), JournalEntry((new.serial,), str(sid))),
-    POLICY: lambda _, new, sid: (policy(new.network), JournalEntry((new.version,), str(sid))),
-}
-"""The journal entry of each kind of statement that a key may not contradict."""
-JOURNALLED: Final = frozenset(_ENTRIES)
 
 
 def cosigned(made: Cosignature) -> tuple[str, JournalEntry]:

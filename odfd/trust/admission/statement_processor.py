@@ -9,26 +9,19 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Final
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
-from chain.multihash import Multihash
 from chain.statements import proof as proofs
 from chain.statements.card import Card
 from chain.statements.envelope import Signed
 from chain.statements.proof import DOUBLE_VOTE, Proof
 from chain.statements.statement import (
     ATTESTATION,
-    AUTHORITY,
-    CARD,
-    HEAD,
-    NODE_CARD,
-    OBSERVATION,
-    POLICY,
     AnyPredicate,
     Attestation,
     Authority,
@@ -39,9 +32,6 @@ from chain.statements.tree import Tree
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.network_policies import NetworkPolicies
-from odfd.store.ledger.node_cards import NodeCards
-from odfd.store.ledger.observations import Observations
 from odfd.store.ledger.proofs import Proofs, fork_of_last_block, is_disputed
 from odfd.store.ledger.resolutions import Resolutions
 from odfd.store.ledger.subtree_roots import Subtrees
@@ -56,6 +46,7 @@ from odfd.trust.admission.rules import (
     admit_word,
     writer_of,
 )
+from odfd.trust.admission.statement_kinds import KINDS, WordStore
 
 LeavesOf = Callable[[DatasetId, int, int], Sequence[bytes]]
 """Returns the digests of blocks ``start <= n < stop`` of a chain that is here."""
@@ -103,14 +94,6 @@ class Processed(msgspec.Struct, frozen=True):
         return self.verdict.outcome
 
 
-class _WordStore(Protocol):
-    """The store of statements of one kind."""
-
-    def is_news(self, predicate: Any, sid: Multihash) -> bool: ...
-
-    def keep(self, predicate: Any, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
-
-
 class StatementProcessor:
     """Processes one statement in one transaction: ``judge`` needs a read transaction, ``hear`` a write one."""
 
@@ -125,7 +108,17 @@ class StatementProcessor:
 
     def judge(self, predicate: AnyPredicate, signed: Signed) -> Judged:
         """Judges what processing the statement would change, without writing."""
-        return PROCESS[predicate.KIND].judge(self, predicate, signed)
+        match predicate:
+            case HeadStatement():
+                return self._judge_head(predicate, signed)
+            case Authority():
+                return self._judge_authority(predicate, signed)
+            case Attestation():
+                return self._judge_attestation(predicate, signed)
+            case Card():
+                return self._judge_card(predicate, signed)
+            case _:
+                return self._judge_word(predicate, signed)
 
     def hear(self, predicate: AnyPredicate, signed: Signed) -> Processed:
         """Judges and records the statement. One that changes nothing is not recorded,
@@ -136,8 +129,22 @@ class StatementProcessor:
         """Records a judgement that was made over the present state of the ledger."""
         if not found.is_kept:
             return Processed(found.verdict, found.signer, is_kept=False)
-        proof = PROCESS[predicate.KIND].keep(self, predicate, signed, found)
-        return Processed(found.verdict, found.signer, proof)
+        return Processed(found.verdict, found.signer, self._keep(predicate, signed, found))
+
+    def _keep(self, predicate: AnyPredicate, signed: Signed, found: Judged) -> Proof | None:
+        match predicate:
+            case HeadStatement():
+                return self._keep_head(predicate, signed, found)
+            case Authority():
+                return self._keep_authority(predicate, signed, found)
+            case Attestation():
+                return self._keep_attestation(predicate, signed, found)
+            case Card():
+                store: WordStore = Cards(self._db)
+            case _:
+                store = self._store(predicate)
+        store.keep(predicate, signed, found.verdict.outcome.value, self._sender, self._now)
+        return None
 
     def hear_proof(self, proof: Proof) -> bool:
         """Keeps a proof; returns whether it was new."""
@@ -247,26 +254,22 @@ class StatementProcessor:
         self._record(signed, attestation.validator, found.verdict.outcome)
         return proof
 
-    def _admit_word(self, predicate: Word, signed: Signed, store: Callable[[sqlite3.Connection], _WordStore]) -> Judged:
+    def _judge_word(self, word: Word, signed: Signed) -> Judged:
         """Judges a statement of a kind that cannot contradict others:
         it is kept, by rules of its own, if it says more."""
-        verdict = admit_word(predicate, signed, self._now, is_news=store(self._db).is_news(predicate, signed.sid))
-        if not verdict.outcome.changes:
-            return Judged(verdict)
-        return Judged(verdict, predicate.author, is_kept=True)
+        is_news = self._store(word).is_news(word, signed.sid)
+        verdict = admit_word(word, signed, self._now, is_news=is_news)
+        return Judged(verdict, word.author, is_kept=True) if verdict.outcome.changes else Judged(verdict)
 
-    def _store_word(
-        self, predicate: Word, signed: Signed, found: Judged, store: Callable[[sqlite3.Connection], _WordStore]
-    ) -> None:
-        store(self._db).keep(predicate, signed, found.verdict.outcome.value, self._sender, self._now)
+    def _store(self, word: Word) -> WordStore:
+        store = KINDS[word.KIND].store
+        assert store is not None
+        return store(self._db)
 
     def _judge_card(self, card: Card, signed: Signed) -> Judged:
         walk, is_news = self._authorities.walk(card.dataset), Cards(self._db).is_news(card, signed.sid)
         verdict = admit_card(card, signed, walk, self._now, is_news=is_news)
         return Judged(verdict, card.author, is_kept=True) if verdict.outcome.changes else Judged(verdict)
-
-    def _keep_card(self, card: Card, signed: Signed, found: Judged) -> None:
-        Cards(self._db).keep(card, signed, found.verdict.outcome.value, self._sender, self._now)
 
     def _record(self, signed: Signed, signer: KeyDid, outcome: AdmissionOutcome) -> None:
         live = outcome is not AdmissionOutcome.FORK
@@ -313,30 +316,3 @@ class StatementProcessor:
 
 
 _KNOWN: Final = Judged(Admitted(AdmissionOutcome.OLDER, "known"))
-
-
-class _Kind(NamedTuple):
-    """How a statement of one kind is admitted, and where it is kept."""
-
-    judge: Callable[[StatementProcessor, Any, Signed], Judged]
-    keep: Callable[[StatementProcessor, Any, Signed, Judged], Proof | None]
-
-
-PROCESS: Final[dict[str, _Kind]] = {
-    HEAD: _Kind(StatementProcessor._judge_head, StatementProcessor._keep_head),
-    AUTHORITY: _Kind(StatementProcessor._judge_authority, StatementProcessor._keep_authority),
-    ATTESTATION: _Kind(StatementProcessor._judge_attestation, StatementProcessor._keep_attestation),
-    OBSERVATION: _Kind(
-        partial(StatementProcessor._admit_word, store=Observations),
-        partial(StatementProcessor._store_word, store=Observations),
-    ),
-    CARD: _Kind(StatementProcessor._judge_card, StatementProcessor._keep_card),
-    POLICY: _Kind(
-        partial(StatementProcessor._admit_word, store=NetworkPolicies),
-        partial(StatementProcessor._store_word, store=NetworkPolicies),
-    ),
-    NODE_CARD: _Kind(
-        partial(StatementProcessor._admit_word, store=NodeCards),
-        partial(StatementProcessor._store_word, store=NodeCards),
-    ),
-}

@@ -24,6 +24,7 @@ from odfd.store.keys.journal import JournalEntry
 from odfd.store.ledger import hash_links
 from odfd.store.ledger.kinds import PROOF
 from odfd.store.ledger.tables import COSIGNATURES
+from odfd.trust.admission.statement_kinds import JOURNALLED, journal_entries
 
 ENOUGH: Final = 3
 """Listed groups that must have answered before a new journal is begun."""
@@ -57,7 +58,7 @@ def may_go_on(policy: Policy, groups: RecoveryGroups, waited: float) -> bool:
     return is_one_honest and (len(groups) >= ENOUGH or waited >= PATIENCE)
 
 
-_KINDS: Final = (*journal_topics.JOURNALLED, PROOF)
+_KINDS: Final = (*JOURNALLED, PROOF)
 
 
 class _Pair(msgspec.Struct):
@@ -96,7 +97,7 @@ def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
     signed = envelope.unseal(sealed, statement.MAX_ANY)
     predicate = statement.decode_any(signed.payload)
     for key in signed.signers:
-        for entry in journal_topics.entries_of(key, predicate, signed.sid):
+        for entry in journal_entries(key, predicate, signed.sid):
             yield key, entry
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import closing
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from chain.model.events import DatasetKind, MetadataEvent, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.statements import authority as rules
 from chain.statements import envelope, statement
-from chain.statements.card import CARD, Card, ChainFacts, PublisherClaims
+from chain.statements.card import Card, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.statements.statement import (
     HEAD,
@@ -32,14 +31,15 @@ from chain.store.base import Append
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, PACES, RENEWALS, UNLISTED, StatementQuota
+from odfd.network.statement_quota import CONTRADICTIONS, NEW_DATASETS, RENEWALS, UNLISTED, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.retention import HEADS, drop_unneeded, prune
-from odfd.trust.admission.statement_processor import PROCESS, StatementProcessor
+from odfd.trust.admission.statement_kinds import CARD_PACE, HEAD_PACE
+from odfd.trust.admission.statement_processor import StatementProcessor
 from p2p.budget.buckets import MAX_KEYS
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
@@ -173,13 +173,14 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Each time that a statement is judged, and whether that was inside the transaction that writes."""
     found: list[bool] = []
 
-    def counted(judge: Any, processor: StatementProcessor, *args: Any) -> Any:
+    judge = StatementProcessor.judge
+
+    def counted(processor: StatementProcessor, *args: Any) -> Any:
         is_reading = bool(processor._db.execute("PRAGMA query_only").fetchone()[0])
         found.append(not is_reading)
         return judge(processor, *args)
 
-    for kind, each in PROCESS.items():
-        monkeypatch.setitem(PROCESS, kind, each._replace(judge=partial(counted, each.judge)))
+    monkeypatch.setattr(StatementProcessor, "judge", counted)
     return found
 
 
@@ -232,7 +233,7 @@ def test_frontiers_have_the_pace_of_blocks(database: Database, tmp_path: Path) -
     node = Node(database, tmp_path, OWNER.dataset_id)
     node.hear(head(OWNER, 3))
     moved = [node.hear(head(OWNER, 3, upper=upper)) for upper in range(1, 200)]
-    assert moved.count(Judgement.ACCEPT) == int(PACES[HEAD].burst) - 1
+    assert moved.count(Judgement.ACCEPT) == int(HEAD_PACE.burst) - 1
     assert node.hear(head(OWNER, 3, late=1, upper=2)) is not Judgement.ACCEPT, "it does not go back"
 
 
@@ -407,7 +408,7 @@ def test_cards_without_end_stay_in_memory_and_within_bounds(database: Database, 
     heard = [node.hear(card(key(number), 1)) for number in range(1, 200)]
     assert heard.count(Judgement.ACCEPT) == NEW_DATASETS.burst, "so many new ones of one peer at once"
     assert 32 << 10 < node.board.unheld.size <= 64 << 10
-    assert [node.hear(card(OWNER, size)) for size in range(2, 40)].count(Judgement.ACCEPT) <= PACES[CARD].burst
+    assert [node.hear(card(OWNER, size)) for size in range(2, 40)].count(Judgement.ACCEPT) <= CARD_PACE.burst
     assert database.writes == before
     assert node.count() == (0, 0)
     assert not node.news

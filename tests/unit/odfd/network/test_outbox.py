@@ -11,11 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from chain.ids import DatasetId
-from chain.statements.statement import HEAD
 from chain.store.base import BlockDamaged
 from odfd.network.outbox import Outbox
-from odfd.network.statement_quota import PACES
 from odfd.runtime.supervision import Life
+from odfd.trust.admission.statement_kinds import HEAD_PACE
 from p2p.budget.buckets import Budget
 from p2p.ports import PeerId, Topic
 
@@ -63,7 +62,7 @@ async def announced_of(heads: int, pause: float, also: bytes = b"") -> list[tupl
 async def test_every_head_of_a_busy_publisher_that_leaves_is_taken(autojump_clock: MockClock) -> None:
     """Twenty a second: peers refused all but one a second, and the last with them, for two minutes."""
     announced = await announced_of(400, 0.05)
-    taken = Budget[None](PACES[HEAD])
+    taken = Budget[None](HEAD_PACE)
     assert all(taken.spend(None, at) for at, _ in announced)
     assert announced[-1][1] == b"399"
     assert 60 * 0.7 < len(announced) < 100

@@ -23,7 +23,6 @@ from chain.statements.node_card import (
     MAX_ABOUT,
     MAX_CONTACT,
     MAX_NODE_NAME,
-    NODE_CARD,
     NODE_CARD_LIFETIME,
     NOTHING_SAID,
     NodeCard,
@@ -35,11 +34,12 @@ from chain.store.sqlite import SqliteChains
 from config import check
 from odfd.network.node_names import NodeNames, node_names
 from odfd.network.peer_cards import PeerCards
-from odfd.network.statement_quota import NEW_NODES, PACES, StatementQuota
+from odfd.network.statement_quota import NEW_NODES, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.node_cards import NodeCards
+from odfd.trust.admission.statement_kinds import CARD_PACE
 from odfd.trust.signing.node_card_drafts import NODE_CARD_RENEWED, next_node_card
 from p2p.identity import peer_of_did
 from p2p.ports import Judgement, PeerId, Topic
@@ -161,7 +161,7 @@ HEARD = [made(), made(name="Wien"), made(5), made(5, name=None), made(9, name="L
 def test_any_order_and_repetition_leaves_the_newest(order: list[NodeCard], last: int) -> None:
     quota = StatementQuota()
     first, second = (PeerCards(quota, lambda: Instant(NOW + 30 * instant.SECOND)) for _ in range(2))
-    PACE = PACES[NODE_CARD].burst
+    PACE = CARD_PACE.burst
     heard = order[:last]
     assert len(heard) <= PACE
     for card in heard:
@@ -192,7 +192,7 @@ def test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds(node: Node)
     heard = [node.hear(made(owner=key(number)), key(number)) for number in range(1, 200)]
     assert heard.count(Judgement.ACCEPT) == NEW_NODES.burst, "so many new ones of one peer at once"
     again = [node.hear(made(number, name=f"n{number}")) for number in range(1, 60)]
-    assert again.count(Judgement.ACCEPT) <= PACES[NODE_CARD].burst
+    assert again.count(Judgement.ACCEPT) <= CARD_PACE.burst
     assert node.database.writes == before
     assert isinstance(node.board.unheld, UnheldStatements)
     assert node.board.unheld.size == 0

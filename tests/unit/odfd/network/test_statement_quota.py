@@ -18,13 +18,14 @@ from chain.statements import proof as proofs
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.network.statement_quota import MAX_LISTED, MAX_UNLISTED, NEW_DATASETS, StatementQuota
+from odfd.network.statement_quota import NEW_DATASETS, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.unheld_statements import MAX_OF_ONE, MAX_WAITING, EarlyStatements, UnheldStatements
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
+from odfd.trust.admission.statement_kinds import MAX_LISTED, MAX_UNLISTED
 from p2p.machines.reconcile import Done, Fetch, Reconcile, Show, answer
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key

@@ -5,15 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 from chain.statements import predicate, statement
-from odfd.network import statement_quota
-from odfd.node import statement_events
-from odfd.store.keys import journal_topics
 from odfd.store.ledger import kinds
-from odfd.trust.admission import statement_processor
+from odfd.trust.admission import statement_kinds
 
 SPEC = (Path(__file__).parents[4] / "docs" / "spec" / "trust.md").read_text()
 GOSSIPED = {*statement.KINDS, kinds.COSIGNATURE, kinds.PROOF}
@@ -24,18 +22,21 @@ GOSSIPED = {*statement.KINDS, kinds.COSIGNATURE, kinds.PROOF}
     [
         ([each.KIND for each in statement.KINDS.values()], statement.KINDS),
         ([kind for each in kinds.TABLES for kind in each.kinds], GOSSIPED),
-        (list(statement_processor.PROCESS), statement.KINDS),
-        (list(statement_quota.KINDS), GOSSIPED),
-        (list(statement_events.EVENTS), statement.KINDS),
+        (list(statement_kinds.KINDS), GOSSIPED),
+        ([kind for kind, row in statement_kinds.KINDS.items() if row.notice is not None], statement.KINDS),
+        (
+            [kind for kind, row in statement_kinds.KINDS.items() if row.store is not None],
+            [each.KIND for each in get_args(statement.Word)],
+        ),
     ],
-    ids=["chain", "ledger", "admission", "network", "events"],
+    ids=["chain", "ledger", "trust", "events", "words"],
 )
 def test_every_kind_has_one_row(rows: list[str], wanted: Collection[str]) -> None:
     assert sorted(rows) == sorted(wanted)
 
 
 def test_a_journal_has_topics_of_known_kinds_only() -> None:
-    assert set(statement.KINDS) >= journal_topics.JOURNALLED
+    assert set(statement.KINDS) >= statement_kinds.JOURNALLED
 
 
 @pytest.mark.parametrize("kind", statement.KINDS.values(), ids=lambda kind: kind.KIND)
