@@ -15,7 +15,6 @@ from msgspec.structs import asdict
 
 from chain.errors import Remote
 from chain.ids import DatasetId
-from p2p.driver.invites import Redeem
 from p2p.driver.node_reach import NodeReach
 from p2p.driver.replication import ReplicationDriver
 from p2p.ports import (
@@ -29,22 +28,16 @@ from p2p.wire.invite import Redemption
 _SUMMED: Final = tuple(name for name in ReplicationFigures.__struct_fields__ if name != "connected")
 
 
-def _unlimited(_dataset: DatasetId) -> Collection[str] | None:
-    return None
-
-
 class NetworkDrivers:
     """The drivers of one node, by network. ``Membership`` adds and removes them."""
 
-    def __init__(self) -> None:
+    def __init__(self, scope: Callable[[DatasetId], Collection[str] | None]) -> None:
+        """``scope``: returns the networks that a dataset is limited to; called in a worker thread."""
+        self._scope = scope
         self._drivers: dict[str, ReplicationDriver] = {}
         """Drivers by network, in the order of joining."""
         self._reach: NodeReach | None = None
         """Reachability of the open host; ``None`` without one."""
-        self.redeem: Redeem = lambda _peer, _token: Redemption.UNKNOWN
-        """Admits a node that shows an invitation's token. Called in a worker thread."""
-        self.scope: Callable[[DatasetId], Collection[str] | None] = _unlimited
-        """Returns the networks that a dataset is limited to. Called in a worker thread."""
 
     def _joined(self) -> ReplicationDriver:
         """Returns the driver of the network that was joined first. Raises Remote without any."""
@@ -60,7 +53,7 @@ class NetworkDrivers:
         """Returns the drivers of the networks in which a dataset may be mentioned; all drivers for ``None``."""
         if dataset is None or len(self._drivers) < 2:
             return list(self._drivers.values())
-        scope = await trio.to_thread.run_sync(self.scope, dataset)
+        scope = await trio.to_thread.run_sync(self._scope, dataset)
         return [driver for name, driver in self._drivers.items() if scope is None or name in scope]
 
     async def choose(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:

@@ -6,7 +6,7 @@ Without one the host runs only where the settings say where to listen, and until
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from random import Random
 from typing import Any, Final, NamedTuple, Protocol
@@ -15,7 +15,7 @@ import msgspec
 import trio
 
 from chain.errors import Environment, Fault
-from chain.ids import KeyDid
+from chain.ids import DatasetId, KeyDid
 from chain.statements.keys import SigningKey
 from chain.store.database import Database
 from odfd.errors import sole_fault
@@ -24,8 +24,10 @@ from odfd.network.drivers import NetworkDrivers
 from odfd.network.host_import import load_libp2p
 from odfd.network.joined_networks import Network, joined
 from odfd.runtime.clock import Clock
+from odfd.runtime.replaceable import Replaceable
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
+from p2p.driver.invites import Redeem
 from p2p.driver.namespaces import DividedHost, Namespaces
 from p2p.driver.net_facts import NetFacts
 from p2p.driver.node_reach import NodeReach, ReachSettings
@@ -38,7 +40,6 @@ from p2p.identity import peer_of_did, peer_of_seed
 from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth, PeerTraffic, Traffic
 from p2p.ports import Library, PeerId, PeerView, StatementStore
-from p2p.wire.invite import Redemption
 
 EVERYWHERE: Final = ("/ip6/::/tcp/4150", "/ip4/0.0.0.0/tcp/4150")
 """Multiaddrs to listen at if no setting names any; without the first on a machine without IPv6."""
@@ -101,6 +102,20 @@ class _Running(NamedTuple):
     ended: trio.Event
 
 
+class MembershipTerms(NamedTuple):
+    """The node's terms for peers, and its answer when some were met."""
+
+    networks: Replaceable[tuple[Network, ...]]
+    """The joined networks in order; the first one runs discovery on the LAN."""
+    known: Callable[[], Known]
+    """Returns the keys with reserved slots; called now and then in a worker thread."""
+    scope: Callable[[DatasetId], Collection[str] | None]
+    """Returns the networks that a dataset is limited to; called in a worker thread."""
+    redeem: Redeem
+    """Admits a node that shows an invitation's token; called in a worker thread."""
+    on_connect: Callable[[], None]
+
+
 class Membership(NetworkDrivers):
     """The memberships of one node in networks."""
 
@@ -111,22 +126,19 @@ class Membership(NetworkDrivers):
         database: Database,
         clock: Clock,
         logger: Logger,
-        on_connect: Callable[[], None],
+        terms: MembershipTerms,
     ) -> None:
-        super().__init__()
+        super().__init__(terms.scope)
+        self._joined_networks = terms.networks
+        self._known, self._redeem, self._on_connect = terms.known, terms.redeem, terms.on_connect
         self._options = options
         self._library, self._board = shelves
         self._database = database
         self._clock = clock
         self._logger = logger
-        self._on_connect = on_connect
-        self.known: Callable[[], Known] = Known
-        """Returns the keys with reserved slots; called now and then in a worker thread."""
         self._host: HostPort | None = None
         self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self._running = False
-        self._networks: tuple[Network, ...] = ()
-        """The joined networks in order; the first one runs discovery on the LAN."""
         self._blocked: frozenset[PeerId] = frozenset()
         self._shut_out: Callable[[Iterable[PeerId]], None] = lambda _: None
         self._changed = trio.Event()
@@ -139,7 +151,8 @@ class Membership(NetworkDrivers):
 
     async def run(self, life: Life) -> None:
         """Runs until asked to stop. Raises Environment when it cannot listen."""
-        self._networks, self._blocked = await trio.to_thread.run_sync(self._kept)
+        networks, self._blocked = await trio.to_thread.run_sync(self._kept)
+        self._joined_networks.put(networks)
         self._running = True
         try:
             while not life.stopping.is_set():
@@ -155,7 +168,7 @@ class Membership(NetworkDrivers):
     def _listen(self) -> tuple[str, ...] | None:
         """Returns the listen addresses; ``None`` if no host is needed before a network is joined."""
         listen = self._options.listen
-        if not self._networks:
+        if not self.networks:
             return listen or None
         return listen if listen is not None else EVERYWHERE
 
@@ -226,12 +239,9 @@ class Membership(NetworkDrivers):
         """Builds the reachability checks that a node needs once, whatever networks it is in."""
         options = self._options
         carried = options.bandwidth.carried
-        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeemed)
+        settings = ReachSettings(relays=options.relays, relay=options.relay, carried=carried, redeem=self._redeem)
         key, now = SigningKey(options.seed), lambda: int(self._clock.now())
         return NodeReach(host, settings, self._rng(), now, key, self._drivers.values)
-
-    def _redeemed(self, peer: PeerId, token: bytes) -> Redemption:
-        return self.redeem(peer, token)
 
     def _rng(self) -> Random:
         return Random(int.from_bytes(self._options.seed) ^ self._clock.monotonic())  # noqa: S311 - jitter, no secret
@@ -244,7 +254,7 @@ class Membership(NetworkDrivers):
             nursery.start_soon(spaces.run)
             while self._listen() == listen:
                 self._changed = trio.Event()
-                wanted = {each.name: (each, number == 0) for number, each in enumerate(self._networks)}
+                wanted = {each.name: (each, number == 0) for number, each in enumerate(self.networks)}
                 for name in [name for name, one in running.items() if wanted.get(name) != one.terms]:
                     one = running.pop(name)
                     one.scope.cancel()
@@ -307,7 +317,7 @@ class Membership(NetworkDrivers):
         friends = self._named(network)
         while True:
             try:
-                known = await trio.to_thread.run_sync(self.known)
+                known = await trio.to_thread.run_sync(self._known)
             except Fault as fault:
                 self._logger.error("listed peers cannot be looked up", fault=str(fault), rule=fault.rule)
             else:
@@ -363,10 +373,10 @@ class Membership(NetworkDrivers):
     @property
     def networks(self) -> tuple[Network, ...]:
         """The joined networks, in the order of joining."""
-        return self._networks
+        return self._joined_networks()
 
     def named(self, name: str) -> Network | None:
-        return joined_networks.find_joined(self._networks, name)
+        return joined_networks.find_joined(self.networks, name)
 
     async def join(self, network: Network) -> None:
         """Joins a network. Raises Invalid for a bad name or address, Refused for one too many; then nothing changes."""
@@ -374,19 +384,19 @@ class Membership(NetworkDrivers):
         before = self.check_room(network.name)
         await trio.to_thread.run_sync(self._keep, network)
         if before is None:
-            await self._change((*self._networks, network))
+            await self._change((*self.networks, network))
         else:
-            await self._change(tuple(network if each is before else each for each in self._networks))
+            await self._change(tuple(network if each is before else each for each in self.networks))
 
     def check_room(self, name: str) -> Network | None:
         """Returns the joined network of this name, if any. Raises Refused for one too many, or a look-alike name."""
-        return joined_networks.check_room(self._networks, name)
+        return joined_networks.check_room(self.networks, name)
 
     async def reload(self) -> None:
         """Joins the networks and blocks the peers that were recorded since. Raises Environment as ``join``."""
         recorded = {each.name: each for each in await self._reread()}
-        networks = {each.name: recorded.get(each.name, each) for each in self._networks} | recorded
-        if tuple(networks.values()) != self._networks:
+        networks = {each.name: recorded.get(each.name, each) for each in self.networks} | recorded
+        if tuple(networks.values()) != self.networks:
             await self._change(tuple(networks.values()))
 
     async def unblock(self) -> None:
@@ -404,7 +414,7 @@ class Membership(NetworkDrivers):
         if left is None or joined_networks.find_joined(await trio.to_thread.run_sync(self._recorded), name) is not None:
             return None
         if self._running:
-            await self._change(tuple(each for each in self._networks if each is not left))
+            await self._change(tuple(each for each in self.networks if each is not left))
         return left
 
     async def _change(self, networks: tuple[Network, ...]) -> None:
@@ -413,7 +423,7 @@ class Membership(NetworkDrivers):
                 "the network is not running: the daemon is stopping, or it has failed and is started again",
                 rule="network-down", hint="try again in a moment; odfctl doctor tells of failures",
             )  # fmt: skip
-        self._networks = networks
+        self._joined_networks.put(networks)
         self._settled, self.failure = trio.Event(), None
         self._changed.set()
         await self._settled.wait()
@@ -459,7 +469,7 @@ class Membership(NetworkDrivers):
     async def net_facts(self) -> NetFacts:
         """Returns the facts for ``netcheck``. Raises Remote while no network is joined."""
         self._joined()
-        named = [address for network in self._networks for address in self._bootstrap(network)]
+        named = [address for network in self.networks for address in self._bootstrap(network)]
         return await self._reach.net_facts(named) if self._reach is not None else NetFacts()
 
     async def dial_own(self) -> Mapping[str, bool]:

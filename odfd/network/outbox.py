@@ -40,10 +40,6 @@ class Announcer(Protocol):
         """Announces in those of ``networks`` that are joined."""
 
 
-def _everywhere(_dataset: DatasetId) -> Collection[str] | None:
-    return None
-
-
 class Outbox:
     """Queues statements to announce. ``put`` may be called from any thread, also before ``run``."""
 
@@ -52,7 +48,7 @@ class Outbox:
         networks: Announcer,
         public_of: PublicOf,
         logger: Logger,
-        scope: Callable[[DatasetId], Collection[str] | None] = _everywhere,
+        scope: Callable[[DatasetId], Collection[str] | None],
     ) -> None:
         """``public_of``: which datasets are public anywhere; ``scope``: the networks to which a dataset is limited."""
         self._networks = networks

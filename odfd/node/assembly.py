@@ -13,6 +13,7 @@ from odfd.api.services import Services
 from odfd.control.assembly import Assembly, Context
 from odfd.node.gauges import serve_metrics
 from odfd.node.handlers import access_of, services_of, smart_backend_of
+from odfd.node.in_force import InForce
 from odfd.node.parts import NodeParts
 from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Child, Restart
@@ -27,8 +28,9 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     """Opens the state directory and assembles a node; implements ``odfd.control.assembly.Build``."""
     directory = Path(settings.node.state_dir)
     is_entered = bool(settings.control.group) and directory in Path(settings.control.socket).parents
-    with open_state_directory(directory, is_entered=is_entered) as home:
-        parts = NodeParts(home, settings, context)
+    in_force = InForce(settings)
+    with open_state_directory(directory, is_entered=is_entered, terms=in_force.home_terms(context.clock)) as home:
+        parts = NodeParts(home, in_force, context)
         yield assembly_of(parts, services_of(parts))
 
 

@@ -21,12 +21,14 @@ class CardContext(Protocol):
     """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
-    settings: Settings
     context: Context
     visibility: Visibility
     outbox: Outbox
     board: LedgerStatementStore
     evaluator: TrustEvaluator
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPublisher]:

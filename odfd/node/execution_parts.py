@@ -26,10 +26,12 @@ class ExecutionContext(Protocol):
     """The parts of a node that ingests and transforms need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
-    settings: Settings
     context: Context
     engine: NodeEngine
     committer: OwnerCommitter
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 def dependencies_of(

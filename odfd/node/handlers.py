@@ -10,20 +10,18 @@ import hmac
 import os
 import secrets
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import trio
 
 from chain.ids import DatasetId
-from odfd.access.uses import Uses
 from odfd.api.access.requests import AccessControl
 from odfd.api.services import Services
 from odfd.api.smart_backend import NodeSmartBackend
 from odfd.control.board import LogEvents, LogService
 from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
-from odfd.network.node_names import node_names
 from odfd.node.own_parts import live_resources_of, own_of
 from odfd.node.parts import NodeParts
 from odfd.node.rendition_parts import holds_of, renditions_of
@@ -54,11 +52,9 @@ from odfd.services.maintenance.doctor import Doctor
 from odfd.services.maintenance.own_resources import OwnController, OwnResources
 from odfd.services.maintenance.probes import ClockProbe, TrustProbes, pins_probe
 from odfd.services.maintenance.status import RunningParts, StatusService
-from odfd.services.network.controllers import MirrorController, NetworkController, PeerController
-from odfd.services.network.invitation_uses import InvitationUses
-from odfd.services.network.mirrors import MirrorService, PeerService
-from odfd.services.network.networks import NetworkService
-from odfd.services.network.search import SearchService
+from odfd.services.network.feature import NetworkFeature, NetworkNeeds
+from odfd.services.network.feature import build as network_feature
+from odfd.services.network.mirrors import MirrorService
 from odfd.services.portals.service import PortalController, PortalService
 from odfd.services.publishing.visibility import VisibilityService
 from odfd.services.queries.projections import ProjectionController
@@ -69,6 +65,7 @@ from odfd.services.resources.node_types import ENGINE, NODE
 from odfd.services.resources.planning import PartsKeeper, Planning
 from odfd.services.resources.set_controllers import SecretController, SetController, SetValues
 from odfd.services.resources.types import SchemaService
+from odfd.services.resources.views import GetResource
 from odfd.services.tasks.declared_tasks import FlowRunController, TaskController, TaskService
 from odfd.services.tasks.flow_tasks import FlowTasks
 from odfd.services.transfer.push import PushService
@@ -84,31 +81,29 @@ from odfd.services.views.dataset_states import DatasetStates
 from odfd.services.views.holder_counts import HolderCounts
 from odfd.services.volumes.worker import VolumeController
 from odfd.services.webhooks.calls import WebhookController
-from odfd.store.access_state import AccessReader
 from odfd.store.directory import UPLOADS
 from odfd.store.uploads import Uploads
 from odfd.transform.pending import ahead
 
 
 def services_of(parts: NodeParts) -> Services:
-    home, context, decides = parts.home, parts.context, (parts.evaluator, parts.visibility)
-    holders = HolderCounts(parts.scheduler, parts.membership.serving, parts.membership.share_of)
-    keeper, states = PartsKeeper(home, context.clock, lambda: str(uuid.uuid4())), _states(parts, holders)
+    home, context = parts.home, parts.context
+    declarations: DeclarationService
+    network = _network(
+        parts, lambda type_, ref: declarations.get(type_, ref), lambda type_, name: declarations.delete(type_, name)
+    )
+    networks, mirrors = network.networks, network.mirrors
+    keeper, states = PartsKeeper(home, context.clock, lambda: str(uuid.uuid4())), _states(parts, network.holders)
     portals = PortalService(home, parts.ingest_deps, context, parts.observer.note)
     pulling = _pulling(parts, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, pulling, pushing)
-    mirrors = MirrorService(home, parts.scheduler, decides, context.board, parts.remotes, holders)
-    search = SearchService(home, parts.views, parts.board.unheld, holders, lambda: parts.policy, context.clock)
-    mirrors.suggested_names, mirrors.adopt = search.suggested_names, parts.import_export.adopt
-    networks, peers = _networks(parts, holders, search, mirrors)
     judging, seen = _judging(parts), _visibility(parts)
     deletion = DatasetDeletion(home, states, parts.scheduler, context, partial(_visibility_changed, parts))
-    services = (networks, peers), judging, mirrors, portals
+    services = network, judging, portals
     own = own_of(parts)
     controllers = _controllers(parts, keeper, (flows, performing, deletion, states), services, own)
     declarations = _reconciling(parts, keeper, controllers, own, flows)
-    networks.withdraw, mirrors.get = declarations.delete, declarations.get
     renditions = renditions_of(parts, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
@@ -126,8 +121,8 @@ def services_of(parts: NodeParts) -> Services:
         visibility=seen,
         publications=parts.publications,
         networks=networks,
-        search=search,
-        peers=peers,
+        search=network.search,
+        peers=network.peers,
         verification=verification,
         proving=EngineMigrationService(home, parts.transform_deps, parts.committer, context.board, context.events),
         lineage=LineageService(home, parts.transform_deps, context.board, lambda: secrets.token_hex(8), parts.views),
@@ -153,15 +148,35 @@ def services_of(parts: NodeParts) -> Services:
     )
 
 
+def _network(parts: NodeParts, get: GetResource, withdraw: Callable[[str, str], Awaitable[object]]) -> NetworkFeature:
+    needs = NetworkNeeds(
+        membership=parts.membership,
+        statements=parts.board,
+        scheduler=parts.scheduler,
+        remotes=parts.remotes,
+        evaluator=parts.evaluator,
+        views=parts.views,
+        effective_policy=parts.effective_policy,
+        policy=lambda: parts.policy,
+        policy_changed=parts.policy_changed,
+        invitations=parts.invitations,
+        swarm=parts.arriving.counts,
+        own_card=lambda: parts.node_card.current,
+        get=get,
+        withdraw=withdraw,
+        adopt=parts.import_export.adopt,
+        follow_shards=parts.handovers.shards.follow,
+    )
+    return network_feature(parts.home, parts.context, needs)
+
+
 def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """Makes the access control, which decides who makes each request, and what the things of accounts may use."""
-    reader = AccessReader(parts.home.database, parts.visibility.public_of, lambda: parts.visibility.changes)
-    parts.home.uses = Uses(reader)
     with parts.home.database.read() as connection:
         log = ResourceStore(connection).epoch().encode()
     key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
     about = services.tasks.about, services.declarations.subjects
-    return AccessControl(parts.home, reader, os.geteuid(), about, parts.tokens.is_good, key=key)
+    return AccessControl(parts.home, parts.home.access, os.geteuid(), about, parts.tokens.is_good, key=key)
 
 
 def smart_backend_of(parts: NodeParts, access: AccessControl) -> NodeSmartBackend:
@@ -221,7 +236,7 @@ def _visibility(parts: NodeParts) -> VisibilityService:
 
 
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
-    parts.visibility.changes += 1
+    parts.visibility.note_change()
     parts.visibility_changed(dataset)
     parts.reconciler.regrant()
 
@@ -246,19 +261,18 @@ def _controllers(
     parts: NodeParts,
     keeper: PartsKeeper,
     working: tuple[FlowService, FlowTasks, DatasetDeletion, DatasetStates],
-    services: tuple[tuple[NetworkService, PeerService], TrustService, MirrorService, PortalService],
+    services: tuple[NetworkFeature, TrustService, PortalService],
     own: OwnResources,
 ) -> Controllers:
     """Makes the controllers; peers, then trust, then mirrors, as an apply prepares them."""
-    (flows, performing, deletion, states), ((networks, peers), judging, mirrors, portals) = working, services
+    (flows, performing, deletion, states), (network, judging, portals) = working, services
     return Controllers(
         [
             OwnController(ENGINE, own.engine_states),
             OwnController(NODE, own.node_states),
-            NetworkController(networks),
-            PeerController(networks, peers),
+            *network.peer_controllers,
             ValidatorController(judging),
-            MirrorController(mirrors, parts.scheduler),
+            network.mirror_controller,
             AccountController(parts.home),
             DatasetController(parts.home, states, parts.volumes, flows, _dataset_planning(parts), deletion),
             FlowController(flows),
@@ -322,28 +336,6 @@ def _reconciling(
     declarations = DeclarationService(parts.home, parts.context, keeper, around)
     parts.flows.labels = declarations.labels_of
     return declarations
-
-
-def _networks(
-    parts: NodeParts, holders: HolderCounts, search: SearchService, mirrors: MirrorService
-) -> tuple[NetworkService, PeerService]:
-    """Makes the services of networks and peers, and lets services show nodes by the names on their cards."""
-    mirrors.shards = parts.handovers.shards.follow
-    peers = PeerService(parts.membership, parts.home, holders)
-    networks = NetworkService(
-        parts.home,
-        parts.membership,
-        (parts.visibility, holders, parts.board.unheld, search.index),
-        parts.effective_policy,
-        parts.context.clock,
-        parts.policy_changed,
-    )
-    networks.uses = InvitationUses(parts.home, parts.membership, parts.context.clock, secrets.token_bytes)
-    networks.swarm = parts.arriving.counts
-    parts.membership.redeem = networks.uses.redeem
-    mirrors.node_of, mirrors.network_named = search.node_of, parts.membership.named
-    search.names = networks.names = peers.names = node_names(parts.board.peer_cards, lambda: parts.node_card.current)
-    return networks, peers
 
 
 def _pulling(parts: NodeParts, portals: PortalService) -> IngestPullService:

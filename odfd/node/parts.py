@@ -38,7 +38,7 @@ from odfd.network.evidence import EvidenceFetcher
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.forks import ForkFinder
 from odfd.network.library import ServingLibrary, ServingTerms
-from odfd.network.membership import MAX_PUBLISHERS, Known, Membership
+from odfd.network.membership import MAX_PUBLISHERS, Known, Membership, MembershipTerms
 from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
 from odfd.network.statement_quota import StatementQuota
@@ -57,6 +57,7 @@ from odfd.node.component_settings import (
     webhook_networks,
 )
 from odfd.node.execution_parts import dependencies_of
+from odfd.node.in_force import InForce
 from odfd.node.query_parts import network_listeners, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
@@ -77,6 +78,7 @@ from odfd.services.flows.worker import FlowWorker, FollowSettings
 from odfd.services.ingest.transforms import TransformCheck
 from odfd.services.maintenance.engine import NodeEngine
 from odfd.services.maintenance.garbage_collection import GarbageCollector
+from odfd.services.network.invitation_uses import InvitationUses
 from odfd.services.network.site_library import open_site
 from odfd.services.publishing.ipfs_publication import PublicationService, PublicationTerms
 from odfd.services.publishing.visibility import askable_peers, settle_visibility
@@ -98,7 +100,6 @@ from odfd.store.directory import PARTIAL, PARTIAL_EVIDENCE, StateDirectory
 from odfd.store.invitation_tokens import InvitationTokens
 from odfd.store.ledger.recheck_results import Rechecks
 from odfd.store.ledger.signed_heads import publishing_keys
-from odfd.store.visibility import Visibility
 from odfd.transform.driver import TransformDependencies as TransformDependencies
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.judgement.suspension_review import SuspensionReview
@@ -122,7 +123,7 @@ class NodeParts:
     def __init__(
         self,
         home: StateDirectory,
-        settings: Settings,
+        in_force: InForce,
         context: Context,
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
@@ -131,11 +132,10 @@ class NodeParts:
     ) -> None:
         """``may_dial`` says which addresses of sources that other nodes declared may be dialled."""
         self.may_dial = may_dial
-        self.home, self.settings, self.context = home, settings, context
-        home.spool_bytes = lambda: self.settings.limits.spool_bytes
-        home.clock = context.clock
+        self.home, self.in_force, self.context = home, in_force, context
+        settings = self.settings
         self._token: trio.lowlevel.TrioToken | None = None
-        self.effective_policy = EffectivePolicy(lambda: self.settings)
+        self.effective_policy = EffectivePolicy(in_force.settings)
         self.policy = self._policy()
         self._log_policy_notes()
         self._own_key = home.keys.validator_key() if settings.policy.publish.own_key else None
@@ -148,9 +148,7 @@ class NodeParts:
             self._purposes,
             home.keys.has_dataset_key,
         )
-        self.visibility = Visibility(
-            home.database, home.chains, home.keys.has_dataset_key, lambda: self.settings.policy.publish.datasets
-        )
+        self.visibility = home.visibility
         self.evaluator.by_dataset = lambda one: self.policies.for_dataset(one, self.visibility.met_in)
         self.views = DatasetViews(home, self.evaluator, self.visibility)
         self.reconciler = Reconciler(home, context, TYPES)
@@ -175,6 +173,11 @@ class NodeParts:
             home.database, home.chains, self.evaluator, context.events, context.clock.now, self.scheduler.poke_all
         )
         self._hold_caretakers()
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.in_force.settings()
 
     def _hold_statements(self) -> None:
         """Makes the store of statements, and the parts that serve this node's data and answer queries."""
@@ -213,10 +216,15 @@ class NodeParts:
             home.database,
             context.clock,
             context.logger,
-            self._retry_with_new_peers,
+            MembershipTerms(
+                self.in_force.networks,
+                self._known_peers,
+                self.visibility.scope,
+                lambda peer, token: self.invitations.redeem(peer, token),
+                self._retry_with_new_peers,
+            ),
         )
-        self.membership.known, self.membership.scope = self._known_peers, self.visibility.scope
-        self.visibility.is_divided = lambda: len(self.membership.networks) > 1
+        self.invitations: InvitationUses = InvitationUses(home, self.membership, context.clock, secrets.token_bytes)
         self.remotes = Remotes(
             settings,
             self.bandwidth,
@@ -356,7 +364,7 @@ class NodeParts:
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
         self.webhooks.inside = webhook_networks(settings)
-        self.settings = settings
+        self.in_force.settings.put(settings)
         apply_limits(settings, self.bandwidth, self.object_fetcher, self.remotes)
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
         self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)

@@ -57,7 +57,6 @@ class WitnessContext(Protocol):
     """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
-    settings: Settings
     context: Context
     policy: Policy
     outbox: Outbox
@@ -67,6 +66,9 @@ class WitnessContext(Protocol):
     submissions: WitnessSubmission
 
     def witnessed(self, made: Cosignature) -> None: ...
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 def _announce(parts: WitnessContext, made: Cosignature) -> None:
@@ -158,7 +160,6 @@ class ValidationContext(Protocol):
     """The parts of a node that these parts need; ``odfd.node.parts.NodeParts`` has them."""
 
     home: StateDirectory
-    settings: Settings
     policy: Policy
     engine: NodeEngine
     check: TransformCheck
@@ -174,6 +175,9 @@ class ValidationContext(Protocol):
     context: Context
 
     def signer(self) -> SignerContext: ...
+
+    @property
+    def settings(self) -> Settings: ...
 
 
 @contextmanager

@@ -13,6 +13,7 @@ import secrets
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final
@@ -175,10 +176,30 @@ def _without_copies(folder: Path) -> Sequence[str]:
     return (f"{copies} {were} removed: the collections stay at their repositories, and take in nothing more",)
 
 
+@dataclass(frozen=True, slots=True)
+class HomeTerms:
+    """Decisions of a node about its state, read anew each time; by default those of a program that only reads it."""
+
+    clock: Clock = field(default_factory=SystemClock)
+    """Clock by which holds of readers expire."""
+    spool_bytes: Callable[[], int] = lambda: 1 << 30
+    """Returns the most bytes of pushes that wait for one Source."""
+    publishes_all: Callable[[], bool] = lambda: False
+    """Whether the settings publish each own dataset without a decision about it."""
+    is_divided: Callable[[], bool] = lambda: False
+    """Whether this node is in several networks."""
+
+
 class StateDirectory:
     """An open state directory, with its database, chains, objects and keys."""
 
-    def __init__(self, directory: Path, database: Database, recovery: CrashRecovery | None = None) -> None:
+    def __init__(
+        self,
+        directory: Path,
+        database: Database,
+        recovery: CrashRecovery | None = None,
+        terms: HomeTerms = HomeTerms(),
+    ) -> None:
         self.directory = directory
         self.recovery = recovery or CrashRecovery()
         self.database = database
@@ -189,19 +210,19 @@ class StateDirectory:
         )  # fmt: skip
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.slices = SliceFiles(self.objects, self.catalog)
-        self.clock: Clock = SystemClock()
-        """Clock by which holds of readers expire; a node may set another one."""
-        self.held = read_holds.HoldGuard(lambda: self.clock.now())
+        self.clock = terms.clock
+        self.held = read_holds.HoldGuard(self.clock.now)
         """Raises Refused while the history of a dataset is held for a reader."""
-        self.uses = Uses(AccessReader(database, lambda _: ()))
-        """Follows references by the rights of accounts; a node sets others, by which all may read what is published."""
         self.chains = SqliteChains(database, self.objects, guard=self.held)
-        self.spool = spool.PushSpool(database, self.folder(SPOOL), lambda: self.spool_bytes())
-        self.spool_bytes: Callable[[], int] = lambda: 1 << 30
-        """Returns the most bytes of pushes that wait for one Source; set by the node."""
-        """Whether the bytes of a dataset's source are kept."""
+        self.spool = spool.PushSpool(database, self.folder(SPOOL), terms.spool_bytes)
         self.secrets = SecretKeys(directory / "keys")
         self.keys = KeyStore(directory / "keys", secrets.token_bytes)
+        self.visibility = visibility.Visibility(
+            database, self.chains, self.keys.has_dataset_key, terms.publishes_all, terms.is_divided
+        )
+        self.access = AccessReader(database, self.visibility.public_of, lambda: self.visibility.changes)
+        self.uses = Uses(self.access)
+        """Follows references by the rights of accounts; all may read what is published."""
         self.turns = KeyedLocks()
         """Locks for writing a dataset: data fetched for one history is never committed to another."""
         for folder in (STAGING, UPLOADS):
@@ -269,7 +290,12 @@ class StateDirectory:
 
 
 @contextmanager
-def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterator[StateDirectory]:
+def open_state_directory(
+    directory: Path,
+    *,
+    is_entered: bool = False,
+    terms: HomeTerms = HomeTerms(),
+) -> Iterator[StateDirectory]:
     """Opens the state directory and locks it for this process.
 
     Raises Environment when it cannot be used or another process has it. ``is_entered``: others may pass through it, to
@@ -291,7 +317,7 @@ def open_state_directory(directory: Path, *, is_entered: bool = False) -> Iterat
         make_private(directory, is_entered=is_entered)  # the database may be new
         recovery.lost = max(0, recovery.promised - database.recovered)
         try:
-            yield StateDirectory(directory, database, recovery)
+            yield StateDirectory(directory, database, recovery, terms)
         finally:
             database.close()
 

@@ -120,10 +120,13 @@ class Visibility:
     """Whether a dataset is this node's own, held or not."""
     publishes_all: Callable[[], bool]
     """Whether the settings publish each own dataset without a decision about it."""
-    is_divided: Callable[[], bool] = lambda: False
+    is_divided: Callable[[], bool]
     """Whether this node is in several networks."""
     changes: int = 0
     """Grows each time that a dataset is published or withdrawn."""
+
+    def note_change(self) -> None:
+        self.changes += 1
 
     def __post_init__(self) -> None:
         self._heard: LRUCache[DatasetId, frozenset[str]] = LRUCache(MAX_HEARD)

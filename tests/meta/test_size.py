@@ -22,8 +22,6 @@ BUNDLES = {
     "AccessControl.about",
     "Dependencies.doors",
     "Membership.shelves",
-    "MirrorService.terms",
-    "NetworkService.shown",
     "NodeSmartBackend.access",
     "OwnResources.engines",
     "QueryService.more",

@@ -38,8 +38,10 @@ from odfd.mirrors.mirror_state import Mirror
 from odfd.network.joined_networks import Network, joined
 from odfd.network.joined_networks import blocked as blocked_peers
 from odfd.network.joined_networks import keep as keep_network
+from odfd.network.membership import MembershipTerms
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
+from odfd.node.in_force import InForce
 from odfd.node.parts import NodeParts
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
@@ -48,7 +50,7 @@ from odfd.resources.registry import state
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
 from odfd.services.resources.types import TYPES
-from odfd.store.directory import DATABASE, StateDirectory, open_state_directory
+from odfd.store.directory import DATABASE, HomeTerms, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
@@ -98,12 +100,12 @@ def _empty_database() -> bytes:
         return path.read_bytes()
 
 
-def opened(folder: Path) -> AbstractContextManager[StateDirectory]:
+def opened(folder: Path, terms: HomeTerms = HomeTerms()) -> AbstractContextManager[StateDirectory]:  # noqa: B008  it is frozen
     """A state directory; a new one begins with tables that were made once for all tests of this process."""
     if not folder.exists():
         folder.mkdir(mode=0o700, parents=True)
         (folder / DATABASE).write_bytes(_empty_database())
-    return open_state_directory(folder)
+    return open_state_directory(folder, terms=terms)
 
 
 async def until(holds: Callable[[], Any]) -> None:
@@ -213,18 +215,17 @@ class Member:
 
     def __init__(
         self, wires: Wires, options: Any, shelves: tuple[Library, StatementStore], db: Any, _clock: Any, _journal: Any,
-        on_connect: Callable[[], None],
+        terms: MembershipTerms,
     ) -> None:  # fmt: skip
         self._wires = wires
         self.peer_id = peer_of_seed(options.seed)
         self.library, self.board = shelves
-        self._on_connect = on_connect
+        self._on_connect, self.known, self.redeem = terms.on_connect, terms.known, terms.redeem
         self._db = db
-        self.networks: tuple[Network, ...] = (Network(name="wires"),)
+        self._networks = terms.networks
+        self.networks = (Network(name="wires"),)
         self.failure: Fault | None = None
         self.note = ""
-        self.scope: Any = None
-        self.redeem: Callable[[PeerId, bytes], Redemption] = lambda _peer, _token: Redemption.UNKNOWN
         self.traffic = Traffic()
         self.peer_traffic: Callable[[], Mapping[PeerId, PeerTraffic]] = dict
         self.blocked = 0
@@ -246,6 +247,14 @@ class Member:
         self.announced: list[tuple[Topic, bytes]] = []
         self.shown = trio.Event()
         """Set, and replaced, when something was shown to this node's board."""
+
+    @property
+    def networks(self) -> tuple[Network, ...]:
+        return self._networks()
+
+    @networks.setter
+    def networks(self, networks: tuple[Network, ...]) -> None:
+        self._networks.put(networks)
 
     def _note_shown(self) -> None:
         self.shown.set()
@@ -504,7 +513,7 @@ class Node:
         self,
         home: StateDirectory,
         wires: Wires,
-        settings: model.Settings,
+        in_force: InForce,
         clock: Ticking,
         ipfs: Any = None,
         may_dial: Allows = is_global,
@@ -518,7 +527,7 @@ class Node:
         context = Context(clock, self.logger, self.events, self.board, "test", meter)
         engine: Any = self.engine
         member: Any = wires.member
-        self.parts = NodeParts(home, settings, context, engine, member, ipfs, may_dial)
+        self.parts = NodeParts(home, in_force, context, engine, member, ipfs, may_dial)
         self.services = services_of(self.parts)
         self.api: Any = CalledServices(self.services)
         self.home = home
@@ -684,9 +693,9 @@ class World:
         """``private``: as nodes are; else ``in_the_open``, for worlds that have nothing to hide."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
-        home = self._open.enter_context(opened(folder / "state"))
-        made = Node(home, self.wires, settings, self.clock)
+        in_force = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more)))
+        home = self._open.enter_context(opened(folder / "state", in_force.home_terms(self.clock)))
+        made = Node(home, self.wires, in_force, self.clock)
         return made if private else in_the_open(made)
 
     @asynccontextmanager
@@ -696,9 +705,9 @@ class World:
         """From open state directory to closed one, as often as one likes; ``private`` as for ``node``."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        settings = model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))
-        with opened(folder / "state") as home:
-            node = Node(home, self.wires, settings, self.clock, ipfs, self.may_dial)
+        in_force = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more)))
+        with opened(folder / "state", in_force.home_terms(self.clock)) as home:
+            node = Node(home, self.wires, in_force, self.clock, ipfs, self.may_dial)
             if not private:
                 in_the_open(node)
             lives: list[Life] = []

@@ -32,6 +32,7 @@ from odfd.daemon import main
 from odfd.ipfs import publishing, repository
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
+from odfd.node.in_force import InForce
 from odfd.node.parts import NodeParts
 from odfd.services.resources import reconciler
 from odfd.services.volumes.volume_paths import FolderPlace
@@ -51,7 +52,9 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     engine: Any = SmallEngine()
     if seconds := os.environ.get("NAME_SECONDS"):
         _sign_names_for(int(seconds))
-    with open_state_directory(Path(settings.node.state_dir)) as home:
+    in_force = InForce(settings)
+    terms = in_force.home_terms(context.clock)
+    with open_state_directory(Path(settings.node.state_dir), terms=terms) as home:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))
         if when := os.environ.get("KILL_FINALIZER"):
@@ -60,7 +63,7 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
             _kill_in_pushes(home.spool, killing(int(at)))
         if at := os.environ.get("KILL_MOVE"):
             _kill_in_moves(killing(int(at)))
-        parts = NodeParts(home, settings, context, engine)
+        parts = NodeParts(home, in_force, context, engine)
         services = services_of(parts)
         if at := os.environ.get("KILL_EFFECT"):
             step = killing(int(at))

@@ -67,10 +67,8 @@ def _restore(session: Session, args: argparse.Namespace) -> None:
 def what_is_wrong(home: StateDirectory) -> Sequence[str]:
     """Lists problems as ``odfctl doctor --deep`` does, except the intended absence of journals."""
     from odfd.services.maintenance.doctor import Doctor
-    from odfd.store.visibility import Visibility
 
-    visibility = Visibility(home.database, home.chains, home.keys.has_dataset_key, lambda: False)
-    probes = Doctor(home, visibility, dict, {}).deep()
+    probes = Doctor(home, home.visibility, dict, {}).deep()
     return [f"{probe.name}: {probe.message}" for probe in probes if probe.result == "failed" and probe.name != "keys"]
 
 

@@ -121,7 +121,7 @@ class MirrorController(Controller):
         return Intent(
             lambda connection: self._service.record(connection, mirror),
             lambda: self._service.take_up(mirror),
-            (lambda: self._service.adopt(mirror.spec.id, mirror.spec.name)) if mirror.is_kept else None,
+            (lambda: self._service.links.adopt(mirror.spec.id, mirror.spec.name)) if mirror.is_kept else None,
             did=mirror.spec.id,
         )
 

@@ -35,6 +35,7 @@ from odfd.services.network import netcheck
 from odfd.services.network.contact_views import dataset_contact
 from odfd.services.network.mirror_wait import MirrorWait
 from odfd.services.network.network_types import via_place
+from odfd.services.network.search import SearchService
 from odfd.services.resources.views import GetResource, manifest_of, with_state
 from odfd.services.transfer.remotes import Remotes, place_of
 from odfd.services.views.holder_counts import HolderCounts
@@ -45,7 +46,6 @@ from odfd.store.directory import StateDirectory
 from odfd.store.holdings import Holdings
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.store.retention import ALL, UNCAPPED
-from odfd.store.visibility import Visibility
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerView
@@ -68,6 +68,19 @@ class PreparedMirror(NamedTuple):
     """Whether the dataset was deleted and its data is kept; it is taken back first."""
 
 
+class MirrorLinks(NamedTuple):
+    """The work of other features for mirrors."""
+
+    network_named: Callable[[str], Network | None]
+    """Returns the joined network of a name."""
+    get: GetResource
+    """Returns a resource."""
+    adopt: Callable[[DatasetId, str], Awaitable[object]]
+    """Takes back a deleted dataset whose data is kept."""
+    follow_shards: Callable[[DatasetId], Awaitable[Sequence[DatasetId]]]
+    """Mirrors the other shards of a mirrored collection, and returns them."""
+
+
 class MirrorService:
     """The API service for mirrors."""
 
@@ -75,26 +88,17 @@ class MirrorService:
         self,
         home: StateDirectory,
         scheduler: MirrorScheduler,
-        terms: tuple[TrustEvaluator, Visibility],
+        evaluator: TrustEvaluator,
         board: TaskBoard,
         remotes: Remotes,
         holders: HolderCounts,
+        search: SearchService,
+        links: MirrorLinks,
     ) -> None:
-        self._evaluator, self._visibility = terms
+        self._evaluator, self._visibility = evaluator, home.visibility
         self._remotes = remotes
         self._holders = holders
-        self.suggested_names: Callable[[DatasetId], Sequence[str]] = lambda _: ()
-        """Returns names by what a dataset's publisher says, the best one first."""
-        self.network_named: Callable[[str], Network | None] = lambda _: None
-        """Returns the joined network of a name."""
-        self.node_of: Callable[[DatasetId], wire.PeerName | None] = lambda _: None
-        """Returns the node that publishes a dataset, if that node signed that it does."""
-        self.get: GetResource
-        """Returns a resource; set where the services are joined."""
-        self.adopt: Callable[[DatasetId, str], Awaitable[object]]
-        """Takes back a deleted dataset whose data is kept; set where the services are joined."""
-        self.shards: Callable[[DatasetId], Awaitable[Sequence[DatasetId]]]
-        """Mirrors the other shards of a mirrored collection, and returns them; set where the services are joined."""
+        self._search, self.links = search, links
         self._home = home
         self._scheduler = scheduler
         self._board = board
@@ -143,13 +147,13 @@ class MirrorService:
         via = mirror.spec.via
         if not (via is None or via.endswith(f"/{mirror.spec.id.multibase}")):
             return  # cards come from peers, or with a collection on a web server
-        others = await self.shards(mirror.spec.id)
+        others = await self.links.follow_shards(mirror.spec.id)
         for each in others:
             other = self._scheduler.find(each)
             if other is not None:
                 await self._wait(other).settled(report)
         if others:
-            await self.shards(mirror.spec.id)  # what each of them says came with it
+            await self.links.follow_shards(mirror.spec.id)  # what each of them says came with it
 
     def chains_of(self, dataset: DatasetId) -> Sequence[DatasetId]:
         """Lists the chains that are mirrored as a dataset is: those of a collection, or itself. Blocking."""
@@ -221,7 +225,7 @@ class MirrorService:
 
         spec, shown, is_kept = await trio.to_thread.run_sync(prepared)
         if is_kept:
-            await self.adopt(spec.id, spec.name)
+            await self.links.adopt(spec.id, spec.name)
         return await self._scheduler.add(spec, shown)
 
     def _meant(self, spec: MirrorSpec) -> MirrorSpec:
@@ -234,7 +238,7 @@ class MirrorService:
 
     def _joined(self, name: str) -> str:
         """Returns the name of a joined network. Raises NotFound; a manifest may name one that is joined with it."""
-        known = self.network_named(name)
+        known = self.links.network_named(name)
         if known is None:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return known.name
@@ -294,7 +298,7 @@ class MirrorService:
 
     def _name(self, dataset: DatasetId) -> str:
         """Returns the first of the publisher's names that is valid and free here; a held dataset keeps its own."""
-        said = self.suggested_names(dataset)
+        said = self._search.suggested_names(dataset)
         with self._home.catalog() as catalog:
             held = catalog.find(dataset)
             if held is not None:
@@ -308,7 +312,7 @@ class MirrorService:
     async def _shown(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
         """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
         (state,) = (await self.states([dataset], None)).values()
-        view = await self.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self.whole_of, dataset)))
+        view = await self.links.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self.whole_of, dataset)))
         problem = None if lack is None else wire.Problem.of(lack)
         return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
 
@@ -351,7 +355,7 @@ class MirrorService:
             peers=peers,
             message=_message(mirror),
             contact=contact,
-            node=self.node_of(dataset),
+            node=self._search.node_of(dataset),
             withdrawn_at=withdrawn_at(self._home, dataset),
         )
 
@@ -389,10 +393,11 @@ def slices_of(tally: MirrorProgress, held: int) -> wire.Share:
 class PeerService:
     """The API service for peers."""
 
-    def __init__(self, membership: Membership, home: StateDirectory, holders: HolderCounts) -> None:
-        self._membership, self._home, self._holders = membership, home, holders
-        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Returns what nodes call themselves; called in a worker thread."""
+    def __init__(
+        self, membership: Membership, home: StateDirectory, holders: HolderCounts, names: Callable[[], NodeNames]
+    ) -> None:
+        """``names``: returns what nodes call themselves; called in a worker thread."""
+        self._membership, self._home, self._holders, self.names = membership, home, holders, names
 
     async def states(self) -> Mapping[str, wire.PeerState]:
         """Returns the state of each known peer, by its id."""

@@ -6,7 +6,7 @@ import sqlite3
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
@@ -36,7 +36,7 @@ from odfd.services.views.holder_counts import HolderCounts
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.network_policies import NetworkPolicies
-from odfd.store.visibility import Visibility, limit_mirrors
+from odfd.store.visibility import limit_mirrors
 from p2p.address import by_peer
 from p2p.ports import PeerId, PeerView
 from p2p.web.site import Web
@@ -62,6 +62,18 @@ def _swarm(counts: SwarmCounts) -> wire.SwarmFigures | None:
     return None if made == wire.SwarmFigures() else made
 
 
+class NetworkFacts(NamedTuple):
+    """The sources of facts about networks and their nodes."""
+
+    holders: HolderCounts
+    unheld: UnheldStatements
+    cards: CardIndex
+    names: Callable[[], NodeNames]
+    """Returns what nodes call themselves; called in a worker thread."""
+    swarm: SwarmCounts
+    """Counts of what was exchanged with other mirrors of the same datasets."""
+
+
 class NetworkService:
     """The API service for networks."""
 
@@ -69,26 +81,23 @@ class NetworkService:
         self,
         home: StateDirectory,
         membership: Membership,
-        shown: tuple[Visibility, HolderCounts, UnheldStatements, CardIndex],
+        facts: NetworkFacts,
         effective_policy: EffectivePolicy,
         clock: Clock,
         policy_changed: Callable[[], None],
+        invitations: InvitationUses,
+        withdraw: Callable[[str, str], Awaitable[object]],
     ) -> None:
-        """``policy_changed`` is called when joining or leaving may have changed the policy in force."""
-        self._visibility, self._holders, self._unheld, self._cards = shown
-        self._home = home
+        """``policy_changed`` is called when joining or leaving may have changed the policy in force.
+
+        ``withdraw``: deletes a resource, given its type and name.
+        """
+        self._home, self._visibility, self._facts = home, home.visibility, facts
         self._membership = membership
         self._effective_policy = effective_policy
         self._clock = clock
         self._policy_changed = policy_changed
-        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Returns what nodes call themselves; called in a worker thread."""
-        self.swarm = SwarmCounts()
-        """Counts of what was exchanged with other mirrors of the same datasets; set where the services are joined."""
-        self.uses: InvitationUses
-        """Keeps and redeems invitations with tokens; set where the services are joined."""
-        self.withdraw: Callable[[str, str], Awaitable[object]]
-        """Deletes a resource, given its type and name; set where the services are joined."""
+        self._invitations, self._withdraw = invitations, withdraw
         self._web = partial(Web, PATIENCE)
         """Fetches invitations that are published as files."""
 
@@ -129,10 +138,10 @@ class NetworkService:
 
     async def _show_token(self, said: Invitation, network: Network, before: Network | None) -> None:
         try:
-            await self.uses.show_token(said)
+            await self._invitations.show_token(said)
         except Fault:
             if before is None:
-                await self.withdraw(NETWORK, network.name)
+                await self._withdraw(NETWORK, network.name)
             else:
                 await self._membership.join(before)
                 self._policy_changed()
@@ -141,7 +150,7 @@ class NetworkService:
     @operation("GET", NODE_PATH + "/invitations", needs=Owner.NETWORK)
     async def invitations(self) -> Sequence[wire.InvitationState]:
         """Lists the invitations with tokens that this node made, the newest first."""
-        return await trio.to_thread.run_sync(lambda: self.uses.list(self.names()))
+        return await trio.to_thread.run_sync(lambda: self._invitations.list(self._facts.names()))
 
     @operation("DELETE", NODE_PATH + "/invitations/{id}", needs=Owner.NETWORK)
     async def revoke(self, id_: str) -> wire.InvitationState:
@@ -149,7 +158,7 @@ class NetworkService:
 
         Raises NotFound, Invalid.
         """
-        return await trio.to_thread.run_sync(lambda: self.uses.revoke(id_, self.names()))
+        return await trio.to_thread.run_sync(lambda: self._invitations.revoke(id_, self._facts.names()))
 
     async def declare(self, request: wire.NetworkRequest) -> Network:
         """Joins a network without waiting for a peer; peers are dialled in the background. Raises as ``join``."""
@@ -251,7 +260,7 @@ class NetworkService:
                     rule="invitation",
                     hint="say where to listen in the settings: [p2p] listen; or leave --uses out",
                 )
-            token = self.uses.issue(network.name, request.uses, request.seconds)
+            token = self._invitations.issue(network.name, request.uses, request.seconds)
             said = msgspec.structs.replace(said, token=token, uses=request.uses)
         return _view(said, write_invitation(said, key))
 
@@ -302,9 +311,9 @@ class NetworkService:
         traffic = self._membership.peer_traffic()
         lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
         signed, public = await trio.to_thread.run_sync(self._signed, network)
-        counts = self._holders.of(signed)
+        counts = self._facts.holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
-        names = await trio.to_thread.run_sync(self.names)
+        names = await trio.to_thread.run_sync(self._facts.names)
         datasets, rungs = await trio.to_thread.run_sync(self._announced, shown, names)
         return wire.NetworkState(
             peers=len(peers),
@@ -313,7 +322,7 @@ class NetworkService:
             members=tuple(peer_name(view.peer, names) for view in peers),
             received_rate=round(sum(line.down for line in lines), 1),
             sent_rate=round(sum(line.up for line in lines), 1),
-            swarm=_swarm(self.swarm),
+            swarm=_swarm(self._facts.swarm),
             trouble=None if (failure := self._membership.failure) is None else wire.Problem.of(failure),
             note=self._membership.note,
         )
@@ -324,7 +333,7 @@ class NetworkService:
     def _signed(self, network: Network) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
         """Returns the datasets of which a signed head is known, and those of them that are public."""
         with self._home.database.read() as connection:
-            signed = {*Ledger(connection).datasets(HEAD), *self._unheld.datasets()}
+            signed = {*Ledger(connection).datasets(HEAD), *self._facts.unheld.datasets()}
         if len(self._membership.networks) == 1:
             return tuple(signed), self._visibility.told_of(signed)
         here = self._visibility.within(network.name)(signed)
@@ -335,13 +344,13 @@ class NetworkService:
     ) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
         """Lists the announced datasets, and the rung on which each mirrored one was met."""
         names = {entry.id: entry.name for entry in self._home.entries()}
-        announced, rungs, unheld = [], [], self._unheld.heads()
+        announced, rungs, unheld = [], [], self._facts.unheld.heads()
         with self._home.database.read() as connection:
             ledger = Ledger(connection)
             for dataset, peers in counts.items():
                 kept = ledger.newest_head(dataset)
                 newest = unheld.get(dataset) if kept is None else kept[0]
-                card = self._cards.card(dataset)
+                card = self._facts.cards.card(dataset)
                 if newest is None or (card is not None and card.is_withdrawal and dataset not in names):
                     continue
                 claims = None if card is None else card.claims

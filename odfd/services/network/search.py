@@ -82,15 +82,16 @@ class SearchService:
         holders: HolderCounts,
         policy: Callable[[], Policy],
         clock: Clock,
+        names: Callable[[], NodeNames],
     ) -> None:
+        """``names``: returns what nodes call themselves; called in a worker thread."""
         self._home = home
         self._views = views
         self._unheld = unheld
         self._holders = holders
         self._policy = policy
         self._clock = clock
-        self.names: Callable[[], NodeNames] = lambda: NodeNames({})
-        """Returns what nodes call themselves; called in a worker thread."""
+        self._names = names
         self.index = CardIndex((home.database.read, unheld.read))
 
     @operation("POST", NODE_PATH + "/search", needs=Permission.BY_RULE)
@@ -174,7 +175,7 @@ class SearchService:
         wanted = [card for card in cards if not attested or standings[card.dataset].rank >= attested]
         wanted = [card for card in wanted if not standing or standings[card.dataset].word in standing]
         wanted.sort(key=lambda card: (standings[card.dataset].rank, *reversed(counts[card.dataset])), reverse=True)
-        nodes = self.names()
+        nodes = self._names()
         return tuple(
             msgspec.structs.replace(
                 self._view(card, standings[card.dataset].text, counts[card.dataset], names.get(card.dataset)),
@@ -185,7 +186,7 @@ class SearchService:
 
     def node_of(self, dataset: DatasetId) -> wire.PeerName | None:
         """Returns the node that publishes a dataset, if it signed that it does. Call from a worker thread."""
-        return publisher_node(self.index.card(dataset), self.names())
+        return publisher_node(self.index.card(dataset), self._names())
 
     def _standing(self, dataset: DatasetId, held: wire.DatasetView | None) -> CardStanding:
         if held is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +18,23 @@ from chain.instant import Instant
 from chain.store.database import Database, open_database
 from odfd.network import membership
 from odfd.network.joined_networks import Network
-from odfd.network.membership import CHOSEN_SECONDS, EVERYWHERE, PORTS_TRIED, HostOptions, Known, Membership
+from odfd.network.membership import (
+    CHOSEN_SECONDS,
+    EVERYWHERE,
+    PORTS_TRIED,
+    HostOptions,
+    Known,
+    Membership,
+    MembershipTerms,
+)
 from odfd.resources import tables as resources
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import SystemClock
+from odfd.runtime.replaceable import Replaceable
 from odfd.runtime.supervision import Child, Life, Restart, run_tree
 from p2p.host.limits import HostLimits
 from p2p.identity import did_of_seed, peer_of_did, peer_of_seed
+from p2p.wire.invite import Redemption
 from worlds.eventually import PATIENCE
 
 
@@ -44,6 +54,11 @@ class Lines:
             while self.said.count(event) < count:
                 self.more = trio.Event()
                 await self.more.wait()
+
+
+def terms(known: Callable[[], Known] = Known) -> MembershipTerms:
+    """Of a node that limits no dataset to a network and invited nobody."""
+    return MembershipTerms(Replaceable(()), known, lambda _: None, lambda *_: Redemption.UNKNOWN, lambda: None)
 
 
 class Empty:
@@ -78,7 +93,7 @@ async def test_a_network_that_fails_begins_anew(tmp_path: Path, monkeypatch: pyt
     )
     empty: Any = Empty()
     lines = Lines()
-    member = Membership(options, (empty, empty), database, SystemClock(), lines, lambda: None)
+    member = Membership(options, (empty, empty), database, SystemClock(), lines, terms())
     stop = trio.Event()
     try:
         async with trio.open_nursery() as nursery:
@@ -112,7 +127,7 @@ async def test_without_a_network_it_listens_nowhere(tmp_path: Path, monkeypatch:
     database.migrate(resources.ROOM, resources.STEPS)
     empty: Any = Empty()
     options = HostOptions(seed=b"m" * 32, listen=None, limits=HostLimits())
-    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
     life = Life()
 
     def at() -> set[str]:
@@ -143,7 +158,7 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
     database.migrate(resources.ROOM, resources.STEPS)
     empty: Any = Empty()
     options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
-    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
     life = Life()
     try:
         async with trio.open_nursery() as nursery:
@@ -175,9 +190,9 @@ def test_a_daemon_without_a_host_does_not_import_libp2p() -> None:
 def test_an_address_that_is_set_stands(tmp_path: Path) -> None:
     options = HostOptions(seed=b"m" * 32, listen=("/ip4/127.0.0.1/tcp/1",), limits=HostLimits())
     nothing: Any = None
-    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
+    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), terms())
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)  # without a network too: a port that is taken is told at once
-    member._networks = (Network(name="demo"),)
+    member._joined_networks.put((Network(name="demo"),))
     assert member._listen() == ("/ip4/127.0.0.1/tcp/1",)
 
 
@@ -193,7 +208,10 @@ async def test_room_is_kept_for_whom_a_person_listed_or_mirrors(autojump_clock: 
     at = f"/ip4/203.0.113.7/tcp/1/p2p/{friend}"
     nothing: Any = None
     options = HostOptions(seed=b"m" * 32, listen=(), limits=HostLimits())
-    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), lambda: None)
+    listed = [did_of_seed(bytes([2]) * 32)]
+    known = Known(frozenset(), frozenset({did_of_seed(bytes([3]) * 32)}))
+    asked = terms(lambda: known._replace(chosen=frozenset(listed)))
+    member = Membership(options, (nothing, nothing), nothing, SystemClock(), Lines(), asked)
     told: list[tuple[set[str], set[str], set[str]]] = []
 
     class Ends:
@@ -206,9 +224,7 @@ async def test_room_is_kept_for_whom_a_person_listed_or_mirrors(autojump_clock: 
             return [f"/ip4/198.51.100.{number}/tcp/1" for number in range(len(set(peers)))]
 
     ends: Any = Ends()
-    listed = [did_of_seed(bytes([2]) * 32)]
     assert peer_of_did(listed[0]) == validator
-    member.known = lambda: Known(frozenset(listed), frozenset({did_of_seed(bytes([3]) * 32)}))
     async with trio.open_nursery() as nursery:
         nursery.start_soon(member._keep_chosen, ends, ends, Network(name="demo", bootstrap=(at,)))
         with trio.fail_after(10 * CHOSEN_SECONDS):
@@ -238,7 +254,7 @@ async def test_a_second_node_of_a_machine_takes_the_next_port_and_says_so(
     database.migrate(resources.ROOM, resources.STEPS)
     empty: Any = Empty()
     options = HostOptions(seed=b"m" * 32, listen=None, limits=HostLimits())
-    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
     life = Life()
     try:
         async with trio.open_nursery() as nursery:
@@ -262,7 +278,7 @@ async def test_a_port_that_is_set_and_taken_is_told_until_it_is_free(tmp_path: P
     database.migrate(resources.ROOM, resources.STEPS)
     empty: Any = Empty()
     options = HostOptions(seed=b"m" * 32, listen=(f"/ip4/127.0.0.2/tcp/{taken}",), limits=HostLimits())
-    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), lambda: None)
+    member = Membership(options, (empty, empty), database, SystemClock(), Lines(), terms())
     try:
         with pytest.raises(Environment, match="the port is in use"):
             await member.run(Life())

@@ -45,7 +45,7 @@ def no_threads(monkeypatch: pytest.MonkeyPatch) -> None:
 async def announced_of(heads: int, pause: float, also: bytes = b"") -> list[tuple[float, bytes]]:
     """So many heads of one dataset are signed, one after each pause, and one of another in the end."""
     network, logger, life = Announced(), Any, Life()
-    outbox = Outbox(network, set, logger)  # type: ignore[arg-type]
+    outbox = Outbox(network, set, logger, lambda _: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(outbox.run, life)
         await life.wait_ready()
@@ -86,7 +86,7 @@ async def test_a_damaged_chain_is_not_announced_and_others_are(autojump_clock: M
 
     network, life = Announced(), Life()
     with structlog.testing.capture_logs() as logs:
-        outbox = Outbox(network, public_of, structlog.get_logger())  # type: ignore[arg-type]
+        outbox = Outbox(network, public_of, structlog.get_logger(), lambda _: None)  # type: ignore[arg-type]
         async with trio.open_nursery() as nursery:
             nursery.start_soon(outbox.run, life)
             await life.wait_ready()

@@ -23,7 +23,6 @@ from odfd.control import wire
 from odfd.services.maintenance import doctor as doctor_module
 from odfd.services.maintenance.restore import unfinished
 from odfd.store.directory import StateDirectory, open_state_directory
-from odfd.store.visibility import Visibility
 from odfd.transfer.folders import import_dataset
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -184,8 +183,7 @@ def test_every_table_has_seals_or_a_reason_to_have_none(home: StateDirectory) ->
 def test_damage_of_any_table_is_named(home: StateDirectory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A row under a false seal in each that has seals, and a pushed body that is another: the doctor reads them all."""
     monkeypatch.setattr(doctor_module, "SHOWN", 1000)
-    visibility = Visibility(home.database, home.chains, home.keys.has_dataset_key, lambda: False)
-    doctor: Any = doctor_module.Doctor(home, visibility, dict, {})
+    doctor: Any = doctor_module.Doctor(home, home.visibility, dict, {})
     assert doctor._rows().result == "ok"
     home.spool.add("source", b"as it was pushed", 1, Instant(0), None)
     with home.database.write() as connection:
@@ -337,7 +335,7 @@ async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: Any) -> None
     async with world.running("alice") as alice:
         assert (await quick(alice))["disk"].result == "ok"
         limits = model.Limits(disk_reserve_bytes=1 << 62)
-        alice.parts.settings = dataclasses.replace(alice.parts.settings, limits=limits)
+        alice.parts.in_force.settings.put(dataclasses.replace(alice.parts.settings, limits=limits))
         found = (await quick(alice))["disk"]
         assert (found.result, found.hint) == ("warning", "free some space, or lower limits.disk-reserve-bytes")
         assert found.message.endswith("and 4612 PB are kept free: nothing new is taken in")

@@ -80,7 +80,7 @@ async def test_ready_says_what_is_wrong(world: Any) -> None:
         assert await asked(alice, "/readyz") == (503, b"no parts: the node is starting" + others)
         ready.started = True
         assert await asked(alice, "/readyz") == (200, b"ok parts" + others)
-        alice.parts.settings = model.Settings(limits=model.Limits(disk_reserve_bytes=1 << 60))
+        alice.parts.in_force.settings.put(model.Settings(limits=model.Limits(disk_reserve_bytes=1 << 60)))
         status, text = await asked(alice, "/readyz")
         assert status == 503
         assert b"no disk:" in text

@@ -149,7 +149,7 @@ async def test_a_name_that_cannot_be_told_is_not_signed(world: Any) -> None:
     async with world.running("alice", **named("Graz")) as alice:
         await alice.parts.node_card.loop._work()
         told = alice.parts.node_card.current
-        alice.parts.settings = dataclasses.replace(alice.parts.settings, node=model.Node(name="12D3KooW"))
+        alice.parts.in_force.settings.put(dataclasses.replace(alice.parts.settings, node=model.Node(name="12D3KooW")))
         await alice.parts.node_card.loop._work()
         assert alice.parts.node_card.current == told
         assert told is not None
