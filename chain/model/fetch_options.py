@@ -1,16 +1,16 @@
 """Declares kinds of sources and options of fetch steps that the format does not have.
 
-Kinds: queries of databases, answers in pages, topics of brokers. Options: credentials for a bucket or an SFTP server
-that a step of the format names, and whether a container has a network. As options of a read step (``read_options``)
-they are an attribute of the step's columns, beside a fetch step ``Url``. Its URL has a scheme that the web does not
-have, so an implementation that does not know the attribute refuses the source, instead of taking other data for it.
-Pure.
+Kinds: queries of databases, answers in pages, topics of brokers, and those of other packages. Options: credentials for
+a bucket or an SFTP server that a step of the format names, and whether a container has a network. As options of a read
+step (``read_options``) they are an attribute of the step's columns, beside a fetch step ``Url``. Its URL has a scheme
+that the web does not have, so an implementation that does not know the attribute refuses the source, instead of taking
+other data for it. Pure.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Annotated, Final, Literal, TypeAlias
+from typing import Annotated, Any, Final, Literal, TypeAlias
 
 import msgspec
 
@@ -135,14 +135,24 @@ class ContainerAccess(_Options, frozen=True, kw_only=True, tag_field="kind", tag
     """Whether the container reaches a network; the settings of the node have to allow it too."""
 
 
+class Plugin(_Options, frozen=True, kw_only=True, tag_field="kind", tag="Plugin"):
+    """A source of a kind that another package adds to a node."""
+
+    source: _Name
+    """The name under which the package declares the kind."""
+    options: dict[str, Any] = {}
+    """Options of that kind, which the package checks."""
+
+
 FetchOptions: TypeAlias = (
-    SqlQuery | HttpRequest | KafkaTopic | ServerEvents | BucketAccess | SftpAccess | ContainerAccess
+    SqlQuery | HttpRequest | KafkaTopic | ServerEvents | Plugin | BucketAccess | SftpAccess | ContainerAccess
 )
 KINDS: Final[Mapping[str, type[FetchOptions]]] = {
     "Sql": SqlQuery,
     "Http": HttpRequest,
     "Kafka": KafkaTopic,
     "Sse": ServerEvents,
+    "Plugin": Plugin,
 }
 """Kinds of sources that manifests accept beyond the format's. In a chain a step ``Url`` stands for each."""
 BUCKET: Final = "Bucket"
@@ -161,7 +171,8 @@ BESIDE: Final[Mapping[str, tuple[str, ...]]] = {
 }
 """Options that manifests may write in steps of the format, by the kind of the step."""
 OWN_SCHEME: Final = "odfd+"
-"""Prefix of the URLs of kinds ``Http`` and ``Sse`` in a chain, lest others take the first page for the whole answer."""
+"""Prefix of the URLs of some kinds in a chain, lest others take the first page for the whole answer."""
+_PREFIXED: Final = frozenset({"Http", "Sse", "Plugin"})
 
 
 def options_of(kind: str) -> type[FetchOptions]:
@@ -181,7 +192,7 @@ def names_beside(step: str) -> frozenset[str]:
 
 def in_chain(kind: str, url: str) -> str:
     """Returns the URL that a chain holds for the one that a manifest writes."""
-    return f"{OWN_SCHEME}{url}" if kind in ("Http", "Sse") and not url.startswith(OWN_SCHEME) else url
+    return f"{OWN_SCHEME}{url}" if kind in _PREFIXED and not url.startswith(OWN_SCHEME) else url
 
 
 def fetch_options(schema: DataSchema | None) -> FetchOptions | None:
@@ -202,6 +213,8 @@ def declared_fetch(value: object) -> FetchOptions:
         ) from error
     if isinstance(found, HttpRequest):
         _check_request(found)
+    if isinstance(found, Plugin) and found.source in _ALL:
+        raise Invalid(f"{found.source} is a kind of odfd itself", rule=RULE, hint=f"write kind: {found.source}")
     return found
 
 

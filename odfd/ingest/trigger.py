@@ -91,8 +91,10 @@ def _filled(value: Any, values: dict[str, str]) -> Any:
     match value:
         case str():
             return _TRIGGER.sub(lambda found: _value(found[1], values), value)
-        case tuple():
-            return tuple(_filled(each, values) for each in value)
+        case tuple() | list():
+            return type(value)(_filled(each, values) for each in value)
+        case dict():
+            return {key: _filled(each, values) for key, each in value.items()}
         case msgspec.Struct():
             parts = {name: _filled(getattr(value, name), values) for name in value.__struct_fields__}
             return msgspec.structs.replace(value, **parts)
@@ -111,9 +113,11 @@ def _texts(value: Any) -> Iterator[str]:
     match value:
         case str():
             yield value
-        case tuple():
+        case tuple() | list():
             for each in value:
                 yield from _texts(each)
+        case dict():
+            yield from _texts([*value.values()])
         case msgspec.Struct():
             for name in value.__struct_fields__:
                 yield from _texts(getattr(value, name))

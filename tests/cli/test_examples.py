@@ -47,7 +47,7 @@ def _environment(folder: Path, *programs: Path) -> dict[str, str]:
 
 
 @pytest.mark.e2e
-@pytest.mark.parametrize("name", ["publisher", "mirror", "http", "metrics", "notebook"])
+@pytest.mark.parametrize("name", ["publisher", "mirror", "http", "metrics", "notebook", "source"])
 def test_the_example_runs_as_written(name: str, documents: ModuleType, folder: Path) -> None:
     """With an engine that reads CSV alone: these examples are about nodes and what they exchange."""
     small = folder / "bin" / "odfd"
@@ -88,6 +88,6 @@ def test_the_example_of_a_validator_runs_as_written(documents: ModuleType, folde
 
 def test_every_example_is_run_and_linked() -> None:
     names = {file.parent.name for file in EXAMPLES.glob("*/README.md")}
-    assert names == {"publisher", "validator", "mirror", "http", "metrics", "notebook"}
+    assert names == {"publisher", "validator", "mirror", "http", "metrics", "notebook", "source"}
     for index in (EXAMPLES / "README.md", TREE / "README.md"):
         assert all(f"{name}/README.md)" in index.read_text() for name in names), index

@@ -11,11 +11,12 @@ from collections.abc import Mapping
 from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
+import msgspec
 import trio
 
-from chain.errors import Refused
+from chain.errors import Invalid, Refused
 from chain.model.events import SetPollingSource
-from chain.model.fetch_options import BUCKET, KINDS, SFTP, FetchOptions, fetch_options
+from chain.model.fetch_options import BUCKET, KINDS, RULE, SFTP, FetchOptions, Plugin, fetch_options
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
 from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.container import ContainerSource
@@ -24,7 +25,7 @@ from odfd.ingest.fetch.files import FilesSource
 from odfd.ingest.fetch.ftp import FtpSource
 from odfd.ingest.fetch.http_pages import HttpSource
 from odfd.ingest.fetch.mqtt import MqttSource
-from odfd.ingest.fetch.source import AnySource, tag_of, written
+from odfd.ingest.fetch.source import AnySource, tag_of, web_step, written
 from odfd.ingest.fetch.url import UrlSource
 from odfd.ingest.settings import IngestSettings
 
@@ -52,7 +53,10 @@ def source_of(step: FetchStep, options: FetchOptions | None) -> AnySource:
 
     Raises Refused for a kind that is not installed, Invalid for options that its kind does not have. Blocking.
     """
-    row = _row(_kind(step, options))
+    if isinstance(step, FetchUrl) and isinstance(options, Plugin):
+        return _added(step, options)
+    kind = _kind(step, options)
+    row = _ROWS.get(kind) or _load(kind)
     if options is None:
         return row(step, None if row.options_type is None else row.options_type())
     if row.options_type is None or not isinstance(options, row.options_type):
@@ -90,10 +94,20 @@ def _kind(step: FetchStep, options: FetchOptions | None) -> str:
     return _SCHEMES[type(step)].get(scheme if mark else "", tag_of(step))
 
 
-def _row(kind: str) -> type[AnySource]:
+def _added(step: FetchUrl, plugin: Plugin) -> AnySource:
+    """Returns a source of another package's kind. Raises Refused, Invalid."""
+    row = _load(plugin.source)
+    try:
+        options = None if row.options_type is None else msgspec.convert(plugin.options, row.options_type)
+    except msgspec.ValidationError as error:
+        raise Invalid(f"options of {plugin.source}: {error}", rule=RULE, hint="see what its package says") from error
+    if row.options_type is None and plugin.options:
+        raise Invalid(f"sources of kind {plugin.source} have no options", rule=RULE, hint="leave them out")
+    return row(web_step(step), options)
+
+
+def _load(kind: str) -> type[AnySource]:
     """Raises Refused for a kind that is not installed."""
-    if kind in _ROWS:
-        return _ROWS[kind]
     try:
         row: type[AnySource] = _installed()[kind].load()
     except (KeyError, ImportError) as error:

@@ -303,9 +303,9 @@ def _polling(fetch: str, read: str = "{kind: Csv}") -> str:
     ("fetch", "read", "message", "hint"),
     [
         ("{kind: Zebra, url: x}", "{kind: Csv}", "fetch: unknown kind 'Zebra'",
-         "known are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http, Kafka, Sse"),
+         "known are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http, Kafka, Sse, Plugin"),
         ("{url: x}", "{kind: Csv}", "fetch: expected fields with a 'kind', found fields without it",
-         "kinds are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http, Kafka, Sse"),
+         "kinds are Url, FilesGlob, Container, Mqtt, EthereumLogs, Sql, Http, Kafka, Sse, Plugin"),
         ("{kind: Sqll, url: x}", "{kind: Csv}", "fetch: unknown kind 'Sqll'", "did you mean 'Sql'?"),
         ("{kind: Sql, url: x, qurey: y, query: z}", "{kind: Parquet}", "fetch.qurey: unknown field 'qurey'",
          "did you mean 'query'?"),
