@@ -17,6 +17,7 @@ from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.node.parts import NodeParts
 from odfd.queries.askers import Asker, Bound
+from odfd.runtime.hanging_calls import in_loop
 from odfd.services.datasets.deletion import DatasetDeletion
 from odfd.services.datasets.holds import HoldService
 from odfd.services.publishing.visibility import VisibilityService
@@ -37,6 +38,7 @@ _ALL_OFFSETS: Final = 1 << 40
 def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     """Makes the service of read holds, and wakes what waited for a released hold: mirrors and rendition upkeep."""
 
+    @in_loop
     def released(dataset: DatasetId) -> None:
         parts.scheduler.poke(dataset)
         renditions.upkeep.loop.poke()

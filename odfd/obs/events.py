@@ -15,6 +15,7 @@ import trio
 
 from chain.instant import MICROSECOND, Instant
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.ring import Lagged, Ring
 from odfd.runtime.subjects import NODE, Subjects
 
@@ -58,6 +59,7 @@ class EventLog:
         """The number of the last event; 0 before the first."""
         return self._ring.last
 
+    @in_loop
     def emit(
         self, kind: str, subject: str = "", message: str = "", /, *, about: Subjects = NODE, **data: object
     ) -> Event:  # fmt: skip
@@ -78,6 +80,7 @@ class EventLog:
         """The trio event that the next event or nudge sets; a new one follows."""
         return self._ring.grown
 
+    @in_loop
     def nudge(self) -> None:
         """Wakes waiting readers without an event, so that each checks its state."""
         self._ring.nudge()

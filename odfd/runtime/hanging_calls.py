@@ -29,6 +29,41 @@ def in_worker(blocking: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
     return call
 
 
+def in_loop(call: Callable[P, T]) -> Callable[P, T]:
+    """Lets worker threads call a function that has to run in the event loop; it does not wait for anything.
+
+    For what operations that block tell the rest of the node: events, tasks, wake-ups.
+    """
+
+    @wraps(call)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        has_begun = False
+
+        def perform() -> T:
+            nonlocal has_begun
+            has_begun = True
+            return call(*args, **kwargs)
+
+        if not _is_in_loop():
+            try:
+                return trio.from_thread.run_sync(perform)
+            except RuntimeError:
+                if has_begun:
+                    raise
+                # A thread that trio did not start: a test, or a command, of which nothing runs in a loop.
+        return perform()
+
+    return run
+
+
+def _is_in_loop() -> bool:
+    try:
+        trio.lowlevel.current_trio_token()
+    except RuntimeError:
+        return False
+    return True
+
+
 async def run_abandonable(call: Callable[[], T]) -> T:
     """Runs a call in a worker thread. If the wait is cancelled the thread goes on alone, and its result is dropped."""
     return await trio.to_thread.run_sync(call, abandon_on_cancel=True)  # type: ignore[call-arg]  # newer than its stubs

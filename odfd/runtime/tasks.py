@@ -23,6 +23,7 @@ from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.subjects import NODE, Subjects
 from odfd.runtime.supervision import Life, Logger
@@ -246,6 +247,7 @@ class TaskBoard:
                 if task.state is TaskPhase.WAITING:
                     task.scope.cancel()
 
+    @in_loop
     def submit(self, kind: str, target: str, work: Work, about: Subjects = NODE) -> Task:
         """Begins work. ``about`` decides who sees the task, in addition to the one who began it.
 

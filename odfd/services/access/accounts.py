@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import Final
 
-import trio
-
 from chain import instant
 from chain.errors import Invalid, Refused
 from chain.instant import Instant
@@ -36,23 +34,21 @@ class AccountService:
         self._home, self._tokens, self._context = home, tokens, context
 
     @operation("GET", f"/auth/{VERSION}/self", needs=Permission.BY_RULE)
-    async def me(self) -> wire.AccountView:
+    def me(self) -> wire.AccountView:
         """Returns the account of the caller."""
         # For other callers than the node's owner, ``odfd.api.access.rules`` answers.
         return wire.AccountView(node_owner=True)
 
     @operation("POST", f"/auth/{VERSION}/tokens", needs=Permission.BY_RULE)
-    async def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
+    def create_token(self, request: wire.TokenRequest, account: str | None = None) -> wire.TokenView:
         """Makes a token of an account, which this answer alone contains. Raises Refused, Invalid."""
         if account is None:
             hint = "odfctl --account NAME token create; one of every right is of an account with the attribute admin"
             raise Refused("a token is of an account, and the owner of a node is none", rule="token-account", hint=hint)
         expires = self._context.clock.now() + _length(request)
         most = ROLES[request.role]
-        token, grant = await trio.to_thread.run_sync(
-            self._tokens.make, account, most, request.note, Instant(expires)
-        )  # fmt: skip
-        view = (await self._views([grant]))[0]
+        token, grant = self._tokens.make(account, most, request.note, Instant(expires))
+        (view,) = self._views([grant])
         text = f"{grant.id}, good until {view.expires_at}"
         self._context.events.emit("token.created", view.account, text, about=Subjects(account=grant.account))
         return wire.TokenView(
@@ -61,20 +57,20 @@ class AccountService:
         )  # fmt: skip
 
     @operation("GET", f"/auth/{VERSION}/tokens", needs=Permission.BY_RULE)
-    async def tokens(self, account: str | None = None) -> list[wire.TokenView]:
+    def tokens(self, account: str | None = None) -> list[wire.TokenView]:
         """Lists the tokens of one account, or of all."""
-        return await self._views(await trio.to_thread.run_sync(self._tokens.list, account))
+        return self._views(self._tokens.list(account))
 
     @operation("DELETE", f"/auth/{VERSION}/tokens" + "/{id}", needs=Permission.BY_RULE)
-    async def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
+    def revoke_token(self, id_: str, account: str | None = None) -> wire.TokenView:
         """Revokes a token, effective at once. Raises NotFound."""
-        grant = await trio.to_thread.run_sync(self._tokens.revoke, id_, account)
-        view = (await self._views([grant]))[0]
+        grant = self._tokens.revoke(id_, account)
+        (view,) = self._views([grant])
         self._context.events.emit("token.revoked", view.account, view.id, about=Subjects(account=grant.account))
         return view
 
-    async def _views(self, grants: list[TokenGrant]) -> list[wire.TokenView]:
-        names = await trio.to_thread.run_sync(self._names)
+    def _views(self, grants: list[TokenGrant]) -> list[wire.TokenView]:
+        names = self._names()
         return [
             wire.TokenView(
                 id=each.id, account=names.get(each.account, each.account), role=each.most.word, note=each.note,

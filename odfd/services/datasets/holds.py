@@ -7,8 +7,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Final
 
-import trio
-
 from chain import instant
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
@@ -20,7 +18,6 @@ from odfd.control.assembly import Context
 from odfd.control.operations import NODE_PATH, Owner, Parameter, operation
 from odfd.datasets.shard_reading import find_complete_time, find_end
 from odfd.queries.rendition_times import active_at
-from odfd.runtime.hanging_calls import in_worker
 from odfd.services.views.hold_views import hold_view
 from odfd.store import collections, read_holds
 from odfd.store.catalog import Catalog, DatasetEntry, is_one_chain
@@ -42,7 +39,6 @@ class HoldService:
     """Called with a dataset when one of its holds ends: whatever waited for that can go on."""
 
     @operation("GET", NODE_PATH + "/holds", needs=Owner.DISK)
-    @in_worker
     def list(self, ref: Annotated[str | None, _OF] = None) -> Sequence[wire.HoldView]:
         """Lists the live holds of a dataset, or of all datasets, oldest first. Raises NotFound.
 
@@ -55,7 +51,6 @@ class HoldService:
         return [hold_view(self.home, each) for each in found if wanted is None or each.dataset in wanted]
 
     @operation("POST", NODE_PATH + "/holds", needs=Owner.DISK)
-    @in_worker
     def take(self, request: wire.HoldRequest) -> wire.HoldView:
         """Holds a dataset at a time, or as it is now, so that its history there stays readable.
 
@@ -81,7 +76,6 @@ class HoldService:
         return hold_view(self.home, taken)
 
     @operation("PUT", NODE_PATH + "/holds/{id}", needs=Owner.DISK)
-    @in_worker
     def renew(self, hold_id: str, request: wire.HoldRenewal) -> wire.HoldView:
         """Renews a hold, or moves an owned one. Raises Refused (``hold-lost``, ``hold-fenced``), Invalid."""
         with self.home.database.write() as connection:
@@ -94,17 +88,12 @@ class HoldService:
         return hold_view(self.home, held)
 
     @operation("DELETE", NODE_PATH + "/holds/{id}", needs=Owner.DISK)
-    async def release(self, hold_id: str, fence: Annotated[int | None, _FENCE] = None) -> wire.HoldView:
+    def release(self, hold_id: str, fence: Annotated[int | None, _FENCE] = None) -> wire.HoldView:
         """Releases a hold; ``fence`` is that of the process that owned it. Raises NotFound, Refused."""
-
-        def write() -> tuple[wire.HoldView, DatasetId]:
-            with self.home.database.write() as connection:
-                held = ReadHolds(connection).release(hold_id, self.context.clock.now(), fence)
-            return hold_view(self.home, held), held.dataset
-
-        view, dataset = await trio.to_thread.run_sync(write)
-        self.released(dataset)
-        return view
+        with self.home.database.write() as connection:
+            held = ReadHolds(connection).release(hold_id, self.context.clock.now(), fence)
+        self.released(held.dataset)
+        return hold_view(self.home, held)
 
     def _chosen(
         self, connection: sqlite3.Connection, entry: DatasetEntry, at: int | None, *, named: bool

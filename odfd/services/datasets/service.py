@@ -27,7 +27,6 @@ from odfd.datasets.manifest import DatasetSpec
 from odfd.datasets.shard_reading import check_united, find_end
 from odfd.ingest.push import commit_point, given_id
 from odfd.queries.sharded_cuts import complete_sizes
-from odfd.runtime.hanging_calls import in_worker
 from odfd.services.datasets.blocks import BlockReader
 from odfd.services.datasets.profiles import profile_of
 from odfd.services.ingest.own_roots import check_owner
@@ -60,7 +59,6 @@ class DatasetService:
         self._blocks = BlockReader(home, states.views)
 
     @operation("GET", DATASET_PATH + "/commit-point", needs=Action.WRITE)
-    @in_worker
     def commit_point(self, ref: str) -> wire.CommitPointView:
         """Returns where the dataset ends, in all shards, and its last push. Raises Refused for another node's."""
         entry = self._home.resolve(ref)
@@ -89,7 +87,6 @@ class DatasetService:
         return msgspec.structs.replace(detail, dataset=view)
 
     @operation("GET", DATASET_PATH + "/snapshot", needs=Action.READ)
-    @in_worker
     def snapshot(self, ref: str) -> dict[str, Any]:
         """Returns the dataset as a DatasetSnapshot, the older form of manifests; applying it changes nothing."""
         entry = self._home.resolve(ref)
@@ -97,7 +94,6 @@ class DatasetService:
         return {"kind": "DatasetSnapshot", "version": 1, "content": to_builtins(declared)}
 
     @operation(needs=Action.READ)
-    @in_worker
     def declared(self, ref: str) -> dict[str, Any]:
         """Returns the spec of the dataset as its chain declares it now, whoever wrote that."""
         entry = self._home.resolve(ref)
@@ -105,7 +101,6 @@ class DatasetService:
         return plain_of(DatasetSpec(kind=said.kind, metadata=said.metadata))
 
     @operation("GET", DATASET_PATH + "/blocks", needs=Action.READ)
-    @in_worker
     def log(
         self,
         ref: str,
@@ -118,13 +113,11 @@ class DatasetService:
         return self._blocks.log(ref, kinds, limit, before, epoch)
 
     @operation("GET", DATASET_PATH + "/blocks/{at}", needs=Action.READ)
-    @in_worker
     def block(self, ref: str, at: str) -> wire.BlockDetail:
         """Shows a block. ``at`` is its hash, or in one chain its sequence number in digits."""
         return self._blocks.block(ref, at)
 
     @operation("GET", DATASET_PATH + "/tail", needs=Action.READ)
-    @in_worker
     def tail(self, ref: str, limit: Annotated[int, _LIMIT]) -> wire.Records:
         """Returns the last records in the order of their offsets."""
         entry = self._home.resolve(ref)
@@ -151,7 +144,6 @@ class DatasetService:
         return wire.Records(columns=described.fields, rows=rows, dataset=self._views.dataset(entry))
 
     @operation("GET", DATASET_PATH + "/schema", needs=Action.READ)
-    @in_worker
     def schema(self, ref: str) -> wire.Schema:
         """Returns the columns of a dataset. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)

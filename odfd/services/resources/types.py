@@ -29,13 +29,13 @@ class SchemaService:
         self._registry = registry
 
     @operation("GET", RESOURCE_PATH + "/types", needs=Permission.FREE)
-    async def types(self) -> Sequence[wire.TypeView]:
+    def types(self) -> Sequence[wire.TypeView]:
         """Lists the types of resources: those that act first, the others in their order."""
         ordered = sorted(self._registry, key=lambda each: each not in self._registry.acting)
         return [_type_view(each) for each in ordered]
 
     @operation("GET", "/schemas/{path:path}", needs=Permission.FREE)
-    async def schema(self, path: str) -> JsonSchema:
+    def schema(self, path: str) -> JsonSchema:
         """Returns the JSON Schema of a type by its path, ``context/version/Name``. Raises NotFound."""
         found = self._registry.at(path)
         if found is None or found.spec is None:
@@ -43,7 +43,7 @@ class SchemaService:
         return schema_of(found)
 
     @operation("GET", RESOURCE_PATH + "/types/{word}", needs=Permission.FREE)
-    async def explain(self, word: str, path: Annotated[str, _FIELD] = "") -> wire.Explanation:
+    def explain(self, word: str, path: Annotated[str, _FIELD] = "") -> wire.Explanation:
         """Explains a type, or one field of it. Raises NotFound.
 
         ``word``: a name, plural, alias or URI of a type. ``path``: the field, with dots; empty for the type.
