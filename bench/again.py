@@ -18,7 +18,6 @@ from chain.codec.blocks import encode_block
 from chain.data.arrow_schema import from_arrow
 from chain.data.ddl import parse_ddl
 from chain.data.parquet import write_slice
-from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.block import MetadataBlock
 from chain.model.events import (
@@ -37,8 +36,8 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.store.base import Append, Head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, RowCounts, ignored
-from odfd.datasets.commit import CommitExtras
+from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, ignored
+from odfd.datasets.commit import Commit
 from odfd.ingest import segments
 from odfd.ingest.driver import IngestDependencies, IngestTotals, load, transact
 from odfd.ingest.plan import Batch, pushed
@@ -151,36 +150,19 @@ class Committer:
     def __init__(self, kept: SqliteChains) -> None:
         self._kept = kept
 
-    async def commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        rows: RowCounts | None = None,  # noqa: ARG002
-        along: CommitExtras = CommitExtras(),  # noqa: ARG002, B008
-    ) -> Head:
-        assert expected_head is not None
-        blocks, at = [], expected_head
-        for event in events:
+    async def commit(self, commit: Commit) -> Sequence[Head]:
+        (part,) = commit.parts
+        assert part.expected is not None
+        blocks, at = [], part.expected
+        for event in part.events:
             content = MetadataBlock(
-                system_time=system_time, prev_block_hash=at.hash, sequence_number=at.size, event=event
+                system_time=part.time, prev_block_hash=at.hash, sequence_number=at.size, event=event
             )
             blocks.append(encode_block(content))
             at = Head(blocks[-1].hash, blocks[-1].sequence_number)
-        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=list(objects))
+        append = Append(dataset=part.dataset, expected=part.expected, blocks=blocks, objects=list(part.objects))
         await trio.to_thread.run_sync(self._kept.commit, [append])
-        return at
-
-    async def note_rows(
-        self,
-        dataset: DatasetId,
-        head: Head,
-        rows: RowCounts,
-        along: CommitExtras = CommitExtras(),  # noqa: B008
-    ) -> None:
-        """Nobody asks."""
+        return [at]
 
 
 def _fill(kept: SqliteChains, stored: DiskObjects, length: int, fresh: Path, merge: MergeStrategy) -> None:

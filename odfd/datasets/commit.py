@@ -5,83 +5,75 @@ A clock that differs by days from the last block's time or the monotonic clock i
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Final, Protocol
+import sqlite3
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol, TypeAlias
 
 import msgspec
 
 from chain import instant
-from chain.errors import Refused
+from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from chain.store.shards import SEALED
 from chain.wording import plural
 from engines.contract import RowCounts
 from odfd.store.captures import Capture
 from odfd.store.pushes import Push
 
+Record: TypeAlias = RowCounts | Push | Capture
+"""What is stored beside blocks: what became of the rows read for them, the push that brought them, their bytes."""
 
-class SideCommit(msgspec.Struct, frozen=True, kw_only=True):
-    """A commit to another chain in the same transaction."""
+
+class CommitPart(msgspec.Struct, frozen=True, kw_only=True):
+    """One chain's part of a commit. Without events the chain stays, and the records are of its head ``expected``."""
 
     dataset: DatasetId
     expected: Head | None
-    events: tuple[MetadataEvent, ...]
-    objects: tuple[Multihash, ...]
-    rows: RowCounts
+    """The head that the events follow; ``None``: they begin the chain."""
+    events: Sequence[MetadataEvent] = ()
+    objects: Sequence[Multihash] = ()
+    """Objects that the events name, stored already, and those that their rows link to, if they are passed on."""
     time: Instant
-    """The time of the blocks, if nothing else is appended."""
+    """The system time of the blocks."""
+    upper: UpperMove | None = None
+    """The frontier for which it was planned, and the one after it; ``None`` permits that it moved."""
+    records: Sequence[Record] = ()
 
 
-class CommitExtras(msgspec.Struct, frozen=True, kw_only=True):
-    """Further things that are written in the transaction of some blocks."""
+def _nothing(_: sqlite3.Connection) -> None:
+    """Writes nothing."""
 
-    upper: int | None = None
-    """The dataset's frontier when they were planned, in whole milliseconds: if it moved since, nothing is written.
 
-    ``None`` permits that it moved.
-    """
-    push: Push | None = None
-    """The push that brought the blocks."""
-    capture: Capture | None = None
-    """The bytes that the blocks were made from."""
-    beside: SideCommit | None = None
+class Commit(msgspec.Struct, frozen=True, kw_only=True):
+    """One transaction: blocks of several chains, their records, and rows of services; all is written, or nothing."""
+
+    parts: Sequence[CommitPart]
+    also: Callable[[sqlite3.Connection], None] = _nothing
+    """Writes names, declarations and collections that come to be with the blocks."""
 
 
 class Committer(Protocol):
-    """Makes blocks of events, checks them by the rules for authors, and moves head and signature together."""
+    """Makes blocks of events, checks them by the rules for authors, and moves heads and signatures together."""
 
-    async def commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        rows: RowCounts | None = None,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> Head:
-        """Commits all events, whose objects are stored already, or none, with row counts. Returns the new head.
+    async def commit(self, commit: Commit) -> Sequence[Head]:
+        """Commits all parts or none. Returns the last block of each.
 
-        ``along``: further things that are written with them, or not at all. Raises Conflict if the head or the frontier
-        moved since, Invalid if a rule is broken.
+        Raises Conflict if a head or a frontier moved since, Invalid if a rule is broken, NotFound for a chain of
+        others.
         """
 
-    async def note_rows(
-        self,
-        dataset: DatasetId,
-        head: Head,
-        rows: RowCounts,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> None:
-        """Records the row counts of a transaction that left the chain unchanged, at ``head``.
 
-        A commit to another chain, and the push, are written in the same transaction. Raises as ``commit``.
-        """
+def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None, number: int) -> None:
+    """Raises Conflict if the head is not the expected one."""
+    if head == (expected.hash if expected else None):
+        return
+    first = "nothing is there" if head is None else f"block #{number} {head.short} is"
+    raise Conflict(f"the head of {dataset.short} moved: {first} its end now", rule="head-moved", hint="plan again")
 
 
 TOLERANCE: Final = 86_400 * instant.SECOND

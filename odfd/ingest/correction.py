@@ -32,13 +32,13 @@ from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSch
 from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from chain.store.files import ObjectDamaged, check_file
 from chain.wording import listed
 from engines.contract import RowCounts
 from engines.footers import bounds_of, footer, may_meet
 from engines.spark.rows.changelog import cancelled_by, positive, row_codes
-from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
+from odfd.datasets.commit import TOLERANCE, Commit, CommitPart, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, load, shards_with
 from odfd.ingest.plan import require_root, schema_in_force
 from odfd.ingest.slices import keep_slice
@@ -96,9 +96,16 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
         events, objects = await trio.to_thread.run_sync(_written, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
         try:
-            head = await deps.committer.commit(
-                dataset, plan.expected, events, objects, plan.time, counts, CommitExtras(upper=plan.upper)
+            part = CommitPart(
+                dataset=dataset,
+                expected=plan.expected,
+                events=events,
+                objects=objects,
+                time=plan.time,
+                upper=UpperMove(plan.upper),
+                records=(counts,),
             )
+            (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

@@ -8,9 +8,7 @@ crash neither loses nor repeats any. Spec: docs/spec/collections.md#from-raw.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 
-import msgspec
 import trio
 
 from chain.errors import Conflict, Refused
@@ -18,15 +16,15 @@ from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
 from chain.model.read_options import quarantine_of
 from chain.state import ChainState
-from chain.store.base import Head
-from odfd.datasets.commit import CommitExtras
+from chain.store.base import Head, UpperMove
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.ingest.driver import IngestDependencies, computed, load, shards_with
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import accepted, gap_between
-from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
+from odfd.ingest.plan import Batch, IngestPlan, PlanTerms, plan_ingest, polling, pushed
 from odfd.ingest.raw_replay import captured_batch
-from odfd.ingest.settlement import Nothing, Settled
-from odfd.ingest.snapshots import has_own_times
+from odfd.ingest.settlement import IngestOutcome
+from odfd.ingest.snapshots import needs_event_time
 from odfd.store.captures import BoundCapture, Capture
 from odfd.store.row_counts import NOTHING_READ
 
@@ -58,12 +56,19 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     if not bound.capture.files:
         return await _gone_on(deps, dataset, bound)
     plan, settled = await decoded(deps, dataset, bound.capture, bound.time)
-    if isinstance(settled, Nothing):
+    if not settled.events:
         return None
-    along = CommitExtras(upper=plan.upper, capture=bound.capture)
-    return await deps.committer.commit(
-        dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
+    part = CommitPart(
+        dataset=dataset,
+        expected=plan.expected,
+        events=settled.events,
+        objects=settled.objects,
+        time=plan.request.system_time,
+        upper=plan.upper,
+        records=(settled.counts, bound.capture),
     )
+    (head,) = await deps.committer.commit(Commit(parts=(part,)))
+    return head
 
 
 async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -> Head:
@@ -71,15 +76,22 @@ async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCap
     upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
     state = await trio.to_thread.run_sync(load, deps, dataset)
     label = bound.capture.label
-    events = accepted(state, gap_between(state, label), label).events
     assert state.head is not None
-    expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper, capture=bound.capture)
-    return await deps.committer.commit(dataset, expected, events, (), from_millis(bound.time), NOTHING_READ, along)
+    part = CommitPart(
+        dataset=dataset,
+        expected=Head(state.head, state.sequence_number),
+        events=accepted(state, gap_between(state, label), label).events,
+        time=from_millis(bound.time),
+        upper=UpperMove(upper),
+        records=(NOTHING_READ, bound.capture),
+    )
+    (head,) = await deps.committer.commit(Commit(parts=(part,)))
+    return head
 
 
 async def decoded(
     deps: IngestDependencies, dataset: DatasetId, capture: Capture, time: int
-) -> tuple[IngestPlan, Settled]:
+) -> tuple[IngestPlan, IngestOutcome]:
     """Computes the transaction of captured bytes at a time, after what the dataset, or all of its shards, have now.
 
     Raises as ``decode``. The slices of the result are stored as objects.
@@ -89,14 +101,12 @@ async def decoded(
         raise Conflict("a capture of an earlier time than the rendition's last block", rule="rendition-captures")
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, state, capture, folder)
-        plan, earlier = await trio.to_thread.run_sync(_plan, deps, state, batch, (capture.source, time))
-        settled, _ = await computed(deps, plan, earlier)
+        plan = await trio.to_thread.run_sync(_plan, deps, state, batch, (capture.source, time))
+        settled, _ = await computed(deps, plan)
     return plan, settled
 
 
-def _plan(
-    deps: IngestDependencies, state: ChainState, batch: Batch, origin: tuple[str, int]
-) -> tuple[IngestPlan, EarlierSlices]:
+def _plan(deps: IngestDependencies, state: ChainState, batch: Batch, origin: tuple[str, int]) -> IngestPlan:
     """Plans as the driver does. ``origin``: the push source or an empty text, and the time (ms). Raises Refused."""
     name, time = origin
     source = pushed(state, name, None)[0] if name else polling(state)[1]
@@ -108,15 +118,11 @@ def _plan(
         )
     assert state.dataset is not None
     shards = shards_with(deps, state)
-    earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
-    plan = plan_ingest(state, source, batch, from_millis(time), earlier)
-    needs_time = batch.event_time is None and guesses_columns(source)
-    request = msgspec.structs.replace(
-        plan.request,
-        new_data_path=str(Path(deps.objects.stage())),
-        max_source_bytes=deps.settings.max_source_bytes,
-        max_unpack_ratio=deps.settings.max_unpack_ratio,
-        max_record_bytes=deps.settings.max_record_bytes,
-        needs_event_time=needs_time and has_own_times(shards),
+    terms = PlanTerms(
+        output=deps.objects.stage(),
+        settings=deps.settings,
+        upper=UpperMove(deps.store.upper(state.dataset)),
+        earlier=deps.index.earlier_of_all(shards, deps.objects, source.merge),
+        needs_event_time=needs_event_time(batch, source, shards),
     )
-    return msgspec.structs.replace(plan, request=request, upper=deps.store.upper(state.dataset)), earlier
+    return plan_ingest(state, source, batch, from_millis(time), terms)

@@ -25,11 +25,11 @@ from chain.model.events import AddData, MetadataEvent, SetPollingSource, SourceS
 from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
-from chain.store.base import ChainReader, ChainStore, Head, ObjectStore
+from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, UpperMove
 from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, SkippedFile, Success, ignored
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
-from odfd.datasets.commit import CommitExtras, Committer, SideCommit, block_time
+from odfd.datasets.commit import Commit, CommitPart, Committer, Record, block_time
 from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.fetch.files import check_unchanged, left_alone
@@ -37,11 +37,10 @@ from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.given_source import GivenSource
 from odfd.ingest.plan import (
     Batch,
-    EarlierSlices,
     IngestPlan,
+    PlanTerms,
     SourceInForce,
     declared_columns,
-    guesses_columns,
     plan_ingest,
     polling,
 )
@@ -50,9 +49,9 @@ from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
 from odfd.ingest.quarantine import Quarantines, set_aside, standing, way_on
 from odfd.ingest.raw_capture import captured
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.settlement import IngestOutcome, Nothing, Settled, answered, settle
+from odfd.ingest.settlement import IngestOutcome, answered, settle
 from odfd.ingest.slices import SliceIndex, asked, keep_slice
-from odfd.ingest.snapshots import confirmed, has_own_times
+from odfd.ingest.snapshots import confirmed, needs_event_time
 from odfd.ingest.templates import redacted
 from odfd.ingest.trigger import TriggerTime, check_wish, fetch_for, is_uncacheable
 from odfd.runtime.filesystem import check_room
@@ -251,9 +250,16 @@ async def _confirm(
     state, now, event, upper = await trio.to_thread.run_sync(look)
     if event is None or state.head is None:
         return
-    expected, extras = Head(state.head, state.sequence_number), CommitExtras(upper=upper)
+    part = CommitPart(
+        dataset=dataset,
+        expected=Head(state.head, state.sequence_number),
+        events=(event,),
+        time=now,
+        upper=UpperMove(upper),
+        records=(NOTHING_READ,),
+    )
     try:
-        head = await deps.committer.commit(dataset, expected, (event,), (), now, NOTHING_READ, extras)
+        (head,) = await deps.committer.commit(Commit(parts=(part,)))
     except Conflict:
         return
     tally.head, tally.blocks = head, tally.blocks + 1
@@ -267,10 +273,12 @@ async def _note_skipped(
     tally: IngestTotals,
 ) -> None:
     """Logs the skipped files each time, since they stay in place."""
-    if skipped and state.head is not None:
+    if skipped and state.head is not None and state.system_time is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
-        await deps.committer.note_rows(dataset, Head(state.head, state.sequence_number), counts)
+        head = Head(state.head, state.sequence_number)
+        part = CommitPart(dataset=dataset, expected=head, time=state.system_time, records=(counts,))
+        await deps.committer.commit(Commit(parts=(part,)))
 
 
 Choose: TypeAlias = Callable[[ChainState], tuple[SourceInForce, tuple[MetadataEvent, ...]]]
@@ -314,12 +322,12 @@ async def transact(
     assert known.dataset is not None
     dataset = known.dataset
     for attempt in range(ATTEMPTS):
-        plan, earlier = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch, known)
+        plan = await trio.to_thread.run_sync(_plan, deps, dataset, choose, batch, known)
         computing = IngestStep(file=", ".join(batch.names[:3]), phase="computing", rows=tally.rows)
         report(computing)
         try:
             with span("engine"):
-                settled, aside = await computed(deps, plan, earlier, by_engine(computing, report))
+                settled, aside = await computed(deps, plan, by_engine(computing, report))
         except Fault:
             await check_unchanged(batch.local, batch.names)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -327,12 +335,12 @@ async def transact(
             raise
         try:
             with span("commit"):
-                head = await _committed(deps, dataset, plan, settled, aside, push, batch)
+                head = await _commit(deps, dataset, plan, settled, aside, push, batch)
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise
             continue
-        if head is None or isinstance(settled, Nothing):
+        if head is None:
             tally.count(settled.counts)
             return
         tally.add(head, settled)
@@ -340,66 +348,66 @@ async def transact(
         return
 
 
-async def _committed(
+async def _commit(
     deps: IngestDependencies,
     dataset: DatasetId,
     plan: IngestPlan,
-    settled: Settled,
-    aside: SideCommit | None,
+    settled: IngestOutcome,
+    aside: CommitPart | None,
     push: Push | None,
     batch: Batch,
 ) -> Head | None:
     """Commits the result and quarantined rows. Returns the new head, ``None`` if nothing changed. Raises Conflict."""
-    along = CommitExtras(upper=plan.upper, push=None if push is None else answered(push, settled), beside=aside)
-    if isinstance(settled, IngestOutcome) and await trio.to_thread.run_sync(deps.keeps_raw, dataset):
-        source = push.source if push else ""
-        kept = await trio.to_thread.run_sync(captured, deps.objects, batch, source, deps.given.id if deps.given else "")
-        along = msgspec.structs.replace(along, capture=kept)
+    records: list[Record] = [settled.counts]
+    appends = bool(settled.events)
+    if push is not None and (appends or aside is not None):
+        records.append(answered(push, settled))
+    if appends and await trio.to_thread.run_sync(deps.keeps_raw, dataset):
+        source, given = push.source if push else "", deps.given.id if deps.given else ""
+        records.append(await trio.to_thread.run_sync(captured, deps.objects, batch, source, given))
     await check_unchanged(batch.local, batch.names)
-    if isinstance(settled, IngestOutcome):
-        return await deps.committer.commit(
-            dataset, plan.expected, settled.events, settled.objects, plan.request.system_time, settled.counts, along
-        )
-    if aside is not None or says_something(settled.counts):
-        await deps.committer.note_rows(dataset, plan.expected, settled.counts, along)
-    return None
+    if not appends and aside is None and not says_something(settled.counts):
+        return None
+    part = CommitPart(
+        dataset=dataset,
+        expected=plan.expected,
+        events=settled.events,
+        objects=settled.objects,
+        time=plan.request.system_time,
+        upper=plan.upper,
+        records=records,
+    )
+    head, *_ = await deps.committer.commit(Commit(parts=(part,) if aside is None else (part, aside)))
+    return head if appends else None
 
 
-def _plan(
-    deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch, known: ChainState
-) -> tuple[IngestPlan, EarlierSlices]:
+def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: Batch, known: ChainState) -> IngestPlan:
     size = sum(path.stat().st_size for path in batch.paths if path.exists())
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, f"{size:,} bytes are to be ingested")
     upper, state = deps.store.upper(dataset), load(deps, dataset, known)
     source, founding = choose(state)
     shards = shards_with(deps, state)
-    earlier = deps.index.earlier_of_all(shards, deps.objects, source.merge)
-    aside = standing(deps.quarantines, source, dataset, partial(load, deps))
-    time = block_time(state, deps.now(), upper, alone=deps.keeps_raw(dataset))
-    plan = plan_ingest(state, source, batch, time, earlier, founding, aside)
-    needs_time = batch.event_time is None and guesses_columns(source)
-    request = msgspec.structs.replace(
-        plan.request,
-        new_data_path=str(deps.objects.stage()),
-        max_source_bytes=deps.settings.max_source_bytes,
-        max_unpack_ratio=deps.settings.max_unpack_ratio,
-        max_record_bytes=deps.settings.max_record_bytes,
-        needs_event_time=needs_time and has_own_times(shards),
+    terms = PlanTerms(
+        output=deps.objects.stage(),
+        settings=deps.settings,
+        upper=UpperMove(upper),
+        earlier=deps.index.earlier_of_all(shards, deps.objects, source.merge),
+        founding=founding,
+        quarantine=standing(deps.quarantines, source, dataset, deps.objects, partial(load, deps)),
+        needs_event_time=needs_event_time(batch, source, shards),
     )
-    if (target := request.quarantine) is not None:
-        staged = msgspec.structs.replace(target, path=str(deps.objects.stage()))
-        request = msgspec.structs.replace(request, quarantine=staged)
-    return msgspec.structs.replace(plan, request=request, upper=upper), earlier
+    time = block_time(state, deps.now(), upper, alone=deps.keeps_raw(dataset))
+    return plan_ingest(state, source, batch, time, terms)
 
 
 async def computed(
-    deps: IngestDependencies, plan: IngestPlan, earlier: EarlierSlices, on_progress: OnProgress = ignored
-) -> tuple[Settled, SideCommit | None]:
+    deps: IngestDependencies, plan: IngestPlan, on_progress: OnProgress = ignored
+) -> tuple[IngestOutcome, CommitPart | None]:
     """Has the engine execute the plan. Returns its checked answer, with the slices stored as objects."""
     path = Path(plan.request.new_data_path)
-    aside = None if plan.request.quarantine is None else Path(plan.request.quarantine.path)
+    aside = None if plan.quarantine is None else plan.quarantine.path
     try:
-        answer = await asked(deps.engine, plan.request, earlier, on_progress)
+        answer = await asked(deps.engine, plan.request, plan.earlier, on_progress)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 text = "; ".join(filter(None, (hint, way_on(plan.request, rule), *plan.remarks)))
@@ -415,11 +423,11 @@ async def computed(
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[Settled, SideCommit | None]:
+def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[IngestOutcome, CommitPart | None]:
     return _settled(deps, plan, answer), set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
 
 
-def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Settled:
+def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> IngestOutcome:
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)

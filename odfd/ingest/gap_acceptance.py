@@ -11,8 +11,8 @@ from chain.errors import Conflict
 from chain.ids import DatasetId
 from chain.instant import to_millis
 from chain.state import ChainState
-from chain.store.base import Head
-from odfd.datasets.commit import CommitExtras, block_time
+from chain.store.base import Head, UpperMove
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
 from odfd.ingest.fetch.dispatch import polled_source
 from odfd.ingest.file_writer import staged_folder
@@ -51,13 +51,18 @@ async def accept_gap(deps: IngestDependencies, dataset: DatasetId, name: str) ->
         assert state.source_state is not None, "a gap is after a position"
         label = polled_source(polling(state)[0]).skip(state.source_state, gap.ranges)
         is_captured = await trio.to_thread.run_sync(deps.is_captured, dataset)
-        along = CommitExtras(upper=upper, capture=Capture(files=(), label=label) if is_captured else None)
         time = block_time(state, deps.now(), upper, alone=is_captured)
         assert state.head is not None
-        expected = Head(state.head, state.sequence_number)
-        events = accepted(state, gap, label).events
+        part = CommitPart(
+            dataset=dataset,
+            expected=Head(state.head, state.sequence_number),
+            events=accepted(state, gap, label).events,
+            time=time,
+            upper=UpperMove(upper),
+            records=(NOTHING_READ, *((Capture(files=(), label=label),) if is_captured else ())),
+        )
         try:
-            head = await deps.committer.commit(dataset, expected, events, (), time, NOTHING_READ, along)
+            (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

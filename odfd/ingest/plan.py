@@ -28,9 +28,10 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from engines.contract import IngestRequest, QuarantineTarget, SkippedFile, Vocabulary
 from odfd.ingest.fetch.base import Local
+from odfd.ingest.settings import IngestSettings
 
 LINK_TYPE: Final = "opendatafabric.org/type"
 """Attribute by which a column declares that its values name objects."""
@@ -85,6 +86,8 @@ NO_HISTORY: Final = EarlierSlices([])
 class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
     """The quarantine dataset that receives another's unreadable records; ``None``: not made yet."""
 
+    path: Path
+    """Where the engine writes the records."""
     dataset: DatasetId | None = None
     state: ChainState | None = None
 
@@ -93,21 +96,41 @@ class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
         return 0 if self.state is None else self.state.next_offset
 
 
-class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned ingest: ``request`` for the engine; the rest turns its output into events on ``expected``."""
+class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
+    """Further inputs of a plan, besides the chain's state, the source, its files and the time."""
 
-    expected: Head
-    upper: int | None = None
-    """The upper of the dataset for which this is planned, in whole milliseconds."""
-    state: ChainState
-    request: IngestRequest
-    source_state: SourceState | None
-    skipped: tuple[SkippedFile, ...] = ()
-    remarks: tuple[str, ...] = ()
+    output: Path
+    """Where the engine writes the slice."""
+    settings: IngestSettings
+    """How large sources and records may be."""
+    upper: UpperMove | None = None
+    """The frontier for which it is planned; ``None``: nothing is committed."""
+    earlier: EarlierSlices = NO_HISTORY
+    """Slices, if the strategy needs them."""
     founding: tuple[MetadataEvent, ...] = ()
     """Events to commit before the data: a push source that its first use creates."""
     quarantine: Quarantine | None = None
     """The dataset for records that cannot be read; ``None``: files with such records are refused."""
+    needs_event_time: bool = False
+    """Whether the files must have an event time, as earlier ones had."""
+    allows_null_keys: bool = False
+    purpose: str = ""
+    """The beginning of the transaction id of what is computed only to be compared."""
+
+
+class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """A planned ingest: ``request`` for the engine; the rest turns its output into events on ``expected``."""
+
+    expected: Head
+    upper: UpperMove | None
+    state: ChainState
+    request: IngestRequest
+    earlier: EarlierSlices
+    source_state: SourceState | None
+    skipped: tuple[SkippedFile, ...] = ()
+    remarks: tuple[str, ...] = ()
+    founding: tuple[MetadataEvent, ...] = ()
+    quarantine: Quarantine | None = None
 
 
 def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
@@ -209,11 +232,9 @@ def plan_ingest(
     source: SourceInForce,
     batch: Batch,
     system_time: Instant,
-    earlier: EarlierSlices = NO_HISTORY,
-    founding: tuple[MetadataEvent, ...] = (),
-    quarantine: Quarantine | None = None,
+    terms: PlanTerms,
 ) -> IngestPlan:
-    """Plans an ingest; ``earlier``: slices, if the strategy needs them. Output paths are set later."""
+    """Plans an ingest. Raises Refused."""
     assert state.dataset is not None
     assert state.head is not None
     refuse_links(source.read)
@@ -225,6 +246,7 @@ def plan_ingest(
         system_time_column=names.system_time,
         event_time_column=names.event_time,
     )
+    earlier, settings = terms.earlier, terms.settings
     request = IngestRequest(
         dataset_id=state.dataset,
         system_time=system_time,
@@ -240,30 +262,37 @@ def plan_ingest(
         prev_data_hashes=tuple(str(name) for name, _ in earlier.files),
         prev_watermark=state.watermark,
         next_offset=state.next_offset,
-        new_data_path="",
-        transaction_id=transaction_id(state, source, batch, system_time),
+        new_data_path=str(terms.output),
+        transaction_id=terms.purpose + transaction_id(state, source, batch, system_time),
         fills_event_time=batch.fills_event_time,
-        quarantine=_target(state, quarantine),
+        needs_event_time=terms.needs_event_time,
+        allows_null_keys=terms.allows_null_keys,
+        max_source_bytes=settings.max_source_bytes,
+        max_unpack_ratio=settings.max_unpack_ratio,
+        max_record_bytes=settings.max_record_bytes,
+        quarantine=_target(state, terms.quarantine),
         prev_data_bounds=None if earlier.bounds is None else str(earlier.bounds[1]),
         prev_data_bounds_hash=None if earlier.bounds is None else str(earlier.bounds[0]),
     )
     expected = Head(state.head, state.sequence_number)
     return IngestPlan(
         expected=expected,
+        upper=terms.upper,
         state=state,
         request=request,
+        earlier=earlier,
         source_state=batch.state,
         skipped=batch.skipped,
         remarks=batch.remarks,
-        founding=founding,
-        quarantine=quarantine,
+        founding=terms.founding,
+        quarantine=terms.quarantine,
     )
 
 
 def _target(state: ChainState, quarantine: Quarantine | None) -> QuarantineTarget | None:
     if quarantine is None:
         return None
-    return QuarantineTarget(path="", next_offset=quarantine.next_offset, follows=str(state.head))
+    return QuarantineTarget(path=str(quarantine.path), next_offset=quarantine.next_offset, follows=str(state.head))
 
 
 def transaction_id(state: ChainState, source: SourceInForce, batch: Batch, system_time: Instant) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final, Protocol
 
 import msgspec
@@ -17,15 +16,9 @@ from chain.model.source import traits
 from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import IngestRequest, RowCounts, Success
-from odfd.datasets.commit import SideCommit
-from odfd.ingest.plan import (
-    IngestPlan,
-    Quarantine,
-    SourceInForce,
-)
-from odfd.ingest.settlement import (
-    beside,
-)
+from odfd.datasets.commit import CommitPart
+from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce
+from odfd.ingest.settlement import beside
 from odfd.ingest.slices import keep_slice
 
 _OF_RECORDS: Final = frozenset({"read-value", "read-json", "read-geojson"})
@@ -44,7 +37,7 @@ class Quarantines(Protocol):
 
 
 def standing(
-    quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, load: Load
+    quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, objects: ObjectStore, load: Load
 ) -> Quarantine | None:
     """Returns the current quarantine; ``None``: the source refuses unreadable records. Raises Refused."""
     if quarantine_of(source.read.schema) is None:
@@ -52,7 +45,8 @@ def standing(
     if quarantines is None:
         raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
     found = quarantines.find(dataset)
-    return Quarantine() if found is None else Quarantine(dataset=found, state=load(found))
+    path = objects.stage()
+    return Quarantine(path=path) if found is None else Quarantine(path=path, dataset=found, state=load(found))
 
 
 def way_on(request: IngestRequest, rule: str | None) -> str:
@@ -66,17 +60,17 @@ def way_on(request: IngestRequest, rule: str | None) -> str:
 
 def set_aside(
     plan: IngestPlan, answer: Success, quarantines: Quarantines | None, objects: ObjectStore, load: Load
-) -> SideCommit | None:
+) -> CommitPart | None:
     """Builds the commit of unreadable records to the quarantine, which is made if absent.
 
     Raises Invalid if the engine's file contradicts its answer, or the name of a new dataset is taken.
     """
-    counts, target = answer.rows or RowCounts(), plan.request.quarantine
-    if not counts.quarantined or target is None or plan.quarantine is None:
+    counts, into = answer.rows or RowCounts(), plan.quarantine
+    if not counts.quarantined or into is None:
         return beside(plan, counts, None)
     assert plan.state.dataset is not None
-    if plan.quarantine.dataset is None:
+    if into.dataset is None:
         assert quarantines is not None
         made = quarantines.make(plan.state.dataset)
-        plan = msgspec.structs.replace(plan, quarantine=Quarantine(dataset=made, state=load(made)))
-    return beside(plan, counts, keep_slice(objects, Path(target.path), SCHEMA, OFFSET))
+        plan = msgspec.structs.replace(plan, quarantine=msgspec.structs.replace(into, dataset=made, state=load(made)))
+    return beside(plan, counts, keep_slice(objects, into.path, SCHEMA, OFFSET))

@@ -32,18 +32,18 @@ from chain.store.files import disk
 from chain.store.objects import sound_path
 from chain.terminal_text import is_visible
 from chain.wording import plural
-from engines.contract import IngestRequest, InternalError, InvalidQuery, QuarantineTarget, Success
+from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measured, operations
 from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import accepted, gap_between
-from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, guesses_columns, plan_ingest, polling, pushed
-from odfd.ingest.settlement import IngestOutcome, settle
+from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, PlanTerms, Quarantine, plan_ingest, polling, pushed
+from odfd.ingest.settlement import settle
 from odfd.ingest.sharded_writes import divided
 from odfd.ingest.slices import SliceIndex, ingested
-from odfd.ingest.snapshots import has_own_times
+from odfd.ingest.snapshots import needs_event_time
 from odfd.store.captures import BoundCapture, Capture, CapturedPart
 
 _MOST_OF_A_NAME: Final = 200
@@ -215,26 +215,16 @@ def _plan(
     # A separate index: the driver's is for the head.
     index, chains = SliceIndex(), [(each.chain, each.state) for each in shards]
     parts = [file for each in chains for file in index.parts(*each, deps.objects, source.merge)] if asks else []
-    plan = plan_ingest(state, source, batch, time, EarlierSlices(parts))
-    needs_time = batch.event_time is None and guesses_columns(source)
-    request: IngestRequest = msgspec.structs.replace(
-        plan.request,
-        new_data_path=str(folder / "rows"),
-        transaction_id=f"replay:{plan.request.transaction_id}",
-        max_source_bytes=deps.settings.max_source_bytes,
-        max_unpack_ratio=deps.settings.max_unpack_ratio,
-        max_record_bytes=deps.settings.max_record_bytes,
-        needs_event_time=needs_time and has_own_times(chains),
-        quarantine=_aside(quarantine_of(source.read.schema) is not None, folder, state),
+    sets_aside = quarantine_of(source.read.schema) is not None
+    terms = PlanTerms(
+        output=folder / "rows",
+        settings=deps.settings,
+        earlier=EarlierSlices(parts),
+        quarantine=Quarantine(path=folder / "aside") if sets_aside else None,  # discarded with the folder
+        needs_event_time=needs_event_time(batch, source, chains),
+        purpose="replay:",
     )
-    return msgspec.structs.replace(plan, request=request)
-
-
-def _aside(wanted: bool, folder: Path, state: ChainState) -> QuarantineTarget | None:
-    """Returns the target for unreadable records, which is discarded with the folder after the comparison."""
-    if not wanted:
-        return None
-    return QuarantineTarget(path=str(folder / "aside"), next_offset=0, follows=str(state.head))
+    return plan_ingest(state, source, batch, time, terms)
 
 
 class _Scratch:
@@ -282,4 +272,4 @@ def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
         done = settling(slice_, operations(path, vocab.operation_type_column))
     else:
         done = settling(None)
-    return done.events if isinstance(done, IngestOutcome) else ()
+    return done.events

@@ -31,7 +31,7 @@ from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch, polled_source
 from odfd.ingest.fetch.source import NOT_OPEN
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.plan import Batch, EarlierSlices, SourceInForce, plan_ingest, polling
+from odfd.ingest.plan import Batch, EarlierSlices, PlanTerms, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.slices import SliceIndex, ingested
 from odfd.ingest.trigger import asks_time
@@ -115,17 +115,14 @@ async def _rows(
     out: Path,
 ) -> Rows | None:
     earlier = deps.index.parts(reader, state, deps.objects, source.merge) if traits(source.merge).asks_history else []
-    plan = plan_ingest(state, source, batch, time, EarlierSlices(earlier))
-    request = msgspec.structs.replace(
-        plan.request,
-        new_data_path=str(out),
-        transaction_id=f"observe:{plan.request.transaction_id}",
+    terms = PlanTerms(
+        output=out,
+        settings=deps.settings,
+        earlier=EarlierSlices(earlier),
         allows_null_keys=True,
-        max_source_bytes=deps.settings.max_source_bytes,
-        max_unpack_ratio=deps.settings.max_unpack_ratio,
-        max_record_bytes=deps.settings.max_record_bytes,
+        purpose="observe:",
     )
-    answer = await ingested(deps.engine, request)
+    answer = await ingested(deps.engine, plan_ingest(state, source, batch, time, terms).request)
     match answer:
         case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
             raise Refused(message, rule=rule or "", hint="it is larger than this node takes in of strangers")

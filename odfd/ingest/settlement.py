@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
-
 import msgspec
 
 from chain.data.operations import NO_RECORDS, Operations
@@ -24,14 +22,17 @@ from chain.state import ChainState
 from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestRequest, RowCounts, Success
-from odfd.datasets.commit import SideCommit
+from odfd.datasets.commit import CommitPart
 from odfd.ingest.plan import IngestPlan, schema_in_force
 from odfd.store.pushes import Push, PushOutcome
 from odfd.store.row_counts import NOTHING_READ, all_remarks, together, with_written
 
 
 class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
-    """The events to commit, in this order, with the objects that they name."""
+    """The events to commit, in this order, with the objects that they name.
+
+    There are none if the batch brought neither data nor a change of watermark, schema or source state.
+    """
 
     events: tuple[MetadataEvent, ...]
     objects: tuple[Multihash, ...]
@@ -47,16 +48,9 @@ class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class Nothing(msgspec.Struct, frozen=True):
-    """The batch brought neither data nor a change of watermark, schema or source state."""
-
-    counts: RowCounts
-
-
-Settled: TypeAlias = IngestOutcome | Nothing
-
-
-def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS) -> Settled:
+def settle(
+    plan: IngestPlan, answer: Success, slice_: DataSlice | None, written: Operations = NO_RECORDS
+) -> IngestOutcome:
     """Builds the events of the engine's answer. Raises Invalid.
 
     ``slice_``: the slice as measured from its file; ``written``: the operations in it.
@@ -77,16 +71,12 @@ def settle(plan: IngestPlan, answer: Success, slice_: DataSlice | None, written:
     learnt = data.new_source_state is not None and data.new_source_state != state.source_state
     if slice_ is not None or learnt or data.new_watermark != state.watermark:
         events.append(data)
-    if not events:
-        return Nothing(counts)
     return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
 
 
-def answered(push: Push, done: Settled) -> Push:
+def answered(push: Push, done: IngestOutcome) -> Push:
     """Returns the push with its answer, for now and for each repetition."""
-    answer = PushOutcome(blocks=0, records=0, counts=done.counts)
-    if isinstance(done, IngestOutcome):
-        answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
+    answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
     return msgspec.structs.replace(push, answer=answer)
 
 
@@ -136,7 +126,7 @@ def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations
         )
 
 
-def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> SideCommit | None:
+def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> CommitPart | None:
     """Builds the quarantine's commit of unreadable records. ``slice_`` is measured from their file.
 
     Raises Invalid if the file and the counts disagree, Refused for a dataset that has other columns.
@@ -171,13 +161,13 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Sid
     )
     expected = None if into.state.head is None else Head(into.state.head, into.state.sequence_number)
     rows = msgspec.structs.replace(NOTHING_READ, read=found, shaped=found, appended=found)
-    return SideCommit(
+    return CommitPart(
         dataset=into.dataset,
         expected=expected,
         events=(data,) if held is not None else (SetDataSchema(schema=SCHEMA), data),
         objects=(slice_.physical_hash,),
-        rows=rows,
         time=time,
+        records=(rows,),
     )
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -21,7 +21,7 @@ from chain.data.parquet import SliceWriter, open_slice
 from chain.data.partition import hashable, shards_of
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
-from chain.instant import Instant, from_millis
+from chain.instant import from_millis, to_millis
 from chain.libraries import np, pa
 from chain.model.events import (
     AddData,
@@ -35,33 +35,16 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, primary_key
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab, load_state
-from chain.store.base import ChainStore, Head
+from chain.store.base import ChainStore, Head, UpperMove
 from chain.store.database import Database
 from chain.store.files import check_file
 from chain.store.objects import DiskObjects
+from odfd.datasets.commit import CommitPart, check_head
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import SliceStore, keep_slice
 from odfd.store import collections
 
 _COLUMN: Final = "shard-column"
-
-
-class ShardPart(NamedTuple):
-    """One shard's part of a transaction; without events its frontier moves alone."""
-
-    dataset: DatasetId
-    head: Head
-    events: tuple[MetadataEvent, ...]
-    objects: tuple[Multihash, ...]
-    upper: int
-    """Its frontier, as it was read."""
-
-
-class ShardedTransaction(NamedTuple):
-    """A transaction of all shards of a rendition, of one time."""
-
-    parts: Sequence[ShardPart]
-    time: Instant
 
 
 class ShardedWrites:
@@ -70,32 +53,43 @@ class ShardedWrites:
     def __init__(self, database: Database, chains: ChainStore, objects: DiskObjects) -> None:
         self._database, self._chains, self._objects = database, chains, objects
 
-    def __call__(
-        self, dataset: DatasetId, events: Sequence[MetadataEvent], objects: Sequence[Multihash], time: Instant
-    ) -> ShardedTransaction | None:
-        """What a transaction of ``dataset`` is for its shards; ``None``: it is a chain by itself.
+    def __call__(self, part: CommitPart) -> Sequence[CommitPart] | None:
+        """What a part of a commit is for its shards; ``None``: it is of a chain by itself.
 
-        Raises Refused for a shard that is not the first, and for what would part rows that belong together; Invalid.
+        A shard without events moves its frontier alone. Raises Refused for a shard that is not the first, and for what
+        would part rows that belong together; Conflict if the head moved; Invalid.
         """
         with self._database.read() as connection:
-            member = collections.member_of(connection, dataset)
+            member = collections.member_of(connection, part.dataset)
             if member is None:
                 return None
-            collections.check_member(collections.of(connection, dataset), dataset)
+            collections.check_member(collections.of(connection, part.dataset), part.dataset)
         states = [load_state(self._chains.chain(each)) for each in member.shards]
         uppers = [self._chains.upper(each) for each in member.shards]
-        if not any(isinstance(each, AddData) and each.new_data is not None for each in events):
+        time = part.time
+        if not any(isinstance(each, AddData) and each.new_data is not None for each in part.events):
             time = max(time, from_millis(max(uppers)))  # rows say their time already, and are planned again if late
-        made = divided(self._objects, states, member.row.by, events)
-        named = {each.new_data.physical_hash for each in events if isinstance(each, AddData) and each.new_data}
+        made = divided(self._objects, states, member.row.by, part.events)
+        named = {each.new_data.physical_hash for each in part.events if isinstance(each, AddData) and each.new_data}
         self._objects.holds.named(named)  # no block will: the next collection frees what was divided
-        linked = tuple(each for each in objects if each not in named)
+        linked = tuple(each for each in part.objects if each not in named)
         parts = []
         for each, state, upper, (own, slices) in zip(member.shards, states, uppers, made, strict=True):
             assert state.head is not None
-            head = Head(state.head, state.sequence_number)
-            parts.append(ShardPart(each, head, own, (*slices, *linked) if own else (), upper))
-        return ShardedTransaction(parts, time)
+            if each == part.dataset:
+                check_head(each, part.expected, state.head, state.sequence_number)
+                upper = upper if part.upper is None else part.upper.expected
+            parts.append(
+                CommitPart(
+                    dataset=each,
+                    expected=Head(state.head, state.sequence_number),
+                    events=own,
+                    objects=(*slices, *linked) if own else (),
+                    time=time,
+                    upper=UpperMove(upper, to_millis(time) + 1),
+                )
+            )
+        return parts
 
     def check_single(self, dataset: DatasetId) -> None:
         """Raises Refused for a shard of several: what is done to one chain alone would part it from the others."""

@@ -22,9 +22,8 @@ from chain.model.events import AddData, SetPollingSource
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, traits
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
-from odfd.ingest.settlement import (
-    watermark_only,
-)
+from odfd.ingest.plan import Batch, SourceInForce, guesses_columns
+from odfd.ingest.settlement import watermark_only
 
 _DATA = ("AddData",)
 Shards: TypeAlias = Sequence[tuple[ChainReader, ChainState]]
@@ -77,6 +76,11 @@ def _are_of_one_time(last: Sequence[AddData], state: ChainState, objects: Object
     new = rows.filter(pc.is_in(rows[op].cast(pa.int32()), pa.array([APPEND, CORRECT_TO], pa.int32())))
     times = new[time].cast(pa.timestamp("ms", "UTC")).cast(pa.int64())
     return len(times) > 1 and times.null_count == 0 and pc.unique(times).to_pylist() == [to_millis(mark)]
+
+
+def needs_event_time(batch: Batch, source: SourceInForce, shards: Shards) -> bool:
+    """Whether the files must have event times, because earlier ones had and nothing else says them."""
+    return batch.event_time is None and guesses_columns(source) and has_own_times(shards)
 
 
 def has_own_times(shards: Shards) -> bool:

@@ -13,15 +13,11 @@ from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import AddData
 from chain.state import ChainState
-from chain.store.base import Head
-from odfd.datasets.commit import TOLERANCE, CommitExtras, block_time
+from chain.store.base import Head, UpperMove
+from odfd.datasets.commit import TOLERANCE, Commit, CommitPart, block_time
 from odfd.ingest.driver import IngestDependencies, load
-from odfd.ingest.plan import (
-    require_root,
-)
-from odfd.ingest.settlement import (
-    watermark_only,
-)
+from odfd.ingest.plan import require_root
+from odfd.ingest.settlement import watermark_only
 
 ATTEMPTS: Final = 5
 """Times that a commit is attempted if other commits interfere."""
@@ -49,8 +45,14 @@ async def set_watermark(
         if event is None or state.head is None:
             return WatermarkSet(head=None, watermark=to)
         try:
-            expected = Head(state.head, state.sequence_number)
-            head = await deps.committer.commit(dataset, expected, [event], (), time, along=CommitExtras(upper=upper))
+            part = CommitPart(
+                dataset=dataset,
+                expected=Head(state.head, state.sequence_number),
+                events=(event,),
+                time=time,
+                upper=UpperMove(upper),
+            )
+            (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:
             if attempt + 1 == ATTEMPTS:
                 raise

@@ -59,7 +59,7 @@ class Intent(NamedTuple):
     did: DatasetId | None = None
     """What a new resource stands for."""
     blocks: Sequence[Any] = ()
-    """Additions to chains of this node, which the transaction makes (``odfd.trust.signing.commit_parts``)."""
+    """Additions to chains of this node, which the transaction makes (``odfd.datasets.commit``)."""
     item: Mapping[str, Any] = {}
     """What its item of the result says otherwise than its plan does."""
 

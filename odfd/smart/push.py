@@ -76,7 +76,7 @@ class Wait(NamedTuple):
     """Effect: wait for the next message."""
 
 
-class Commit(NamedTuple):
+class CommitStaged(NamedTuple):
     """Effect: verify what is staged, and move the head; the driver answers with ``committed``."""
 
 
@@ -94,7 +94,7 @@ class LookAtHead(NamedTuple):
     """Effect: ask for the head of the other side; the driver answers with ``head_seen``."""
 
 
-ServerEffect: TypeAlias = Say | CheckHead | TakeBlocks | Negotiate | Wait | Commit
+ServerEffect: TypeAlias = Say | CheckHead | TakeBlocks | Negotiate | Wait | CommitStaged
 ClientEffect: TypeAlias = Say | GiveBlocks | NextObjects | UploadObjects | LookAtHead | Wait | Bye
 
 
@@ -156,7 +156,7 @@ class PushServer:
             case _Step.COMPLETE:
                 decode(text, Empty)
                 self._step = _Step.COMMIT
-                return Commit()
+                return CommitStaged()
         raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
 
     def head_is(self, actual: Multihash | None) -> list[ServerEffect]:

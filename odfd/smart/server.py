@@ -188,7 +188,7 @@ class SmartApplication:
                         effects.append(machine.taken(await self._staged(socket, session, call)))
                     case push.Negotiate(files):
                         effects.append(machine.lacking(await self._ask(session.lacking, files)))
-                    case push.Commit():
+                    case push.CommitStaged():
                         await session.commit()
                         effects.append(machine.committed())
                     case push.Wait():

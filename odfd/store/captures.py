@@ -1,6 +1,6 @@
 """Stores captures: which bytes of a source became which blocks, and at which time, so that they can be read again.
 
-A capture is written in the transaction of the blocks that it became (``CommitExtras``), after its files were stored
+A capture is written in the transaction of the blocks that it became (``CommitPart``), after its files were stored
 durably as objects. So no block of a captured dataset is without its bytes, and no capture without its block. Whether a
 dataset is captured is declared by an annotation of its resource. The collector keeps captured objects. A history that
 is given up leaves its captures, since the bytes are the source's. None of this is in the chain, so other nodes do not

@@ -25,11 +25,11 @@ from chain.instant import Instant
 from chain.model.events import ExecuteTransform, ExecuteTransformInput
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, StateReader, load_state
-from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore
+from chain.store.base import ChainStore, Head, ObjectReader, ObjectStore, UpperMove
 from chain.store.objects import sound_path
 from engines.contract import RowCounts
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
-from odfd.datasets.commit import CommitExtras, Committer, block_time
+from odfd.datasets.commit import Commit, CommitPart, Committer, block_time
 from odfd.datasets.engine_pins import Engines
 from odfd.runtime.spans import span
 from odfd.transform.checkpoint_info import TransformProgress, read_past
@@ -127,7 +127,7 @@ def plan_next(deps: TransformDependencies, dataset: DatasetId) -> Planned:
     past = read_past(_checkpoint(deps.objects, state))
     plan = plan_at(deps.chains, reader, state, cuts, past, time, within(deps.rows))
     if isinstance(plan, TransformPlan):
-        return msgspec.structs.replace(plan, upper=upper)
+        return msgspec.structs.replace(plan, upper=UpperMove(upper))
     return short[0] if short and isinstance(plan, UpToDate) else plan
 
 
@@ -194,15 +194,16 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Re
         with span("commit"):
             await trio.to_thread.run_sync(_keep, deps.objects, files, done)
             named = (done.data, done.checkpoint)
-            head = await deps.committer.commit(
-                plan.dataset,
-                Head(state.head, state.sequence_number),
-                done.events,
-                tuple(each.physical_hash for each in named if each is not None),
-                plan.system_time,
-                done.counts,
-                CommitExtras(upper=plan.upper),
+            part = CommitPart(
+                dataset=plan.dataset,
+                expected=Head(state.head, state.sequence_number),
+                events=done.events,
+                objects=tuple(each.physical_hash for each in named if each is not None),
+                time=plan.system_time,
+                upper=plan.upper,
+                records=(done.counts,),
             )
+            (head,) = await deps.committer.commit(Commit(parts=(part,)))
     event = done.event if done.event in done.events else None
     return Committed(head=head, event=event, records=done.records, counts=done.counts)
 

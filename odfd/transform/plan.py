@@ -29,6 +29,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, Vocab
+from chain.store.base import UpperMove
 from engines.contract import InvalidQuery, Success, Vocabulary
 from odfd.transform.checkpoint_info import NOTHING, TransformProgress
 
@@ -172,8 +173,8 @@ class TransformPlan(msgspec.Struct, frozen=True, kw_only=True):
     handover: Handover | None = None
     grown: DataSchema | None = None
     """The new schema, if a handover added columns."""
-    upper: int | None = None
-    """The output's upper at planning, in whole milliseconds."""
+    upper: UpperMove | None = None
+    """The output's upper at planning."""
 
     @property
     def dataset(self) -> DatasetId:

@@ -31,10 +31,10 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from chain.rules.check import check_block
 from chain.state import load_state
-from chain.store.base import Append, Head
-from engines.contract import Engine, RowCounts
+from chain.store.base import Append, Head, UpperMove
+from engines.contract import Engine
 from engines.provision.warm import EnginePool
-from odfd.datasets.commit import CommitExtras
+from odfd.datasets.commit import Commit
 from odfd.transform.driver import TransformDependencies
 from worlds.fake_engine import FakeEngine
 from worlds.memory_store import MemoryChains, MemoryObjects
@@ -82,21 +82,13 @@ class World:
         self.time += 1
         return Instant(self.time * MILLISECOND + 123)
 
-    async def commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        rows: RowCounts | None = None,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> Head:
-        assert along.upper == self.chains.upper(dataset) or self.interfere is not None
+    async def commit(self, commit: Commit) -> Sequence[Head]:
+        (part,) = commit.parts
+        assert part.upper == UpperMove(self.chains.upper(part.dataset)) or self.interfere is not None
         if self.interfere is not None:
             event, self.interfere = self.interfere, None
-            self.append(dataset, event)
-        return self.append_at(dataset, expected_head, events, objects, system_time)
+            self.append(part.dataset, event)
+        return [self.append_at(part.dataset, part.expected, part.events, part.objects, part.time)]
 
     def append(self, dataset: DatasetId, *events: MetadataEvent, objects: Sequence[Multihash] = ()) -> Head:
         time = Instant(self.now() // MILLISECOND * MILLISECOND)

@@ -20,6 +20,7 @@ from chain.instant import Instant
 from chain.model.events import MetadataEvent, SetTransform
 from chain.state import ChainState, load_state, transform_of
 from chain.store.base import Head
+from odfd.datasets.commit import CommitPart
 from odfd.datasets.creation import input_ids
 from odfd.ingest.local_files import BASE_KIND
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
@@ -33,7 +34,6 @@ from odfd.store.catalog import TYPE, Catalog, resolve_dataset
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Mark, Marks
-from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import author_blocks
 
 
@@ -126,14 +126,14 @@ class DatasetBatch:
             return planned.set_transform
         return transform_of(self._home.chains.chain(dataset))
 
-    def additions(self, each: PlannedDataset) -> list[Addition]:
+    def parts(self, each: PlannedDataset) -> list[CommitPart]:
         """Returns what the transaction appends to the chains of a dataset."""
-        return [self._addition(each, dataset) for dataset in each.chains] if each.events else []
+        return [self._part(each, dataset) for dataset in each.chains] if each.events else []
 
-    def _addition(self, each: PlannedDataset, dataset: DatasetId) -> Addition:
+    def _part(self, each: PlannedDataset, dataset: DatasetId) -> CommitPart:
         events = each.events if each.head is not None else born(each.events, dataset)
         upper = instant.from_millis(self._home.chains.upper(dataset))
-        return Addition(dataset, each.head, events, (), at=max(self.whole.now, upper))
+        return CommitPart(dataset=dataset, expected=each.head, events=events, time=max(self.whole.now, upper))
 
     def record(self, connection: sqlite3.Connection, each: PlannedDataset) -> None:
         """Writes the name of a dataset, and the folder in which its relative paths begin; of a new one, its shards.

@@ -40,6 +40,7 @@ from engines.errors import EngineFault, EngineLost
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.control import wire
+from odfd.datasets.commit import CommitPart
 from odfd.datasets.creation import changed_events, founding_events
 from odfd.datasets.engine_pins import ENGINE_CHANGED, Engines, engine_for, short
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
@@ -60,7 +61,6 @@ from odfd.services.resources.set_controllers import SetValues
 from odfd.store import captures, collections, unmanaged
 from odfd.store.catalog import resolve_dataset
 from odfd.store.directory import StateDirectory
-from odfd.trust.signing.commit_parts import Addition
 
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN: Final = DatasetId.from_public_key(bytes(32))
@@ -143,7 +143,7 @@ class DatasetPlanning:
         warnings = await self._check_pins(events, desired, forced=batch.whole.forced)
         warnings += await self._validate(events, desired, held[1] if held else None, batch)
 
-        def add() -> tuple[PlannedDataset, ChangeKind | None, Sequence[Addition]]:
+        def add() -> tuple[PlannedDataset, ChangeKind | None, Sequence[CommitPart]]:
             if held is None:
                 dataset, *others = batch.new_ids(desired)
                 planned, course = PlannedDataset(desired, dataset, None, born(events, dataset), others), None
@@ -153,7 +153,7 @@ class DatasetPlanning:
                 planned = PlannedDataset(desired, dataset, head, events)
                 course = self._course(desired.name, held, events)
             batch.add(planned, ChainState() if held is None else held[1])
-            return planned, course, batch.additions(planned)
+            return planned, course, batch.parts(planned)
 
         planned, course, blocks = await trio.to_thread.run_sync(add)
         is_new = held is None

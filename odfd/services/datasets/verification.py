@@ -27,7 +27,7 @@ from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.control.operations import DATASET_PATH, Owner, operation
-from odfd.datasets.commit import block_time
+from odfd.datasets.commit import Commit, CommitPart, Committer, block_time
 from odfd.datasets.engine_pins import engine_for
 from odfd.datasets.local_data import need_data
 from odfd.datasets.shard_reading import resolve_chains
@@ -46,7 +46,6 @@ from odfd.store.resume import StoredMemory
 from odfd.transform.driver import TransformDependencies
 from odfd.transform.plan import Blocked, Rejected
 from odfd.transform.replay import Replayed, replay
-from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.verify.report import Level, Progress, VerificationRequest, VerificationResult
 
 
@@ -152,7 +151,7 @@ class EngineMigrationService:
 
     home: StateDirectory
     deps: TransformDependencies
-    committer: OwnerCommitter
+    committer: Committer
     board: TaskBoard
     events: EventLog
 
@@ -209,7 +208,9 @@ class EngineMigrationService:
         transform = msgspec.structs.replace(declared.transform, version=identity.digest)
         event = msgspec.structs.replace(declared, transform=transform)
         time = block_time(state, self.deps.now(), self.home.chains.upper(entry.id))
-        head = await self.committer.commit(entry.id, Head(state.head, state.sequence_number), (event,), (), time)
+        expected = Head(state.head, state.sequence_number)
+        part = CommitPart(dataset=entry.id, expected=expected, events=(event,), time=time)
+        (head,) = await self.committer.commit(Commit(parts=(part,)))
         text, told = f"{proof.transforms} transforms, same answers", about(entry.id)
         self.events.emit("engine.proven", entry.name, text, about=told, digest=identity.digest)
         return msgspec.structs.replace(proof, recorded=str(head.hash))

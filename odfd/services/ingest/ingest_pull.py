@@ -23,7 +23,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DatasetKind, SetDataSchema
 from chain.state import ChainState, load_state
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from chain.wording import plural
 from odfd.access.relations import Action
 from odfd.access.uses import NOT_GRANTED
@@ -32,7 +32,7 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.control.operations import DATASET_PATH, NODE_PATH, EachOf, Owner, Permission, operation
 from odfd.datasets import failing
-from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.datasets.creation import input_ids, inputs_first
 from odfd.datasets.feeding import check_fed, is_fed
 from odfd.datasets.shard_reading import resolve_chains
@@ -263,9 +263,15 @@ class IngestPullService:
             if request.dry_run or altered.derived is not None:
                 return planned
             assert state.head is not None
-            expected, along = Head(state.head, state.sequence_number), CommitExtras(upper=upper)
+            part = CommitPart(
+                dataset=entry.id,
+                expected=Head(state.head, state.sequence_number),
+                events=altered.events,
+                time=time,
+                upper=UpperMove(upper),
+            )
             try:
-                head = await self.deps.committer.commit(entry.id, expected, altered.events, (), time, None, along)
+                (head,) = await self.deps.committer.commit(Commit(parts=(part,)))
             except Conflict:
                 if attempt + 1 == ATTEMPTS:
                     raise

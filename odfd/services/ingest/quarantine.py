@@ -13,6 +13,7 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.resources import records
 from odfd.store import collections
 from odfd.store.catalog import Catalog
@@ -55,7 +56,8 @@ class QuarantineDatasets:
                 records.put(connection, KIND, _key(connection, dataset), str(made).encode(), now)
 
             founding = (Seed(dataset_id=made, dataset_kind=DatasetKind.ROOT), told)
-            self._committer.commit_now(made, None, founding, (), now, name_it)
+            part = CommitPart(dataset=made, expected=None, events=founding, time=now)
+            self._committer.commit_now(Commit(parts=(part,), also=name_it))
         return made
 
 

@@ -28,7 +28,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.commit import block_time
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.capture_bindings import RULE, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
@@ -151,7 +151,9 @@ class RawChains:
                 Catalog(connection).add(name, born, now)
                 Marks(connection).put(born, Mark.PRIVATE, now)
 
-            self._committer.commit_now(born, None, founding_of(born, layout), (), from_millis(first.time), together)
+            founding, time = founding_of(born, layout), from_millis(first.time)
+            part = CommitPart(dataset=born, expected=None, events=founding, time=time)
+            self._committer.commit_now(Commit(parts=(part,), also=together))
             return born
 
     def _name(self, dataset: DatasetId, chain: DatasetId) -> None:
@@ -163,7 +165,8 @@ class RawChains:
         assert state.head is not None
         head = Head(state.head, state.sequence_number)
         time = block_time(state, self._clock.now(), self._home.chains.upper(dataset))
-        self._committer.commit_now(dataset, head, [naming(state.set_info, chain)], (), time)
+        part = CommitPart(dataset=dataset, expected=head, events=(naming(state.set_info, chain),), time=time)
+        self._committer.commit_now(Commit(parts=(part,)))
 
     def _append(self, chain: DatasetId, capture: BoundCapture) -> None:
         state = load_state(self._home.chains.chain(chain))
@@ -172,7 +175,9 @@ class RawChains:
             sound_path(self._home.objects, file.object)
         event, names = binding_event(self._home.objects, state, capture)
         head = Head(state.head, state.sequence_number)
-        self._committer.commit_now(chain, head, [event], names, from_millis(capture.time))
+        time = from_millis(capture.time)
+        part = CommitPart(dataset=chain, expected=head, events=(event,), objects=names, time=time)
+        self._committer.commit_now(Commit(parts=(part,)))
 
     async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
         """Decodes the captures of another node's root again, and signs the result for its blocks.

@@ -18,14 +18,14 @@ from chain.instant import Instant
 from chain.model.block import Block
 from chain.model.portal import RULE
 from chain.state import load_state
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from chain.wording import plural
 from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.control.operations import DATASET_PATH, Owner, operation
-from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.portals import commitment
@@ -157,10 +157,15 @@ class PortalService:
             left_out += take.left_out
             if not take.events:
                 break
-            along = CommitExtras(upper=upper)
-            head = await self._deps.committer.commit(
-                portal.dataset, expected, take.events, take.objects, time, None, along
+            part = CommitPart(
+                dataset=portal.dataset,
+                expected=expected,
+                events=take.events,
+                objects=take.objects,
+                time=time,
+                upper=UpperMove(upper),
             )
+            (head,) = await self._deps.committer.commit(Commit(parts=(part,)))
             blocks, rows = blocks + len(take.events), rows + take.rows
             told = about(portal.dataset)
             name, text = self._home.name_of(portal.dataset), plural(take.rows, "record")

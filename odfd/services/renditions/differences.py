@@ -29,6 +29,7 @@ from chain.store.objects import staged_in
 from chain.wording import plural
 from engines.query.views import quoted
 from odfd.control import wire
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
@@ -136,7 +137,8 @@ class RenditionDifferences:
                 Marks(connection).put(born, Mark.PRIVATE, now)
 
             names = () if data is None else (data.physical_hash,)
-            self._committer.commit_now(born, None, events, names, time, together)
+            part = CommitPart(dataset=born, expected=None, events=events, objects=names, time=time)
+            self._committer.commit_now(Commit(parts=(part,), also=together))
             return born
 
     async def _check(self, reading: wire.HandoverReading, kept: DatasetId, name: str) -> None:

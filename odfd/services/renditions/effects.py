@@ -23,7 +23,7 @@ from chain.store import uppers
 from chain.store.base import ChainReader, Head
 from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
-from odfd.datasets.commit import SideCommit, block_time
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.ingest import segments
 from odfd.ingest.copying import Group, copied_group, groups_after
 from odfd.ingest.decoding import decode, remaining
@@ -46,9 +46,7 @@ from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import FOLDS, SEGMENTS, StateDirectory
 from odfd.store.holdings import Extent, Holdings
 from odfd.store.read_holds import ReadHold, ReadHolds
-from odfd.store.row_counts import NOTHING_READ
 from odfd.store.visibility import Visibility
-from odfd.trust.signing.commit_parts import Addition
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 _KINDS: Final = (AddData.__name__,)
@@ -243,14 +241,15 @@ class RenditionEffects:
                 same = CapturedPart(target, Multihash(block), own.size - (part.last - part.first), own.size)
                 captures.keep(connection, target, bound.capture, (same,), bound.time)
 
-        if not copied.events:  # its declarations are in force here already
-            with self._home.database.write() as connection:
-                together(connection)
-            return
-        head = Head(own.head, own.sequence_number)
-        capture = bound.capture if bound is not None and is_several else None
-        addition = Addition(target, head, copied.events, copied.objects, capture=capture)
-        self._committer.commit_additions_now([addition], group.time, together)
+        part = CommitPart(
+            dataset=target,
+            expected=Head(own.head, own.sequence_number),
+            events=copied.events,  # none, if its declarations are in force here already
+            objects=copied.objects,
+            time=group.time,
+            records=(bound.capture,) if bound is not None and is_several else (),
+        )
+        self._committer.commit_now(Commit(parts=(part,), also=together))
 
     def _is_equal(self, state: CollectionState, member: Member) -> bool:
         return state.content_of(member.row.number) == state.content_of(state.active.row.number)
@@ -303,17 +302,13 @@ class RenditionEffects:
                 for shard in move.new.shards:
                     visibility.follow(connection, move.old.dataset, shard, self._clock.now())
 
-        if ends:
-            self._committer.commit_several_now(ends, from_millis(time), together)
-        else:
-            with self._home.database.write() as connection:
-                together(connection)
+        self._committer.commit_now(Commit(parts=ends, also=together))
         self.step("switched")
         for shard in (shard for move in moves for member in move for shard in member.shards):
             self._committer.sign_upper(shard)
         return [shard for move in told for shard in move.new.shards]
 
-    def _ends(self, move: Move, switch: Switch) -> list[SideCommit]:
+    def _ends(self, move: Move, switch: Switch) -> list[CommitPart]:
         """Returns the last block of a chain that others know, which says where its collection goes on.
 
         The chain that goes on says all handovers so far. Shards all get the block.
@@ -345,21 +340,16 @@ class RenditionEffects:
             time = block_time(known, self._clock.now(), self._home.chains.upper(dataset))
             head, info = Head(known.head, known.sequence_number), going_on(known.set_info, state.timeline)
             try:
-                self._committer.commit_now(dataset, head, (info,), (), time)
+                part = CommitPart(dataset=dataset, expected=head, events=(info,), time=time)
+                self._committer.commit_now(Commit(parts=(part,)))
             except Conflict:
                 if attempt + 1 == ATTEMPTS:
                     raise
 
-    def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> SideCommit:
+    def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> CommitPart:
         assert state.head is not None
-        return SideCommit(
-            dataset=member.dataset,
-            expected=Head(state.head, state.sequence_number),
-            events=(info,),
-            objects=(),
-            rows=NOTHING_READ,
-            time=from_millis(time),
-        )
+        expected = Head(state.head, state.sequence_number)
+        return CommitPart(dataset=member.dataset, expected=expected, events=(info,), time=from_millis(time))
 
     def _switch(self, connection: sqlite3.Connection, switch: Switch, added: Mapping[int, int]) -> None:
         """Writes one handover.

@@ -23,7 +23,7 @@ from chain.libraries import np
 from chain.model.events import Seed, SetTransform
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
-from odfd.datasets.commit import SideCommit
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.datasets.creation import declaration
 from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
 from odfd.ingest.driver import IngestDependencies
@@ -41,7 +41,6 @@ from odfd.store.captures import BoundCapture
 from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
-from odfd.store.row_counts import NOTHING_READ
 from odfd.store.visibility import Mark, Marks
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
@@ -168,17 +167,16 @@ class RenditionOrigins:
                 collections.keep(connection, msgspec.structs.replace(latest, members=(*latest.members, new)))
 
             parts = [
-                SideCommit(
+                CommitPart(
                     dataset=each,
                     expected=None,
                     events=(Seed(dataset_id=each, dataset_kind=declared.kind), *metadata, *said.events),
                     objects=said.objects,
-                    rows=NOTHING_READ,
                     time=time,
                 )
                 for each, said in zip(born, contents, strict=True)
             ]
-            self._committer.commit_several_now(parts, time, together)
+            self._committer.commit_now(Commit(parts=parts, also=together))
 
 
 def check_layout(layout: Layout, known: ChainState) -> None:

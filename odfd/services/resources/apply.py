@@ -24,6 +24,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.control.operations import Permission, operation
+from odfd.datasets.commit import Commit
 from odfd.errors import sole_faults
 from odfd.resources.controller import ApplyBatch, Intent
 from odfd.resources.manifest import Draft
@@ -278,18 +279,18 @@ class ApplyOperation:
             self._planning.commit(connection, planned, generation, dids)
             _record(connection, prepared)
 
-        blocks = [addition for each in prepared for addition in each.intent.blocks]
+        commit = Commit(parts=[part for each in prepared for part in each.intent.blocks], also=together)
         try:
-            await trio.to_thread.run_sync(self._committer.commit_additions_now, blocks, batch.now, together)
+            await trio.to_thread.run_sync(self._committer.commit_now, commit)
         except Conflict:
             raise
         except Fault:
-            broken = await trio.to_thread.run_sync(self._committer.faults_of, blocks, batch.now)
+            broken = await trio.to_thread.run_sync(self._committer.faults_of, commit)
             faults = {
-                each.planned.after.id: broken[addition.dataset]
+                each.planned.after.id: broken[part.dataset]
                 for each in prepared
-                for addition in reversed(each.intent.blocks)
-                if addition.dataset in broken
+                for part in reversed(each.intent.blocks)
+                if part.dataset in broken
             }
             if not faults:
                 raise

@@ -35,34 +35,27 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
-from chain.store.base import Append, ChainStore, Head, Rewrite, UpperMove, leaves_of
+from chain.store.base import Append, ChainStore, Head, Rewrite, leaves_of
 from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
-from engines.contract import RowCounts
-from odfd.datasets.commit import CommitExtras, SideCommit, check_clock, check_jump, check_upper
-from odfd.ingest.sharded_writes import ShardedTransaction
-from odfd.store import pushes, row_counts
+from odfd.datasets.commit import Commit, CommitPart, check_clock, check_head, check_jump, check_upper
 from odfd.store.keys import journal_topics
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.store.ledger.log import CheckedChain, Ledger
-from odfd.store.references import keep_links, keep_references
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.signing import authority_drafts
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
 from odfd.trust.signing.commit_parts import (
-    Addition,
     ChainDraft,
-    beside_of,
-    check_head,
+    TreeGrowth,
     check_newest,
     end_of,
     epoch_of,
-    keep_all,
-    moved,
-    spread_over,
+    keep_growth,
+    keep_records,
 )
 from odfd.trust.signing.signed_uppers import SignedUppers
 
@@ -70,7 +63,6 @@ LIFETIME: Final = 7 * 86400 * instant.SECOND
 """Time for which a head counts as fresh; it is signed again after a third of this."""
 
 Announce = Callable[[DatasetId, Signed], None]
-Also = Callable[[sqlite3.Connection], None]
 
 
 class OwnerCommitter:
@@ -92,8 +84,8 @@ class OwnerCommitter:
         self._clock = clock
         self._clock_ahead = clock_ahead
         self._announce = announce
-        self.spread: Callable[..., ShardedTransaction | None] = lambda *_: None
-        """Returns how a transaction of a chain is divided among shards written with it; the node sets it."""
+        self.spread: Callable[[CommitPart], Sequence[CommitPart] | None] = lambda _: None
+        """Divides a part among the shards that are written together; ``None``: it is of one chain. The node sets it."""
         self.check_single: Callable[[DatasetId], None] = lambda _: None
         """Raises Refused if a dataset is one of several shards; the node sets it."""
         self.is_told: Callable[[DatasetId], bool] = lambda _: False
@@ -104,137 +96,64 @@ class OwnerCommitter:
         self._writing = threading.Lock()
         """Held from reading the head to its signature, so that heads are signed in the order of the chain."""
 
-    async def commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        rows: RowCounts | None = None,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> Head:
-        """Appends ``events``, one block each, and signs. Raises Conflict, Invalid (a rule), NotFound (no key).
-
-        ``objects``: the objects that the events name, and those that their rows link to, if they are to be passed on.
-        ``rows``: counts of what became of the rows read for them. ``along``: what is written in the same transaction.
-        """
-
-        def own(connection: sqlite3.Connection, last: int, end: Multihash) -> None:
-            if rows is not None:
-                row_counts.keep(connection, dataset, last, rows)
-            if along.push is not None:
-                answer = msgspec.structs.replace(along.push.answer, block=str(end))
-                pushes.keep(connection, dataset, msgspec.structs.replace(along.push, answer=answer), last)
-
-        first = Addition(dataset, expected_head, events, objects, along.upper, own=own, capture=along.capture)
+    async def commit(self, commit: Commit) -> Sequence[Head]:
+        """Commits from a task; see ``Committer``. Raises Conflict, Invalid (a rule), NotFound (no key), Refused."""
         async with self._turn:
-            return await trio.to_thread.run_sync(self._commit_all, (first, *beside_of(along.beside)), system_time)
+            return await trio.to_thread.run_sync(self.commit_now, commit)
 
-    async def note_rows(
-        self,
-        dataset: DatasetId,
-        head: Head,
-        rows: RowCounts,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> None:
-        """Stores the counts of rows for which nothing was appended after ``head``.
+    def commit_now(self, commit: Commit) -> Sequence[Head]:
+        """Commits all parts or none from a worker thread, then signs each. Returns the last block of each part."""
+        with self._writing:
+            drafts = [self._draft(each) for each in commit.parts]
 
-        Also stores the push, if another chain gets some of its rows.
-        """
-        beside = along.beside
+            def store(connection: sqlite3.Connection) -> None:
+                for part, own in zip(commit.parts, drafts, strict=True):
+                    for draft in own:
+                        keep_growth(connection, draft)
+                    keep_records(connection, part, own)
+                commit.also(connection)
 
-        def also(connection: sqlite3.Connection) -> None:
-            row_counts.keep(connection, dataset, head.sequence_number, rows, idle=True)
-            if along.push is not None and beside is not None:
-                pushes.keep(connection, dataset, along.push, head.sequence_number)
-
-        def write() -> None:
-            with self._database.write() as connection:
-                also(connection)
-
-        async with self._turn:
-            if beside is None:
-                await trio.to_thread.run_sync(write)
+            written = [each for own in drafts for each in own]
+            if written:
+                self._chains.commit([each.append for each in written], store)
             else:
-                await trio.to_thread.run_sync(self._commit_all, beside_of(beside), beside.time, also)
+                with self._database.write() as connection:
+                    store(connection)
+            for each in written:
+                self._sign_draft(each)
+        return [end_of(part, own) for part, own in zip(commit.parts, drafts, strict=True)]
 
-    def commit_now(
-        self,
-        dataset: DatasetId,
-        expected_head: Head | None,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: Instant,
-        also: Also = lambda _: None,
-    ) -> Head:
-        """Commits from a worker thread. ``also`` adds rows to the transaction."""
-        return self._commit_all([Addition(dataset, expected_head, events, objects)], system_time, also)
-
-    def commit_several_now(self, parts: Sequence[SideCommit], system_time: Instant, also: Also) -> None:
-        """Commits to several chains together, from a worker thread; row counts are not kept."""
-        additions = [Addition(each.dataset, each.expected, each.events, each.objects) for each in parts]
-        self._commit_all(additions, system_time, also)
-
-    def commit_additions_now(self, additions: Sequence[Addition], system_time: Instant, also: Also) -> None:
-        """Commits to several chains, or none, together, from a worker thread, with what ``also`` writes."""
-        if additions:
-            self._commit_all(additions, system_time, also)
-            return
-        with self._database.write() as connection:
-            also(connection)
-
-    def faults_of(self, additions: Sequence[Addition], system_time: Instant) -> dict[DatasetId, Fault]:
-        """Returns what keeps each from being committed, but for heads that moved. From a worker thread."""
+    def faults_of(self, commit: Commit) -> dict[DatasetId, Fault]:
+        """Returns what keeps each part from being committed, but for heads that moved. From a worker thread."""
         found: dict[DatasetId, Fault] = {}
-        for each in additions:
+        for each in commit.parts:
             try:
                 with self._writing, suppress(Conflict):
-                    self._spread(each, each.at or system_time)
+                    self._draft(each)
             except Fault as fault:
                 found[each.dataset] = fault
         return found
 
-    def _commit_all(self, additions: Sequence[Addition], system_time: Instant, also: Also = lambda _: None) -> Head:
-        """Commits all additions or none, then signs each; returns the last block of the first."""
-        with self._writing:
-            several = [self._spread(each, each.at or system_time) for each in additions]
-            drafts = [draft for parts in several for draft in parts]
-
-            def together(connection: sqlite3.Connection) -> None:
-                for each, parts in zip(additions, several, strict=True):
-                    keep_all(connection, each, parts)
-                also(connection)
-
-            self._chains.commit([each.append for each in drafts], together)
-            for each in drafts:
-                each.sign()
-        return end_of(several[0])
-
-    def _spread(self, addition: Addition, system_time: Instant) -> list[ChainDraft]:
+    def _draft(self, part: CommitPart) -> list[ChainDraft]:
         """Drafts the parts of all shards that are written together; for a chain that is no shard, its one part."""
-        spread = self.spread(addition.dataset, addition.events, addition.objects, system_time)
-        if spread is None:
-            return [self._drafted(addition, system_time)]
-        return [
-            self._drafted(each, spread.time)
-            if each.events
-            else moved(each)._replace(sign=partial(self._sign_upper, each.dataset))
-            for each in spread_over(addition, spread)
-        ]
+        if not part.events:
+            return []
+        return [self._draft_chain(each) for each in self.spread(part) or (part,)]
 
-    def _drafted(self, addition: Addition, system_time: Instant) -> ChainDraft:
-        """Blocks that may be appended and signed. Raises as ``commit``."""
-        dataset, expected_head, events, objects, planned_at, until, *_ = addition
+    def _draft_chain(self, part: CommitPart) -> ChainDraft:
+        """Drafts blocks that may be appended and signed. Raises as ``commit``."""
+        dataset = part.dataset
+        if not part.events:
+            return ChainDraft(Append(dataset=dataset, expected=part.expected, blocks=(), upper=part.upper), None)
         if not self._keys.has_dataset_key(dataset):
             self._keys.dataset_key(dataset)
         state = load_state(self._chains.chain(dataset))
-        check_head(dataset, expected_head, state.head, state.sequence_number)
+        check_head(dataset, part.expected, state.head, state.sequence_number)
         now = self._clock()
         check_clock(state, now)
         check_upper(self._chains.upper(dataset), now)
         check_jump(self._clock_ahead(state.system_time), now)
-        blocks = author_blocks(state, events, max(system_time, state.system_time or system_time))
+        blocks = author_blocks(state, part.events, max(part.time, state.system_time or part.time))
         with self._database.read() as connection:
             ledger = Ledger(connection)
             checked, newest = ledger.chain(dataset), ledger.newest_head(dataset)
@@ -246,21 +165,17 @@ class OwnerCommitter:
         self._check_behind(dataset, epoch, checked.frontier)
         self._uppers.check(dataset, to_millis(blocks[0].system_time))
         self._may_sign(self._writer(dataset, rights), dataset, epoch, frontier)
-
         named = {name for block in blocks for name, _ in objects_of(block)}
-        linked = [name for name in objects if name not in named]
+        linked = [name for name in part.objects if name not in named]
+        append = Append(dataset=dataset, expected=part.expected, blocks=blocks, objects=part.objects, upper=part.upper)
+        return ChainDraft(append, TreeGrowth(checked.frontier, frontier, groups, epoch, rights, linked))
 
-        def keep(connection: sqlite3.Connection) -> None:
-            # If objects were found damaged before, the objects of new blocks do not change how far data is verified.
-            data = Ledger(connection).chain(dataset).data
-            whole = frontier.size if data >= checked.frontier.size else data
-            Ledger(connection).grow(dataset, checked.frontier, CheckedChain(frontier, data=whole, epoch=epoch), groups)
-            keep_references(connection, dataset, blocks)
-            keep_links(connection, dataset, blocks[-1].sequence_number, linked)
-
-        upper = None if planned_at is None else UpperMove(planned_at, until)
-        append = Append(dataset=dataset, expected=expected_head, blocks=blocks, objects=objects, upper=upper)
-        return ChainDraft(append, keep, partial(self._sign, dataset, blocks[-1].hash, frontier, epoch, rights))
+    def _sign_draft(self, draft: ChainDraft) -> None:
+        dataset, growth = draft.append.dataset, draft.growth
+        if growth is None:
+            self._sign_upper(dataset)
+        else:
+            self._sign(dataset, draft.head.hash, growth.after, growth.epoch, growth.rights)
 
     def rewrite_now(self, plan: RewritePlan, rewrite: Rewrite, authority: Authority, signed: Signed) -> Head:
         """Replaces a chain's history by that of ``plan``, in the epoch that ``authority`` opens, and signs its head.

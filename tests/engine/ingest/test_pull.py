@@ -31,11 +31,12 @@ from chain.store.base import Append, Head
 from engines.contract import HistoryNeeded
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
+from odfd.datasets.commit import Commit
 from odfd.ingest.driver import IngestDependencies, Ingested, NothingNew, pull_root
 from odfd.ingest.raw_replay import replay
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
-from odfd.store.captures import BoundCapture, CapturedPart
+from odfd.store.captures import BoundCapture, Capture, CapturedPart
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 pytestmark = pytest.mark.engine
@@ -67,29 +68,19 @@ class Chain:
         self.crash_before = -1
         self.captures: list[BoundCapture] = []
 
-    async def commit(
-        self,
-        dataset: Any,
-        expected_head: Any,
-        events: Any,
-        objects: Any,
-        system_time: Any,
-        rows: Any,
-        along: Any,
-    ) -> Head:
+    async def commit(self, commit: Commit) -> list[Any]:
+        (part,) = commit.parts
+        if not part.events:
+            return [part.expected]
         self.crash_before -= 1
         if self.crash_before == 0:
             raise Crash
-        head = self.append(expected_head, events, objects, system_time)
-        if along.capture is not None:
-            first = head.sequence_number + 1 - len(events)
-            part = CapturedPart(dataset, head.hash, first, head.sequence_number)
-            bound = BoundCapture(capture=along.capture, parts=(part,), time=to_millis(system_time))
-            self.captures.append(bound)
-        return head
-
-    async def note_rows(self, dataset: Any, head: Head, rows: Any, along: Any) -> None:
-        """Nobody asks."""
+        head = self.append(part.expected, part.events, part.objects, part.time)
+        for capture in (each for each in part.records if isinstance(each, Capture)):
+            first = head.sequence_number + 1 - len(part.events)
+            bound = CapturedPart(part.dataset, head.hash, first, head.sequence_number)
+            self.captures.append(BoundCapture(capture=capture, parts=(bound,), time=to_millis(part.time)))
+        return [head]
 
     def append(self, head: Head | None, events: Any, objects: Any = (), system_time: Any = 0) -> Head:
         blocks, at = [], head

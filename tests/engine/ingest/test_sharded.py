@@ -31,6 +31,7 @@ from chain.statements.keys import SigningKey
 from chain.store.base import Append, Head
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
+from odfd.datasets.commit import Commit
 from odfd.ingest.driver import IngestDependencies, pull_root
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.sharded_writes import divided
@@ -70,11 +71,11 @@ class Shards:
         for each in self.ids:
             self.append(each, [Seed(dataset_id=each, dataset_kind=DatasetKind.ROOT), polling], (), Instant(0))
 
-    async def commit(
-        self, dataset: Any, expected: Any, events: Any, _objects: Any, time: Any, _rows: Any = None, _along: Any = None
-    ) -> Head:
+    async def commit(self, commit: Commit) -> list[Head]:
+        (part,) = commit.parts
+        dataset, events, time = part.dataset, part.events, part.time
         assert dataset == self.ids[0]
-        assert expected == self.chains.chain(dataset).head()
+        assert part.expected == self.chains.chain(dataset).head()
         states = [load_state(self.chains.chain(each)) for each in self.ids]
         made = divided(self.objects, states, KEY, events)
         for each, (own, slices) in zip(self.ids, made, strict=True):
@@ -82,10 +83,7 @@ class Shards:
                 self.append(each, own, slices, time)
         head = self.chains.chain(dataset).head()
         assert head is not None
-        return head
-
-    async def note_rows(self, *_: Any) -> None:
-        """Nobody asks."""
+        return [head]
 
     def append(self, dataset: Any, events: Sequence[Any], objects: Any, time: Instant) -> None:
         chain = self.chains.chain(dataset)

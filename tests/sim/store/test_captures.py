@@ -21,7 +21,7 @@ from chain.store.collect import collect
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.datasets.commit import CommitExtras
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.ingest.plan import Batch
 from odfd.ingest.raw_capture import captured
 from odfd.ingest.sharded_writes import ShardedWrites
@@ -62,7 +62,8 @@ class Node:
         self.dataset = self.shards[0]
         for each in self.shards:
             seed = Seed(dataset_id=each, dataset_kind=DatasetKind.ROOT)
-            self.committer.commit_now(each, None, [seed], (), START)
+            part = CommitPart(dataset=each, expected=None, events=(seed,), time=START)
+            self.committer.commit_now(Commit(parts=(part,)))
         if shards > 1:
             row = RenditionRow(number=0, shards=tuple(map(str, self.shards)), by=("city",))
             with self.database.write() as connection:
@@ -97,8 +98,9 @@ class Node:
             capture = captured(self.objects, batch, "")
             event = AddData(new_watermark=Instant(START + number * 10**6), new_source_state=label)
             time = START if len(self.shards) == 1 else from_millis(self.chains.upper(self.dataset))
-            work = (self.dataset, Head(state.head, state.sequence_number), [event], (), time, None)
-            trio.run(self.committer.commit, *work, CommitExtras(capture=capture))
+            expected = Head(state.head, state.sequence_number)
+            part = CommitPart(dataset=self.dataset, expected=expected, events=(event,), time=time, records=(capture,))
+            trio.run(self.committer.commit, Commit(parts=(part,)))
         self.dies_at = ""
         if dies_at:
             self.database.close()

@@ -24,12 +24,12 @@ from chain.errors import Conflict
 from chain.instant import MILLISECOND, Instant, to_millis
 from chain.model.events import DatasetKind, Seed, SetInfo
 from chain.state import load_state
-from chain.store.base import Head
+from chain.store.base import Head, UpperMove
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
-from odfd.datasets.commit import CommitExtras, block_time
+from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.store import collections, references
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
@@ -66,7 +66,8 @@ class Life:
         self._open()
         self.dataset = self.keys.new_dataset_key().dataset_id
         seed = Seed(dataset_id=self.dataset, dataset_kind=DatasetKind.ROOT)
-        self.committer.commit_now(self.dataset, None, [seed], (), START)
+        part = CommitPart(dataset=self.dataset, expected=None, events=(seed,), time=START)
+        self.committer.commit_now(Commit(parts=(part,)))
         self.promised = 0
         self.plans: list[Plan | None] = [None, None]
 
@@ -110,15 +111,18 @@ class Life:
         before, upper = self.chains.chain(self.dataset).head(), self.chains.upper(self.dataset)
         fits = (before, upper) == (plan.head, plan.upper)
         events = [SetInfo(description=str(each)) for each in plan.messages]
-        work = (self.dataset, plan.head, events, (), plan.time, None, CommitExtras(upper=plan.upper))
+        part = CommitPart(
+            dataset=self.dataset, expected=plan.head, events=events, time=plan.time, upper=UpperMove(plan.upper)
+        )
+        work = Commit(parts=(part,))
         if fits:
-            head = trio.run(self.committer.commit, *work)
+            (head,) = trio.run(self.committer.commit, work)
             assert head == self.chains.chain(self.dataset).head()
             return
         assert before is not None
         won = before.hash.short if before != plan.head else str(upper)
         with pytest.raises(Conflict, match=won):
-            trio.run(self.committer.commit, *work)
+            trio.run(self.committer.commit, work)
         assert self.chains.chain(self.dataset).head() == before
 
     def die(self, step: str, writer: int) -> None:

@@ -22,7 +22,7 @@ from chain.rules import check_block
 from chain.state import load_state
 from chain.store.base import Append, Head
 from engines.contract import RowCounts
-from odfd.datasets.commit import CommitExtras
+from odfd.datasets.commit import Commit
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -53,42 +53,27 @@ class Bench:
     pushes: list[Push] = field(default_factory=list)
     index: SliceIndex = field(default_factory=SliceIndex)
 
-    async def commit(
-        self,
-        dataset: DatasetId,
-        expected_head: Head,
-        events: Sequence[MetadataEvent],
-        objects: Sequence[Multihash],
-        system_time: instant.Instant,
-        rows: RowCounts | None = None,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> Head:
+    async def commit(self, commit: Commit) -> Sequence[Head]:
+        (part,) = commit.parts
+        rows, *others = part.records
+        assert isinstance(rows, RowCounts)
+        if not part.events:
+            assert part.expected == self.chains.chain(DATASET).head()
+            self.counts.append(rows)
+            return [part.expected]
         self.before_commit()
         self.commits += 1
-        assert along.beside is None, "there is one dataset here"
-        assert rows is not None
         self.counts.append(rows)
-        head = self.append(expected_head, events, objects, system_time)
-        if along.push is not None:
-            self.pushes.append(msgspec.structs.replace(along.push, sequence=head.sequence_number))
-        return head
+        head = self.append(part.expected, part.events, part.objects, part.time)
+        pushes = [each for each in others if isinstance(each, Push)]
+        self.pushes += [msgspec.structs.replace(each, sequence=head.sequence_number) for each in pushes]
+        return [head]
 
     def find(self, dataset: DatasetId, push_id: str) -> Push | None:
         return next((push for push in reversed(self.pushes) if push.id == push_id), None)
 
     def newest(self, dataset: DatasetId) -> Push | None:
         return self.pushes[-1] if self.pushes else None
-
-    async def note_rows(
-        self,
-        dataset: DatasetId,
-        head: Head,
-        rows: RowCounts,
-        along: CommitExtras = CommitExtras(),  # noqa: B008  it is frozen
-    ) -> None:
-        assert along.beside is None, "there is one dataset here"
-        assert head == self.chains.chain(dataset).head()
-        self.counts.append(rows)
 
     def append(
         self,

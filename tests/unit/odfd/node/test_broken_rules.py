@@ -26,7 +26,7 @@ from chain.errors import Conflict, NotFound, Refused
 from chain.instant import SECOND, Instant
 from chain.state import load_state
 from chain.store import append, uppers
-from chain.store.base import Head
+from chain.store.base import UpperMove
 from odfd.control import wire
 from odfd.datasets import shard_reading
 from odfd.ingest import decoding, driver, raw_replay
@@ -185,13 +185,14 @@ def _latest(patch: pytest.MonkeyPatch, _: Any) -> None:
 def _own_plan(patch: pytest.MonkeyPatch, _: Any) -> None:
     commit = OwnerCommitter.commit
 
-    async def stubborn(self: OwnerCommitter, dataset: Any, head: Any, *work: Any) -> Head:
+    async def stubborn(self: OwnerCommitter, work: Any) -> Any:
         try:
-            return await commit(self, dataset, head, *work)
+            return await commit(self, work)
         except Conflict:
-            *work, along = work
-            along = msgspec.structs.replace(along, upper=self._chains.upper(dataset))
-            return await commit(self, dataset, self._chains.chain(dataset).head(), *work, along)
+            (part,) = work.parts
+            head, upper = self._chains.chain(part.dataset).head(), UpperMove(self._chains.upper(part.dataset))
+            part = msgspec.structs.replace(part, expected=head, upper=upper)
+            return await commit(self, msgspec.structs.replace(work, parts=(part,)))
 
     patch.setattr(OwnerCommitter, "commit", stubborn)
 
@@ -203,7 +204,7 @@ def _again(patch: pytest.MonkeyPatch, _: Any) -> None:
 def _capture_after(patch: pytest.MonkeyPatch, _: Any) -> None:
     commit, keep, waiting = OwnerCommitter.commit, captures.keep, list[Any]()
 
-    async def apart(self: OwnerCommitter, *work: Any) -> Head:
+    async def apart(self: OwnerCommitter, *work: Any) -> Any:
         waiting.clear()
         head = await commit(self, *work)
         with self._database.write() as connection:

@@ -131,15 +131,16 @@ async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         commit, refused = OwnerCommitter.commit, []
 
-        async def promised_first(self: OwnerCommitter, dataset: Any, *rest: Any, **named: Any) -> Any:
+        async def promised_first(self: OwnerCommitter, work: Any) -> Any:
+            dataset = work.parts[0].dataset
             if len(refused) < 2 and dataset not in [each for each, _ in refused]:
                 uppers[dataset] = alice.home.chains.upper(dataset) + 60_000
                 SqliteShards(alice.home.database, alice.home.chains).advance([dataset], uppers[dataset])
                 with pytest.raises(Conflict) as lost:
-                    await commit(self, dataset, *rest, **named)
+                    await commit(self, work)
                 refused.append((dataset, str(lost.value)))
                 raise lost.value
-            return await commit(self, dataset, *rest, **named)
+            return await commit(self, work)
 
         uppers: dict[Any, int] = {}
         monkeypatch.setattr(OwnerCommitter, "commit", promised_first)

@@ -16,6 +16,7 @@ from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
 from odfd.store.holdings import Holdings
+from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import schema, slice_at
 
@@ -259,4 +260,6 @@ def append(node: Any, dataset: Any, file: Path, files: list[bytes]) -> None:
 
 
 def commit(node: Any, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
-    node.parts.committer.commit_now(dataset, node.home.chains.chain(dataset).head(), events, names, node.clock.now())
+    commit_events(
+        node.parts.committer, dataset, node.home.chains.chain(dataset).head(), events, node.clock.now(), names
+    )

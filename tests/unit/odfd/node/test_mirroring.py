@@ -26,6 +26,7 @@ from odfd.services.resources.views import manifest_of
 from odfd.trust.signing import owner_commit
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
+from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -387,7 +388,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
                 chain = alice.home.chains.chain(cities)
                 inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
                 event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
-                alice.parts.committer.commit_now(cities, chain.head(), [event], [], load_state(chain).system_time)
+                commit_events(alice.parts.committer, cities, chain.head(), [event], load_state(chain).system_time)
         blamed: list[str] = []
         monkeypatch.setattr(bob.member, "penalise", lambda _peer, reason, _weight: blamed.append(reason))
         await world.spread(alice, "cities")
@@ -413,7 +414,7 @@ def lie(node: Any, dataset: Any) -> None:
         offset_interval=type(data.offset_interval)(start=state.next_offset, end=state.next_offset + 1),
     )
     event = AddData(prev_offset=state.last_offset, new_data=wrong, new_watermark=state.watermark)
-    node.parts.committer.commit_now(dataset, chain.head(), [event], [wrong.physical_hash], state.system_time)
+    commit_events(node.parts.committer, dataset, chain.head(), [event], state.system_time, [wrong.physical_hash])
 
 
 async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -> None:

@@ -19,6 +19,7 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.store.ledger.log import Ledger
 from odfd.store.references import references_to
+from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, schema, slice_at
 
@@ -46,7 +47,9 @@ def append(node: Any, dataset: Any, file: Path, files: list[bytes]) -> None:
 
 
 def commit(node: Any, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
-    node.parts.committer.commit_now(dataset, node.home.chains.chain(dataset).head(), events, names, node.clock.now())
+    commit_events(
+        node.parts.committer, dataset, node.home.chains.chain(dataset).head(), events, node.clock.now(), names
+    )
 
 
 def whole(node: Any, name: str = "theirs") -> bool:

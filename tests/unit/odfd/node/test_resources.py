@@ -316,14 +316,14 @@ async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
 ) -> None:
     """The events of an apply may all have been heard before its declarations are written."""
     async with world.running("alice") as alice:
-        declarations, write = alice.api.declarations, OwnerCommitter.commit_additions_now
+        declarations, write = alice.api.declarations, OwnerCommitter.commit_now
 
         def commit(*all_of_it: Any) -> None:
             trio.from_thread.run(alice.parts.reconciler.settled)
             write(*all_of_it)
             trio.from_thread.run(alice.parts.reconciler.settled)
 
-        monkeypatch.setattr(OwnerCommitter, "commit_additions_now", commit)
+        monkeypatch.setattr(OwnerCommitter, "commit_now", commit)
         async with trio.open_nursery() as nursery, aclosing(declarations.watch(None, "dataset")) as news:
             assert (await anext(news)).op == "Bookmark"
             nursery.start_soon(alice.apply, plain("one"))
@@ -673,7 +673,7 @@ async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
     """And no other: not that of a dataset that was committed, nor of one that was deleted since."""
     place = {
         "before the key": (KeyStore, "_make"),
-        "before the commit": (OwnerCommitter, "commit_additions_now"),
+        "before the commit": (OwnerCommitter, "commit_now"),
         "after the commit": (KeyStore, "keep_dataset_key"),
     }[at]
 

@@ -19,6 +19,7 @@ from chain.store import sqlite
 from chain.store.sqlite import SqliteChain
 from config import model
 from odfd.control import wire
+from odfd.datasets.commit import Commit, CommitPart
 from odfd.services.datasets import damage as registry
 from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.ledger.log import Ledger
@@ -56,7 +57,8 @@ async def describe(node: Any, dataset: DatasetId, number: int) -> None:
     """The cheapest append there is."""
     head = node.home.chains.chain(dataset).head()
     events = [SetInfo(description=f"{number}")]
-    await node.parts.committer.commit(dataset, head, events, [], node.clock.now())
+    part = CommitPart(dataset=dataset, expected=head, events=events, time=node.clock.now())
+    await node.parts.committer.commit(Commit(parts=(part,)))
 
 
 async def reset(world: Any, node: Any) -> None:

@@ -21,6 +21,7 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.published import packs, replication, source, web
 from odfd.trust.signing import owner_commit
 from p2p.pace import BURST
+from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, linked
 from worlds.web_site import Site, plain
@@ -192,7 +193,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
             chain = alice.home.chains.chain(cities)
             inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
             event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
-            alice.parts.committer.commit_now(cities, chain.head(), [event], [], load_state(chain).system_time)
+            commit_events(alice.parts.committer, cities, chain.head(), [event], load_state(chain).system_time)
         await exported(world, worlds, alice, site)
     async with world.running("bob") as bob:
         request = wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")

@@ -131,7 +131,7 @@ def test_the_transcript_of_a_push() -> None:
     complete, end = client.upload_over()
     assert (complete, end) == (pull.Say('{"details":"Complete"}'), pull.Say("{}"))
     assert server.receive(complete.text) == push.Wait()
-    assert server.receive(end.text) == push.Commit()
+    assert server.receive(end.text) == push.CommitStaged()
     # A question for progress that crossed looks as the confirmation does: the head tells them apart.
     assert client.receive("{}") == push.LookAtHead()
     assert client.head_seen(is_ours=False) == push.Wait()
@@ -155,7 +155,7 @@ def test_objects_go_in_pages() -> None:
         effects = client.upload_over()
         assert server.receive(effects[0].text) == push.Wait()  # type: ignore[union-attr]
         assert client.receive("{}") == (push.LookAtHead() if is_last else push.Wait())
-    assert server.receive(effects[1].text) == push.Commit()  # type: ignore[union-attr]
+    assert server.receive(effects[1].text) == push.CommitStaged()  # type: ignore[union-attr]
 
 
 @given(st.lists(st.sampled_from([*KINDS.values(), '{"details":"Complete"}', '{"Err":{}}', "[]"]), max_size=8))

@@ -25,6 +25,7 @@ from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
 from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.owner_commit import LIFETIME, OwnerCommitter
+from worlds.commits import commit_events
 
 NOW = instant.parse("2026-01-01T00:00:00Z")
 
@@ -46,12 +47,12 @@ class Owner:
 
     def found(self) -> DatasetId:
         dataset = self.keys.new_dataset_key().dataset_id
-        self.committer.commit_now(dataset, None, [Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)], (), NOW)
+        commit_events(self.committer, dataset, None, [Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)], NOW)
         return dataset
 
     def note(self, dataset: DatasetId, text: str) -> Head:
         head = self.chains.chain(dataset).head()
-        return self.committer.commit_now(dataset, head, [SetInfo(description=text)], (), NOW)
+        return commit_events(self.committer, dataset, head, [SetInfo(description=text)], NOW)
 
     def head(self, dataset: DatasetId) -> tuple[int, int]:
         """Blocks, and blocks that the newest signed head speaks of."""
@@ -80,12 +81,12 @@ def test_rules_bind_and_a_moved_head_is_a_conflict(owner: Owner) -> None:
     dataset = owner.found()
     before = owner.chains.chain(dataset).head()
     with pytest.raises(Invalid):
-        owner.committer.commit_now(dataset, before, [Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)], (), NOW)
+        commit_events(owner.committer, dataset, before, [Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)], NOW)
     owner.note(dataset, "one")
     with pytest.raises(Conflict):
-        owner.committer.commit_now(dataset, before, [SetInfo(description="two")], (), NOW)
+        commit_events(owner.committer, dataset, before, [SetInfo(description="two")], NOW)
     with pytest.raises(NotFound):
-        owner.committer.commit_now(DatasetId.from_public_key(bytes(32)), None, [SetInfo()], (), NOW)
+        commit_events(owner.committer, DatasetId.from_public_key(bytes(32)), None, [SetInfo()], NOW)
     assert owner.head(dataset) == (2, 2)
 
 
@@ -95,10 +96,9 @@ def test_what_else_belongs_to_a_commit_goes_with_it_or_not_at_all(owner: Owner) 
     def fail(_: sqlite3.Connection) -> None:
         raise Environment("the disk is full")
 
+    head = owner.chains.chain(dataset).head()
     with pytest.raises(Environment):
-        owner.committer.commit_now(
-            dataset, owner.chains.chain(dataset).head(), [SetInfo(description="x")], (), NOW, fail
-        )
+        commit_events(owner.committer, dataset, head, [SetInfo(description="x")], NOW, also=fail)
     assert owner.head(dataset) == (1, 1)
     assert owner.note(dataset, "again").size == 2
 
@@ -170,7 +170,7 @@ def test_several_blocks_do_not_jump_over_what_was_signed(tmp_path: Path) -> None
     head = restored.chains.chain(dataset).head()
     events = [SetInfo(description=text) for text in ("another", "and one", "and one more")]
     with pytest.raises(Refused) as caught:
-        restored.committer.commit_now(dataset, head, events, (), NOW)
+        commit_events(restored.committer, dataset, head, events, NOW)
     assert caught.value.rule == "trust.behind"
     assert restored.head(dataset) == (1, 1)
     with pytest.raises(Refused, match="not the beginning"):
@@ -214,7 +214,7 @@ async def test_many_hands_at_once_sign_in_the_order_of_the_chain(owner: Owner) -
             head = await trio.to_thread.run_sync(owner.chains.chain(dataset).head)
             try:
                 await trio.to_thread.run_sync(
-                    owner.committer.commit_now, dataset, head, [SetInfo(description=str(number))], (), NOW
+                    commit_events, owner.committer, dataset, head, [SetInfo(description=str(number))], NOW
                 )
             except Conflict:
                 continue
@@ -235,5 +235,5 @@ def test_rules_for_derivatives_bind_too(owner: Owner) -> None:
     dataset = owner.found()
     transform = SetTransform(inputs=(), transform=TransformSql(engine="spark", queries=(SqlQueryStep(query="x"),)))
     with pytest.raises(Invalid):
-        owner.committer.commit_now(dataset, owner.chains.chain(dataset).head(), [transform], (), NOW)
+        commit_events(owner.committer, dataset, owner.chains.chain(dataset).head(), [transform], NOW)
     assert owner.head(dataset) == (1, 1)
