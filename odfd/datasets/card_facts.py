@@ -57,7 +57,7 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
     )
 
 
-def shortened(facts: ChainFacts, state: ChainState) -> tuple[str, ...]:
+def list_shortened(facts: ChainFacts, state: ChainState) -> tuple[str, ...]:
     """Names the texts and lists of which a card has a part only."""
     info = without_notice(state.set_info)
     columns = [] if state.schema is None else [name for name, *_ in previews.columns_of(state.schema)]

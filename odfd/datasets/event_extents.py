@@ -85,7 +85,7 @@ class EventExtents:
         dataset, head = state.dataset, state.head
         if dataset is None or head is None or not state.next_offset:
             return Measured(EventSpan())
-        kept = self._kept.get(dataset) or _told(before)
+        kept = self._kept.get(dataset) or _read_card(before)
         if kept is not None and (kept.epoch, kept.size, kept.head, kept.start) == (epoch, state.size, head, 0):
             self._kept[dataset] = kept
             return Measured(kept.extent, kept.bytes)  # nothing is loaded for a dataset that did not move
@@ -93,7 +93,7 @@ class EventExtents:
             kept = _Kept(epoch=epoch, size=state.size, head=head, start=state.size, extent=EventSpan())
         if not _is_time(state):
             kept = msgspec.structs.replace(kept, extent=None)
-        kept = self._continued(kept, chain, state, head, first)
+        kept = self._continue(kept, chain, state, head, first)
         self._kept[dataset] = kept
         if kept.start:
             return Measured(None, is_whole=kept.start <= first)
@@ -102,7 +102,7 @@ class EventExtents:
     def forget(self, dataset: DatasetId) -> None:
         self._kept.pop(dataset, None)
 
-    def _continued(self, kept: _Kept, chain: ChainReader, state: ChainState, head: Multihash, first: int) -> _Kept:
+    def _continue(self, kept: _Kept, chain: ChainReader, state: ChainState, head: Multihash, first: int) -> _Kept:
         """Measures the blocks after those that are kept, then some of those before."""
         newer = list(islice(numbered_slices(chain, kept.size, state.size), MOST + 1))
         start, extent, size, column = kept.start, kept.extent, kept.bytes, state.vocab.event_time
@@ -138,7 +138,7 @@ def extent_in(file_of: Callable[[Multihash], Path], named: DataSlice, column: st
     return None if bounds is None else EventSpan(Instant(bounds.low), Instant(bounds.high))
 
 
-def stated(extent: EventSpan | None) -> tuple[str | None, str | None]:
+def render_span(extent: EventSpan | None) -> tuple[str | None, str | None]:
     """Returns both times as statements contain them, in whole seconds; ``None`` where they cannot."""
     if extent is None or extent.first is None or extent.last is None or extent.first < FIRST or extent.last > LAST:
         return None, None
@@ -156,7 +156,7 @@ def _whole(time: Instant) -> str:
     return instant.render(Instant(time - time % SECOND))
 
 
-def _told(card: Card | None) -> _Kept | None:
+def _read_card(card: Card | None) -> _Kept | None:
     """Takes what the last card says."""
     facts = None if card is None else card.chain
     if card is None or facts is None or facts.first_event is None or facts.last_event is None or card.shards:

@@ -116,7 +116,7 @@ def reads(manifest: Manifest) -> Draft | None:
     return draft
 
 
-async def _declared(operations: TypeOperations, view: Any) -> Any:
+async def _fetch_declaration(operations: TypeOperations, view: Any) -> Any:
     """Returns the declaration in the chain, and the volume, which only the manifest says."""
     spec = await operations.declared(view.headers.get("did", view.name))
     volume = None if view.spec is None else view.spec.get("volume")
@@ -152,7 +152,7 @@ DATASET_TYPE: Final = ResourceType(
     spec=DatasetSpec, prepare=prepare, reads=reads,
     annotations={SCHEDULE: DatasetSchedule, DERIVATION: DerivationPolicySpec, KEEP_RAW: _KEEP_RAW},
     parts=_parts,
-    check=check_dataset, declared=_declared, namesake="Mirror",
+    check=check_dataset, declared=_fetch_declaration, namesake="Mirror",
     example="""\
 $schema: Dataset
 headers:

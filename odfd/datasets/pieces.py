@@ -159,7 +159,7 @@ class PieceLists:
         with self._lock:
             self._lists[made.name] = made
 
-    def known(self, name: Multihash) -> PieceList | None:
+    def get(self, name: Multihash) -> PieceList | None:
         with self._lock:
             return self._lists.get(name)
 
@@ -170,7 +170,7 @@ class PieceLists:
     def of(self, name: Multihash, size: int, opened: Callable[[], Path]) -> PieceList:
         """Returns the list of an object that is here, and makes it at the first call; one object is read at a time."""
         with self._making:
-            known = self.known(name)
+            known = self.get(name)
             if known is None:
                 with disk(path := opened()), path.open("rb") as file:
                     hashes = b"".join(
@@ -179,7 +179,7 @@ class PieceLists:
                 self.keep(known := PieceList(name, size, hashes))
             return known
 
-    def signed(self, made: PieceList, key: SigningKey) -> PieceList:
+    def sign(self, made: PieceList, key: SigningKey) -> PieceList:
         """Returns the list signed with a key, and remembers it."""
         signed = sign_list(made.name, made.size, made.hashes, key)
         self.keep(signed)

@@ -106,7 +106,7 @@ class UncommittedObjects:
         step.is_allowed = self._allows(dataset)
         return step if step.is_allowed else None
 
-    def named(self, name: Multihash) -> list[tuple[DatasetId, int]]:
+    def find(self, name: Multihash) -> list[tuple[DatasetId, int]]:
         """Returns datasets and block numbers under way that name an object, if policy allowed it when last asked."""
         with self._lock:
             steps = [step for step in self._steps.values() if step.is_allowed]

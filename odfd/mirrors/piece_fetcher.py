@@ -72,7 +72,7 @@ class PieceFetcher:
     async def _list(self, goal: SwarmGoal, publisher: PeerId, name: Multihash, size: int) -> PieceList | None:
         """The list that the publisher's node signed, from whoever has it."""
         key = did_of_peer(publisher).public_key
-        known = self._arriving.lists.known(name)
+        known = self._arriving.lists.get(name)
         if known is not None and known.signature and is_signed(known, key):
             return known
         connected = [view.peer for view in self._replication.peers() if view.connected and not view.blocked]

@@ -344,7 +344,7 @@ class ServingLibrary:
         """Returns uncommitted blocks that name an object, of datasets that this peer may have."""
         if self._terms.swarm is None:
             return []
-        named = self._terms.swarm.arriving.named(name)
+        named = self._terms.swarm.arriving.find(name)
         return [each for each in named if self._public_of([each[0]])]
 
     def _report(self, fault: Environment, places: Sequence[tuple[DatasetId, int]]) -> None:

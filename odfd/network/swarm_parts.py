@@ -89,11 +89,11 @@ class SwarmParts:
         self, dataset: DatasetId, name: Multihash, size: int, objects: ObjectStore
     ) -> tuple[bytes, bytes] | None:
         """The hashes of pieces, signed by the publisher's node: by this one, or as it was told."""
-        made = self._list(name, size, objects) if self._own(dataset) else self.arriving.lists.known(name)
+        made = self._list(name, size, objects) if self._own(dataset) else self.arriving.lists.get(name)
         if made is None or made.size != size:
             return None
         if not made.signature and self._own(dataset):
-            made = self.arriving.lists.signed(made, self._key())
+            made = self.arriving.lists.sign(made, self._key())
         return (made.hashes, made.signature) if made.signature else None
 
     def _list(self, name: Multihash, size: int, objects: ObjectStore) -> PieceList | None:

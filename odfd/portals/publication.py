@@ -33,7 +33,7 @@ from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
 from odfd.portals import commitment
-from odfd.portals.rule import Breach, Earlier, breaches, check_columns, kept
+from odfd.portals.rule import Breach, Earlier, breaches, check_columns, filter_rows
 from odfd.runtime.filesystem import check_room
 
 MAX_TAKE: Final = 4_000_000
@@ -108,7 +108,7 @@ def plan_take(
     check_columns(rule, form)
     blocks, more = _some(since)
     rows = rows_taken(deps.objects, blocks, source.state, form, state.vocab)
-    published = kept(rule, rows)
+    published = filter_rows(rule, rows)
     earlier = _earlier(deps, chain, rule, form, state.vocab, published)
     withheld = tuple(breaches(rule, published, earlier))
     left_out = rows.num_rows - published.num_rows
@@ -118,7 +118,7 @@ def plan_take(
     watermark = getattr(cut.event, "new_watermark", None) or state.watermark
     if not published.num_rows and watermark == state.watermark and not more:
         return PortalTake((), (), 0, left_out)
-    data = _written(deps, schema, published, state, time)
+    data = _write_slice(deps, schema, published, state, time)
     said = AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -250,7 +250,7 @@ def slices_of(chain: ChainReader) -> list[DataSlice]:
     return [event.new_data for event in found if event is not None and event.new_data is not None]
 
 
-def _written(
+def _write_slice(
     deps: IngestDependencies, schema: DataSchema, rows: pa.Table, state: ChainState, time: Instant
 ) -> DataSlice | None:
     if not rows.num_rows:

@@ -26,7 +26,7 @@ from chain.store.objects import sound_path
 from chain.walk import KindIndex, newest_first
 from odfd.portals import commitment
 from odfd.portals.publication import rows_taken, sorted_rows, system_columns
-from odfd.portals.rule import Breach, Earlier, breaches, check_columns, kept
+from odfd.portals.rule import Breach, Earlier, breaches, check_columns, filter_rows
 
 _TOLD = ("SetDataSchema", "AddData")
 
@@ -48,7 +48,7 @@ class Audited(NamedTuple):
 
 def rule_at(chain: KindIndex, before: int) -> PortalRule | None:
     """Returns the first rule that a chain declared; ``None`` if it is no portal. Raises Invalid."""
-    said = [_declared(each.event)[0] for each in newest_first(chain, ("SetDataSchema",), before)]
+    said = [_parse_schema(each.event)[0] for each in newest_first(chain, ("SetDataSchema",), before)]
     return next((each for each in reversed(said) if each is not None), None)
 
 
@@ -65,7 +65,7 @@ def broken_blocks(chain: KindIndex, objects: ObjectReader, before: int) -> Itera
     for block in reversed(list(newest_first(chain, _TOLD, before))):
         event = block.event
         if isinstance(event, SetDataSchema):
-            said, form = _declared(event)
+            said, form = _parse_schema(event)
             if rule is not None and said != rule:
                 yield Broken(block, Breach(RULE, "the rule of the portal is another from here on"))
             if rule is None and said is not None:
@@ -81,7 +81,7 @@ def broken_blocks(chain: KindIndex, objects: ObjectReader, before: int) -> Itera
                 yield Broken(block, Breach(fault.rule or RULE, fault.message))
 
 
-def _declared(event: object) -> tuple[PortalRule | None, pa.Schema]:
+def _parse_schema(event: object) -> tuple[PortalRule | None, pa.Schema]:
     assert isinstance(event, SetDataSchema)
     schema = schema_of(event)
     return portal_rule(schema), to_arrow(schema).remove_metadata()
@@ -137,7 +137,7 @@ def audited_blocks(
 
 def _is_same(objects: ObjectReader, block: Block, rows: pa.Table, rule: PortalRule, vocab: Vocab) -> bool:
     event = commitment.rows_of(block)
-    wanted = kept(rule, rows)
+    wanted = filter_rows(rule, rows)
     if event is None or event.new_data is None:
         return not wanted.num_rows
     names = [each for each in wanted.schema.names if each not in system_columns(vocab)]

@@ -47,7 +47,7 @@ def check_columns(rule: PortalRule, schema: pa.Schema) -> None:
             raise Refused(text, rule=COLUMNS, hint="name a column of whole numbers")
 
 
-def kept(rule: PortalRule, rows: pa.Table) -> pa.Table:
+def filter_rows(rule: PortalRule, rows: pa.Table) -> pa.Table:
     """Returns the rows that no part of the rule leaves out; a missing count is small."""
     for each in rule.suppress:
         rows = rows.filter(pc.fill_null(pc.greater_equal(rows.column(each.count), each.below), False))
@@ -64,7 +64,7 @@ def breaches(rule: PortalRule, rows: pa.Table, earlier: Earlier) -> Iterator[Bre
             text = f"{plural(small, 'group')} of fewer rows than {said.k} among {plural(len(sizes), 'group')}"
             yield Breach(K_ANONYMITY, f"{text} alike in {', '.join(said.quasi_identifiers)}")
     for number, each in enumerate(rule.suppress):
-        if left := rows.num_rows - kept(PortalRule(input=rule.input, suppress=(each,)), rows).num_rows:
+        if left := rows.num_rows - filter_rows(PortalRule(input=rule.input, suppress=(each,)), rows).num_rows:
             yield Breach(SMALL_COUNT, f"{plural(left, 'row')} with {each.count} below {each.below}")
         if again := earlier.take(number, rows):
             text = f"{plural(again, 'group')} of {', '.join(each.groups)} {agree(again, 'is', 'are')} published again"
@@ -97,7 +97,7 @@ class Earlier:
         """Adds groups of rows; returns how many of them come twice, or were published before."""
         names = self._parts[number].groups
         new = rows.select(names)
-        before = _joined(self._known[number], new.schema)
+        before = _join(self._known[number], new.schema)
         both = new if before is None else pa.concat_tables([_groups(before, names).select(names), new])
         again = _true(pc.greater(_groups(both, names).column(_COUNT), 1))
         self._known[number].append(_groups(new, names).select(names))
@@ -111,7 +111,7 @@ class Earlier:
             raise Refused(text, rule="portal-size", hint="begin another portal for later rows")
 
 
-def _joined(tables: list[pa.Table], schema: pa.Schema) -> pa.Table | None:
+def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table | None:
     return pa.concat_tables([each.cast(schema) for each in tables]) if tables else None
 
 

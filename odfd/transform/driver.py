@@ -48,7 +48,7 @@ from odfd.transform.plan import (
     UpToDate,
     plan_transform,
 )
-from odfd.transform.progress import Report, planned, quiet
+from odfd.transform.progress import Report, measure_plan, quiet
 from odfd.transform.requests import Files
 from odfd.transform.succession import handover_at, is_redeclared
 
@@ -190,7 +190,7 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Re
             return done
         if not done.events:
             return UpToDate("the new blocks of the inputs bring neither rows nor a watermark")
-        report(msgspec.structs.replace(planned(plan), stage="committing"))
+        report(msgspec.structs.replace(measure_plan(plan), stage="committing"))
         with span("commit"):
             await trio.to_thread.run_sync(_keep, deps.objects, files, done)
             named = (done.data, done.checkpoint)

@@ -30,9 +30,9 @@ from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.engine_pins import ENGINE_CHANGED, EngineInUse, Engines, engine_for
 from odfd.store.row_counts import NOTHING_READ, with_written
 from odfd.transform.checkpoint_info import read_past
-from odfd.transform.inputs import chosen
+from odfd.transform.inputs import select_blocks
 from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, Handover, Rejected, TransformPlan, events_of, settle
-from odfd.transform.progress import Report, by_engine, planned, quiet
+from odfd.transform.progress import Report, by_engine, measure_plan, quiet
 from odfd.transform.requests import Files, migrate_request, transform_request
 
 
@@ -82,7 +82,7 @@ async def execute(
         return Blocked(str(by), "prove that this one gives the same", rule=ENGINE_CHANGED)
     transaction = f"replay:{plan.transaction_id}" if repeats else plan.transaction_id
     changes: OffsetInterval | None = None
-    begun = planned(plan)
+    begun = measure_plan(plan)
     report(begun)
     on_progress = by_engine(begun, report)
     if plan.handover is not None:
@@ -102,7 +102,7 @@ async def execute(
             raise engine_failed(message)
         case Success():
             if changes is not None:
-                answer = await trio.to_thread.run_sync(joined, answer, changes, files)
+                answer = await trio.to_thread.run_sync(join_slices, answer, changes, files)
             report(msgspec.structs.replace(begun, stage="checking"))
             return await trio.to_thread.run_sync(_weigh, plan, by, answer, files)
 
@@ -127,11 +127,11 @@ def _weigh(plan: TransformPlan, by: EngineInUse, answer: Success, files: Files) 
         events=events_of(plan, event, declared),
         data=data,
         checkpoint=checkpoint,
-        counts=_counted(plan, answer, written),
+        counts=_count_rows(plan, answer, written),
     )
 
 
-def _counted(plan: TransformPlan, answer: Success, written: Operations) -> RowCounts:
+def _count_rows(plan: TransformPlan, answer: Success, written: Operations) -> RowCounts:
     """Counts rows of a transform, which merges nothing: it knows only the late ones and those without time."""
     moved = [each for each in plan.query_inputs if each.new_offset is not None]
     read = sum(_next(each.new_offset) - _next(each.prev_offset) for each in moved)
@@ -184,7 +184,7 @@ def _after(plan: TransformPlan, handover: Handover, answer: Success, files: File
         runs = read_past(_beginning(taken)).reopen
         history = {view.dataset: view.new for view in handover.inputs}
         views = tuple(
-            msgspec.structs.replace(view, reopened=chosen(history[view.dataset], runs.get(view.dataset, ())))
+            msgspec.structs.replace(view, reopened=select_blocks(history[view.dataset], runs.get(view.dataset, ())))
             for view in plan.inputs
         )
         plan = msgspec.structs.replace(plan, inputs=views)
@@ -201,7 +201,7 @@ def _beginning(path: Path) -> bytes:
         return file.read(MAX_CHECKPOINT + 1)
 
 
-def joined(answer: Success, changes: OffsetInterval, files: Files) -> Success:
+def join_slices(answer: Success, changes: OffsetInterval, files: Files) -> Success:
     """Joins the changes of a handover and the later output in one slice."""
     own = answer.new_offset_interval
     if own is None:

@@ -138,7 +138,7 @@ def view_input(
         cut=cut,
         last_offset=_last_offset(reader, last),
         new=new,
-        reopened=tuple(_reopened(reader, start, reopen)),
+        reopened=tuple(_reopen(reader, start, reopen)),
         schema=_schema(reader, stop) if declared is None else columns_known(reader, known, declared.time),
         vocab=_vocab(reader, stop),
         changelog=is_changelog(state),
@@ -153,7 +153,7 @@ def consumed_blocks(reader: ChainReader, position: InputPosition) -> tuple[DataB
     return tuple(_data_blocks(reader, 0, reader.block_by_hash(position.block_hash).sequence_number + 1))
 
 
-def chosen(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
+def select_blocks(blocks: Sequence[DataBlock], runs: Runs) -> tuple[DataBlock, ...]:
     """Selects the blocks in the ranges ``runs``. Raises Invalid for a range that is not among them."""
     places = {block.hash: place for place, block in enumerate(blocks)}
     wanted: set[int] = set()
@@ -187,7 +187,7 @@ def _data_blocks(reader: ChainReader, start: int, stop: int) -> Iterator[DataBlo
         watermark = made.watermark_after
 
 
-def _reopened(reader: ChainReader, position: int, runs: Runs) -> Iterator[DataBlock]:
+def _reopen(reader: ChainReader, position: int, runs: Runs) -> Iterator[DataBlock]:
     """Yields the blocks of all ranges in chain order, each once. Raises Invalid for a range that was not consumed."""
     spans = []
     for first, last in runs:

@@ -215,7 +215,7 @@ def plan_transform(
     views = []
     for each in inputs:
         if isinstance(each, Diverged):
-            return diverged(each)
+            return refuse_diverged(each)
         if each.schema is None:
             return UpToDate(f"input {each.name} has no data yet")
         views.append(each)
@@ -237,7 +237,7 @@ def plan_transform(
     )
 
 
-def diverged(each: Diverged) -> Blocked:
+def refuse_diverged(each: Diverged) -> Blocked:
     """Makes the result for an input whose history was rewritten."""
     return Blocked(
         f"input {each.name} was rewritten: block {each.missing.short}, which was consumed, is not in it",
@@ -314,7 +314,9 @@ def _check_answer(plan: TransformPlan, answer: Success, data: DataSlice | None) 
     wrote = answer.new_offset_interval
     found = data.offset_interval if data is not None else None
     if wrote != found:
-        raise Invalid(f"the engine says it wrote {_shown(wrote)}, its file holds {_shown(found)}", rule="engine-answer")
+        raise Invalid(
+            f"the engine says it wrote {_render(wrote)}, its file holds {_render(found)}", rule="engine-answer"
+        )
     if found is not None and found.start != plan.state.next_offset:
         raise Invalid(
             f"the engine's slice begins at offset {found.start}, it should at {plan.state.next_offset}",
@@ -340,5 +342,5 @@ def _is_of(reported: DataSchema | None, output: DataSchema) -> bool:
     return says_changelog(output) is False and differ_in_this_alone(reported, output)
 
 
-def _shown(interval: object) -> str:
+def _render(interval: object) -> str:
     return "no rows" if interval is None else f"offsets {interval.start}..{interval.end}"  # type: ignore[attr-defined]

@@ -65,14 +65,14 @@ def unseen(_dataset: DatasetId, _number: int) -> AbstractContextManager[Report]:
     return nullcontext(quiet)
 
 
-def planned(plan: TransformPlan) -> TransformStep:
+def measure_plan(plan: TransformPlan) -> TransformStep:
     """Counts the slices, bytes and rows that a plan reads."""
     slices = plan.input_slices
     rows = sum(each.offset_interval.end - each.offset_interval.start + 1 for each in slices)
     return TransformStep(stage="planning", slices=len(slices), bytes=sum(each.size for each in slices), rows=rows)
 
 
-def repeated(number: int, count: int, report: Report) -> Report:
+def count_repeats(number: int, count: int, report: Report) -> Report:
     """Reports steps as those of a recorded transaction, the ``number``-th of ``count``."""
     return lambda step: report(msgspec.structs.replace(step, repeat=number, repeats=count))
 

@@ -45,7 +45,7 @@ async def restore_state(deps: TransformDependencies, dataset: DatasetId, report:
     async with aclosing(replay(deps, dataset, report=report)) as outcomes:
         async for outcome in outcomes:
             if not isinstance(outcome, Replayed) or not outcome.is_reproduced:
-                raise _lost(dataset, outcome)
+                raise _explain_loss(dataset, outcome)
             made = outcome.checkpoint
     if made is None or Multihash.sha3_256(made) != named.physical_hash:
         raise Invalid(
@@ -74,7 +74,7 @@ def _keep(deps: TransformDependencies, name: Multihash, checkpoint: bytes) -> No
     deps.objects.add_bytes(checkpoint)
 
 
-def _lost(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:
+def _explain_loss(dataset: DatasetId, outcome: ReplayOutcome) -> Invalid:
     if isinstance(outcome, Replayed):
         first = outcome.mismatches[0]
         why = f"block #{outcome.block.sequence_number} comes out with another {first.field}"

@@ -35,7 +35,7 @@ from odfd.transform.execute import Executed, execute
 from odfd.transform.inputs import ChainPrefix
 from odfd.transform.pacing import up_to
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
-from odfd.transform.progress import Report, quiet, repeated
+from odfd.transform.progress import Report, count_repeats, quiet
 from odfd.transform.requests import Files
 from odfd.transform.succession import is_redeclared
 
@@ -153,7 +153,7 @@ async def replay(
     numbers = await trio.to_thread.run_sync(_transactions, reader, stop)
     for at, number in enumerate(numbers, 1):
         async with fresh_folder(deps.staging) as folder:
-            told = repeated(at, len(numbers), report)
+            told = count_repeats(at, len(numbers), report)
             outcome = await replay_step(deps, dataset, number, checkpoint, folder, told)
             yield outcome
         if not isinstance(outcome, Replayed) or not outcome.is_reproduced:

@@ -22,7 +22,7 @@ from engines.contract import MigrateRequest, ValidateInput
 from odfd.datasets.creation import is_same_query
 from odfd.transform.evolution import DeclaredTransform, declared_at
 from odfd.transform.inputs import consumed_blocks, view_input
-from odfd.transform.plan import Blocked, Diverged, Handover, InputView, diverged, vocabulary
+from odfd.transform.plan import Blocked, Diverged, Handover, InputView, refuse_diverged, vocabulary
 from odfd.transform.requests import bare_input, named_inputs
 
 _START = InputPosition(None, None)
@@ -116,7 +116,7 @@ def former_views(
             return Blocked(f"{alias}, an input of the query so far, is not held here", f"odfctl mirror add {dataset}")
         view = view_input(chain, dataset, alias, position, position.block_hash, (), declared)
         if isinstance(view, Diverged):
-            return diverged(view)
+            return refuse_diverged(view)
         found.append(view)
     return tuple(found)
 

@@ -129,7 +129,7 @@ def _check_bytes(
         return None, [_missing(kind, name)]
     findings = []
     try:
-        actual, length = (name, _length(content)) if is_hashed else _hashed(content)
+        actual, length = (name, _length(content)) if is_hashed else _hash(content)
     except NotFound:  # it was removed meanwhile
         return None, [_missing(kind, name)]
     if length != size:
@@ -153,7 +153,7 @@ def _length(content: Path | bytes) -> int:
         return content.stat().st_size
 
 
-def _hashed(content: Path | bytes) -> tuple[Multihash, int]:
+def _hash(content: Path | bytes) -> tuple[Multihash, int]:
     """Returns hash and size of the content."""
     if isinstance(content, bytes):
         return Multihash.sha3_256(content), len(content)

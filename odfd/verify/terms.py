@@ -41,13 +41,13 @@ class ChainTerms(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, state: ChainState) -> ChainTerms:
         vocab = None if SetVocab.__name__ in state.unreadable else state.vocab
-        return cls(schema=_declared(state.schema) if state.schema else None, vocab=vocab)
+        return cls(schema=_parse_schema(state.schema) if state.schema else None, vocab=vocab)
 
     def after(self, block: Block) -> ChainTerms:
         """Returns the terms one block later."""
         match block.event:
             case SetDataSchema():
-                return msgspec.structs.replace(self, schema=_declared(block.event))
+                return msgspec.structs.replace(self, schema=_parse_schema(block.event))
             case SetVocab():
                 return msgspec.structs.replace(self, vocab=ChainState.EMPTY.advance(block).vocab)
             case UnknownEvent(variant=variant) if variant == KINDS["SetDataSchema"]:
@@ -81,7 +81,7 @@ def pages_of(chain: ChainReader, start: int, stop: int, blocks: int) -> Iterator
         yield ChainTerms.of(checker.state), checker.take(page)
 
 
-def _declared(event: SetDataSchema) -> DataSchema | None:
+def _parse_schema(event: SetDataSchema) -> DataSchema | None:
     """Returns the declared schema in ODF's types, also for the legacy form; ``None`` when it is unreadable."""
     try:
         return schema_of(event)

@@ -27,8 +27,8 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.datasets.card_facts import cut, facts_of, sample_of, shortened
-from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
+from odfd.datasets.card_facts import cut, facts_of, list_shortened, sample_of
+from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
 from odfd.datasets.local_data import held_from
 from odfd.network.shared_cards import SharedCards
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
@@ -41,7 +41,7 @@ from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import Ledger
 from odfd.store.visibility import Visibility
-from odfd.trust.signing.card_drafts import LEAST, LIFETIME, MAX_PAYLOAD, due, fitted
+from odfd.trust.signing.card_drafts import LEAST, LIFETIME, MAX_PAYLOAD, due, fit
 
 ALL_SECONDS: Final = 3600.0
 """Seconds between two checks of all datasets, since cards age."""
@@ -169,7 +169,7 @@ class CardPublisher:
         if signing is None or card is None:
             self._shared.drop(dataset)
             return None
-        card, before, now = fitted(card), self._shared.of(dataset), self._clock.now()
+        card, before, now = fit(card), self._shared.of(dataset), self._clock.now()
         if (at := due(before, card)) > now:
             return at
         self._shared.keep(card, self._sealed(card, signing[0]))
@@ -196,8 +196,8 @@ class CardPublisher:
         if card is None:
             return None
         state = load_state(self._home.chains.chain(dataset))
-        whole, card = card.claims, fitted(msgspec.structs.replace(card, sample=self._sample(card, before, state)))
-        short = () if card.chain is None else shortened(card.chain, state)
+        whole, card = card.claims, fit(msgspec.structs.replace(card, sample=self._sample(card, before, state)))
+        short = () if card.chain is None else list_shortened(card.chain, state)
         if card.claims != whole:
             short = (*short, "title and place")
         missing = 0 if card.sample is None else card.sample.left_out
@@ -211,7 +211,7 @@ class CardPublisher:
         if not asked or head is None or (member is not None and member.dataset != dataset):
             return None
         if before is not None and before.sample is not None and before.sample.total == min(asked, state.next_offset):
-            same = fitted(msgspec.structs.replace(card, sample=before.sample))
+            same = fit(msgspec.structs.replace(card, sample=before.sample))
             if due(before, same) > self._clock.now():
                 return before.sample
         chain, first = self._home.chains.chain(dataset), held_from(self._home, dataset)
@@ -298,7 +298,7 @@ class CardPublisher:
         is_sized = all(found.bytes or not each.next_offset for found, each in zip(measured, states, strict=True))
         size = sum(each.bytes for each in measured) if is_sized else 0
         (self._unmeasured.discard if is_whole else self._unmeasured.add)(dataset)
-        first, last = stated(known)
+        first, last = render_span(known)
         with self._home.database.read() as connection:
             before = Cards(connection).of(dataset)
         interval = before.chain.update_interval if before and before.chain and before.head == state.head else 0

@@ -109,7 +109,7 @@ class AuthorityService:
         seed, tree = self._chain(rights.dataset)
         now = self._clock.now()
         if request.action == "rotate":
-            return authority_drafts.rotated(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
+            return authority_drafts.rotate(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
         if request.key is None:
             raise Invalid(f"{request.action} needs a key", rule="authority-key", hint="did:key:…")
         key = KeyDid.parse(request.key)

@@ -38,7 +38,7 @@ Reason: TypeAlias = Literal["rotation", "recovery", "fork"]
 """Why an epoch that keeps all blocks is opened: as planned, after a theft, or to choose one of two histories."""
 
 
-def rotated(
+def rotate(
     rights: Rights, writer: KeyDid, chain: TreeHead, seed: Multihash, now: Instant, reason: Reason = "rotation"
 ) -> Authority:
     """Drafts a version in which ``writer`` is the only writer, from the end of ``chain`` on."""
@@ -50,12 +50,12 @@ def rewritten(rights: Rights, opened: EpochOpening, mine: Iterable[KeyDid], seed
     """Drafts a version with another history from ``opened.base`` on.
     Writers stay; those of ``mine`` get another year."""
     epoch = Epoch(number=rights.epoch + 1, reason=opened.reason, base=opened.base, last=opened.last)
-    return _next(rights, _lengthened(rights, mine, now), seed, now, epoch)
+    return _next(rights, _lengthen(rights, mine, now), seed, now, epoch)
 
 
-def renewed(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
+def renew(rights: Rights, mine: Iterable[KeyDid], seed: Multihash, now: Instant) -> Authority:
     """Drafts a version that extends the rights of writers of ``mine`` by a year, and keeps all else."""
-    return _next(rights, _lengthened(rights, mine, now), seed, now, None)
+    return _next(rights, _lengthen(rights, mine, now), seed, now, None)
 
 
 def is_short(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> bool:
@@ -71,7 +71,7 @@ def with_writer(rights: Rights, key: KeyDid, days: int, seed: Multihash, now: In
         raise Invalid(f"a writer for {plural(days, 'day')}", rule="authority-writer-lifetime", hint=f"1…{MAX_DAYS}")
     if key not in rights.writers and len(rights.writers) >= MAX_WRITERS:
         raise Invalid(f"there are {MAX_WRITERS} writers already", rule="authority-writers", hint="remove one first")
-    return _next(rights, {**_kept(rights, now), key: _until(now, days)}, seed, now, None)
+    return _next(rights, {**_keep_writers(rights, now), key: _until(now, days)}, seed, now, None)
 
 
 def without_writer(rights: Rights, key: KeyDid, chain: TreeHead, seed: Multihash, now: Instant) -> Authority:
@@ -85,17 +85,17 @@ def without_writer(rights: Rights, key: KeyDid, chain: TreeHead, seed: Multihash
             rule="authority-writer",
             hint="odfctl trust authority show REF lists them",
         )
-    kept = {each: until for each, until in _kept(rights, now).items() if each != key}
+    kept = {each: until for each, until in _keep_writers(rights, now).items() if each != key}
     epoch = Epoch(number=rights.epoch + 1, reason="rotation", base=chain, last=chain)
     return _next(rights, kept, seed, now, epoch)
 
 
-def _lengthened(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> dict[KeyDid, Instant]:
-    kept, year = _kept(rights, now), _until(now, USUAL_DAYS)
+def _lengthen(rights: Rights, mine: Iterable[KeyDid], now: Instant) -> dict[KeyDid, Instant]:
+    kept, year = _keep_writers(rights, now), _until(now, USUAL_DAYS)
     return kept | {key: max(kept[key], year) for key in mine if key in kept}
 
 
-def _kept(rights: Rights, now: Instant) -> dict[KeyDid, Instant]:
+def _keep_writers(rights: Rights, now: Instant) -> dict[KeyDid, Instant]:
     """Returns the present writers and until when.
     Expired ones stay named for a day: omitting one would open an epoch."""
     whole = Instant(now + DAY)

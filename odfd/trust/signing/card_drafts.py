@@ -36,16 +36,16 @@ def due(before: Card | None, now_said: Card) -> Instant:
         return Instant(0)
     if before.authority != now_said.authority or before.author != now_said.author:
         return Instant(0)
-    if _described(before) != _described(now_said):
+    if _list_texts(before) != _list_texts(now_said):
         return Instant(before.issued + LEAST)
     if _is_far(before, now_said):
         return Instant(before.issued + LEAST)
-    if _counted(before) != _counted(now_said):
+    if _list_counts(before) != _list_counts(now_said):
         return Instant(before.issued + COUNTED)
     return Instant(before.issued + RENEWED)
 
 
-def fitted(card: Card) -> Card:
+def fit(card: Card) -> Card:
     """Cuts a card to ``MAX_PAYLOAD``: halves the longest field until it fits, and gives what is left to the sample."""
     sample = card.sample
     if sample is not None:
@@ -102,14 +102,14 @@ def _is_far(before: Card, now_said: Card) -> bool:
     return (records[1] - records[0]) * FAR > records[1]
 
 
-def _counted(card: Card) -> object:
+def _list_counts(card: Card) -> object:
     facts = card.chain
     rows = card.sample and card.sample.rows
     times = facts and (facts.updated_at, facts.watermark, facts.first_event, facts.last_event, facts.update_interval)
     return card.epoch, card.size, card.head, rows, facts and (facts.records, facts.bytes), times
 
 
-def _described(card: Card) -> object:
+def _list_texts(card: Card) -> object:
     facts = card.chain
     if facts is None:
         return None

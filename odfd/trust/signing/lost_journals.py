@@ -88,7 +88,7 @@ def _known_entries(connection: sqlite3.Connection, keys: Collection[KeyDid]) -> 
     kinds = ",".join("?" * len(_KINDS))
     for entry in hash_links.whole(hash_links.entries(connection, f"type IN ({kinds})", _KINDS)):
         if entry.type == PROOF:
-            yield from _accused(entry.body)
+            yield from _read_proof(entry.body)
         elif entry.type == AUTHORITY or entry.signer in keys:
             yield from _entries_of(entry.body)
 
@@ -101,7 +101,7 @@ def _entries_of(sealed: bytes) -> Iterator[_KeyEntry]:
             yield key, entry
 
 
-def _accused(proof: bytes) -> Iterator[_KeyEntry]:
+def _read_proof(proof: bytes) -> Iterator[_KeyEntry]:
     """Yields the statements that a proof shows to be signed, which may never have come by themselves."""
     pair = msgspec.json.decode(proof, type=_Pair)
     for raw in pair.statements:

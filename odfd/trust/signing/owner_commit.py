@@ -251,7 +251,7 @@ class OwnerCommitter:
             newest, checked = ledger.newest_head(dataset), ledger.chain(dataset)
             rights = Authorities(connection).rights(dataset)
             note_newest(connection, self._keys, dataset)
-        rights = self._renewed(rights)
+        rights = self._renew(rights)
         epoch = epoch_of(dataset, checked, rights)
         self._check_behind(dataset, epoch, checked.frontier)
         signed = newest[0] if newest is not None and newest[0].epoch == epoch else None
@@ -268,13 +268,13 @@ class OwnerCommitter:
         self._sign(dataset, head.hash, checked.frontier, epoch, rights)
         return True
 
-    def _renewed(self, rights: Rights) -> Rights:
+    def _renew(self, rights: Rights) -> Rights:
         """Extends our own right to write by a year when it nears its end, if enough of the roots' keys are here too."""
         keys = [key.did for key in self._keys.held(rights.dataset)]
         now = self._clock()
         if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
             return rights
-        renewed = authority_drafts.renewed(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
+        renewed = authority_drafts.renew(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
         signed = sign_version(self._database, self._keys, renewed, statement.encode(renewed), [])
         with self._database.write() as connection:
             rights = keep_version(connection, self._keys, renewed, signed, now)

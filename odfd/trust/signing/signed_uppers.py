@@ -26,7 +26,7 @@ class SignedUppers:
         self._database = database
         self._keys = keys
 
-    def stated(self, dataset: DatasetId) -> int | None:
+    def read_upper(self, dataset: DatasetId) -> int | None:
         """Returns the frontier that a head of the chain states now; ``None`` for the time of the last block."""
         with self._database.read() as connection:
             return uppers.beyond_last(connection, dataset)
@@ -39,7 +39,7 @@ class SignedUppers:
 
     def is_stated(self, dataset: DatasetId, signed: HeadStatement) -> bool:
         """Whether a head states what one that is signed now would state beside the tree."""
-        is_late = (self.stated(dataset) or 0) > (signed.upper or 0)
+        is_late = (self.read_upper(dataset) or 0) > (signed.upper or 0)
         return not is_late and signed.collection == self.collection(dataset)
 
     def check(self, dataset: DatasetId, time: int) -> None:

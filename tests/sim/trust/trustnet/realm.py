@@ -192,7 +192,7 @@ class Realm:
 
     def _next(self, mark: str = "") -> tuple[Authority, SigningKey]:
         key = key_of(f"writer {self.seed} {self.rights.version + 1}{mark}")
-        return authority_drafts.rotated(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
+        return authority_drafts.rotate(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
 
     def _steal(self) -> None:
         """A writer's key, never the root's while it alone decides."""

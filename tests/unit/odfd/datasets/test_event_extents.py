@@ -26,7 +26,7 @@ from chain.statements.card import Card, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.store.base import Head
 from odfd.datasets import event_extents
-from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, stated
+from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
 from worlds.chains import linked
 
 OWNER = SigningKey(b"e" * 32)
@@ -100,7 +100,7 @@ def card(chain: Chain, size: int, epoch: int = 0) -> Card:
     for each in list(chain.extents.values())[: size - 2]:
         assert each is not None
         known = known.union(each)
-    first, last = stated(known)
+    first, last = render_span(known)
     return Card(
         dataset=DATASET,
         author=OWNER.did,
@@ -172,11 +172,11 @@ def test_what_cannot_be_known_is_not_stated() -> None:
     assert measure(EventExtents(numbers.read), numbers) == Measured(None, 1), "an event time that is a number"
     chain = Chain([(1, 2), (3, 4)])
     assert measure(EventExtents(chain.read), chain, first=3) == Measured(None), "older data that is not kept here"
-    assert stated(EventSpan()) == (None, None)
-    assert stated(None) == (None, None)
+    assert render_span(EventSpan()) == (None, None)
+    assert render_span(None) == (None, None)
     far = instant.parse("+12000-01-01T00:00:00Z")
-    assert stated(EventSpan(Instant(0), far)) == (None, None), "a year that a statement cannot contain"
-    assert stated(EventSpan(Instant(-1), Instant(1))) == ("1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z")
+    assert render_span(EventSpan(Instant(0), far)) == (None, None), "a year that a statement cannot contain"
+    assert render_span(EventSpan(Instant(-1), Instant(1))) == ("1969-12-31T23:59:59Z", "1970-01-01T00:00:00Z")
 
 
 def test_the_interval_is_the_usual_one_of_the_newest_blocks() -> None:

@@ -131,13 +131,13 @@ def test_a_list_is_made_once_and_signed(tmp_path: Path) -> None:
     made = [lists.of(NAME, SIZE, reading) for _ in range(3)]
     assert made[0].hashes == listed().hashes
     assert len(opened) == 1
-    signed = lists.signed(made[0], KEY)
-    assert lists.known(NAME) == signed
+    signed = lists.sign(made[0], KEY)
+    assert lists.get(NAME) == signed
     assert is_signed(signed, KEY.public)
     assert not is_signed(signed, SigningKey(b"x" * 32).public)
     assert not is_signed(sign_list(NAME, SIZE + 1, signed.hashes, KEY), bytes(32))
     lists.forget(NAME)
-    assert lists.known(NAME) is None
+    assert lists.get(NAME) is None
 
 
 @given(st.integers(1, 1 << 48))

@@ -15,7 +15,7 @@ from chain.ids import DatasetId
 from chain.model.portal import KAnonymity, PortalRule, Suppression, described, portal_rule, with_portal_rule
 from chain.model.schema import DataSchema
 from odfd.portals import commitment
-from odfd.portals.rule import Earlier, breaches, check_columns, kept
+from odfd.portals.rule import Earlier, breaches, check_columns, filter_rows
 
 K = 3
 ALIKE = PortalRule(input="f1620", k_anonymity=KAnonymity(k=K, quasi_identifiers=("town", "age")))
@@ -48,7 +48,7 @@ def test_a_group_has_one_count_and_no_small_one(blocks: list[list[tuple[object, 
     """Whatever was published before is compared, in one part or in many."""
     seen: set[object] = set()
     for at, rows in enumerate(blocks):
-        left = kept(COUNTS, table(("town", "n"), rows))
+        left = filter_rows(COUNTS, table(("town", "n"), rows))
         wanted = [row for row in rows if row[1] is not None and row[1] >= K]  # type: ignore[operator]
         assert list(zip(left["town"].to_pylist(), left["n"].to_pylist(), strict=True)) == wanted
         earlier = Earlier(COUNTS)

@@ -15,7 +15,7 @@ from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.services.views.task_progress import show_failures, show_transform
 from odfd.transform.driver import Committed, run_transform
-from odfd.transform.progress import TransformStep, by_engine, repeated
+from odfd.transform.progress import TransformStep, by_engine, count_repeats
 from odfd.transform.replay import Replayed, replay
 
 DERIVED = DatasetId.from_public_key(b"d" * 32)
@@ -108,7 +108,7 @@ def test_rows_are_counted_of_those_that_are_read_and_of_none_when_a_slice_is_rea
 
 def test_transactions_are_counted_where_they_are_executed_again() -> None:
     report = Report()
-    repeated(3, 12, lambda step: show_transform(report, step))(msgspec.structs.replace(BEGUN, stage=STARTING))
+    count_repeats(3, 12, lambda step: show_transform(report, step))(msgspec.structs.replace(BEGUN, stage=STARTING))
     assert (report.done, report.total, report.unit) == (2, 12, "transforms")
     assert report.message == "transaction 3 of 12 again: starting the engine, 1,500 rows of 2 slices (31.0 kB)"
 

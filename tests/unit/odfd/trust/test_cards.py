@@ -26,7 +26,7 @@ from odfd.network.card_index import CardIndex, CardQuery
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import STEPS
 from odfd.trust.admission.rules import AdmissionOutcome, admit_card
-from odfd.trust.signing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fitted
+from odfd.trust.signing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fit
 
 OWNER, NODE, STRANGER = SigningKey(b"d" * 32), SigningKey(b"n" * 32), SigningKey(b"s" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -219,14 +219,14 @@ def test_a_card_too_large_for_its_words_goes_without_and_one_too_large_whatever_
         saying(title=globe * 128, place=globe * 100, area=WORDS["area"], name=globe * 128, publisher=globe * 20),
         shards=shards,
     )
-    short = fitted(card)
+    short = fit(card)
     assert len(statement.encode(short)) <= MAX_PAYLOAD
     assert short.claims is not None
     assert (short.claims.title, short.claims.place, short.claims.area) == ("", globe * 100, WORDS["area"])
     assert card.chain is not None
     facts = msgspec.structs.replace(card.chain, license_url="https://" + globe * 240, portal=globe * 250)
     with pytest.raises(Invalid):
-        signed(fitted(msgspec.structs.replace(card, chain=facts)))
+        signed(fit(msgspec.structs.replace(card, chain=facts)))
 
 
 def test_a_sample_larger_than_a_card_is_refused_and_none_is_signed() -> None:
@@ -237,10 +237,10 @@ def test_a_sample_larger_than_a_card_is_refused_and_none_is_signed() -> None:
     card = msgspec.structs.replace(made(columns=columns), sample=sample)
     with pytest.raises(Invalid):
         envelope.unseal(envelope.seal(statement.encode(card), OWNER), Card.MAX_ENVELOPE)
-    kept = fitted(card).sample
+    kept = fit(card).sample
     assert kept == CardSample(left_out=cards.MAX_SAMPLE)
     few = msgspec.structs.replace(sample, rows=(row, ("x",) * cards.MAX_COLUMNS))
-    kept = fitted(msgspec.structs.replace(card, sample=few)).sample
+    kept = fit(msgspec.structs.replace(card, sample=few)).sample
     assert kept is not None
     assert (kept.rows, kept.left_out) == (few.rows[1:], 1), "a row that does not fit does not keep out another"
 
@@ -334,7 +334,7 @@ def test_every_card_fits(
     places = tuple(range(min(len(columns), 3)))
     sample = CardSample(columns=places, rows=tuple(tuple(row[: len(places)]) for row in rows))
     card = msgspec.structs.replace(card, sample=sample)
-    short = fitted(card)
+    short = fit(card)
     assert len(statement.encode(short)) <= MAX_PAYLOAD
     assert len(signed(short).envelope) <= Card.MAX_ENVELOPE
     assert statement.decode_any(statement.encode(short)) == short
@@ -430,7 +430,7 @@ def test_a_card_of_as_many_shards_as_there_may_be_fits() -> None:
     keys = b"".join(SigningKey(bytes([place]) * 32).public for place in range(1, cards.MAX_SHARDS))
     by = tuple(f"{place:064}" for place in range(cards.MAX_BY))
     shards = cards.CardShards(function="xxhash64", by=by, keys=OWNER.public + keys)
-    found = fitted(msgspec.structs.replace(made(), shards=shards))
+    found = fit(msgspec.structs.replace(made(), shards=shards))
     assert len(statement.encode(found)) <= MAX_PAYLOAD
     assert found.shards == shards
     assert found.shards.ids[0] == OWNER.dataset_id

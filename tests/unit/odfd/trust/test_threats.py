@@ -253,7 +253,7 @@ def test_fast_forward_undone(node: Node) -> None:
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     tree = Frontier().extend(block.hash.digest for block in BLOCKS)
     here = statement.TreeHead(size=tree.size, root_hash=tree.root)
-    first = authority_drafts.rotated(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
+    first = authority_drafts.rotate(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(first), OWNER)) is Judgement.ACCEPT
     terms: dict[str, Any] = {"authority": 1, "epoch": 1}
     far = head_of(BLOCKS, thief, days=90, size=10**9, root_hash=b"?" * 32, **terms)
@@ -263,7 +263,7 @@ def test_fast_forward_undone(node: Node) -> None:
     assert node.evaluator.known(DATASET).head == far[0]
     with node.database.read() as connection:
         rights = Authorities(connection).rights(DATASET)
-    second = authority_drafts.rotated(rights, writer.did, here, BLOCKS[0].hash, NOW)
+    second = authority_drafts.rotate(rights, writer.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(second), OWNER)) is Judgement.ACCEPT
     honest = head_of(BLOCKS, writer, authority=2, epoch=2)
     assert node.hear(Topic.HEADS, honest[1]) is Judgement.ACCEPT
@@ -406,7 +406,7 @@ def test_self_attestation_ignored(node: Node, way: str) -> None:
         tree = Frontier().extend(block.hash.digest for block in BLOCKS)
         here, rights = statement.TreeHead(size=tree.size, root_hash=tree.root), authority.implicit(DATASET)
         for writer in (owner.did, SigningKey(b"w" * 32).did):
-            version = authority_drafts.rotated(rights, writer, here, BLOCKS[0].hash, NOW)
+            version = authority_drafts.rotate(rights, writer, here, BLOCKS[0].hash, NOW)
             assert node.hear(Topic.HEADS, envelope.seal(statement.encode(version), OWNER)) is Judgement.ACCEPT
             with node.database.read() as connection:
                 rights = Authorities(connection).rights(DATASET)
