@@ -1,7 +1,8 @@
 """Sets up structured logs on standard error: text on a terminal, one JSON object a line elsewhere.
 
 The daemon sets it up before anything is logged, and again when its settings change. Each line names its part: the first
-two names of the module that wrote it, like ``odfd.mirrors``, or a part that the writer gives.
+two names of the module that wrote it, like ``odfd.mirrors``, three of a feature, like ``odfd.services.trust``; or a
+part that the writer gives.
 """
 
 from __future__ import annotations
@@ -78,6 +79,9 @@ class Lines:
         return values
 
 
+_SERVICES: Final = "odfd.services."
+
+
 class Levels:
     """Drops lines below the level of their part: the longest configured prefix of the module's name."""
 
@@ -99,7 +103,7 @@ class Levels:
         module = values.get("part", module)
         if logging.getLevelNamesMapping()[values["level"].upper()] < self.of(module):
             raise structlog.DropEvent
-        values["part"] = ".".join(module.split(".")[:2])
+        values["part"] = ".".join(module.split(".")[: 3 if module.startswith(_SERVICES) else 2])
         return values
 
     def libraries(self) -> None:

@@ -22,7 +22,7 @@ from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, PrintedColumn, Registration
 from odfd.resources.resource import Resource
-from odfd.resources.types import ResourceType, TypeRegistry
+from odfd.resources.types import ResourceType, TypeOperations, TypeRegistry
 from odfd.services.resources.types import TYPES
 from worlds.asking import ask
 
@@ -36,9 +36,9 @@ class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
     chest: Annotated[str, described("The set in which it lies."), refers_to("VariableSet")] | None = None
 
 
-async def _deleted(services: Any, view: Any, how: Any) -> None:
+async def _deleted(operations: TypeOperations, view: Any, how: Any) -> None:
     DELETED.append(view.name)
-    await services.declarations.delete("Toy", view.id, how.generation, force=how.force)
+    await operations.delete("Toy", view.id, how.generation, force=how.force)
 
 
 TOY = ResourceType(

@@ -75,7 +75,7 @@ def test_a_log_that_cannot_be_written_stops_nobody() -> None:
 def test_parts_have_levels_of_their_own() -> None:
     stream = io.StringIO()
     log.configure("warning", "json", stream, {"odfd.mirrors": "debug", "odfd.mirrors.sync": "error", "events": "info"})
-    for module in ("odfd.mirrors.scheduler", "odfd.mirrors.sync", "odfd.store.ledger.log", "odfd.mirrorspec"):
+    for module in ("odfd.mirrors.scheduler", "odfd.mirrors.sync", "odfd.services.trust.service", "odfd.mirrorspec"):
         space: dict[str, object] = {"__name__": module, "logger": structlog.get_logger()}
         exec("logger.debug('d'); logger.warning('w'); logger.error('e')", space)
     structlog.get_logger(part="events").info("i")
@@ -85,8 +85,8 @@ def test_parts_have_levels_of_their_own() -> None:
         ("odfd.mirrors", "w"),
         ("odfd.mirrors", "e"),
         ("odfd.mirrors", "e"),
-        ("odfd.trust", "w"),
-        ("odfd.trust", "e"),
+        ("odfd.services.trust", "w"),
+        ("odfd.services.trust", "e"),
         ("odfd.mirrorspec", "w"),
         ("odfd.mirrorspec", "e"),
         ("events", "i"),
