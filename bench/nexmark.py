@@ -32,7 +32,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from chain.multihash import Multihash
-from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.output_check import both_hashes
 
 QUERIES: Final = Path(__file__).parents[1] / "tests" / "golden" / "nexmark" / "queries.yaml"
@@ -145,7 +145,7 @@ async def _transact(engine: Engine, step: Mapping[str, Any], files: Mapping[str,
             engine="spark", queries=(SqlQueryStep(query=step["sql"]),), temporal_tables=temporal or None
         ),
         query_inputs=tuple(
-            TransformInput(
+            TransformRequestInput(
                 dataset_id=_dataset(name),
                 dataset_alias=name,
                 query_alias=name,

@@ -148,7 +148,7 @@ def read(path: Path, step: ReadStep, folder: Path) -> int:
     plan = parse.plan_file(parse.SourceFile(path, path.name), step, parse.read_schema(step))
     return sum(
         range_tasks.parse_to_part(
-            range_tasks.Task(
+            range_tasks.RangeTask(
                 path=str(path),
                 name=path.name,
                 span=span,

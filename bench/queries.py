@@ -11,10 +11,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from bench.measure import Row, Side, Size, in_turns
-from engines.query.duckdb_session import Limits, QuerySession
+from engines.query.duckdb_session import QuerySession, SessionLimits
 from engines.query.views import SliceView
 
-_LIMITS = Limits(memory=1 << 30, temporary=4 << 30, threads=2)
+_LIMITS = SessionLimits(memory=1 << 30, temporary=4 << 30, threads=2)
 _GROUP = "SELECT city, count(*), sum(x) FROM {} WHERE x > 5000 GROUP BY city"
 _POINT = "SELECT * FROM {} WHERE key = 123"
 _ALL = "SELECT * FROM {}"

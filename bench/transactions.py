@@ -28,7 +28,7 @@ from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
-from engines.contract import Engine, InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.output_check import both_hashes
 from engines.spark.state.checkpoint import open_blocks
 
@@ -97,7 +97,7 @@ class Derived:
             vocab=Vocabulary(),
             transform=TransformSql(engine="spark", queries=(SqlQueryStep(query=self.query),)),
             query_inputs=(
-                TransformInput(
+                TransformRequestInput(
                     dataset_id=ROOT,
                     dataset_alias="root",
                     query_alias="x",

@@ -23,15 +23,15 @@ from engines import codec
 from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
+    EngineInternalError,
+    EngineProgress,
     IdentityRequest,
     IngestAnswer,
-    IngestRequest,
-    InternalError,
+    IngestBatchRequest,
     InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
-    Progress,
     ProvenanceOutcome,
     ProvenanceRequest,
     RawQueryOutcome,
@@ -62,7 +62,7 @@ from engines.io_plan import (
     DATA,
     QUARANTINE,
     IoPlan,
-    View,
+    SandboxView,
     plan_ingest,
     plan_migrate,
     plan_provenance,
@@ -92,7 +92,7 @@ _FAULTS: Final[dict[str, type[Environment] | type[LimitExceeded]]] = {
     DISK: LimitExceeded,
     DAMAGED: Environment,
 }
-"""Rule of an InternalError -> the exception raised in its place, so that a coordinator knows the kind of failure."""
+"""Rule of an EngineInternalError -> the exception raised in its place: a coordinator knows the kind of failure."""
 _OPTIONS: Final = (
     ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
     ("grpc.max_send_message_length", codec.MAX_MESSAGE),
@@ -107,7 +107,7 @@ _OPTIONS: Final = (
 class GrpcEngine:
     """The ``contract.Engine`` at ``unix:PATH`` or ``HOST:PORT``. ``close`` makes calls in flight raise EngineLost."""
 
-    def __init__(self, address: str, staging: Staging, view: View, limits: CallLimits | None = None) -> None:
+    def __init__(self, address: str, staging: Staging, view: SandboxView, limits: CallLimits | None = None) -> None:
         self._limits = limits or CallLimits()
         self._address = address
         self._staging = staging
@@ -133,7 +133,7 @@ class GrpcEngine:
         outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
         return outcome
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         outcome: IngestAnswer = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
         return outcome
 
@@ -174,13 +174,13 @@ class GrpcEngine:
             await self._clear(plan)
             raise
         await self._clear(plan)
-        if isinstance(outcome, InvalidQuery | InternalError | DerivationNeeded):
+        if isinstance(outcome, InvalidQuery | EngineInternalError | DerivationNeeded):
             outcome = msgspec.structs.replace(outcome, message=plan.in_host_terms(outcome.message))
         if isinstance(outcome, InvalidQuery):
             parts = {name: getattr(outcome, name) for name in ("hint", "place")}
             told = {name: plan.in_host_terms(text) for name, text in parts.items() if text}
             outcome = msgspec.structs.replace(outcome, **told)
-        if isinstance(outcome, InternalError) and outcome.rule in _FAULTS:
+        if isinstance(outcome, EngineInternalError) and outcome.rule in _FAULTS:
             raise _FAULTS[outcome.rule](outcome.message, rule=outcome.rule)
         return outcome
 
@@ -237,7 +237,7 @@ def _only_answer(method: codec.Method[Any, A], call: _Call) -> A:
 def _last_answer(method: codec.Method[Any, Any], on_progress: OnProgress, call: _Call) -> Any:
     for raw in call:
         answer = _decoded(method, raw).value
-        if not isinstance(answer, Progress):
+        if not isinstance(answer, EngineProgress):
             return answer
         trio.from_thread.run_sync(on_progress, answer)
     raise EngineFault(f"the engine ended {method.path} without an answer", rule="engine-contract")

@@ -53,7 +53,7 @@ class Method(Generic[Q, A]):
 
 TRANSFORM: Final = Method("/engine.Engine/ExecuteTransform", contract.TransformRequest, contract.TransformResponseRoot)
 RAW_QUERY: Final = Method("/engine.Engine/ExecuteRawQuery", contract.RawQueryRequest, contract.RawQueryResponseRoot)
-INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestRequest, contract.IngestResponseRoot)
+INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestBatchRequest, contract.IngestResponseRoot)
 VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse, False)
 MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
 IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)

@@ -17,15 +17,15 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
 from chain.model.wire import U64, Time
 from engines.faults import Diagnostic
-from engines.faults import InternalError as InternalError
+from engines.faults import EngineInternalError as EngineInternalError
 from engines.faults import InvalidQuery as InvalidQuery
+from engines.progress import EngineProgress as EngineProgress
 from engines.progress import OnProgress as OnProgress
-from engines.progress import Progress as Progress
 from engines.progress import ignored as ignored
-from engines.tables import Table, Variant
+from engines.tables import ContractTable, Variant
 
 
-class Vocabulary(Table, frozen=True, kw_only=True):
+class Vocabulary(ContractTable, frozen=True, kw_only=True):
     """Names of the system columns (ODF table DatasetVocabulary)."""
 
     offset_column: str = "offset"
@@ -34,14 +34,14 @@ class Vocabulary(Table, frozen=True, kw_only=True):
     event_time_column: str = "event_time"
 
 
-class Watermark(Table, frozen=True, kw_only=True):
+class Watermark(ContractTable, frozen=True, kw_only=True):
     """Says that a block made at ``system_time`` stated ``event_time`` as watermark."""
 
     system_time: Time
     event_time: Time
 
 
-class InputBlock(Table, frozen=True, kw_only=True):
+class InputBlock(ContractTable, frozen=True, kw_only=True):
     """One block of an input, in chain order. Extension: lateness of its rows is judged by the block's own chain."""
 
     data_path: str | None = None
@@ -53,7 +53,7 @@ class InputBlock(Table, frozen=True, kw_only=True):
     """True: consumed by an earlier transaction and given again because the checkpoint keeps it open."""
 
 
-class TransformInput(Table, frozen=True, kw_only=True):
+class TransformRequestInput(ContractTable, frozen=True, kw_only=True):
     """One input of a transform: ODF table TransformRequestInput, then fields of ours."""
 
     dataset_id: DatasetId
@@ -72,7 +72,7 @@ class TransformInput(Table, frozen=True, kw_only=True):
     """Extension: event time ranks the rows of a key although they can change, as in a ledger that was corrected."""
 
 
-class TransformRequest(Table, frozen=True, kw_only=True):
+class TransformRequest(ContractTable, frozen=True, kw_only=True):
     """Requests one transaction of a transform: ODF table TransformRequest, then fields of ours."""
 
     dataset_id: DatasetId
@@ -80,7 +80,7 @@ class TransformRequest(Table, frozen=True, kw_only=True):
     system_time: Time
     vocab: Vocabulary
     transform: Transform
-    query_inputs: tuple[TransformInput, ...]
+    query_inputs: tuple[TransformRequestInput, ...]
     next_offset: U64
     prev_checkpoint_path: str | None = None
     new_checkpoint_path: str
@@ -95,14 +95,14 @@ class TransformRequest(Table, frozen=True, kw_only=True):
     """Extension: the caller reads the parts of an InvalidQuery, so its ``message`` need not repeat them."""
 
 
-class SkippedFile(Table, frozen=True, kw_only=True):
+class SkippedFile(ContractTable, frozen=True, kw_only=True):
     """A file of a source from which no row was taken, and why."""
 
     name: str
     reason: str
 
 
-class RowCounts(Table, frozen=True, kw_only=True):
+class RowCounts(ContractTable, frozen=True, kw_only=True):
     """Counts the rows that a transaction read, by what became of them. ``None``: not counted.
 
     In an ingest without a ``preprocess`` query, ``read`` = ``shaped`` + ``quarantined``; and ``shaped`` is the rows
@@ -152,24 +152,24 @@ class Success(Variant, frozen=True, kw_only=True, tag="Success"):
     rows: RowCounts | None = None
     """Extension: counts of all rows that were read. Rows written can be counted in the slice."""
     prev_data_bounds_hash: str | None = None
-    """Extension: as in the IngestRequest, from an engine that used that file to rule out slices not given."""
+    """Extension: as in the IngestBatchRequest, from an engine that used that file to rule out slices not given."""
 
 
-TransformResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError
+TransformResponse: TypeAlias = EngineProgress | Success | InvalidQuery | EngineInternalError
 
 
-class TransformResponseRoot(Table, frozen=True, kw_only=True):
+class TransformResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: TransformResponse
 
 
-class RawQueryView(Table, frozen=True, kw_only=True):
+class RawQueryView(ContractTable, frozen=True, kw_only=True):
     """Files of one schema, which a raw query reads as a view."""
 
     name: str
     data_paths: tuple[str, ...]
 
 
-class RawQueryRequest(Table, frozen=True, kw_only=True):
+class RawQueryRequest(ContractTable, frozen=True, kw_only=True):
     """Runs queries over the union of the input files as the view ``input``; writes the result."""
 
     input_data_paths: tuple[str, ...]
@@ -185,14 +185,14 @@ class RawQuerySuccess(Variant, frozen=True, kw_only=True, tag="RawQuerySuccess")
     num_records: U64
 
 
-RawQueryResponse: TypeAlias = Progress | RawQuerySuccess | InvalidQuery | InternalError
+RawQueryResponse: TypeAlias = EngineProgress | RawQuerySuccess | InvalidQuery | EngineInternalError
 
 
-class RawQueryResponseRoot(Table, frozen=True, kw_only=True):
+class RawQueryResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: RawQueryResponse
 
 
-class QuarantineTarget(Table, frozen=True, kw_only=True):
+class QuarantineTarget(ContractTable, frozen=True, kw_only=True):
     """The next slice of the quarantine dataset: unreadable records found after block ``follows`` of this dataset."""
 
     path: str
@@ -200,7 +200,7 @@ class QuarantineTarget(Table, frozen=True, kw_only=True):
     follows: str
 
 
-class IngestRequest(Table, frozen=True, kw_only=True):
+class IngestBatchRequest(ContractTable, frozen=True, kw_only=True):
     """Requests to parse, shape and merge one batch of source files into the next slice of a root dataset."""
 
     dataset_id: DatasetId
@@ -253,24 +253,24 @@ class HistoryNeeded(Variant, frozen=True, kw_only=True, tag="HistoryNeeded"):
     """Hashes of the slices, as ``prev_data_bounds`` names them."""
 
 
-IngestResponse: TypeAlias = Progress | Success | InvalidQuery | InternalError | HistoryNeeded
+IngestResponse: TypeAlias = EngineProgress | Success | InvalidQuery | EngineInternalError | HistoryNeeded
 
 
-class IngestResponseRoot(Table, frozen=True, kw_only=True):
+class IngestResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: IngestResponse
 
 
-class MigrateRequest(Table, frozen=True, kw_only=True):
+class MigrateRequest(ContractTable, frozen=True, kw_only=True):
     """Requests to move a dataset from one transform to the next, at the cut of the old one's checkpoint."""
 
     dataset_id: DatasetId
     system_time: Time
     vocab: Vocabulary
     old_transform: Transform
-    old_inputs: tuple[TransformInput, ...]
+    old_inputs: tuple[TransformRequestInput, ...]
     """The old transform's inputs: names and schemas, no slices."""
     transform: Transform
-    query_inputs: tuple[TransformInput, ...]
+    query_inputs: tuple[TransformRequestInput, ...]
     """The new transform's inputs, with every block up to the cut, oldest first."""
     output_schema: DataSchema
     next_offset: U64
@@ -288,14 +288,14 @@ class DerivationNeeded(Variant, frozen=True, kw_only=True, tag="DerivationNeeded
     message: str
 
 
-MigrateResponse: TypeAlias = Progress | Success | DerivationNeeded | InvalidQuery | InternalError
+MigrateResponse: TypeAlias = EngineProgress | Success | DerivationNeeded | InvalidQuery | EngineInternalError
 
 
-class MigrateResponseRoot(Table, frozen=True, kw_only=True):
+class MigrateResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: MigrateResponse
 
 
-class ValidateInput(Table, frozen=True, kw_only=True):
+class ValidateInput(ContractTable, frozen=True, kw_only=True):
     query_alias: str
     dataset_id: DatasetId
     schema: DataSchema
@@ -309,7 +309,7 @@ class ValidateInput(Table, frozen=True, kw_only=True):
         return None if self.unsaid else self.changelog
 
 
-class ValidateRequest(Table, frozen=True, kw_only=True):
+class ValidateRequest(ContractTable, frozen=True, kw_only=True):
     """Asks whether the engine runs a transform, and in which mode."""
 
     transform: Transform
@@ -319,7 +319,7 @@ class ValidateRequest(Table, frozen=True, kw_only=True):
     """Judge the query as a source's ``preprocess``, whose one input has the columns that are read; gives no mode."""
 
 
-class ValidateResponse(Table, frozen=True, kw_only=True):
+class ValidateResponse(ContractTable, frozen=True, kw_only=True):
     ok: bool
     mode: str | None = None
     """Mode of the query, ``log``, ``final`` or ``table``; ``None`` when refused."""
@@ -330,11 +330,11 @@ class ValidateResponse(Table, frozen=True, kw_only=True):
     diagnostics: tuple[Diagnostic, ...] = ()
 
 
-class IdentityRequest(Table, frozen=True, kw_only=True):
+class IdentityRequest(ContractTable, frozen=True, kw_only=True):
     """Requests an EngineIdentity; has no fields."""
 
 
-class EngineIdentity(Table, frozen=True, kw_only=True):
+class EngineIdentity(ContractTable, frozen=True, kw_only=True):
     """Identifies all that affects an engine's results; recorded in SetTransform's ``version`` and attestations."""
 
     name: str
@@ -353,17 +353,17 @@ MAX_WITNESSES: Final = 10_000
 """Most rows reported for one record, whatever the requested limit: the answer has to fit into a message."""
 
 
-class ProvenanceRecord(Table, frozen=True, kw_only=True):
+class ProvenanceRecord(ContractTable, frozen=True, kw_only=True):
     offset: U64
 
 
-class ProvenanceRequest(Table, frozen=True, kw_only=True):
+class ProvenanceRequest(ContractTable, frozen=True, kw_only=True):
     """Asks which input rows some output rows of a transform were made from, and why these."""
 
     dataset_id: DatasetId
     vocab: Vocabulary
     transform: Transform
-    query_inputs: tuple[TransformInput, ...]
+    query_inputs: tuple[TransformRequestInput, ...]
     """Inputs as of the rows' transaction: ``blocks`` up to its cut; ``reopened`` ones were consumed before."""
     data_path: str
     """The slice that holds the rows."""
@@ -384,7 +384,7 @@ class ProvenanceRequest(Table, frozen=True, kw_only=True):
         return tuple(each.offset for each in self.records)
 
 
-class ProvenanceStep(Table, frozen=True, kw_only=True):
+class ProvenanceStep(ContractTable, frozen=True, kw_only=True):
     """One operator between an input and the result, with its condition and the place of the condition in the text."""
 
     number: U64
@@ -399,7 +399,7 @@ class ProvenanceStep(Table, frozen=True, kw_only=True):
     """Rows that this operator removed below an aggregate affect the record too, but are not listed."""
 
 
-class ProvenancePath(Table, frozen=True, kw_only=True):
+class ProvenancePath(ContractTable, frozen=True, kw_only=True):
     """One occurrence of an input in the query; a self-join has two of one input."""
 
     input: U64
@@ -408,7 +408,7 @@ class ProvenancePath(Table, frozen=True, kw_only=True):
     """Operators on the path, starting at the input."""
 
 
-class ProvenanceRow(Table, frozen=True, kw_only=True):
+class ProvenanceRow(ContractTable, frozen=True, kw_only=True):
     """A row of an input that contributed to a record."""
 
     input: U64
@@ -423,13 +423,13 @@ class ProvenanceRow(Table, frozen=True, kw_only=True):
     """In table mode: the arrival of this row caused the record to be written when it was."""
 
 
-class ProvenanceAbsence(Table, frozen=True, kw_only=True):
+class ProvenanceAbsence(ContractTable, frozen=True, kw_only=True):
     """A path that gave no row for a record, and the reason why the record exists, or is as it is, without one."""
 
     path: U64
 
 
-class RecordProvenance(Table, frozen=True, kw_only=True):
+class RecordProvenance(ContractTable, frozen=True, kw_only=True):
     """The contributing rows of one record."""
 
     offset: U64
@@ -457,18 +457,18 @@ class ProvenanceSuccess(Variant, frozen=True, kw_only=True, tag="ProvenanceSucce
     """Answers in the order of the request's records."""
 
 
-ProvenanceResponse: TypeAlias = Progress | ProvenanceSuccess | InvalidQuery | InternalError
+ProvenanceResponse: TypeAlias = EngineProgress | ProvenanceSuccess | InvalidQuery | EngineInternalError
 
 
-class ProvenanceResponseRoot(Table, frozen=True, kw_only=True):
+class ProvenanceResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: ProvenanceResponse
 
 
-TransformOutcome: TypeAlias = Success | InvalidQuery | InternalError
-IngestAnswer: TypeAlias = Success | InvalidQuery | InternalError | HistoryNeeded
-MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | InternalError
-RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | InternalError
-ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | InternalError
+TransformOutcome: TypeAlias = Success | InvalidQuery | EngineInternalError
+IngestAnswer: TypeAlias = Success | InvalidQuery | EngineInternalError | HistoryNeeded
+MigrateOutcome: TypeAlias = Success | DerivationNeeded | InvalidQuery | EngineInternalError
+RawQueryOutcome: TypeAlias = RawQuerySuccess | InvalidQuery | EngineInternalError
+ProvenanceOutcome: TypeAlias = ProvenanceSuccess | InvalidQuery | EngineInternalError
 
 
 class Engine(Protocol):
@@ -485,7 +485,7 @@ class Engine(Protocol):
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome: ...
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer: ...
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer: ...
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome: ...
 

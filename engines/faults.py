@@ -10,7 +10,7 @@ from typing import Annotated
 
 from chain.errors import Fault
 from chain.model.wire import U64, Scalar
-from engines.tables import Table, Variant
+from engines.tables import ContractTable, Variant
 
 
 class Severity(enum.Enum):
@@ -18,7 +18,7 @@ class Severity(enum.Enum):
     WARNING = "warning"
 
 
-class Diagnostic(Table, frozen=True, kw_only=True):
+class Diagnostic(ContractTable, frozen=True, kw_only=True):
     """One fault of a query, with its place in the text and a remedy."""
 
     code: str
@@ -63,7 +63,7 @@ class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
         return InvalidQuery(message=str(self), rule=self.rule)
 
 
-class InternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
+class EngineInternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
     """Reports a fault of the engine itself, not of the query."""
 
     message: str

@@ -20,7 +20,7 @@ _FOOTERS: Final = 4096
 """Most footers remembered, a few kilobytes each."""
 
 
-class Bounds(NamedTuple):
+class ColumnBounds(NamedTuple):
     """Least and greatest value of a column, without nulls and NaN. Never too narrow; may be too wide."""
 
     low: Any
@@ -31,7 +31,7 @@ class Footer(NamedTuple):
     """The needed parts of a slice's footer. ``bounds[name]``: ``None`` if unknown, absent if there are no values."""
 
     columns: frozenset[str]
-    bounds: Mapping[str, Bounds | None]
+    bounds: Mapping[str, ColumnBounds | None]
 
 
 def footer(path: Path) -> Footer:
@@ -52,7 +52,9 @@ def _footer(path: str, _inode: int, _size: int, _changed: int) -> Footer:
 def _summary(found: ParquetFooter, schema: pa.Schema) -> Footer:
     types = {field.name: field.type for field in schema}
     once = {name for name, times in Counter(schema.names).items() if times == 1}
-    bounds: dict[str, Bounds | None] = {n: None for n, kind in types.items() if n not in once or not _comparable(kind)}
+    bounds: dict[str, ColumnBounds | None] = {
+        n: None for n, kind in types.items() if n not in once or not _comparable(kind)
+    }
     for number, leaf in enumerate(found.leaves):
         if leaf.path in types and leaf.path not in bounds:
             chunks = [group.chunks[number] for group in found.groups]
@@ -62,7 +64,7 @@ def _summary(found: ParquetFooter, schema: pa.Schema) -> Footer:
     return Footer(frozenset(schema.names), bounds)
 
 
-def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | None:
+def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> ColumnBounds | None:
     """Returns the bounds in the statistics; ``None`` if a chunk states none, or has a text cut within a character."""
     said = [chunk.bounds for chunk in chunks if chunk.bounds is not None]
     if len(said) < len(chunks):
@@ -71,7 +73,7 @@ def _stated_bounds(chunks: list[ColumnChunk], kind: pa.DataType) -> Bounds | Non
         ends = [_value(end, kind) for pair in said for end in pair]
     except UnicodeDecodeError:
         return None
-    return Bounds(min(ends), max(ends))
+    return ColumnBounds(min(ends), max(ends))
 
 
 def _comparable(kind: pa.DataType) -> bool:
@@ -83,7 +85,7 @@ def _is_time(kind: pa.DataType) -> bool:
     return bool(pa.types.is_date(kind) or pa.types.is_timestamp(kind))
 
 
-def bounds_of(column: pa.ChunkedArray) -> Bounds | None:
+def bounds_of(column: pa.ChunkedArray) -> ColumnBounds | None:
     if not _comparable(column.type):
         return None
     ends = pc.min_max(column)
@@ -91,11 +93,11 @@ def bounds_of(column: pa.ChunkedArray) -> Bounds | None:
     if not low.is_valid:
         return None
     if _is_time(column.type):
-        return Bounds(to_instant(low.value, column.type), to_instant(high.value, column.type))
-    return Bounds(low.as_py(), high.as_py())
+        return ColumnBounds(to_instant(low.value, column.type), to_instant(high.value, column.type))
+    return ColumnBounds(low.as_py(), high.as_py())
 
 
-def may_meet(slice_: Footer, ranges: Mapping[str, Bounds]) -> bool:
+def may_meet(slice_: Footer, ranges: Mapping[str, ColumnBounds]) -> bool:
     for name, wanted in ranges.items():
         if name in slice_.columns and name not in slice_.bounds:
             return False  # all values are null, and null is no key

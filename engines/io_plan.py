@@ -15,14 +15,14 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from engines.contract import (
-    IngestRequest,
+    IngestBatchRequest,
     InputBlock,
     MigrateRequest,
     ProvenanceRequest,
     RawQueryRequest,
     RawQueryView,
-    TransformInput,
     TransformRequest,
+    TransformRequestInput,
 )
 
 Q = TypeVar("Q")
@@ -34,7 +34,7 @@ CHECKPOINT: Final = "checkpoint"
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class SandboxView:
     """The two trees as the engine sees them: absolute paths on its side of the sandbox."""
 
     inputs: PurePosixPath
@@ -42,7 +42,7 @@ class View:
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class InputLink:
     """A host file that is to be readable as ``name`` in the transaction's folder of inputs."""
 
     host: str
@@ -63,9 +63,9 @@ class IoPlan(Generic[Q]):
 
     folder: str
     request: Q
-    links: tuple[Link, ...]
+    links: tuple[InputLink, ...]
     outputs: tuple[Output, ...]
-    view: View
+    view: SandboxView
 
     def in_host_terms(self, message: str) -> str:
         """Replaces the engine's paths in a message by the host's."""
@@ -84,7 +84,7 @@ class _Draft:
     """Collects links while a request is rewritten; one link per file, however often it is named."""
 
     folder: str
-    view: View
+    view: SandboxView
     names: dict[str, str] = field(default_factory=dict)
     taken: set[str] = field(default_factory=set)
     outputs: list[Output] = field(default_factory=list)
@@ -107,11 +107,11 @@ class _Draft:
         return str(self.view.outputs / self.folder / name)
 
     def plan(self, request: Q) -> IoPlan[Q]:
-        links = tuple(Link(host, name) for host, name in self.names.items())
+        links = tuple(InputLink(host, name) for host, name in self.names.items())
         return IoPlan(self.folder, request, links, tuple(self.outputs), self.view)
 
 
-def plan_transform(request: TransformRequest, view: View) -> IoPlan[TransformRequest]:
+def plan_transform(request: TransformRequest, view: SandboxView) -> IoPlan[TransformRequest]:
     draft = _Draft(_folder("transform", request.transaction_id, request.new_data_path), view)
     return draft.plan(
         msgspec.structs.replace(
@@ -124,7 +124,7 @@ def plan_transform(request: TransformRequest, view: View) -> IoPlan[TransformReq
     )
 
 
-def plan_migrate(request: MigrateRequest, view: View) -> IoPlan[MigrateRequest]:
+def plan_migrate(request: MigrateRequest, view: SandboxView) -> IoPlan[MigrateRequest]:
     files = [each.schema_file for each in (*request.old_inputs, *request.query_inputs)]
     draft = _Draft(_folder("migrate", None, "\0".join((request.new_checkpoint_path, *files))), view)
     outputs = {}
@@ -142,7 +142,7 @@ def plan_migrate(request: MigrateRequest, view: View) -> IoPlan[MigrateRequest]:
     )
 
 
-def plan_ingest(request: IngestRequest, view: View) -> IoPlan[IngestRequest]:
+def plan_ingest(request: IngestBatchRequest, view: SandboxView) -> IoPlan[IngestBatchRequest]:
     draft = _Draft(_folder("ingest", request.transaction_id, request.new_data_path), view)
     aside = request.quarantine
     if aside is not None:
@@ -159,7 +159,7 @@ def plan_ingest(request: IngestRequest, view: View) -> IoPlan[IngestRequest]:
     )
 
 
-def plan_raw_query(request: RawQueryRequest, view: View) -> IoPlan[RawQueryRequest]:
+def plan_raw_query(request: RawQueryRequest, view: SandboxView) -> IoPlan[RawQueryRequest]:
     draft = _Draft(_folder("query", None, request.output_data_path), view)
     return draft.plan(
         msgspec.structs.replace(
@@ -175,7 +175,7 @@ def _view(draft: _Draft, view: RawQueryView) -> RawQueryView:
     return msgspec.structs.replace(view, data_paths=tuple(draft.input(path) for path in view.data_paths))
 
 
-def plan_provenance(request: ProvenanceRequest, view: View) -> IoPlan[ProvenanceRequest]:
+def plan_provenance(request: ProvenanceRequest, view: SandboxView) -> IoPlan[ProvenanceRequest]:
     draft = _Draft(_folder("provenance", request.transaction_id, request.data_path), view)
     return draft.plan(
         msgspec.structs.replace(
@@ -186,7 +186,7 @@ def plan_provenance(request: ProvenanceRequest, view: View) -> IoPlan[Provenance
     )
 
 
-def _input(draft: _Draft, each: TransformInput) -> TransformInput:
+def _input(draft: _Draft, each: TransformRequestInput) -> TransformRequestInput:
     return msgspec.structs.replace(
         each,
         data_paths=tuple(draft.input(path) for path in each.data_paths),

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chain.errors import Environment, Invalid
 from chain.libraries import np, pa, pc, pq
-from engines.footers import Bounds, Footer, may_change
+from engines.footers import ColumnBounds, Footer, may_change
 
 NAME: Final = "name"
 CHANGED: Final = "changed"
@@ -57,7 +57,7 @@ def read_bounds(path: Path) -> pa.Table:
     return table
 
 
-def meeting(table: pa.Table, ranges: Mapping[str, Bounds]) -> list[str]:
+def meeting(table: pa.Table, ranges: Mapping[str, ColumnBounds]) -> list[str]:
     """Names the slices that may hold a row within ``ranges`` in all columns. Other slices certainly hold none."""
     may = np.ones(table.num_rows, bool)
     for key, wanted in ranges.items():
@@ -85,7 +85,7 @@ def _kind(kind: pa.DataType) -> pa.DataType | None:
     return pa.string() if pa.types.is_string(kind) else None
 
 
-def _known(bounds: Bounds | None, kind: pa.DataType) -> Bounds | None:
+def _known(bounds: ColumnBounds | None, kind: pa.DataType) -> ColumnBounds | None:
     """Returns the bounds, or ``None`` if unknown or not of this type: an older type, or beyond 64 bits."""
     if bounds is None or not all(_fits(end, kind) for end in bounds):
         return None

@@ -34,7 +34,7 @@ _FORMS: Final = "write HOST:PORT, :PORT for this machine alone, or unix:PATH"
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class EngineAddress:
     """The address of an engine: of a unix socket or of TCP."""
 
     path: Path | None
@@ -56,7 +56,7 @@ class Address:
             return False
 
 
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> EngineAddress:
     """Parses an address. Raises Invalid for a malformed text, Environment for too long a socket's path. Pure."""
     if text.startswith(_UNIX):
         path = text.removeprefix(_UNIX)
@@ -68,14 +68,14 @@ def parse_address(text: str) -> Address:
                 rule="socket-path",
                 hint="choose a shorter runtime directory",
             )
-        return Address(Path(path))
+        return EngineAddress(Path(path))
     found = _ADDRESS.match(text)
     if found is None or int(found["port"]) > 65535:
         raise Invalid(f"no place to listen at: {text!r}", rule="engine-listen", hint=_FORMS)
-    return Address(None, found["host"] or LOOPBACK, int(found["port"]))
+    return EngineAddress(None, found["host"] or LOOPBACK, int(found["port"]))
 
 
-def check_free(address: Address) -> None:
+def check_free(address: EngineAddress) -> None:
     """Checks that the address can be bound. Raises Environment if something listens there already, or nothing can."""
     if address.path is not None:
         _check_socket(address.path)
@@ -90,7 +90,7 @@ def check_free(address: Address) -> None:
         raise cannot_listen(address, error.errno == errno.EADDRINUSE, error.strerror or str(error)) from error
 
 
-def cannot_listen(address: Address, in_use: bool, why: str) -> Environment:
+def cannot_listen(address: EngineAddress, in_use: bool, why: str) -> Environment:
     """Makes the error for an address that this process cannot bind."""
     hint = (
         "another engine may be running there: stop it, or name another place with --listen"
@@ -102,7 +102,7 @@ def cannot_listen(address: Address, in_use: bool, why: str) -> Environment:
 
 def _check_socket(path: Path) -> None:
     """Removes a socket without a listener; refuses to remove anything else."""
-    address = Address(path)
+    address = EngineAddress(path)
     if not path.parent.is_dir():
         raise cannot_listen(address, False, f"{path.parent} is no directory")
     if not os.path.lexists(path):

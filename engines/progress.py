@@ -14,7 +14,7 @@ STAGES: Final = (STARTING, "planning", "reading", "computing", "writing")
 """Stages of a request, in this order; not every request has all of them."""
 
 
-class Progress(Variant, frozen=True, kw_only=True, tag="Progress"):
+class EngineProgress(Variant, frozen=True, kw_only=True, tag="Progress"):
     """A progress report, sent at least every few seconds. Unknown values are absent."""
 
     bytes_read: U64 | None = None
@@ -31,8 +31,8 @@ class Progress(Variant, frozen=True, kw_only=True, tag="Progress"):
     """Extension: rows that these tasks read from slices; rows read twice count twice."""
 
 
-OnProgress: TypeAlias = Callable[[Progress], None]
+OnProgress: TypeAlias = Callable[[EngineProgress], None]
 
 
-def ignored(_: Progress) -> None:
+def ignored(_: EngineProgress) -> None:
     """Drops a report of progress."""

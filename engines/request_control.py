@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import msgspec
 
 from chain.errors import Fault
-from engines.contract import Progress
+from engines.contract import EngineProgress
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +38,8 @@ class RequestControl:
     def __init__(self, on_progress: Callable[[], None] = lambda: None) -> None:
         self.cancelled = threading.Event()
         self._on_progress = on_progress
-        self._measure: Callable[[], Progress] | None = None
-        self._tasks: Callable[[], Progress] = Progress
+        self._measure: Callable[[], EngineProgress] | None = None
+        self._tasks: Callable[[], EngineProgress] = EngineProgress
         self._stage: str | None = None
         self._callbacks: list[Callable[[], None]] = []
         self._lock = threading.Lock()
@@ -49,7 +49,7 @@ class RequestControl:
         self._on_progress()
 
     @contextmanager
-    def measured(self, measure: Callable[[], Progress]) -> Iterator[None]:
+    def measured(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
         """Calls ``measure``, in other threads, to report progress while the block lasts."""
         self._measure = measure
         try:
@@ -70,11 +70,11 @@ class RequestControl:
         finally:
             self._stage = before
 
-    def count_tasks(self, counts: Callable[[], Progress]) -> None:
+    def count_tasks(self, counts: Callable[[], EngineProgress]) -> None:
         """Sets ``counts`` as the source of task counts in progress reports, unless ``measured`` gives a better one."""
         self._tasks = counts
 
-    def how_far(self) -> Progress:
+    def how_far(self) -> EngineProgress:
         """Returns the current progress, as far as it is known."""
         found = (self._measure or self._tasks)()
         return found if self._stage is None else msgspec.structs.replace(found, stage=self._stage)

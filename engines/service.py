@@ -1,9 +1,9 @@
 """Serves the engine contract: a gRPC server around one synchronous ``Handler``.
 
 Does what every engine needs: framing, limits, one transaction at a time per dataset, the same answer to the same
-transaction id, heartbeats, cancellation when the caller goes away or its deadline passes, and an ``InternalError`` with
-a backtrace for whatever the handler raises. Never looks into a query and never ends the process. Made by an engine's
-entry point; lives until ``stop``. ODF specification: schemas/engine.proto.
+transaction id, heartbeats, cancellation when the caller goes away or its deadline passes, and an
+``EngineInternalError`` with a backtrace for whatever the handler raises. Never looks into a query and never ends the
+process. Made by an engine's entry point; lives until ``stop``. ODF specification: schemas/engine.proto.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ from chain.errors import Fault, Invalid
 from engines import codec
 from engines.contract import (
     EngineIdentity,
+    EngineInternalError,
     IngestAnswer,
-    IngestRequest,
+    IngestBatchRequest,
     IngestResponseRoot,
-    InternalError,
     InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
@@ -67,7 +67,7 @@ _NO_ROOM: Final = {errno.ENOSPC, errno.EDQUOT}
 class Handler(Protocol):
     """The port of an engine's work. Called from worker threads; one call at a time per dataset.
 
-    Faults of the query are returned (``InvalidQuery``); anything raised is reported as ``InternalError``.
+    Faults of the query are returned (``InvalidQuery``); anything raised is reported as ``EngineInternalError``.
     """
 
     def identity(self) -> EngineIdentity: ...
@@ -78,7 +78,7 @@ class Handler(Protocol):
 
     def transform(self, request: TransformRequest, control: RequestControl) -> TransformOutcome: ...
 
-    def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer: ...
+    def ingest(self, request: IngestBatchRequest, control: RequestControl) -> IngestAnswer: ...
 
     def raw_query(self, request: RawQueryRequest, control: RequestControl) -> RawQueryOutcome: ...
 
@@ -264,7 +264,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
 
     def _too_late(self, route: _Route) -> bytes:
         said = f"the request took longer than {self._limits.deadline:g} s and was stopped"
-        return route.method.encode_response(route.root(value=InternalError(message=said, rule=DEADLINE)))
+        return route.method.encode_response(route.root(value=EngineInternalError(message=said, rule=DEADLINE)))
 
     def _work(self, route: _Route, request: Any, digest: bytes, control: RequestControl) -> bytes:
         """Works on a request and returns the encoded answer: a failure to encode counts as the handler's fault."""
@@ -284,7 +284,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         return answer
 
 
-class Server:
+class EngineServer:
     """A running service. ``address`` is the address that clients dial."""
 
     def __init__(self, server: Any, service: _Service, address: str) -> None:
@@ -309,7 +309,7 @@ class Server:
         self._service.pool.shutdown(wait=True, cancel_futures=True)
 
 
-def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> Server:
+def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) -> EngineServer:
     """Starts to serve at ``unix:PATH`` or ``HOST:PORT`` (port 0: any free one). Raises Environment when it cannot."""
     limits = limits or ServiceLimits()
     address = parse_address(listen)
@@ -331,7 +331,7 @@ def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) ->
     except RuntimeError as error:
         raise cannot_listen(address, False, "gRPC could not have it") from error
     server.start()
-    return Server(server, service, str(address) if address.path is not None else f"{address.host}:{port}")
+    return EngineServer(server, service, str(address) if address.path is not None else f"{address.host}:{port}")
 
 
 def _is_over(end: float | None) -> bool:
@@ -354,7 +354,7 @@ def _answer(route: _Route, future: Future[bytes]) -> bytes:
     error = future.exception()
     if error is None:
         return future.result()
-    failed = InternalError(message=_message_of(error), backtrace=_backtrace(error), rule=_rule(error))
+    failed = EngineInternalError(message=_message_of(error), backtrace=_backtrace(error), rule=_rule(error))
     return route.method.encode_response(route.root(value=failed))
 
 
@@ -390,7 +390,7 @@ def _backtrace(error: BaseException) -> str:
     return "".join(traceback.format_exception(error))[-MAX_BACKTRACE:]
 
 
-def _dataset(request: TransformRequest | IngestRequest | MigrateRequest) -> bytes:
+def _dataset(request: TransformRequest | IngestBatchRequest | MigrateRequest) -> bytes:
     return bytes(request.dataset_id)
 
 
@@ -402,7 +402,7 @@ def _transform_outputs(request: TransformRequest) -> tuple[str, ...]:
     return request.new_data_path, request.new_checkpoint_path
 
 
-def _data_output(request: IngestRequest) -> tuple[str, ...]:
+def _data_output(request: IngestBatchRequest) -> tuple[str, ...]:
     aside = request.quarantine
     return (request.new_data_path,) if aside is None else (request.new_data_path, aside.path)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Final
 
 from chain.model.wire import U64
-from engines.tables import Table
+from engines.tables import ContractTable
 
 
-class SessionRequest(Table, frozen=True, kw_only=True):
+class SessionRequest(ContractTable, frozen=True, kw_only=True):
     """Asks what an engine has started beyond its process, which only some requests need: for Spark, Java."""
 
     starts: bool = False
@@ -18,7 +18,7 @@ class SessionRequest(Table, frozen=True, kw_only=True):
 SESSION_STATES: Final = ("stopped", "starting", "ready", "failed")
 
 
-class SessionState(Table, frozen=True, kw_only=True):
+class SessionState(ContractTable, frozen=True, kw_only=True):
     """Tells what an engine has started.
 
     If not ``ready``, requests without need of a session, as most ingests are, run at once, and others start one.

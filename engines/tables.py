@@ -5,9 +5,9 @@ from __future__ import annotations
 import msgspec
 
 
-class Table(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class ContractTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """Base of a table of the contract."""
 
 
-class Variant(Table, frozen=True, kw_only=True, tag_field="kind"):
+class Variant(ContractTable, frozen=True, kw_only=True, tag_field="kind"):
     """Base of an alternative in a response."""

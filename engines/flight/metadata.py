@@ -18,7 +18,7 @@ SCHEMA_OF_CURRENT: Final = "current"
 _TEXT, _NUMBER = pa.utf8(), pa.int32()
 
 
-class Dataset(msgspec.Struct, frozen=True, kw_only=True):
+class ListedDataset(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset as the node lists it for Flight SQL."""
 
     name: str
@@ -100,7 +100,7 @@ def schemas(catalog: str | None, pattern: str | None) -> pa.Table:
     return pa.table([[None] * len(names), names], SCHEMAS)
 
 
-def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
+def tables(datasets: Sequence[ListedDataset], wanted: Any) -> pa.Table:
     rows: list[tuple[Any, ...]] = []
     is_named = _like(_optional(wanted, "table_name_filter_pattern"))
     in_schema = _like(_optional(wanted, "db_schema_filter_pattern"))
@@ -113,7 +113,7 @@ def tables(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
     return pa.table([[row[place] for row in rows] for place in range(len(shape))], shape)
 
 
-def primary_keys(datasets: Sequence[Dataset], wanted: Any) -> pa.Table:
+def primary_keys(datasets: Sequence[ListedDataset], wanted: Any) -> pa.Table:
     schema = _optional(wanted, "db_schema")
     rows = [
         (None, schema or None, each.name, column, place + 1, None)
@@ -179,7 +179,7 @@ def _like(pattern: str | None) -> Callable[[str], bool]:
     return lambda text: bool(pc.match_like(pa.scalar(text), pattern, ignore_case=True).as_py())
 
 
-def _ipc(dataset: Dataset) -> bytes:
+def _ipc(dataset: ListedDataset) -> bytes:
     """Encodes the columns of a dataset, each with the type of answers and the name of its SQL type, which drivers map
     to types of their own."""
     stored = base64.b64decode(dataset.schema) if dataset.schema else b""

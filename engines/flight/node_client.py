@@ -18,8 +18,8 @@ import msgspec
 import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
-from engines.flight.metadata import Dataset
-from engines.query.frames import END, FAULT, HEAD, FrameReader, frame, parted
+from engines.flight.metadata import ListedDataset
+from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, frame, parted
 
 ANSWER_SECONDS: Final = 60.0
 """Seconds for a short answer."""
@@ -82,7 +82,7 @@ class _Connection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-class Rows:
+class NodeRows:
     """An answer: its head, then batches as they come through a pipe. ``close`` ends the node's work on it.
 
     ``begin`` waits for the first rows; another thread may interrupt that.
@@ -156,7 +156,7 @@ class Rows:
 
     def _come(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         assert self._response is not None
-        reader = FrameReader()
+        reader = AnswerFrameReader()
         while data := self._response.read1(_PIECE):
             for kind, whole in reader.wholes(data):
                 content = parted(whole)[1]
@@ -172,9 +172,9 @@ class NodeSocket:
     def __init__(self, path: Path) -> None:
         self._path = path
 
-    def query(self, body: dict[str, Any], seen: Callable[[Rows], None]) -> Rows:
+    def query(self, body: dict[str, Any], seen: Callable[[NodeRows], None]) -> NodeRows:
         """Runs a query; ``seen`` is called with the response before it starts. Raises the node's fault, Environment."""
-        rows = Rows(self._connected("/query", body | {"piped": True}, None))
+        rows = NodeRows(self._connected("/query", body | {"piped": True}, None))
         seen(rows)
         try:
             rows.begin()
@@ -186,10 +186,10 @@ class NodeSocket:
             rows.close()
             raise
 
-    def passed(self, path: str, body: dict[str, Any], seen: Callable[[Rows], None]) -> Iterator[bytes]:
+    def passed(self, path: str, body: dict[str, Any], seen: Callable[[NodeRows], None]) -> Iterator[bytes]:
         """Yields the bytes of a response, or one frame with the fault if the request is refused. Raises Environment."""
         connection = self._connected(path, body, None)
-        rows = Rows(connection)
+        rows = NodeRows(connection)
         seen(rows)
         try:
             response = connection.getresponse()
@@ -202,7 +202,7 @@ class NodeSocket:
         finally:
             rows.close()
 
-    def datasets(self, token: str) -> list[Dataset]:
+    def datasets(self, token: str) -> list[ListedDataset]:
         """Lists the datasets that the token may read. Raises the node's fault, Environment."""
         connection = self._connected("/datasets", {"token": token}, ANSWER_SECONDS)
         try:
@@ -210,7 +210,7 @@ class NodeSocket:
             data = response.read(MAX_ANSWER)
             if response.status >= 400:
                 raise _fault(data)
-            return msgspec.json.decode(data, type=list[Dataset])
+            return msgspec.json.decode(data, type=list[ListedDataset])
         except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
             raise _gone() from error
         finally:

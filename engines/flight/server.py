@@ -21,7 +21,7 @@ import pyarrow.flight as flight
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.messages import CANCELLED, CLASSES, MAX_MESSAGE, parsed, unpacked
-from engines.flight.service import MAX_PARAMETERS_BYTES, Answer, FlightSql, Seen
+from engines.flight.service import MAX_PARAMETERS_BYTES, FlightAnswer, FlightSql, Seen
 
 LOOK_SECONDS: Final = 0.5
 """Seconds between checks whether clients are still connected."""
@@ -44,7 +44,7 @@ OWN_ACTIONS: Final = {"odfd.query": "/query", "odfd.datasets": "/datasets"}
 """Actions of our own -> the node's path to which they are passed on."""
 
 
-class Caller(flight.ServerMiddleware):  # type: ignore[misc]
+class FlightCaller(flight.ServerMiddleware):  # type: ignore[misc]
     """The caller of one request. ``token`` is empty without authorization."""
 
     def __init__(self, token: str, answered: dict[str, str]) -> None:
@@ -55,11 +55,11 @@ class Caller(flight.ServerMiddleware):  # type: ignore[misc]
 
 
 class Callers(flight.ServerMiddlewareFactory):  # type: ignore[misc]
-    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> Caller:
+    def start_call(self, _info: Any, headers: dict[str, list[str]]) -> FlightCaller:
         said = next((values[0] for name, values in headers.items() if name.lower() == "authorization" and values), "")
         token = token_of(said)
         basic = said[:6].lower() == "basic "
-        return Caller(token, {"authorization": f"Bearer {token or ANONYMOUS}"} if basic else {})
+        return FlightCaller(token, {"authorization": f"Bearer {token or ANONYMOUS}"} if basic else {})
 
 
 class NoHandshake(flight.ServerAuthHandler):  # type: ignore[misc]
@@ -173,7 +173,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
         for endpoint in endpoints:
             self._under_way.interrupt(self._service.cancel(endpoint.ticket.ticket, token))
 
-    def _batches(self, answer: Answer, context: Any, ticket: bytes) -> Iterator[pa.RecordBatch]:
+    def _batches(self, answer: FlightAnswer, context: Any, ticket: bytes) -> Iterator[pa.RecordBatch]:
         if answer.begun is None:
             yield from itertools.chain.from_iterable(map(pieces, answer.batches))
             return

@@ -23,7 +23,7 @@ from chain.errors import Invalid, NotFound
 from chain.wording import plural
 from engines.flight import metadata
 from engines.flight.messages import packed, unpacked
-from engines.flight.metadata import Dataset
+from engines.flight.metadata import ListedDataset
 
 MOST_HELD: Final = 2
 HELD_SECONDS: Final = 10.0
@@ -62,12 +62,12 @@ class NodePort(Protocol):
 
     def query(self, body: dict[str, Any], seen: Seen) -> RunningAnswer: ...
 
-    def datasets(self, token: str) -> list[Dataset]: ...
+    def datasets(self, token: str) -> list[ListedDataset]: ...
 
     def passed(self, path: str, body: dict[str, Any], seen: Seen) -> Iterator[bytes]: ...
 
 
-class Answer(NamedTuple):
+class FlightAnswer(NamedTuple):
     """A response; ``begun`` is the running answer, to be closed at the end, ``None`` for a table of metadata."""
 
     schema: pa.Schema
@@ -80,8 +80,8 @@ class FlightSql:
 
     def __init__(self, node: NodePort, version: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._node, self._version, self._clock = node, version, clock
-        self._statements: HandleStore[Statement] = HandleStore(MOST_STATEMENTS, STATEMENT_SECONDS)
-        self._held: HandleStore[Answer] = HandleStore(MOST_HELD, HELD_SECONDS, _close)
+        self._statements: HandleStore[FlightStatement] = HandleStore(MOST_STATEMENTS, STATEMENT_SECONDS)
+        self._held: HandleStore[FlightAnswer] = HandleStore(MOST_HELD, HELD_SECONDS, _close)
 
     def info(self, command: bytes, token: str, seen: Seen = nobody) -> tuple[pa.Schema, bytes]:
         """Returns the columns of an answer, and the ticket that fetches it."""
@@ -103,7 +103,7 @@ class FlightSql:
             return pa.ipc.read_schema(pa.py_buffer(statement.schema))
         return self._described(name, message, token).schema
 
-    def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> Answer:
+    def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> FlightAnswer:
         """Fetches the rows of a ticket. The caller closes what was begun."""
         name, message = unpacked(ticket)
         if name != "TicketStatementQuery":
@@ -115,7 +115,7 @@ class FlightSql:
     def prepare(self, query: str, token: str, seen: Seen = nobody) -> tuple[bytes, pa.Schema, pa.Schema]:
         schema, names = self._columns(query, token, seen)
         handle = uuid.uuid4().hex
-        kept = Statement(token=token, sql=query, schema=schema.serialize().to_pybytes())
+        kept = FlightStatement(token=token, sql=query, schema=schema.serialize().to_pybytes())
         self._statements.put(_mine(token, handle), kept, self._clock())
         return handle.encode(), schema, pa.schema([pa.field(each, pa.utf8()) for each in names])
 
@@ -160,7 +160,7 @@ class FlightSql:
         self._statements.forget(now)
         self._held.forget(now)
 
-    def _statement(self, handle: bytes, token: str) -> Statement:
+    def _statement(self, handle: bytes, token: str) -> FlightStatement:
         return self._statements.get(_mine(token, _text(handle)), self._clock())
 
     def _begun(self, asked: tuple[str, Any], token: str, seen: Seen) -> tuple[pa.Schema, bytes]:
@@ -171,10 +171,10 @@ class FlightSql:
         ticket = Ticket(sql=asked[0], parameters=asked[1], pins=answer.begun.told.pins, held=held)
         return answer.schema, packed("TicketStatementQuery", statement_handle=msgspec.json.encode(ticket))
 
-    def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> Answer:
+    def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> FlightAnswer:
         request = {"sql": asked[0], "parameters": asked[1], "pins": pins}
         rows = self._node.query({"token": token, "request": request}, seen)
-        return Answer(rows.schema, rows, rows)
+        return FlightAnswer(rows.schema, rows, rows)
 
     def _columns(self, sql: str, token: str, seen: Seen) -> tuple[pa.Schema, list[str]]:
         rows = self._node.query({"token": token, "request": {"sql": sql}, "unbound": True}, seen)
@@ -183,7 +183,7 @@ class FlightSql:
         finally:
             rows.close()
 
-    def _described(self, name: str, message: Any, token: str) -> Answer:
+    def _described(self, name: str, message: Any, token: str) -> FlightAnswer:
         """Answers a command about metadata. Raises Invalid for a command that fetches nothing."""
         match name:
             case "CommandGetCatalogs":
@@ -204,7 +204,7 @@ class FlightSql:
                 table = metadata.types(*_optional(message, "data_type"))
             case _:
                 raise Invalid(f"{name} fetches nothing", rule="flight-command", hint="ask with CommandStatementQuery")
-        return Answer(table.schema, table.to_batches())
+        return FlightAnswer(table.schema, table.to_batches())
 
 
 def _ticket(message: Any) -> Ticket:
@@ -231,7 +231,7 @@ def _text(handle: bytes) -> str:
         raise NotFound("no such statement is kept", rule="flight-statement", hint="prepare it again") from error
 
 
-def _close(answer: Answer) -> None:
+def _close(answer: FlightAnswer) -> None:
     if answer.begun is not None:
         answer.begun.close()
 
@@ -249,7 +249,7 @@ def _plain(value: object) -> object:
     )
 
 
-class Statement(msgspec.Struct, kw_only=True):
+class FlightStatement(msgspec.Struct, kw_only=True):
     """A prepared statement. ``schema``: Arrow IPC of its columns."""
 
     token: str

@@ -34,7 +34,7 @@ PREPARED_LISTING: Final = "prepared-listing"
 """Name of the listing of the preparation, beside the root file system that the installation unpacked."""
 
 
-class Record(msgspec.Struct, frozen=True):
+class InstallRecord(msgspec.Struct, frozen=True):
     """The record of the installed image: its digests."""
 
     manifest: str
@@ -111,7 +111,7 @@ def _digests(layout: Path) -> Path:
 
 
 def write_record(layout: Path, manifest: str, config: str, prepared: str = "") -> None:
-    layout.with_suffix(".json").write_bytes(msgspec.json.encode(Record(manifest, config, prepared)))
+    layout.with_suffix(".json").write_bytes(msgspec.json.encode(InstallRecord(manifest, config, prepared)))
 
 
 def installed(cache: Path, layout: Path | None = None) -> Image | str:
@@ -125,7 +125,7 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
     if not record.is_file():
         return "no engine image is installed: odfctl docs install tells how one is built"
     try:
-        pinned = msgspec.json.decode(record.read_bytes(), type=Record)
+        pinned = msgspec.json.decode(record.read_bytes(), type=InstallRecord)
         digest, manifest = read_manifest(place)
         if (digest, manifest.config.digest) != (pinned.manifest, pinned.config):
             raise Environment(f"the image at {place} is not the recorded one", rule="image-digest")

@@ -18,7 +18,7 @@ from typing import IO, Final
 import msgspec
 
 from chain.errors import Environment
-from engines.image.tree import Entry
+from engines.image.tree import TreeEntry
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG: Final = "application/vnd.oci.image.config.v1+json"
@@ -44,7 +44,7 @@ class Descriptor(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     annotations: dict[str, str] = {}
 
 
-class Manifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
+class ImageManifest(msgspec.Struct, frozen=True, rename="camel", kw_only=True):
     schema_version: int
     media_type: str
     config: Descriptor
@@ -86,7 +86,7 @@ def write_image(
     made = {**config, "rootfs": {"type": "layers", "diff_ids": [layer.digest for layer in layers]}}
     raw = dump(made)
     told = Descriptor(media_type=CONFIG, digest=put(layout, raw), size=len(raw))
-    manifest = Manifest(
+    manifest = ImageManifest(
         schema_version=2, media_type=MANIFEST, config=told, layers=tuple(layers), annotations=dict(annotations)
     )
     raw = dump(manifest)
@@ -99,7 +99,7 @@ def write_image(
     return only.digest, told.digest
 
 
-def read_manifest(layout: Path) -> tuple[str, Manifest]:
+def read_manifest(layout: Path) -> tuple[str, ImageManifest]:
     """Reads the only manifest of a layout and its digest. Raises Environment."""
     try:
         index = msgspec.json.decode(_document(layout / "index.json"), type=_Index)
@@ -111,7 +111,7 @@ def read_manifest(layout: Path) -> tuple[str, Manifest]:
         raw = _document(blob_path(layout, digest))
         if "sha256:" + hashlib.sha256(raw).hexdigest() != digest:
             raise Environment(f"the manifest of {layout} is not {digest}", rule="image-digest", hint="build it anew")
-        return digest, msgspec.json.decode(raw, type=Manifest)
+        return digest, msgspec.json.decode(raw, type=ImageManifest)
     except msgspec.DecodeError as error:
         raise Environment(f"{layout} is not an OCI layout: {error}", rule="image-layout") from error
 
@@ -158,11 +158,11 @@ class LayerContent:
     """User and group of everything that the layer adds."""
 
 
-def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[Entry]]:
+def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tuple[list[Descriptor], list[TreeEntry]]:
     """Writes layers, lowest first, under their digests. Returns descriptors and entries. ``epoch``:
     seconds, for all times."""
     layers: list[Descriptor] = []
-    entries: list[Entry] = []
+    entries: list[TreeEntry] = []
     for part in parts:
         known = frozenset(entry.path for entry in entries if entry.kind == "d")
         layer, added = _write_layer(blobs, part, epoch, known)
@@ -171,14 +171,16 @@ def write_layers(blobs: Path, parts: Iterable[LayerContent], epoch: int) -> tupl
     return layers, entries
 
 
-def _write_layer(blobs: Path, part: LayerContent, epoch: int, known: frozenset[str]) -> tuple[Descriptor, list[Entry]]:
+def _write_layer(
+    blobs: Path, part: LayerContent, epoch: int, known: frozenset[str]
+) -> tuple[Descriptor, list[TreeEntry]]:
     """Writes a layer under its digest; returns it and its entries. ``known``: folders of earlier
     layers, left out here."""
     by_path = {item.path: item for item in part.items}
     parents = {parent for path in by_path for parent in path.parents} | set(map(PurePosixPath, part.folders))
     parents |= {above for folder in parents for above in folder.parents}
     made = sorted(folder for folder in parents - {PurePosixPath(".")} if str(folder) not in known)
-    entries = [Entry(str(folder), "d", 0o755, "") for folder in made]
+    entries = [TreeEntry(str(folder), "d", 0o755, "") for folder in made]
     blobs.mkdir(parents=True, exist_ok=True)
     staged = blobs / "staged"
     with staged.open("wb") as file:
@@ -193,25 +195,25 @@ def _write_layer(blobs: Path, part: LayerContent, epoch: int, known: frozenset[s
     return Descriptor(media_type=LAYER, digest=digest, size=hashed.size), entries
 
 
-def _add(tar: tarfile.TarFile, item: Item, epoch: int, owner: int) -> Entry:
+def _add(tar: tarfile.TarFile, item: Item, epoch: int, owner: int) -> TreeEntry:
     path = str(item.path)
     if isinstance(item.source, str):
         info = _info(path, tarfile.SYMTYPE, 0o777, epoch, owner)
         info.linkname = item.source
         tar.addfile(info)
-        return Entry(path, "l", 0o777, item.source)
+        return TreeEntry(path, "l", 0o777, item.source)
     mode = 0o755 if item.executable else 0o644
     info = _info(path, tarfile.REGTYPE, mode, epoch, owner)
     if isinstance(item.source, bytes):
         info.size = len(item.source)
         tar.addfile(info, io.BytesIO(item.source))
-        return Entry(path, "f", mode, hashlib.sha256(item.source).hexdigest())
+        return TreeEntry(path, "f", mode, hashlib.sha256(item.source).hexdigest())
     info.size = item.source.stat().st_size
     with item.source.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.seek(0)
         tar.addfile(info, file)
-    return Entry(path, "f", mode, digest)
+    return TreeEntry(path, "f", mode, digest)
 
 
 def _info(path: str, kind: bytes, mode: int, epoch: int, owner: int) -> tarfile.TarInfo:

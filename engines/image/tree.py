@@ -29,7 +29,7 @@ WRITTEN: Final = {
 ``localhost`` is unknown."""
 
 
-class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
+class TreeEntry(msgspec.Struct, frozen=True, array_like=True, order=True):
     """One file, folder or link; ``content``: hex sha256 of a file, the text of a link, empty for a folder."""
 
     path: str
@@ -40,7 +40,7 @@ class Entry(msgspec.Struct, frozen=True, array_like=True, order=True):
     content: str
 
 
-def encode(entries: Iterable[Entry]) -> bytes:
+def encode(entries: Iterable[TreeEntry]) -> bytes:
     """Encodes a listing canonically: sorted, one JSON array a line."""
     return b"\n".join(msgspec.json.encode(entry) for entry in sorted(entries))
 
@@ -75,18 +75,18 @@ def check(root: Path, listing: bytes, digest: str, digests: FileDigests) -> None
         raise _differs(next(path for path, _ in _walk(root) if path not in known), "is not in the image")
 
 
-def _entries(listing: bytes) -> Iterator[Entry]:
-    return (msgspec.json.decode(line, type=Entry) for line in io.BytesIO(listing))
+def _entries(listing: bytes) -> Iterator[TreeEntry]:
+    return (msgspec.json.decode(line, type=TreeEntry) for line in io.BytesIO(listing))
 
 
-def listed(root: Path, digests: FileDigests) -> Iterator[Entry]:
+def listed(root: Path, digests: FileDigests) -> Iterator[TreeEntry]:
     """Yields a folder's files and folders. Raises Environment for anything else."""
     for path, item in _walk(root):
         found = item.stat(follow_symlinks=False)
         kind = _kind(found)
         if kind not in ("f", "d"):
             raise Environment(f"{root / path} is neither a file nor a folder", rule="image-tree")
-        yield Entry(path, kind, _mode(found), digests.of(root / path) if kind == "f" else "")
+        yield TreeEntry(path, kind, _mode(found), digests.of(root / path) if kind == "f" else "")
 
 
 def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:

@@ -16,8 +16,8 @@ from typing import IO, Final
 
 from chain.errors import Environment
 from engines.identity import FileDigests
-from engines.image.oci import LAYER, TREE, Manifest, blob_path, read_manifest
-from engines.image.tree import Entry, check, digest_of, encode
+from engines.image.oci import LAYER, TREE, ImageManifest, blob_path, read_manifest
+from engines.image.tree import TreeEntry, check, digest_of, encode
 
 _CHUNK: Final = 1 << 20
 ROOTFS: Final = "rootfs"
@@ -51,12 +51,12 @@ def _folder(cache: Path, digest: str) -> Path:
     return cache / digest.removeprefix("sha256:")[:16]
 
 
-def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:
+def _unpack(layout: Path, manifest: ImageManifest, tree: str, folder: Path) -> None:
     staged = folder.with_name(folder.name + ".new")
     shutil.rmtree(staged, ignore_errors=True)
     try:
         (staged / ROOTFS).mkdir(parents=True)
-        entries: list[Entry] = []
+        entries: list[TreeEntry] = []
         for layer in manifest.layers:
             if layer.media_type != LAYER:
                 hint = "build the image again: odfctl docs install tells how"
@@ -76,7 +76,7 @@ def _unpack(layout: Path, manifest: Manifest, tree: str, folder: Path) -> None:
         shutil.rmtree(staged, ignore_errors=True)
 
 
-def _unpack_layer(blob: Path, digest: str, root: Path) -> list[Entry]:
+def _unpack_layer(blob: Path, digest: str, root: Path) -> list[TreeEntry]:
     """Unpacks a layer. Raises Environment before anything of the layer is used: the folder is then deleted."""
     entries = []
     with blob.open("rb") as file:
@@ -94,7 +94,7 @@ def _unpack_layer(blob: Path, digest: str, root: Path) -> list[Entry]:
     return entries
 
 
-def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Entry:
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> TreeEntry:
     path = PurePosixPath(member.name)
     if path.is_absolute() or ".." in path.parts or not path.parts or str(path) != member.name.rstrip("/"):
         raise Environment(f"a layer names {member.name!r}", rule="image-layer")
@@ -109,13 +109,13 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> Entry:
     if member.isdir():
         target.mkdir(mode=0o755)
         target.chmod(0o755)
-        return Entry(str(path), "d", 0o755, "")
+        return TreeEntry(str(path), "d", 0o755, "")
     if member.issym():
         target.symlink_to(member.linkname)
-        return Entry(str(path), "l", 0o777, member.linkname)
+        return TreeEntry(str(path), "l", 0o777, member.linkname)
     if not member.isreg():
         raise Environment(f"a layer holds {member.name!r}, which is no file, folder or link", rule="image-layer")
-    return Entry(str(path), "f", member.mode & 0o755, _write(tar, member, target))
+    return TreeEntry(str(path), "f", member.mode & 0o755, _write(tar, member, target))
 
 
 def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:

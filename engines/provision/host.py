@@ -24,9 +24,9 @@ from engines.provision.preparation import Preparation, of_host, of_image
 from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits, Within
 from engines.provision.warm import WarmEngine
 from engines.request_control import CallLimits
-from engines.sandbox.base import Level, Sandbox
+from engines.sandbox.base import Sandbox, SandboxLevel
 from engines.sandbox.leftovers import label_of
-from engines.sandbox.probe import Choice, choose, unconfined
+from engines.sandbox.probe import SandboxChoice, choose, unconfined
 from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
 from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
@@ -68,7 +68,7 @@ class SparkOptions:
     heap: str = "2g"
     quick: bool = False
     """Whether to start quickly, at the cost of long computations (``SessionOptions.quick``)."""
-    minimum: Level = Level.NONE
+    minimum: SandboxLevel = SandboxLevel.NONE
     """The weakest level of isolation that is acceptable."""
     cluster: OnCluster | None = None
     """The cluster on which tasks run; ``None``: in threads of this machine."""
@@ -86,7 +86,7 @@ class HostEngine:
 
     engine: WarmEngine
     identity: EngineIdentity
-    choice: Choice
+    choice: SandboxChoice
     java: Java
     cluster: OnCluster | None = None
 
@@ -133,7 +133,7 @@ async def _aside(call: Callable[[], R]) -> R:
     return await trio.to_thread.run_sync(call, abandon_on_cancel=True)  # type: ignore[call-arg]  # not in its stubs
 
 
-async def _isolation(options: SparkOptions, java: Java) -> Choice:
+async def _isolation(options: SparkOptions, java: Java) -> SandboxChoice:
     if options.cluster is None:
         image = await _aside(partial(installed, options.cache))
         return await choose(options.minimum, (java.runtime,), image, label_of(options.scratch))
@@ -163,7 +163,7 @@ def _program(options: SparkOptions, sandbox: Sandbox, archive: PurePosixPath | N
     return argv
 
 
-def _identity(java_home: Path, cache: Path, level: Level) -> EngineIdentity:
+def _identity(java_home: Path, cache: Path, level: SandboxLevel) -> EngineIdentity:
     digests = FileDigests(cache / "engine-digests.json", installed_digests())
     identity = identity_of(host_manifest(manifest_settings(), java_home, digests), level.value)
     digests.save()

@@ -21,7 +21,7 @@ import trio
 from chain.errors import Fault
 from engines.errors import MAX_BACKTRACE, EngineLost, LimitExceeded
 from engines.errors import SESSION as NO_SESSION
-from engines.io_plan import View
+from engines.io_plan import SandboxView
 from engines.listen_address import READY, SESSION
 from engines.provision.settings import ENGINE_FAILED, OnEvent, WarmSettings
 from engines.sandbox.base import Job, Mount
@@ -125,7 +125,7 @@ class EngineProcess:
             process = start(self._settings.sandbox, job, self._settings.groups)
             self.pid = process.pid
             client: GrpcEngine = client_of.GrpcEngine(
-                f"unix:{sockets / 's'}", staging, View(seen[0], seen[1]), self._settings.calls
+                f"unix:{sockets / 's'}", staging, SandboxView(seen[0], seen[1]), self._settings.calls
             )
             try:
                 with self._scope:

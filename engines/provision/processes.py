@@ -20,7 +20,7 @@ from chain.errors import Environment, Fault
 from chain.wording import plural
 from engines.errors import EngineLost
 from engines.provision.process import EngineProcess
-from engines.provision.settings import OnEvent, Started, WarmSettings
+from engines.provision.settings import OnEvent, StartStatus, WarmSettings
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Processes:
         self._failures = 0
         self._not_before = -float("inf")
 
-    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: StartStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; then stops every process and removes its folders."""
         await trio.to_thread.run_sync(_empty, self._settings.scratch)
         try:

@@ -35,7 +35,7 @@ class Isolation(enum.Enum):
     """One process per dataset. Requests that concern none (is this query a transform?) share another."""
 
 
-class Started(Protocol):
+class StartStatus(Protocol):
     """The part of Trio's task status that is used here."""
 
     def started(self) -> None: ...

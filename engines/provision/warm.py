@@ -23,13 +23,13 @@ from chain.ids import DatasetId
 from engines.contract import (
     Engine,
     EngineIdentity,
+    EngineInternalError,
+    EngineProgress,
     IngestAnswer,
-    IngestRequest,
-    InternalError,
+    IngestBatchRequest,
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
-    Progress,
     ProvenanceOutcome,
     ProvenanceRequest,
     RawQueryOutcome,
@@ -44,7 +44,7 @@ from engines.errors import ALIVE, DEADLINE, JVM_LOST, SESSION, EngineFault, Engi
 from engines.progress import STARTING
 from engines.provision.process import EngineProcess
 from engines.provision.processes import Processes
-from engines.provision.settings import Isolation, OnEvent, Started, WarmSettings
+from engines.provision.settings import Isolation, OnEvent, StartStatus, WarmSettings
 
 if TYPE_CHECKING:
     from engines.client import GrpcEngine
@@ -83,7 +83,7 @@ class EnginePool:
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningEngine:
     """An engine process that takes requests now."""
 
     pid: int
@@ -110,7 +110,7 @@ class _Delegating(ABC):
     async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress), on_progress)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         needs = request.preprocess is not None
         return await self._with(
             request.dataset_id, lambda engine: engine.ingest(request, on_progress), on_progress, session=needs
@@ -145,14 +145,14 @@ class WarmEngine(_Delegating):
         self._processes = Processes(settings, on_event)
         self._repeating = trio.CapacityLimiter(REPEATING)
 
-    async def run(self, *, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, *, task_status: StartStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; then stops every process and removes its folders."""
         await self._processes.run(task_status=task_status)
 
-    def running(self) -> tuple[Running, ...]:
+    def running(self) -> tuple[RunningEngine, ...]:
         """Lists the processes that take requests now; none of those of ``fresh``."""
         return tuple(
-            Running(process.pid, tenant, process.leases > 0, process.session)
+            RunningEngine(process.pid, tenant, process.leases > 0, process.session)
             for tenant, process in self._processes.running().items()
         )
 
@@ -190,7 +190,7 @@ class WarmEngine(_Delegating):
         self, dataset: DatasetId | None, work: Work[A], on_progress: OnProgress, *, session: bool = True
     ) -> A:
         def starting() -> None:
-            on_progress(Progress(stage=STARTING))
+            on_progress(EngineProgress(stage=STARTING))
 
         async with self._processes.lease(self._tenant(dataset), starting) as process:
             shared, place = process.leases > 1, process.begun
@@ -219,7 +219,7 @@ class _Held(_Delegating):
         assert process.client is not None
         try:
             if session:
-                await process.open_session(lambda: on_progress(Progress(stage=STARTING)))
+                await process.open_session(lambda: on_progress(EngineProgress(stage=STARTING)))
             answer = await work(process.client)
         except LimitExceeded as fault:
             if fault.rule == DEADLINE:
@@ -250,6 +250,6 @@ class _Held(_Delegating):
                 process.note_cancelled()
             if session:
                 process.session_used = trio.current_time()
-        if isinstance(answer, InternalError):
+        if isinstance(answer, EngineInternalError):
             process.note_failure(answer.message, answer.backtrace or "")
         return answer

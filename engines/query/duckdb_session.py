@@ -59,7 +59,7 @@ _STORAGE: Final = "v1.2.0"
 """Format of fold files, which DuckDB 1.2 and later read."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class SessionLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits of one query's DuckDB."""
 
     memory: int
@@ -69,7 +69,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     threads: int
 
 
-class Prepared(msgspec.Struct, frozen=True, kw_only=True):
+class PreparedStatement(msgspec.Struct, frozen=True, kw_only=True):
     """A statement that was parsed and checked."""
 
     statement: bytes
@@ -82,7 +82,7 @@ class Prepared(msgspec.Struct, frozen=True, kw_only=True):
 class QuerySession:
     """One query, from its text to its rows. Call ``prepare``, then ``run``."""
 
-    def __init__(self, limits: Limits, inputs: Path, temporary: Path) -> None:
+    def __init__(self, limits: SessionLimits, inputs: Path, temporary: Path) -> None:
         self._limits, self._most = limits, Most(limits.memory, limits.temporary)
         self._folds: dict[str, str] = {}
         self._declared: set[str] = set()
@@ -121,7 +121,7 @@ class QuerySession:
         self._connection.execute(f"DROP VIEW {quoted(view.name)}")
         self._declared.clear()
 
-    def prepare(self, sql: str) -> Prepared:
+    def prepare(self, sql: str) -> PreparedStatement:
         """Parses and checks a statement. Raises Invalid."""
         statement, clauses = take_out(with_plain_blanks(sql.encode("utf-8", "surrogatepass")))
         try:
@@ -135,11 +135,11 @@ class QuerySession:
         parsed = decoded(tree)
         tables = check_statement(parsed, statement, clauses)
         statement = without_schemas(parsed, statement, tables)
-        return Prepared(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
+        return PreparedStatement(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
 
     def run(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         views: Sequence[SliceView],
         places: Sequence[int],
         parameters: Any,
@@ -176,7 +176,7 @@ class QuerySession:
 
     def bind(
         self,
-        prepared: Prepared,
+        prepared: PreparedStatement,
         views: Sequence[SliceView],
         places: Sequence[int],
         parameters: Any = None,
@@ -199,7 +199,7 @@ class QuerySession:
             self._judge_repeatable(prepared, statement, parameters)
         return statement
 
-    def _judge_repeatable(self, prepared: Prepared, statement: str, parameters: Any) -> None:
+    def _judge_repeatable(self, prepared: PreparedStatement, statement: str, parameters: Any) -> None:
         """Raises Refused if a later run could give other rows. ``statement``: the one that reads empty tables."""
         if parameters:
             raise Refused("a proven query has its values in its text", rule="query-prove", hint="write them there")
@@ -232,7 +232,9 @@ class QuerySession:
             self._connection.execute("DETACH kept")
         return int(rows)
 
-    def save_answer(self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int], path: Path) -> int:
+    def save_answer(
+        self, prepared: PreparedStatement, views: Sequence[SliceView], places: Sequence[int], path: Path
+    ) -> int:
         """Writes the rows of a statement to a new Parquet file. Returns their number. Raises as ``run``."""
         import pyarrow.parquet as pq  # most processes answer without it
 
@@ -252,7 +254,7 @@ class QuerySession:
         return rows
 
     def translated_faults(
-        self, prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]
+        self, prepared: PreparedStatement, views: Sequence[SliceView], places: Sequence[int]
     ) -> AbstractContextManager[None]:
         """Rewords faults that occur within it, while rows are read, in terms of the user's statement."""
         return translated_faults(prepared.statement, _edits(prepared, views, places), self._most, self._ahead)
@@ -337,20 +339,22 @@ def _parameters(tree: Mapping[str, Any]) -> list[str]:
     return [str(each["key"]) for each in named]
 
 
-def _is_unbound(prepared: Prepared, wanted: RowSelection) -> bool:
+def _is_unbound(prepared: PreparedStatement, wanted: RowSelection) -> bool:
     return wanted.unbound and bool(prepared.parameters)
 
 
-def _values(prepared: Prepared, parameters: Any, wanted: RowSelection) -> Any:
+def _values(prepared: PreparedStatement, parameters: Any, wanted: RowSelection) -> Any:
     """Returns the values of the parameters, as DuckDB takes them; nulls, if there are none yet."""
     return dict.fromkeys(prepared.parameters) if _is_unbound(prepared, wanted) else parameters or None
 
 
-def _edits(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> list[tuple[TableRef, str]]:
+def _edits(
+    prepared: PreparedStatement, views: Sequence[SliceView], places: Sequence[int]
+) -> list[tuple[TableRef, str]]:
     """Returns the tables of a statement, each with the name of the view that it reads."""
     return [(table, views[place].name) for table, place in zip(prepared.tables, places, strict=True)]
 
 
-def over_views(prepared: Prepared, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
+def over_views(prepared: PreparedStatement, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
     """Returns the statement with bare names of views, for an engine that has no others."""
     return replaced(prepared.statement, _edits(prepared, views, places), within="")

@@ -45,7 +45,7 @@ def parted(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     return bytes(whole[:1]), whole[_HEADER.size :]
 
 
-class FrameReader:
+class AnswerFrameReader:
     """Splits incoming bytes into frames; holds at most one frame."""
 
     def __init__(self) -> None:

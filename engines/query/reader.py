@@ -24,15 +24,15 @@ import trio
 
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
-from engines.query.frames import END, FAULT, HEAD, FrameReader, parted
+from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, parted
 from engines.query.installed import need_sql
-from engines.query.requests import Execute, FaultReport, Prepare, Saved, TablesNamed
+from engines.query.requests import Execute, FaultReport, Prepare, SavedRows, TablesNamed
 from engines.query.row_pipe import row_pipe
 from engines.query.views import SliceView
-from engines.sandbox.base import Job, Level, Mount
+from engines.sandbox.base import Job, Mount, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap
 from engines.sandbox.forking import Zygote
-from engines.sandbox.probe import Choice, trial
+from engines.sandbox.probe import SandboxChoice, trial
 from engines.sandbox.process import ConfinedProcess, start
 
 BESIDE: Final = 1 << 30
@@ -65,7 +65,7 @@ class QueryLimits:
 class QueryProcess:
     """One process and its folders. Call ``prepare``, ``link``, then ``execute``, once each."""
 
-    def __init__(self, choice: Choice, home: Path, limits: QueryLimits, zygote: Zygote | None = None) -> None:
+    def __init__(self, choice: SandboxChoice, home: Path, limits: QueryLimits, zygote: Zygote | None = None) -> None:
         """``zygote``: forks the process, which is then ready sooner. Raises EngineLost."""
         self._home = home
         self._inputs, self._temporary = home / "in", home / "tmp"
@@ -86,7 +86,7 @@ class QueryProcess:
         self._process: ConfinedProcess = zygote.start(job) if zygote else start(choice.sandbox, job, choice.groups)
         with suppress(OSError):  # a larger pipe saves switches, and is not needed
             fcntl.fcntl(self._process.stdout.fileno(), fcntl.F_SETPIPE_SZ, _PIECE)
-        self._frames = FrameReader()
+        self._frames = AnswerFrameReader()
         self._said = b""
 
     @property
@@ -142,25 +142,27 @@ class QueryProcess:
             async for found in frames:
                 yield found
 
-    async def save(self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int) -> Saved:
+    async def save(
+        self, views: Sequence[SliceView], places: Sequence[int], files: Sequence[str], most: int
+    ) -> SavedRows:
         """Has the process write views to Parquet files, except those without a file name. Raises as
         ``execute`` does."""
         return await self._save(Execute(views=tuple(views), places=tuple(places), saves=tuple(files), save_bytes=most))
 
-    async def save_fold(self, view: SliceView, file: str, most: int) -> Saved:
+    async def save_fold(self, view: SliceView, file: str, most: int) -> SavedRows:
         """Has the process write a view to a file that a later view may have as ``earlier``. Raises as
         ``execute`` does."""
         return await self._save(Execute(views=(view,), places=(), folds=(file,), save_bytes=most))
 
-    async def save_answer(self, views: Sequence[SliceView], places: Sequence[int], file: str, most: int) -> Saved:
+    async def save_answer(self, views: Sequence[SliceView], places: Sequence[int], file: str, most: int) -> SavedRows:
         """Has the process write the answer of the statement to a Parquet file. Raises as ``execute`` does."""
         return await self._save(Execute(views=tuple(views), places=tuple(places), answer=file, save_bytes=most))
 
-    async def _save(self, wanted: Execute) -> Saved:
+    async def _save(self, wanted: Execute) -> SavedRows:
         async with aclosing(self.execute(wanted)) as frames:
             async for kind, whole in frames:
                 if kind == END:
-                    saved: Saved = _decoded(whole, Saved)
+                    saved: SavedRows = _decoded(whole, SavedRows)
                     return saved
         raise self._lost()
 
@@ -200,11 +202,11 @@ class QueryProcess:
 class QueryProcesses:
     """Lends each query a process. Usable while ``run`` runs."""
 
-    def __init__(self, scratch: Path, choose: Callable[[], Awaitable[Choice]], limits: QueryLimits) -> None:
+    def __init__(self, scratch: Path, choose: Callable[[], Awaitable[SandboxChoice]], limits: QueryLimits) -> None:
         """``choose``: chooses the sandbox, when the first query comes."""
         self.limits = limits
         self._scratch, self._choose = scratch, choose
-        self._choice: Choice | None = None
+        self._choice: SandboxChoice | None = None
         self._choosing = trio.Lock()
         self._turns = trio.CapacityLimiter(limits.most)
         self._spare: QueryProcess | None = None
@@ -285,14 +287,14 @@ class QueryProcesses:
             raise EngineLost("queries are not being served", rule="query-process", hint="is the node stopping?")
         return self._nursery
 
-    async def _isolation(self) -> Choice:
+    async def _isolation(self) -> SandboxChoice:
         self._begun()
         async with self._choosing:
             if self._choice is None:
                 self._choice = await self._choose()
             return self._choice
 
-    async def _renew(self, choice: Choice) -> None:
+    async def _renew(self, choice: SandboxChoice) -> None:
         """Makes a process ready for the next query, and after the first one the zygote that later ones are forked
         from."""
         if self._nursery is None:
@@ -303,10 +305,10 @@ class QueryProcesses:
             self._forking = False  # by one at a time, and not again where it does not hold
             await self._hatch(choice)
 
-    async def _hatch(self, choice: Choice) -> None:
+    async def _hatch(self, choice: SandboxChoice) -> None:
         """Starts a zygote and tries its sandbox. Where that does not hold, processes start without one, and
         ``unforked`` says why."""
-        if not isinstance(choice.sandbox, Bubblewrap) or choice.level is not Level.HOST:
+        if not isinstance(choice.sandbox, Bubblewrap) or choice.level is not SandboxLevel.HOST:
             self.unforked = f"level {choice.level.value} has no zygote"
             return  # as the level is told already
         try:
@@ -325,7 +327,7 @@ class QueryProcesses:
         if self.unforked:
             self.log(self.unforked)
 
-    def _begin(self, choice: Choice) -> QueryProcess:
+    def _begin(self, choice: SandboxChoice) -> QueryProcess:
         nursery = self._begun()  # the node may have stopped while the sandbox was chosen
         self._number += 1
         home = self._scratch / str(self._number)

@@ -112,7 +112,7 @@ class Execute(msgspec.Struct, frozen=True, kw_only=True):
     """Most bytes of a file to be written; 0: none is written."""
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedRows(msgspec.Struct, frozen=True, kw_only=True):
     """The end of an answer that was written to files."""
 
     rows: int

@@ -20,9 +20,9 @@ import pyarrow as pa
 
 from chain.data.json_values import plain_rows
 from chain.errors import Fault, Refused
-from engines.query.duckdb_session import Limits, Prepared, QuerySession, over_views
+from engines.query.duckdb_session import PreparedStatement, QuerySession, SessionLimits, over_views
 from engines.query.frames import COLUMNS, END, FAULT, HEAD, LINES, MAX_FRAME, PIECE, PLAIN, ROWS, SCHEMA, frame, header
-from engines.query.requests import Execute, FaultReport, Lines, Prepare, Saved, TableNamed, TablesNamed, json_pieces
+from engines.query.requests import Execute, FaultReport, Lines, Prepare, SavedRows, TableNamed, TablesNamed, json_pieces
 from engines.query.temporal import with_backquotes
 
 _T = TypeVar("_T")
@@ -109,7 +109,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Other output of the process must not get between frames.
     out = os.fdopen(os.dup(1), "wb", buffering=1 << 16)
     os.dup2(2, 1)
-    limits = Limits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
+    limits = SessionLimits(memory=args.memory, temporary=args.temporary_bytes, threads=args.threads)
     answering = QuerySession(limits, args.inputs, args.temporary)
     answering.warm()
     requests = sys.stdin.buffer
@@ -155,17 +155,17 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     out.write(frame(END, msgspec.json.encode({"rows": counted.rows})))
 
 
-def _saved(answering: QuerySession, prepared: Prepared, wanted: Execute) -> Saved:
+def _saved(answering: QuerySession, prepared: PreparedStatement, wanted: Execute) -> SavedRows:
     if wanted.answer:
         rows = answering.save_answer(prepared, wanted.views, wanted.places, Path(wanted.answer))
-        return Saved(rows=rows)
+        return SavedRows(rows=rows)
     if wanted.folds:
         folds = zip(wanted.folds, wanted.views, strict=True)
-        return Saved(rows=sum(answering.save_fold(view, Path(path)) for path, view in folds))
+        return SavedRows(rows=sum(answering.save_fold(view, Path(path)) for path, view in folds))
     answering.bind(prepared, wanted.views, wanted.places)  # checks it, though another engine runs it
     views = zip(wanted.saves, wanted.views, strict=True)
     rows = sum(answering.save(view, Path(path)) for path, view in views if path)
-    return Saved(rows=rows, statement=with_backquotes(over_views(prepared, wanted.views, wanted.places)))
+    return SavedRows(rows=rows, statement=with_backquotes(over_views(prepared, wanted.views, wanted.places)))
 
 
 def _write_arrow(batches: Iterable[pa.RecordBatch], schema: pa.Schema, sink: _Rows) -> None:

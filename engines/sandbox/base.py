@@ -24,7 +24,7 @@ def tethered(python: str, processes: int | None, *, hold: bool = False) -> tuple
     return (python, "-I", "-S", "-c", TETHER.read_text(encoding="utf-8"), bound, "hold" if hold else "-")
 
 
-class Level(enum.Enum):
+class SandboxLevel(enum.Enum):
     """The levels of isolation, strongest first."""
 
     CONTAINER = "container"
@@ -71,7 +71,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SandboxCommand:
     """The command of the host that runs a job in its sandbox."""
 
     argv: tuple[str, ...]
@@ -89,7 +89,7 @@ class Sandbox(Protocol):
     """One level of isolation on this host."""
 
     @property
-    def level(self) -> Level: ...
+    def level(self) -> SandboxLevel: ...
 
     @property
     def python(self) -> str:
@@ -106,7 +106,7 @@ class Sandbox(Protocol):
     def data(self) -> Sequence[bytes]:
         """Returns contents that ``command`` needs as open files."""
 
-    def command(self, job: Job, files: Sequence[int], /) -> Command:
+    def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         """Builds the whole command; ``files`` are descriptors of ``data``, in order."""
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
@@ -116,7 +116,7 @@ class Sandbox(Protocol):
 class PlainProcess:
     """Level ``none``: runs as the node's own user; protects against accidents (memory, orphans), not against intent."""
 
-    level = Level.NONE
+    level = SandboxLevel.NONE
     java_home = None
 
     @property
@@ -130,8 +130,8 @@ class PlainProcess:
     def data(self) -> Sequence[bytes]:
         return ()
 
-    def command(self, job: Job, _: Sequence[int], /) -> Command:
-        return Command(job.argv, {**code_environment(), **job.env})
+    def command(self, job: Job, _: Sequence[int], /) -> SandboxCommand:
+        return SandboxCommand(job.argv, {**code_environment(), **job.env})
 
     def seen(self, mount: Mount, /) -> PurePosixPath:
         return PurePosixPath(mount.source)

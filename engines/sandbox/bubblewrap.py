@@ -20,7 +20,7 @@ from typing import Final
 from config.paths import code_environment
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
 from engines.image.tree import WRITTEN
-from engines.sandbox.base import Command, Job, Level, Mount, tethered
+from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tethered
 from engines.sandbox.seccomp import assemble, engine_filter
 
 TMP_BYTES: Final = 256 << 20
@@ -48,7 +48,7 @@ class Runtime:
     each start (an upgrade may have moved things); never includes a home directory or the node's state.
     """
 
-    level: Level
+    level: SandboxLevel
     python: str
     mounts: tuple[Mount, ...]
     links: tuple[tuple[str, str], ...] = ()
@@ -68,13 +68,13 @@ def host_runtime(java_homes: Iterable[Path]) -> Runtime:
     for home in java_homes:
         folders += [home.resolve(), *_outside(home.resolve())]
     mounts = tuple(Mount(path, PurePosixPath(path), optional=True) for path in _outermost(folders))
-    return Runtime(Level.HOST, sys.executable, mounts, links, WRITTEN, environment=code_environment())
+    return Runtime(SandboxLevel.HOST, sys.executable, mounts, links, WRITTEN, environment=code_environment())
 
 
 def image_runtime(image: Image) -> Runtime:
     """Describes an unpacked image that replaces the host's files."""
     whole = Mount(image.rootfs, PurePosixPath("/"))
-    return Runtime(Level.IMAGE, PYTHON, (whole,), java_home=Path(JAVA_HOME), environment=ENVIRONMENT)
+    return Runtime(SandboxLevel.IMAGE, PYTHON, (whole,), java_home=Path(JAVA_HOME), environment=ENVIRONMENT)
 
 
 def _code() -> Iterator[Path]:
@@ -113,7 +113,7 @@ class Bubblewrap:
         """The program that filters system calls."""
 
     @property
-    def level(self) -> Level:
+    def level(self) -> SandboxLevel:
         return self._runtime.level
 
     @property
@@ -146,7 +146,7 @@ class Bubblewrap:
     def seen(self, mount: Mount, /) -> PurePosixPath:
         return mount.target
 
-    def command(self, job: Job, files: Sequence[int], /) -> Command:
+    def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         call_filter, *written = files
         runtime = self._runtime
         whole = next((mount for mount in runtime.mounts if mount.target == ROOT), None)
@@ -171,7 +171,7 @@ class Bubblewrap:
             *("--chdir", "/tmp", "--seccomp", str(call_filter)),  # noqa: S108
             *(*tether, *job.argv),
         )
-        return Command(argv, {"PATH": "/usr/bin:/bin"})
+        return SandboxCommand(argv, {"PATH": "/usr/bin:/bin"})
 
 
 def counts_by_namespace(release: str) -> bool:

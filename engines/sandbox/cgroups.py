@@ -27,7 +27,7 @@ _numbers = itertools.count(1)
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class ControlGroup:
     """The control groups of a job: one folder in version 2, one for each controller in version 1."""
 
     folders: tuple[Path, ...]
@@ -63,11 +63,11 @@ class Groups:
     parents: Mapping[str, Path] = field(default_factory=dict)
     """Folder by controller; in version 2 all are the same."""
 
-    def make(self, memory: int | None, processes: int | None) -> Group:
+    def make(self, memory: int | None, processes: int | None) -> ControlGroup:
         """Makes a group with limits, in bytes (swap included) and tasks. Raises OSError."""
         name = f"odfd-{os.getpid()}-{next(_numbers)}"
         folders = tuple(dict.fromkeys(parent / name for parent in self.parents.values()))
-        group = Group(folders)
+        group = ControlGroup(folders)
         try:
             for folder in folders:
                 folder.mkdir()
@@ -99,7 +99,7 @@ class Groups:
             for folder in sorted(parent.glob("odfd-*")):
                 owner = _NAME.match(folder.name)
                 if owner is not None and not Path("/proc", owner[1]).exists():
-                    group = Group((folder,))
+                    group = ControlGroup((folder,))
                     group.end()
                     group.remove()
                     swept.append(folder.name)

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
-from engines.sandbox.base import Command, Job, Level, Mount, tethered
+from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tethered
 from engines.sandbox.bubblewrap import RUN_BYTES, TMP_BYTES
 from engines.sandbox.leftovers import tool_environment
 from engines.sandbox.seccomp import container_profile
@@ -32,7 +32,7 @@ PROCESSES: Final = 4096
 class Container:
     """Level ``container``: runs jobs in containers of podman or docker."""
 
-    level = Level.CONTAINER
+    level = SandboxLevel.CONTAINER
 
     def __init__(self, tool: str, binary: str, image: Image, label: str = "") -> None:
         """``label``: see ``leftovers``; empty: none."""
@@ -64,7 +64,7 @@ class Container:
         image = self._image
         return f"localhost/{NAME}@{image.manifest}" if self._tool == "podman" else image.config
 
-    def command(self, job: Job, files: Sequence[int], /) -> Command:
+    def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         (profile,) = files
         environment = {**job.env, **ENVIRONMENT}
         bounds = {"--memory": job.total, "--memory-swap": job.total, "--pids-limit": job.processes}
@@ -88,7 +88,7 @@ class Container:
             *job.argv,
         )
         place = next((mount.source for mount in job.mounts if mount.writable), None)
-        return Command(argv, tool_environment(), limited=True, place=place, container=name)
+        return SandboxCommand(argv, tool_environment(), limited=True, place=place, container=name)
 
     def _identity(self) -> tuple[str, ...]:
         """Returns the option by which podman without root maps the node's user to the same user inside."""

@@ -26,7 +26,7 @@ from chain.errors import Environment, Refused
 from chain.wording import plural
 from engines.errors import EngineLost
 from engines.image.installed import Image
-from engines.sandbox.base import Job, Level, Mount, PlainProcess, Sandbox
+from engines.sandbox.base import Job, Mount, PlainProcess, Sandbox, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime, image_runtime
 from engines.sandbox.cgroups import Groups, find_groups
 from engines.sandbox.container import TOOLS, Container
@@ -66,7 +66,7 @@ TRIAL_PROCESSES: Final = 32
 class TrialResult:
     """The result of one level's trial; it passed if there are no ``problems``."""
 
-    level: Level
+    level: SandboxLevel
     problems: tuple[str, ...]
     unbounded: tuple[str, ...] = ()
     """Attempts beyond limits that nothing on this machine would stop."""
@@ -77,7 +77,7 @@ class TrialResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class SandboxChoice:
     """The level in use, and why stronger ones are not used."""
 
     sandbox: Sandbox
@@ -91,13 +91,13 @@ class Choice:
     """Further findings for people: containers of a former life that were removed, or could not be."""
 
     @property
-    def level(self) -> Level:
+    def level(self) -> SandboxLevel:
         return self.sandbox.level
 
 
 async def choose(
-    minimum: Level, java_homes: Sequence[Path] = (), image: Image | str | None = None, label: str = ""
-) -> Choice:
+    minimum: SandboxLevel, java_homes: Sequence[Path] = (), image: Image | str | None = None, label: str = ""
+) -> SandboxChoice:
     """Chooses the strongest level that works here. Raises Refused if that is weaker than ``minimum``.
 
     ``image``: an installed image, unpacked; or the reason why there is none. ``label``: that of our containers
@@ -117,8 +117,8 @@ async def choose(
             continue
         verdict = await trial(candidate, groups)
         if not verdict.problems:
-            used = image if isinstance(image, Image) and candidate.level.rank >= Level.IMAGE.rank else None
-            return Choice(candidate, tuple(passed_over), verdict, groups, used, remarks)
+            used = image if isinstance(image, Image) and candidate.level.rank >= SandboxLevel.IMAGE.rank else None
+            return SandboxChoice(candidate, tuple(passed_over), verdict, groups, used, remarks)
         passed_over.append(verdict)
     raise Refused(
         f"no sandbox of level `{minimum.value}` or better holds here: " + "; ".join(map(str, passed_over)),
@@ -128,12 +128,12 @@ async def choose(
     )
 
 
-async def unconfined(minimum: Level, why: str) -> Choice:
+async def unconfined(minimum: SandboxLevel, why: str) -> SandboxChoice:
     """Chooses a plain process, where isolation is impossible. Raises Refused if that is weaker than ``minimum``.
 
     ``why``: the reason why no better level works.
     """
-    if minimum is not Level.NONE:
+    if minimum is not SandboxLevel.NONE:
         raise Refused(
             f"the sandbox level `{minimum.value}` or better is asked for, and {why}", rule="sandbox-level",
             hint='accept less with engine.sandbox = "none"',
@@ -141,8 +141,10 @@ async def unconfined(minimum: Level, why: str) -> Choice:
     found = await trio.to_thread.run_sync(find_groups)
     groups = found if isinstance(found, Groups) else None
     sandbox = PlainProcess()
-    better = [level for level in Level if level is not Level.NONE]
-    return Choice(sandbox, tuple(TrialResult(level, (why,)) for level in better), await trial(sandbox, groups), groups)
+    better = [level for level in SandboxLevel if level is not SandboxLevel.NONE]
+    return SandboxChoice(
+        sandbox, tuple(TrialResult(level, (why,)) for level in better), await trial(sandbox, groups), groups
+    )
 
 
 async def _without_leftovers(label: str) -> tuple[str, ...]:
@@ -161,19 +163,19 @@ async def _without_leftovers(label: str) -> tuple[str, ...]:
 
 def _candidates(java_homes: Sequence[Path], image: Image | str | None, label: str) -> Iterator[Sandbox | TrialResult]:
     binary = shutil.which("bwrap")
-    missing = TrialResult(Level.HOST, ("bubblewrap (bwrap) is not installed",))
+    missing = TrialResult(SandboxLevel.HOST, ("bubblewrap (bwrap) is not installed",))
     if isinstance(image, Image):
         yield from (container(tool, image, label) for tool in TOOLS)
-        yield Bubblewrap(binary, image_runtime(image)) if binary else replace(missing, level=Level.IMAGE)
+        yield Bubblewrap(binary, image_runtime(image)) if binary else replace(missing, level=SandboxLevel.IMAGE)
     else:
-        yield TrialResult(Level.IMAGE, (image or "no engine image is asked for",))
+        yield TrialResult(SandboxLevel.IMAGE, (image or "no engine image is asked for",))
     if binary is None:
         yield missing
     else:
         try:
             yield Bubblewrap(binary, host_runtime(java_homes))
         except Environment as error:
-            yield TrialResult(Level.HOST, (str(error),))
+            yield TrialResult(SandboxLevel.HOST, (str(error),))
     yield PlainProcess()
 
 
@@ -181,7 +183,7 @@ def container(tool: str, image: Image, label: str = "") -> Sandbox | TrialResult
     """Returns the sandbox of containers made by ``tool``, or why there is none."""
     binary = shutil.which(tool)
     if binary is None:
-        return TrialResult(Level.CONTAINER, (f"{tool} is not installed",))
+        return TrialResult(SandboxLevel.CONTAINER, (f"{tool} is not installed",))
     return Container(tool, binary, image, label)
 
 
@@ -220,7 +222,7 @@ def _judge(sandbox: Sandbox, grouped: bool, report: bytes, said: str) -> TrialRe
     problems = [f"{meaning} ({managed.get(name)})" for name, meaning in NEEDED.items() if managed.get(name) != "ok"]
     exceeded = {name: meaning for name, meaning in BOUNDS.items() if managed.get(name, "ok") == "ok"}
     kept = {"exceed-memory"} | sandbox.bounds | (set(BOUNDS) if grouped else set())
-    if level is not Level.NONE:
+    if level is not SandboxLevel.NONE:
         problems += [meaning for name, meaning in FORBIDDEN.items() if managed.get(name, "ok") == "ok"]
         problems += [meaning for name, meaning in exceeded.items() if name in kept]
     return TrialResult(level, tuple(problems), tuple(meaning for name, meaning in exceeded.items() if name not in kept))

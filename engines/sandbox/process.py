@@ -20,7 +20,7 @@ import trio
 
 from engines.errors import EngineLost
 from engines.sandbox.base import Job, Sandbox
-from engines.sandbox.cgroups import Group, Groups
+from engines.sandbox.cgroups import ControlGroup, Groups
 from engines.sandbox.leftovers import remove_named
 
 DYING_SECONDS: Final = 1.5
@@ -42,7 +42,7 @@ class ConfinedProcess:
     def __init__(
         self,
         popen: subprocess.Popen[bytes],
-        group: Group | None = None,
+        group: ControlGroup | None = None,
         pipes: Pipes | None = None,
         container: tuple[str, str] | None = None,
     ) -> None:
@@ -119,7 +119,7 @@ def _taken(popen: subprocess.Popen[bytes]) -> Pipes:
     return Pipes(*ends)
 
 
-async def _emptied(group: Group) -> None:
+async def _emptied(group: ControlGroup) -> None:
     """Waits until all killed processes are gone, which the kernel does in its own time; the next start
     sweeps the rest."""
     with trio.move_on_after(DYING_SECONDS):
@@ -159,7 +159,7 @@ def start(sandbox: Sandbox, job: Job, groups: Groups | None = None) -> ConfinedP
     return ConfinedProcess(popen, group, container=made)
 
 
-def make_group(groups: Groups | None, job: Job) -> Group | None:
+def make_group(groups: Groups | None, job: Job) -> ControlGroup | None:
     """Makes the control group of a job, if ``groups`` are given. Raises EngineLost."""
     if groups is None:
         return None

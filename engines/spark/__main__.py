@@ -25,7 +25,7 @@ from chain.struct_types import learn_struct_types
 from chain.terminal_text import visible
 from engines.contract import EngineIdentity
 from engines.identity import FileDigests, host_manifest, identity_of
-from engines.listen_address import DEFAULT, SESSION, Address, check_free, parse_address
+from engines.listen_address import DEFAULT, SESSION, EngineAddress, check_free, parse_address
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
 from engines.spark.runtime.cluster import Cluster, read_settings
@@ -83,7 +83,7 @@ def _record(options: SessionOptions, java: Java) -> None:
         spark.stop()
 
 
-def _serve(args: argparse.Namespace, address: Address, options: SessionOptions, java: Java, told: int) -> None:
+def _serve(args: argparse.Namespace, address: EngineAddress, options: SessionOptions, java: Java, told: int) -> None:
     """Serves until a byte can be read from ``told``."""
     is_told = False
     spark = Jvm(options, lambda state: _tell(state) if is_told else None)

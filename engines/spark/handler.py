@@ -24,7 +24,7 @@ from chain.errors import Environment, Invalid
 from engines.contract import (
     EngineIdentity,
     IngestAnswer,
-    IngestRequest,
+    IngestBatchRequest,
     MigrateOutcome,
     MigrateRequest,
     ProvenanceOutcome,
@@ -44,9 +44,9 @@ from engines.faults import Diagnostic, Severity
 from engines.progress import STARTING
 from engines.request_control import RequestCancelled, RequestControl
 from engines.session import SessionRequest, SessionState
-from engines.spark.analysis.declarations import Query, Reading, read_query
+from engines.spark.analysis.declarations import DeclaredQuery, Reading, read_query
 from engines.spark.analysis.determinism import misplaced
-from engines.spark.analysis.parsed import Size
+from engines.spark.analysis.parsed import PlanSize
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
@@ -62,7 +62,7 @@ from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
 from engines.spark.runtime.task_counts import LastSample, TaskCounts
 from engines.spark.sql.diagnostics import diagnostic_at, diagnostic_of, refusal
-from engines.spark.sql.input_views import InputView
+from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.parsing import analysed, as_json, parsed
 from engines.spark.sql.queries import Analyst
 from engines.spark.sql.spark_errors import answered, blames_query
@@ -156,7 +156,7 @@ class SparkHandler:
         with self._session(control) as session:
             return run_migration(session, request, control, self._caches)
 
-    def ingest(self, request: IngestRequest, control: RequestControl) -> IngestAnswer:
+    def ingest(self, request: IngestBatchRequest, control: RequestControl) -> IngestAnswer:
         with self._request(control) as opened:
             spread = isinstance(self._source, Jvm) and self._source.on_cluster
             return run_ingest(opened, request, control, spread=spread)
@@ -227,11 +227,11 @@ class SparkHandler:
         return limit_met(fault) or fault
 
 
-def _view(given: ValidateInput, query: Query) -> InputView:
+def _view(given: ValidateInput, query: DeclaredQuery) -> QueryInput:
     schema = view_schema(to_arrow(given.schema), given.vocab)
     keys = query.temporal.get(given.query_alias, ())
     log = query.declarations.reading_of(given.query_alias) is Reading.LOG
-    return InputView(
+    return QueryInput(
         given.query_alias, schema, given.vocab.event_time_column, keys, given.vocab.operation_type_column,
         given.changes, log, given.vocab.offset_column,
     )  # fmt: skip
@@ -246,7 +246,7 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
             columns = struct_type(newest.schema)
         name_view(session.read.schema(columns).parquet(*view.data_paths), view.name)
     steps = read_query(request.transform).steps
-    sizes: dict[str, Size] = {}
+    sizes: dict[str, PlanSize] = {}
     for number, step in enumerate(steps):
         query = parsed(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size

@@ -182,9 +182,9 @@ class Client:
             yield self._framed(answer)
 
     def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
-        from engines.query.frames import END, FAULT, FrameReader
+        from engines.query.frames import END, FAULT, AnswerFrameReader
 
-        reader = FrameReader()
+        reader = AnswerFrameReader()
         for data in answer.chunks():
             for kind, content in reader.feed(data):
                 if kind == FAULT:

@@ -22,7 +22,7 @@ from engines.errors import EngineLost
 from engines.flight.socket_names import ASKED, READY, SERVED
 from engines.query.installed import need_sql
 from engines.sandbox.base import Job, Mount
-from engines.sandbox.probe import Choice
+from engines.sandbox.probe import SandboxChoice
 from engines.sandbox.process import ConfinedProcess, start
 from odfd.flight.relay import Relay
 from odfd.runtime.http import Application, Limits
@@ -57,7 +57,7 @@ class FlightServer:
         self,
         listener: FlightListener,
         backend: Application,
-        choose: Callable[[], Awaitable[Choice]],
+        choose: Callable[[], Awaitable[SandboxChoice]],
         version: str,
         logger: Logger,
     ) -> None:
@@ -138,7 +138,7 @@ class FlightServer:
             await trio.sleep(AGAIN.whole(failures))
 
 
-def _job(choice: Choice, place: Path, version: str) -> Job:
+def _job(choice: SandboxChoice, place: Path, version: str) -> Job:
     mount = Mount(place, _INSIDE, writable=True)
     seen = choice.sandbox.seen(mount)
     return Job(

@@ -6,24 +6,24 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
-from engines.sandbox.base import Level
-from engines.sandbox.probe import Choice, choose
+from engines.sandbox.base import SandboxLevel
+from engines.sandbox.probe import SandboxChoice, choose
 
 
-async def _over_the_host() -> Choice:
+async def _over_the_host() -> SandboxChoice:
     """Chooses a sandbox over the host's own programs, since an engine's image does not have the commands."""
-    return await choose(Level.HOST)
+    return await choose(SandboxLevel.HOST)
 
 
 class CommandSandbox:
     """Remembers which sandbox works on this machine. ``choose`` tries them, and raises Refused if none works."""
 
-    def __init__(self, choose: Callable[[], Awaitable[Choice]] = _over_the_host) -> None:
+    def __init__(self, choose: Callable[[], Awaitable[SandboxChoice]] = _over_the_host) -> None:
         self._choose = choose
         self._lock = trio.Lock()
-        self._choice: Choice | None = None
+        self._choice: SandboxChoice | None = None
 
-    async def choice(self) -> Choice:
+    async def choice(self) -> SandboxChoice:
         """Returns the sandbox, choosing it at the first call. Raises Refused; the next call then tries again."""
         async with self._lock:
             if self._choice is None:

@@ -17,7 +17,7 @@ import trio
 
 from chain.errors import Environment, Invalid, Refused
 from engines.errors import EngineLost
-from engines.sandbox.base import Job, Level, PlainProcess, Sandbox
+from engines.sandbox.base import Job, PlainProcess, Sandbox, SandboxLevel
 from engines.sandbox.cgroups import Groups
 from engines.sandbox.process import ConfinedProcess, start
 from odfd.ingest.process_output import OutputFile, ProcessEnd
@@ -62,7 +62,7 @@ async def run_command(path: Path, command: Sequence[str], target: Path, settings
         mounts=(),
         memory=settings.pipe_memory,
         total=settings.pipe_memory,
-        processes=_PROCESSES if sandbox.level is not Level.NONE else None,
+        processes=_PROCESSES if sandbox.level is not SandboxLevel.NONE else None,
     )
     try:
         process = start(sandbox, job, groups)

@@ -412,7 +412,7 @@ async def computed(
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 text = "; ".join(filter(None, (hint, way_on(plan.request, rule), *plan.remarks)))
                 raise Invalid(message, rule=rule or "ingest", hint=text, place=place or "")
-            case InternalError(message=message):
+            case EngineInternalError(message=message):
                 raise engine_failed(message)
             case Success():
                 return await trio.to_thread.run_sync(_settle, deps, plan, answer)

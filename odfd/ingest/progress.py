@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from engines.progress import STARTING, OnProgress, Progress
+from engines.progress import STARTING, EngineProgress, OnProgress
 from odfd.errors import sole_faults
 
 _PHASES: Final = {STARTING: "starting the engine for", "writing": "writing what is new of"}
@@ -76,7 +76,7 @@ def by_engine(computing: IngestStep, report: Report) -> OnProgress:
     """Returns a callback that reports an engine's progress whenever it changes: it reads files before it computes."""
     last = computing
 
-    def show(progress: Progress) -> None:
+    def show(progress: EngineProgress) -> None:
         nonlocal last
         step = computing
         if progress.stage in _PHASES:  # also while nothing is read, since the engine starts for that

@@ -49,7 +49,7 @@ def standing(
     return Quarantine(path=path) if found is None else Quarantine(path=path, dataset=found, state=load(found))
 
 
-def way_on(request: IngestRequest, rule: str | None) -> str:
+def way_on(request: IngestBatchRequest, rule: str | None) -> str:
     """Returns the advice for a record that cannot be read, which in a queue of messages nobody can correct."""
     read = request.read
     can = bool(read.schema is not None or read.ddl_schema) and read_options(read.schema).format is None

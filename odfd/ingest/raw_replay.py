@@ -87,7 +87,7 @@ async def replay(
         match answer:
             case InvalidQuery(message=message):
                 return RawReplay(outcome="differs", message=f"the bytes cannot be read any more: {message}")
-            case InternalError(message=message):
+            case EngineInternalError(message=message):
                 raise engine_failed(message)
             case Success():
                 made = await trio.to_thread.run_sync(_made, plan, answer, shards, by, folder)

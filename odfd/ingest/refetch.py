@@ -23,7 +23,7 @@ from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
-from engines.contract import InternalError, InvalidQuery, Success
+from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.spark.ingest.unpack import OF_LIMITS
 from odfd.ingest.driver import IngestDependencies, prepared
@@ -128,7 +128,7 @@ async def _rows(
             raise Refused(message, rule=rule or "", hint="it is larger than this node takes in of strangers")
         case InvalidQuery():
             return None
-        case InternalError(message=message):
+        case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_written, answer, out)

@@ -100,7 +100,7 @@ def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCount
     return with_written(counts, written)
 
 
-def _check_counts(request: IngestRequest, counts: RowCounts, written: Operations) -> None:
+def _check_counts(request: IngestBatchRequest, counts: RowCounts, written: Operations) -> None:
     """Raises Invalid if a row that was read is neither in a slice nor counted by the engine as left out."""
     known = counts.read, counts.shaped, counts.quarantined
     if request.preprocess is None and None not in known:

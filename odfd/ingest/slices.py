@@ -25,7 +25,7 @@ from chain.model.source import MergeLedger, MergeStrategy, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
-from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestRequest, OnProgress, Success, ignored
+from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestBatchRequest, OnProgress, Success, ignored
 from engines.output_check import measured
 from odfd.datasets.engine_pins import ENGINE_CHANGED, differs, short
 from odfd.ingest.key_bounds import KeyBounds
@@ -177,7 +177,7 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
 
 
 async def asked(
-    engine: Engine, request: IngestRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
+    engine: Engine, request: IngestBatchRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
 ) -> IngestAnswer:
     """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault, Refused."""
     answer = await ingested(engine, request, on_progress)
@@ -196,7 +196,7 @@ async def asked(
     return answer
 
 
-async def ingested(engine: Engine, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+async def ingested(engine: Engine, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
     """Sends a request to the engine; each ingest does it here. Raises Refused if its preprocess pins another engine."""
     if request.preprocess is not None and request.preprocess.version is not None:
         identity = await engine.identity()
@@ -209,7 +209,7 @@ async def ingested(engine: Engine, request: IngestRequest, on_progress: OnProgre
     return await engine.ingest(request, on_progress)
 
 
-def _with_slices(request: IngestRequest, slices: Sequence[tuple[Multihash, Path]]) -> IngestRequest:
+def _with_slices(request: IngestBatchRequest, slices: Sequence[tuple[Multihash, Path]]) -> IngestBatchRequest:
     return msgspec.structs.replace(
         request,
         prev_data_paths=tuple(str(path) for _, path in slices),

@@ -13,8 +13,8 @@ from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
 from engines.query.reader import QueryLimits
 from engines.request_control import CallLimits
-from engines.sandbox.base import Level
-from engines.sandbox.probe import Choice, choose
+from engines.sandbox.base import SandboxLevel
+from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
@@ -41,7 +41,7 @@ def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
         cores=engine.cores or os.cpu_count() or 1,
         heap=f"{engine.heap_mib}m",
         quick=engine.quick_start,
-        minimum=Level(engine.sandbox if engine.sandbox != "auto" else "none"),
+        minimum=SandboxLevel(engine.sandbox if engine.sandbox != "auto" else "none"),
         limits=WarmthLimits(start=engine.start_seconds, idle=engine.idle_seconds),
         calls=CallLimits(work=engine.request_seconds),
         cluster=_cluster(engine),
@@ -61,11 +61,11 @@ def query_limits(settings: Settings) -> QueryLimits:
     )
 
 
-async def query_isolation(settings: Settings) -> Choice:
+async def query_isolation(settings: Settings) -> SandboxChoice:
     """Chooses the sandbox of queries, which run with the host's Python. Raises Refused for a stricter setting."""
     sandbox = settings.engine.sandbox
-    least = Level(sandbox if sandbox != "auto" else "none")
-    if least.rank > Level.HOST.rank:
+    least = SandboxLevel(sandbox if sandbox != "auto" else "none")
+    if least.rank > SandboxLevel.HOST.rank:
         raise Refused(
             f"queries run at the sandbox level `host` at the best, and `{sandbox}` or better is asked for",
             rule="sandbox-level",

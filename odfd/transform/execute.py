@@ -23,7 +23,7 @@ from chain.model.defaults import same
 from chain.model.events import Checkpoint, DataSlice, ExecuteTransform, MetadataEvent, OffsetInterval
 from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
-from engines.contract import DerivationNeeded, Engine, InternalError, InvalidQuery, OnProgress, RowCounts, Success
+from engines.contract import DerivationNeeded, Engine, EngineInternalError, InvalidQuery, OnProgress, RowCounts, Success
 from engines.errors import engine_failed
 from engines.output_check import measured, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
@@ -98,7 +98,7 @@ async def execute(
     match answer:
         case InvalidQuery():
             return Rejected.by(answer)
-        case InternalError(message=message):
+        case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():
             if changes is not None:
@@ -172,7 +172,7 @@ async def take_over(
             return Rejected.by(answer)
         case DerivationNeeded(message=message):
             return Blocked(f"the new transform cannot go on: {message}", "derive it anew", rule=TRANSFORM_EVOLUTION)
-        case InternalError(message=message):
+        case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():
             return await trio.to_thread.run_sync(_after, plan, handover, answer, files)

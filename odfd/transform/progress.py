@@ -10,7 +10,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.wording import plural, size
-from engines.progress import STAGES, STARTING, OnProgress, Progress
+from engines.progress import STAGES, STARTING, EngineProgress, OnProgress
 from odfd.transform.plan import TransformPlan
 
 _SAID: Final = {STARTING: "starting the engine"}
@@ -81,7 +81,7 @@ def by_engine(begun: TransformStep, report: Report) -> OnProgress:
     """Reports an engine's progress when it changes. Its numbers are not trusted, and bounded."""
     last = begun
 
-    def show(progress: Progress) -> None:
+    def show(progress: EngineProgress) -> None:
         nonlocal last
         stage = progress.stage
         total = progress.tasks_total

@@ -17,7 +17,14 @@ from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
 from chain.store.base import ObjectReader
 from chain.store.objects import sound_path
-from engines.contract import InputBlock, MigrateRequest, TransformInput, TransformRequest, ValidateInput, Watermark
+from engines.contract import (
+    InputBlock,
+    MigrateRequest,
+    TransformRequest,
+    TransformRequestInput,
+    ValidateInput,
+    Watermark,
+)
 from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, vocabulary
 
 
@@ -70,15 +77,15 @@ def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectRead
 
 def named_inputs(
     views: Sequence[InputView], folder: Path, name: str, path_of: Callable[[Multihash], str] = str
-) -> tuple[TransformInput, ...]:
+) -> tuple[TransformRequestInput, ...]:
     """Returns the inputs of a request, with their columns in files called ``name`` in ``folder``."""
     return tuple(engine_input(view, path_of, folder / f"{name}-{number}.parquet") for number, view in enumerate(views))
 
 
-def bare_input(given: ValidateInput, path: Path) -> TransformInput:
+def bare_input(given: ValidateInput, path: Path) -> TransformRequestInput:
     """Builds an input with columns only; they are written to ``path``."""
     write_slice(to_arrow(given.schema).empty_table(), path)
-    return TransformInput(
+    return TransformRequestInput(
         dataset_id=given.dataset_id,
         dataset_alias=given.query_alias,
         query_alias=given.query_alias,
@@ -111,7 +118,7 @@ def transform_request(
     )
 
 
-def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformInput:
+def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_file: Path) -> TransformRequestInput:
     """Builds the engine's input; its columns are written to ``schema_file``, an empty slice."""
     assert view.schema is not None
     write_slice(to_arrow(view.schema).empty_table(), schema_file)
@@ -126,7 +133,7 @@ def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_fi
         )
 
     slices = [each.new_data for each in view.new if each.new_data is not None]
-    return TransformInput(
+    return TransformRequestInput(
         dataset_id=view.dataset,
         dataset_alias=view.name,
         query_alias=view.alias,

@@ -16,7 +16,7 @@ from conformance.cases import SESSIONS
 from conformance.duck import Running
 from conformance.histories import DAY, HOUR, History, grows
 from conformance.oracles import Low, days, month, same
-from engines.spark.catalyst.running_windows import Part
+from engines.spark.catalyst.running_windows import WindowPart
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,8 @@ def _over_history(rng: random.Random, below: Relation) -> tuple[Relation, Runnin
              "event_time as __odf_column0", "k as __odf_column1"]  # fmt: skip
     above = "select __odf_column0 as event_time, __odf_column1 as k, __odf_value0 - __odf_value1 as v from these"
     parts = [
-        Part(functions[name][1], "bigint", by_range, *reach, counts=name == "count") for name, (_, reach) in framed
+        WindowPart(functions[name][1], "bigint", by_range, *reach, counts=name == "count")
+        for name, (_, reach) in framed
     ]
     steps = Running(
         f"select {', '.join(given)} from ({below.duck})",

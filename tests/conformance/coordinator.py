@@ -24,7 +24,7 @@ from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from conformance.histories import START, Block, Histories, History, Row, Take
-from engines.contract import InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -216,7 +216,7 @@ class Coordinator:
         given = []
         for alias, laid in self.inputs.items():
             at = self.done[alias]
-            given.append(TransformInput(
+            given.append(TransformRequestInput(
                 dataset_id=laid.dataset, dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                 blocks=(*reopened(laid.blocks[:at], laid.dataset, self.previous), *laid.blocks[at : at + takes[alias]]),
                 schema_file=laid.schema_file, changelog=alias in self.changelogs,

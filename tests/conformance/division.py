@@ -20,7 +20,7 @@ import engines.spark.execution.transform as transform
 from chain.data.parquet import write_slice
 from chain.model.source import TemporalTable, TransformSql
 from conformance.coordinator import OUT, SYSTEM_TIME, TIME, block_of, dataset_of, reopened, rows_of
-from engines.contract import InputBlock, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -131,7 +131,7 @@ class Divider:
         done, rows, dropped, previous, mark = dict.fromkeys(laid, 0), [], 0, None, None
         for number, takes in enumerate(steps):
             given = [
-                TransformInput(
+                TransformRequestInput(
                     dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                     blocks=(
                         *reopened(blocks[: done[alias]], dataset_of(alias), previous),

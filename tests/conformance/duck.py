@@ -43,9 +43,9 @@ from engines.spark.catalyst.plans import (
     HIDDEN_ROW,
     HIDDEN_SOURCE,
 )
-from engines.spark.catalyst.running_windows import Part, Stage
+from engines.spark.catalyst.running_windows import Stage, WindowPart
 from engines.spark.catalyst.types import struct_type
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.rows.tables import event_times, read_rows
 
 
@@ -57,7 +57,7 @@ class Running:
     """With columns for keys, order, parts and what is read above, under the engine's names for them."""
     above: str
     """Over ``these``, the rows with what the functions of the window are."""
-    parts: tuple[Part, ...]
+    parts: tuple[WindowPart, ...]
     directions: tuple[str, ...] = ("asc nulls first",)
 
 
@@ -309,7 +309,7 @@ def _texts(steps: Sequence[SqlQueryStep]) -> list[tuple[str, str]]:
 
 def _slices(
     duck: Duck,
-    reads: Sequence[Read],
+    reads: Sequence[SliceRead],
     schema: st.StructType,
     vocab: Vocabulary,
     number: int | None = 0,

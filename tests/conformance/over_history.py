@@ -6,9 +6,9 @@ from conformance.case import Case, final_oracle
 from conformance.duck import Running
 from conformance.histories import DAY, grows, moves
 from conformance.oracles import same
-from engines.spark.catalyst.running_windows import Part
+from engines.spark.catalyst.running_windows import WindowPart
 
-_ALL = Part("sum", "bigint")
+_ALL = WindowPart("sum", "bigint")
 _HOLDINGS = "select event_time, k, v, sum(v) over (partition by k order by event_time) as s from a"
 _OF_A = (
     "select k as __odf_key0, event_time as __odf_order0, v as __odf_part0, event_time as __odf_column0, "
@@ -57,12 +57,12 @@ OVER_HISTORY = (
             "__odf_value2 as c, __odf_value3 as b, __odf_value4 as n, __odf_value5 as f from these "
             "where __odf_column2 % 4 <> 0",
             (
-                Part("sum", "bigint", False, 3),
-                Part("max", "bigint", False, 1),
-                Part("sum", "bigint", False),
-                Part("sum", "bigint", False, None, 2),
-                Part("sum", "bigint", False, None, 1, counts=True),
-                Part("first_value", "bigint", False, None, 2),
+                WindowPart("sum", "bigint", False, 3),
+                WindowPart("max", "bigint", False, 1),
+                WindowPart("sum", "bigint", False),
+                WindowPart("sum", "bigint", False, None, 2),
+                WindowPart("sum", "bigint", False, None, 1, counts=True),
+                WindowPart("first_value", "bigint", False, None, 2),
             ),
             ("asc nulls first", "desc nulls last"),
         ),
@@ -97,14 +97,14 @@ OVER_HISTORY = (
             "__odf_value1 as f, __odf_value2 as c, __odf_value3 as g, __odf_value4 as m, __odf_value5 as n, "
             "__odf_value6 as o, __odf_value7 as p from these",
             (
-                Part("lag", "bigint", False, 2, 2),
-                Part("first_value", "bigint"),
-                Part("sum", "bigint", False, 3, 2, counts=True),
-                Part("last_value", "bigint", passes_nulls=True),
-                Part("lag", "bigint", False, 3, 3, passes_nulls=True),
-                Part("nth_value", "bigint", place=3),
-                Part("nth_value", "bigint", passes_nulls=True, place=2),
-                Part("nth_value", "bigint", False, None, 3, passes_nulls=True, place=2),
+                WindowPart("lag", "bigint", False, 2, 2),
+                WindowPart("first_value", "bigint"),
+                WindowPart("sum", "bigint", False, 3, 2, counts=True),
+                WindowPart("last_value", "bigint", passes_nulls=True),
+                WindowPart("lag", "bigint", False, 3, 3, passes_nulls=True),
+                WindowPart("nth_value", "bigint", place=3),
+                WindowPart("nth_value", "bigint", passes_nulls=True, place=2),
+                WindowPart("nth_value", "bigint", False, None, 3, passes_nulls=True, place=2),
             ),
             ("asc nulls first", "asc nulls first"),
         ),
@@ -121,7 +121,7 @@ OVER_HISTORY = (
             "v as __odf_part1, event_time as __odf_column0, k as __odf_column1, v as __odf_column2 from a",
             "select __odf_column0 as event_time, __odf_column1 as k, __odf_column2 as v, __odf_value0 as l, "
             "__odf_value1 as s from these",
-            (Part("lag", "bigint", False, 1, 1), Part("sum", "bigint", False, 2)),
+            (WindowPart("lag", "bigint", False, 1, 1), WindowPart("sum", "bigint", False, 2)),
             ("asc nulls first", "asc nulls first"),
         ),
     ),

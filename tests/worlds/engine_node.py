@@ -23,7 +23,7 @@ from engines.contract import ValidateInput, ValidateRequest, Vocabulary
 from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.sandbox import probe
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 _ALL = probe._candidates
 
 
-async def main(level: Level, folder: Path) -> None:
+async def main(level: SandboxLevel, folder: Path) -> None:
     def only(*given: Any) -> Iterator[Any]:
         return (candidate for candidate in _ALL(*given) if candidate.level is level)
 
@@ -78,4 +78,4 @@ def tell(**facts: object) -> None:
 
 
 if __name__ == "__main__":
-    trio.run(main, Level(sys.argv[1]), Path(sys.argv[2]))
+    trio.run(main, SandboxLevel(sys.argv[1]), Path(sys.argv[2]))

@@ -38,14 +38,14 @@ from engines.codec import VALIDATE
 from engines.contract import (
     DerivationNeeded,
     EngineIdentity,
+    EngineProgress,
     HistoryNeeded,
     IngestAnswer,
-    IngestRequest,
+    IngestBatchRequest,
     InvalidQuery,
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
-    Progress,
     ProvenanceOutcome,
     ProvenancePath,
     ProvenanceRequest,
@@ -103,11 +103,11 @@ class FakeEngine:
         return ValidateResponse(ok=True, mode=mode, schema=given.schema, determinism="strict")
 
     async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
-        on_progress(Progress())
+        on_progress(EngineProgress())
         return await trio.to_thread.run_sync(_answered, _transform, request)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
-        on_progress(Progress())
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+        on_progress(EngineProgress())
         if request.prev_data_bounds is not None and (missing := _not_given(request)):
             return HistoryNeeded(hashes=missing)
         outcome = await trio.to_thread.run_sync(_answered, _ingest, request)
@@ -116,12 +116,12 @@ class FakeEngine:
         return outcome
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
-        on_progress(Progress())
+        on_progress(EngineProgress())
         return await trio.to_thread.run_sync(_raw_query, request)
 
     async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
         """It keeps no state, so the next query goes on from the next block, if it gives the same columns."""
-        on_progress(Progress())
+        on_progress(EngineProgress())
         try:
             return await trio.to_thread.run_sync(_migrated, request)
         except Invalid as fault:
@@ -130,14 +130,14 @@ class FakeEngine:
     async def derive_provenance(
         self, request: ProvenanceRequest, on_progress: OnProgress = ignored
     ) -> ProvenanceOutcome:
-        on_progress(Progress())
+        on_progress(EngineProgress())
         try:
             return await trio.to_thread.run_sync(_provenance, request)
         except Invalid as fault:
             return InvalidQuery.of(fault)
 
 
-def _not_given(request: IngestRequest) -> tuple[str, ...]:
+def _not_given(request: IngestBatchRequest) -> tuple[str, ...]:
     """It looks at all slices that there are."""
     known = read_bounds(Path(request.prev_data_bounds or "")).column(NAME).to_pylist()
     return tuple(name for name in known if name not in request.prev_data_hashes)
@@ -193,7 +193,7 @@ def _migrated(request: MigrateRequest) -> MigrateOutcome:
         return DerivationNeeded(message=str(fault))
 
 
-def _ingest(request: IngestRequest) -> TransformOutcome:
+def _ingest(request: IngestBatchRequest) -> TransformOutcome:
     query = None if request.preprocess is None else (request.preprocess.queries or ())[-1].query
     columns = None if query is None else renamed_columns(query)
     if not isinstance(request.read, ReadCsv | ReadParquet | ReadNdJson) or (query is not None and columns is None):
@@ -233,7 +233,7 @@ def _ingest(request: IngestRequest) -> TransformOutcome:
     return msgspec.structs.replace(answer, late=late or 0, rows=counts)
 
 
-def _merged(rows: pa.Table, request: IngestRequest) -> tuple[pa.Table, RowCounts]:
+def _merged(rows: pa.Table, request: IngestBatchRequest) -> tuple[pa.Table, RowCounts]:
     """What is news, and what became of the rest."""
     counts = RowCounts(read=rows.num_rows, shaped=rows.num_rows, unchanged=0, conflicting=0, superseded=0)
     match request.merge:
@@ -289,7 +289,7 @@ def _lines(path: Path, read: ReadCsv, lines: list[str]) -> pa.Table:
 
 
 def _standing(
-    request: IngestRequest, keys: Sequence[str], columns: Sequence[str]
+    request: IngestBatchRequest, keys: Sequence[str], columns: Sequence[str]
 ) -> dict[tuple[object, ...], dict[str, object]]:
     """By key the first row that was said of it, or the last where one was taken back; empty where nothing stands."""
     known: dict[tuple[object, ...], dict[str, object]] = {}

@@ -46,7 +46,7 @@ from chain.state import ChainState
 from chain.statements.statement import RuleGroup, Rules, WitnessRules
 from config.check import cross
 from config.model import Group, Settings
-from engines.query.duckdb_session import Limits, QuerySession
+from engines.query.duckdb_session import QuerySession, SessionLimits
 from engines.query.text_rows import heading
 from engines.spark.analysis.lexical import check_depth, read_words
 from engines.spark.ingest.csv_head import read_head
@@ -339,7 +339,7 @@ def _bundles(count: int) -> Work:
 
 def _statement(text: str) -> Work:
     folder = Path(tempfile.gettempdir())
-    session = QuerySession(Limits(memory=64 << 20, temporary=0, threads=1), folder, folder)
+    session = QuerySession(SessionLimits(memory=64 << 20, temporary=0, threads=1), folder, folder)
     return lambda: refused(lambda: session.prepare(text))
 
 

@@ -13,8 +13,8 @@ from chain.codec.manifest import parse_manifests, render_manifest
 from chain.model.events import AddPushSource
 from chain.model.source import ReadStep
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
-from engines.spark.ingest.range_tasks import Task, parse
-from engines.spark.ingest.source_files import Opened, opened
+from engines.spark.ingest.range_tasks import RangeTask, parse
+from engines.spark.ingest.source_files import OpenedSources, opened
 from engines.spark.ingest.unpack import UnpackBounds
 from odfd.datasets.creation import with_columns
 
@@ -43,7 +43,7 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
         return _read(opened([SourceFile(path, NAME)], step, Path(scratch), UnpackBounds()), folder, step)
 
 
-def _read(sources: Opened, folder: Path, step: ReadStep) -> Read:
+def _read(sources: OpenedSources, folder: Path, step: ReadStep) -> Read:
     schema, tasks, remarks = read_schema(step), [], list(sources.remarks)
     for source in sources.files:
         schema, format_, spans, said, _ = plan_file(source, sources.step, schema)
@@ -51,7 +51,7 @@ def _read(sources: Opened, folder: Path, step: ReadStep) -> Read:
         for span in spans:
             part = str(folder / f"{len(tasks)}")
             tasks.append(
-                Task(path=str(source.path), name=source.name, span=span, format=format_, schema=schema, part=part)
+                RangeTask(path=str(source.path), name=source.name, span=span, format=format_, schema=schema, part=part)
             )
     parsed = [parse(task) for task in tasks]
     unknown: dict[str, int] = {}

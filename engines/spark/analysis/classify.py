@@ -17,14 +17,14 @@ from typing import Final
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.correction import Correction, correction
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.influence import Half, Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function, Zone
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
-from engines.spark.analysis.relation import UNKNOWN, Readings, Relation, path_of
+from engines.spark.analysis.relation import UNKNOWN, InputReadings, QueryRelation, path_of
 from engines.spark.analysis.running_windows import misplaced
 from engines.spark.analysis.tables import TableShape, table_shape
-from engines.spark.analysis.tree import Node, parse_plan
+from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.analysis.walk import Walk
 
 END: Final = Floor(MILLISECOND)
@@ -90,21 +90,21 @@ class Classification:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class QueryVerdict:
     """The result of classifying: a classification, or else findings."""
 
     classification: Classification | None
-    findings: tuple[Finding, ...]
+    findings: tuple[QueryFinding, ...]
 
 
 def classify(
-    plan: str | bytes | Node,
+    plan: str | bytes | PlanNode,
     event_times: Mapping[str, str],
     output: Vocabulary,
     temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
-    readings: Readings = UNKNOWN,
+    readings: InputReadings = UNKNOWN,
     zones: Mapping[str, Zone] = MappingProxyType({}),
-) -> Verdict:
+) -> QueryVerdict:
     """Classifies an analysed plan, or its JSON.
 
     ``event_times``: the event time column of each input by alias; ``temporal``: primary keys of the inputs that the
@@ -113,12 +113,12 @@ def classify(
     """
     walk = Walk(event_times, temporal, readings)
     try:
-        root = plan if isinstance(plan, Node) else parse_plan(plan, zones)
+        root = plan if isinstance(plan, PlanNode) else parse_plan(plan, zones)
         relation = walk.of(root)
     except Invalid as fault:
         if fault.rule != "plan-too-large":
             raise
-        return Verdict(None, (Finding(fault.rule, fault.message, fault.hint),))
+        return QueryVerdict(None, (QueryFinding(fault.rule, fault.message, fault.hint),))
     linear = relation.linear
     names = [name for name, _ in relation.columns]
     stated = _stated(names, walk, output)
@@ -136,9 +136,9 @@ def classify(
         half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
                    if name == output.event_time_column)  # fmt: skip
         findings.append(
-            Finding(OUTER_TIME.code, OUTER_TIME.message, OUTER_TIME.replace)
+            QueryFinding(OUTER_TIME.code, OUTER_TIME.message, OUTER_TIME.replace)
             if half
-            else Finding(
+            else QueryFinding(
                 "event-time-unbounded",
                 f"{output.event_time_column} does not follow from the event time of {', '.join(missing)}",
                 "select the start or end of the window, such as window.start or time_bucket(…), under that name; of a "
@@ -146,7 +146,7 @@ def classify(
             )
         )
     if findings:
-        return Verdict(None, tuple(_once(findings)))
+        return QueryVerdict(None, tuple(_once(findings)))
     complete = set(influence) == set(range(len(walk.paths)))
     paths = tuple(
         Path(
@@ -161,7 +161,7 @@ def classify(
     )
     mode = Mode.LOG if linear else Mode.FINAL
     late = None if linear else correction(root, walk, relation, influence, output.event_time_column)
-    return Verdict(
+    return QueryVerdict(
         Classification(
             mode, paths, tuple(names), dropped, operation=stated, correction=late, exact=walk.exact,
             running=len(walk.running),
@@ -177,7 +177,7 @@ def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
     return name if logs and name in names and not walk.tables else None
 
 
-def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) -> Verdict:
+def _table(root: PlanNode, walk: Walk, relation: QueryRelation, findings: list[QueryFinding]) -> QueryVerdict:
     if any(finding.code != "partial-order" for finding in findings):
         findings.extend(core.blocker for core in walk.tables)
     if not findings:
@@ -185,12 +185,12 @@ def _table(root: Node, walk: Walk, relation: Relation, findings: list[Finding]) 
     if not findings:
         shape = table_shape(root, walk.shared, walk.tables, relation, walk.paths, walk.temporal)
         if isinstance(shape, TableShape) and shape.merge is None and not shape.first and _only_grow(walk):
-            shape = Finding(HISTORY.code, HISTORY.message, HISTORY.replace, walk.tables[0].node)
+            shape = QueryFinding(HISTORY.code, HISTORY.message, HISTORY.replace, walk.tables[0].node)
         if isinstance(shape, TableShape):
             names = tuple(name for name, _ in relation.columns)
-            return Verdict(Classification(Mode.TABLE, (), names, table=shape, exact=walk.exact), ())
+            return QueryVerdict(Classification(Mode.TABLE, (), names, table=shape, exact=walk.exact), ())
         findings.append(shape)
-    return Verdict(None, tuple(_once(findings)))
+    return QueryVerdict(None, tuple(_once(findings)))
 
 
 def _only_grow(walk: Walk) -> bool:
@@ -198,14 +198,14 @@ def _only_grow(walk: Walk) -> bool:
     return all(walk.readings.can_change(alias) is False for alias in walk.paths)
 
 
-def _event_time(relation: Relation, output: Vocabulary) -> Influence:
+def _event_time(relation: QueryRelation, output: Vocabulary) -> Influence:
     for name, identity in relation.columns:
         if name == output.event_time_column:
             return path_of(relation.scope.get(identity))
     return {}
 
 
-def _repeated(relation: Relation, output: Vocabulary) -> tuple[str, ...]:
+def _repeated(relation: QueryRelation, output: Vocabulary) -> tuple[str, ...]:
     """Lists the system columns of an input that a linear query selects under their own names, as ``*`` does.
 
     Each output row has them from its one input row, so leaving them out loses nothing that was asked for.
@@ -220,13 +220,13 @@ def _repeated(relation: Relation, output: Vocabulary) -> tuple[str, ...]:
     )
 
 
-def _names(names: list[str], output: Vocabulary) -> list[Finding]:
+def _names(names: list[str], output: Vocabulary) -> list[QueryFinding]:
     if not names:
         return []
     found = []
     if output.event_time_column not in names:
         found.append(
-            Finding(
+            QueryFinding(
                 "event-time-missing",
                 f"the query selects no column {output.event_time_column}",
                 f"select … as {output.event_time_column}",
@@ -234,12 +234,12 @@ def _names(names: list[str], output: Vocabulary) -> list[Finding]:
         )
     ours = [output.offset_column, output.operation_type_column, output.system_time_column]
     if output.operation_type_column in names:
-        found.append(Finding("op-not-available", *OPERATION))
+        found.append(QueryFinding("op-not-available", *OPERATION))
         ours.remove(output.operation_type_column)
     taken = [name for name in names if name in ours or name in ("valid_from", "valid_to") or name.startswith(HIDDEN)]
     if taken:
         found.append(
-            Finding(
+            QueryFinding(
                 "reserved-name",
                 f"the engine itself supplies {', '.join(dict.fromkeys(taken))}",
                 f"select * except ({', '.join(dict.fromkeys(taken))}), or give them other names",
@@ -248,14 +248,16 @@ def _names(names: list[str], output: Vocabulary) -> list[Finding]:
     doubled = [name for name, count in Counter(names).items() if count > 1]
     if doubled:
         found.append(
-            Finding("column-twice", f"selected more than once: {', '.join(doubled)}", "give each a name of its own")
+            QueryFinding(
+                "column-twice", f"selected more than once: {', '.join(doubled)}", "give each a name of its own"
+            )
         )
     return found
 
 
-def _once(findings: list[Finding]) -> list[Finding]:
+def _once(findings: list[QueryFinding]) -> list[QueryFinding]:
     """Drops repeated findings: an expression that is both a key and a column is one fault, not two."""
-    seen: dict[tuple[str, str], Finding] = {}
+    seen: dict[tuple[str, str], QueryFinding] = {}
     for finding in findings:
         seen.setdefault((finding.code, finding.message), finding)
     return list(seen.values())

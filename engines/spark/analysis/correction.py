@@ -9,13 +9,13 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.influence import Influence, influence
 from engines.spark.analysis.joins import LEFT_ONLY, kind_of
 from engines.spark.analysis.monotone import Function, Shift
-from engines.spark.analysis.relation import Relation, field_of_time, time_of
+from engines.spark.analysis.relation import QueryRelation, field_of_time, time_of
 from engines.spark.analysis.tables import Core, TableShape, table_shape
-from engines.spark.analysis.tree import PASSING, Node
+from engines.spark.analysis.tree import PASSING, PlanNode
 from engines.spark.analysis.walk import JOINS, Walk
 
 
@@ -35,28 +35,28 @@ class Windows:
     from one to the next."""
 
 
-Correction: TypeAlias = Passing | Windows | Finding
+Correction: TypeAlias = Passing | Windows | QueryFinding
 """How late rows can count, or the reason why they cannot."""
 
 
-def correction(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Correction:
+def correction(root: PlanNode, walk: Walk, relation: QueryRelation, times: Influence, column: str) -> Correction:
     """Decides the correction for a walked plan with final rows. ``times``: the influence of its event
     time column ``column``."""
     if _passes(root, walk):
         return Passing()
     if _kinds(root, walk.shared) & set(JOINS):
-        return Finding(
+        return QueryFinding(
             "late-apply-join", "rows that come too late for a join cannot be met by it yet",
             "SET odf.late = 'drop', or declare one side in temporalTables",
         )  # fmt: skip
     return _windows(root, walk, relation, times, column)
 
 
-def _kinds(root: Node, shared: Mapping[int, Node]) -> set[str]:
+def _kinds(root: PlanNode, shared: Mapping[int, PlanNode]) -> set[str]:
     return {node.kind for whole in (root, *shared.values()) for node in whole.preorder()}
 
 
-def _passes(node: Node, walk: Walk) -> bool:
+def _passes(node: PlanNode, walk: Walk) -> bool:
     """Whether rows come from inputs through operators that take them one by one."""
     if (alias := walk.alias_of(node)) is not None:
         return alias not in walk.temporal
@@ -79,7 +79,7 @@ def _passes(node: Node, walk: Walk) -> bool:
     return False
 
 
-def _are_versions(node: Node, walk: Walk, as_of: bool) -> bool:
+def _are_versions(node: PlanNode, walk: Walk, as_of: bool) -> bool:
     """Whether an operator gives versions of one input, and nothing made of several of them."""
     if (alias := walk.alias_of(node)) is not None:
         return as_of or alias in walk.temporal
@@ -89,7 +89,9 @@ def _are_versions(node: Node, walk: Walk, as_of: bool) -> bool:
     return passing and _are_versions(node.only, walk, as_of)
 
 
-def _windows(root: Node, walk: Walk, relation: Relation, times: Influence, column: str) -> Windows | Finding:
+def _windows(
+    root: PlanNode, walk: Walk, relation: QueryRelation, times: Influence, column: str
+) -> Windows | QueryFinding:
     core = walk.settled[0] if len(walk.settled) == 1 else None
     exact = _exact_key(core, times, walk.paths) if core is not None else None
     if core is None or exact is None or len(set(walk.paths)) != len(walk.paths):
@@ -104,7 +106,7 @@ def _windows(root: Node, walk: Walk, relation: Relation, times: Influence, colum
     return Windows(shape, {walk.paths[path]: interval.low for path, interval in exact.time.items()})
 
 
-_TOO_MUCH = Finding(
+_TOO_MUCH = QueryFinding(
     "late-apply-shape",
     "late rows can be applied to one GROUP BY, DISTINCT or ranking by windows that do not overlap, straight over "
     "inputs that are read once",
@@ -126,7 +128,7 @@ def _timed_keys(core: Core) -> list[_TimedKey]:
         values = [core.below.scope.get(identity) for _, identity in core.below.columns]
     else:
         field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
-        keys: Sequence[Node] = core.node.expressions(field) if field else ()
+        keys: Sequence[PlanNode] = core.node.expressions(field) if field else ()
         values = [influence(key, core.below.scope) for key in keys]
     return [_TimedKey(place, field_of_time(value), time)
             for place, value in enumerate(values) if (time := time_of(value))]  # fmt: skip

@@ -48,7 +48,7 @@ class Late(enum.Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Policy:
+class LatePolicy:
     """The declared treatment of late rows."""
 
     late: Late
@@ -60,7 +60,7 @@ class Policy:
 class Declarations:
     """The declarations of a query by alias; for inputs without one of their own, that under ``""`` applies."""
 
-    late: Mapping[str, Policy] = field(default_factory=dict)
+    late: Mapping[str, LatePolicy] = field(default_factory=dict)
     lateness: Mapping[str, int] = field(default_factory=dict)
     """Allowed lateness by alias, microseconds."""
     readings: Mapping[str, Reading] = field(default_factory=dict)
@@ -75,7 +75,7 @@ class Declarations:
     def reading_of(self, alias: str) -> Reading:
         return self.readings.get(alias, self.readings.get("", Reading.TABLE))
 
-    def late_of(self, alias: str) -> Policy | None:
+    def late_of(self, alias: str) -> LatePolicy | None:
         """Returns the declared policy on late rows of an input; ``None`` without a declaration."""
         return self.late.get(alias, self.late.get(""))
 
@@ -88,7 +88,7 @@ class Declarations:
 
 
 @dataclass(frozen=True, slots=True)
-class Query:
+class DeclaredQuery:
     """A transform's queries and declarations."""
 
     steps: tuple[SqlQueryStep, ...]
@@ -108,7 +108,7 @@ class Query:
                 raise Invalid(f"{word} is not an input", rule=rule, hint=f"inputs: {', '.join(aliases)}")
 
 
-def read_query(transform: Transform) -> Query:
+def read_query(transform: Transform) -> DeclaredQuery:
     """Returns the steps and declarations of a transform. Raises Invalid, with the statement at fault."""
     said = Declarations({}, {})
     steps: list[SqlQueryStep] = []
@@ -127,7 +127,7 @@ def read_query(transform: Transform) -> Query:
     for step in steps[:-1]:
         if not step.alias:
             raise Invalid("a query that is not the last has no alias", rule="query-alias", hint="give it an alias")
-    query = Query(tuple(steps), said, _temporal(transform))
+    query = DeclaredQuery(tuple(steps), said, _temporal(transform))
     logs = [alias for alias in query.temporal if said.reading_of(alias) is Reading.LOG]
     if logs:
         raise Invalid(
@@ -196,10 +196,10 @@ def _declared(said: Declarations, name: str, value: str) -> Declarations:
 
 
 def _late(said: Declarations, name: str, alias: str, value: str) -> Declarations:
-    known = {policy.value: Policy(policy) for policy in Late}
+    known = {policy.value: LatePolicy(policy) for policy in Late}
     words = value.split(maxsplit=2)
     if words[:2] == ["apply", "within"] and len(words) == 3 and (span := _SPAN.match(words[2])) is not None:
-        known[value] = Policy(Late.APPLY, _micros(span))
+        known[value] = LatePolicy(Late.APPLY, _micros(span))
     if value not in known:
         raise Invalid(
             f"SET {name} = '{value}': not a policy of this engine", rule="late",

@@ -30,7 +30,7 @@ from engines.spark.analysis.functions import (
     Use,
 )
 from engines.spark.analysis.lexical import reads_todays_time
-from engines.spark.analysis.tree import Node, same
+from engines.spark.analysis.tree import PlanNode, same
 
 _INTEGERS: Final = {"byte", "short", "integer", "long"}
 _WRITTEN: Final = {
@@ -64,36 +64,36 @@ _A_CONSTANT: Final = "write the day itself, like date'2024-05-01', or use a colu
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class QueryFinding:
     """A fault of a query, with a remedy and the node at fault."""
 
     code: str
     message: str
     replace: str | None = None
-    node: Node | None = None
+    node: PlanNode | None = None
     """The node whose place in the text is reported."""
     place: tuple[int, int] | None = None
     """(line, column), counted from 1, if there is no node."""
 
 
-def literals(undated: Iterable[tuple[str, int, int]]) -> list[Finding]:
+def literals(undated: Iterable[tuple[str, int, int]]) -> list[QueryFinding]:
     """Returns findings for typed literals of a time without a day (text, line, column): after parsing
     they are constants."""
     return [
-        Finding(
+        QueryFinding(
             "not-data", f"'{text}' is another time whenever the query runs, not data", _A_CONSTANT, place=(line, at)
         )
         for text, line, at in undated
     ]
 
 
-def examine(expression: Node, use: Use = Use.TRANSFORM) -> list[Finding]:
+def examine(expression: PlanNode, use: Use = Use.TRANSFORM) -> list[QueryFinding]:
     """Lists what is not permitted in an expression of a transform, or of an ingest's query.
 
     The difference is which functions the table permits in each, and that an ingest may have subqueries, since it reads
     all rows there are; their own operators are not looked at here.
     """
-    found: list[Finding] = []
+    found: list[QueryFinding] = []
     stack = [(expression, False)]
     while stack:
         node, ours = stack.pop()
@@ -120,7 +120,7 @@ def examine(expression: Node, use: Use = Use.TRANSFORM) -> list[Finding]:
     return found
 
 
-def misplaced(plan: Node) -> list[Finding]:
+def misplaced(plan: PlanNode) -> list[QueryFinding]:
     """Lists what is not permitted anywhere in a person's own query. Others never repeat it, so it may read a clock, and
     add floating point in any order."""
     found = []
@@ -130,20 +130,20 @@ def misplaced(plan: Node) -> list[Finding]:
     return found
 
 
-def _misplaced_parts(expression: Node) -> list[Finding]:
+def _misplaced_parts(expression: PlanNode) -> list[QueryFinding]:
     found = []
     stack = [(expression, False)]
     while stack:
         node, ours = stack.pop()
         uses, denial = DENIALS.get(node.kind, (Use.QUERY, None))
         if denial is not None and Use.QUERY not in uses and not (ours and node.kind.endswith("Invoke")):
-            found.append(Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
+            found.append(QueryFinding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node))
         below = [*node.children, *arguments(node)]
         stack.extend((child, ours or "replacement" in node.fields) for child in below)
     return found
 
 
-def is_float(node: Node) -> bool:
+def is_float(node: PlanNode) -> bool:
     """Whether an expression's value is, or may hold, floating point numbers."""
     stack = [node]
     while stack:
@@ -165,7 +165,7 @@ def is_float(node: Node) -> bool:
     return False
 
 
-def is_map(node: Node) -> bool:
+def is_map(node: PlanNode) -> bool:
     """Whether an expression's value is, or holds, a map."""
     if node.kind in ("AttributeReference", "Cast"):
         return '"map"' in json.dumps(node.fields.get("dataType"))
@@ -178,7 +178,7 @@ def is_map(node: Node) -> bool:
     return node.kind in HOLDS_ITS_ARGUMENTS and any(is_map(child) for child in node.children)
 
 
-def _field_type(node: Node) -> object:
+def _field_type(node: PlanNode) -> object:
     """Returns the type of ``s.f``, or the type of all of ``s`` if the field's is not stated."""
     stated = node.only.fields
     whole, ordinal = stated.get("schema" if node.only.kind in _DOCUMENTS else "dataType"), node.fields.get("ordinal")
@@ -196,20 +196,20 @@ def _holds_float(data_type: object) -> bool:
     return data_type in ("double", "float")
 
 
-def _decimal(node: Node) -> bool:
+def _decimal(node: PlanNode) -> bool:
     stated = [str(part.fields.get("dataType", "")) for part in node.preorder() if "dataType" in part.fields]
     return bool(stated) and stated[0].startswith("decimal")
 
 
-def _function(node: Node, ours: bool, use: Use) -> Finding | None:
+def _function(node: PlanNode, ours: bool, use: Use) -> QueryFinding | None:
     uses, denial = DENIALS.get(node.kind, (use, None))
     if node.kind == "ListAgg" and _ordered_by_itself(node):
         return None
     if denial is not None and use not in uses and not (ours and node.kind in ("StaticInvoke", "Invoke")):
-        return Finding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node)
+        return QueryFinding(denial.code, f"{_sql_name(node.kind)}: {denial.reason}", denial.instead, node)
     if ours or denial is not None or node.kind in ALLOWED[use] or node.kind in SUBQUERIES:
         return None
-    return Finding(
+    return QueryFinding(
         "unknown-function",
         f"{_sql_name(node.kind)} is not among the functions known to give every node the same answer",
         "use another function, or compute it where it is displayed",
@@ -217,7 +217,7 @@ def _function(node: Node, ours: bool, use: Use) -> Finding | None:
     )
 
 
-def _aggregate(node: Node) -> Finding | None:
+def _aggregate(node: PlanNode) -> QueryFinding | None:
     if node.kind != "AggregateExpression":
         return None
     function = node.children[0]
@@ -227,7 +227,7 @@ def _aggregate(node: Node) -> Finding | None:
     if computed_exactly(node):
         return None
     if function.kind in MOMENTS | MEANS or function.kind == "RegrReplacement":
-        return Finding(
+        return QueryFinding(
             "float-aggregate",
             f"{name}({distinct}…) adds in floating point, whatever it is given: the result depends on the order of the "
             "rows",
@@ -235,21 +235,21 @@ def _aggregate(node: Node) -> Finding | None:
             function,
         )
     if any(is_float(child) for child in function.children):
-        return Finding(
+        return QueryFinding(
             "float-aggregate",
             f"{name} over floating point: the result depends on the order of the rows",
             f"{name}({distinct}cast(x as decimal({28 if distinct else 38},12)))",
             function,
         )
     if function.kind in INTEGER_IN_DOUBLE and _integer(function.children[0]):
-        return Finding(
+        return QueryFinding(
             "float-aggregate",
             f"{name} over whole numbers adds them in floating point, inexactly beyond 2^53",
             f"{name}({distinct}cast(x as decimal(20,0)))",
             function,
         )
     if distinct and function.kind in ("Sum", "Average") and may_overflow(function.only):
-        return Finding(
+        return QueryFinding(
             "overflow-by-order",
             f"{name}(distinct …) may leave its type on the way, or not, as the order of the rows has it",
             f"{name}(distinct cast(x as decimal({ROOM},0)))",
@@ -258,7 +258,7 @@ def _aggregate(node: Node) -> Finding | None:
     return None
 
 
-def computed_exactly(node: Node) -> bool:
+def computed_exactly(node: PlanNode) -> bool:
     """Whether an expression is an aggregate that is computed exactly (over floating point, or an
     average), in any row order."""
     if node.kind != "AggregateExpression":
@@ -266,31 +266,31 @@ def computed_exactly(node: Node) -> bool:
     return is_exact(node, any(is_float(child) for child in node.children[0].children))
 
 
-def _integer(node: Node) -> bool:
+def _integer(node: PlanNode) -> bool:
     """Whether a value may be an integer: it is not provably a decimal or an interval, whose averages are exact."""
     stated = [part.fields.get("dataType") for part in node.preorder() if part.fields.get("dataType") is not None]
     first = stated[0] if stated else None
     return not (isinstance(first, str) and first.startswith(("decimal", "interval")))
 
 
-def _cast(node: Node) -> Finding | None:
+def _cast(node: PlanNode) -> QueryFinding | None:
     if not reads_todays_time(node):
         return None
     constant = not any(part.kind == "AttributeReference" for part in node.preorder())
-    return Finding(
+    return QueryFinding(
         "not-data", "a text read as a time has the day on which the query runs, where it states none of its own",
         _A_CONSTANT if constant else _A_PATTERN, node,
     )  # fmt: skip
 
 
-def _misused(node: Node) -> Finding | None:
+def _misused(node: PlanNode) -> QueryFinding | None:
     """Returns a finding for functions whose value is the same everywhere only for some arguments, and
     is not for these."""
     if node.kind == "FormatString":
         template = node.children[0]
         hashes = template.kind != "Literal" or re.search(r"%[^a-zA-Z%]*[hH]", str(template.fields.get("value")))
         if hashes or any(_is_nested(argument) for argument in node.children[1:]):
-            return Finding(
+            return QueryFinding(
                 "object-identity",
                 "format_string prints where lists, structures and bytes lie in memory, and %h numbers like them",
                 "to_json(x), array_join(x, ',') or hex(x), and a constant format without %h", node,
@@ -298,17 +298,17 @@ def _misused(node: Node) -> Finding | None:
     if node.kind in _UNITS_OF and (unit := _unit_of(node)) not in (None, *_UNITS_OF[node.kind]):
         finer = unit if unit in _OF_TIMES else "day" if node.kind == "TruncDate" else "year"
         named = f"trunc(…, '{unit}')" if node.kind == "TruncDate" else f"date_trunc('{unit}', …)"
-        return Finding("always-null", f"{named} is null for every row", f"date_trunc('{finer}', x)", node)
+        return QueryFinding("always-null", f"{named} is null for every row", f"date_trunc('{finer}', x)", node)
     return None
 
 
-def _unit_of(node: Node) -> str | None:
+def _unit_of(node: PlanNode) -> str | None:
     """Returns the constant unit to which a date or time is cut; ``None`` if it is a column."""
     unit = node.children[node.kind == "TruncDate"]
     return str(unit.fields.get("value")).lower()[:40] if unit.kind == "Literal" else None
 
 
-def _is_nested(node: Node) -> bool:
+def _is_nested(node: PlanNode) -> bool:
     """Whether a value is, or may be, a list, a structure, a map or bytes."""
     stated = node.fields.get("dataType")
     if stated is not None:
@@ -323,11 +323,11 @@ def _is_nested(node: Node) -> bool:
     return node.kind in HOLDS_ITS_ARGUMENTS | PASSES_BYTES and any(_is_nested(child) for child in node.children)
 
 
-def _aggregated(node: Node) -> Node:
+def _aggregated(node: PlanNode) -> PlanNode:
     return node.only if node.kind == "AggregateExpression" else node
 
 
-def _sorted_at_once(node: Node) -> bool:
+def _sorted_at_once(node: PlanNode) -> bool:
     """Whether this is ``array_sort(collect_list(x))``, sorted by all of x, where equal elements cannot differ."""
     if node.kind != "ArraySort" or node.children[0].kind != "AggregateExpression":
         return False
@@ -335,7 +335,7 @@ def _sorted_at_once(node: Node) -> bool:
     return collecting.kind in ("CollectList", "CollectSet") and _by_value(comparing) and not is_float(collecting)
 
 
-def _by_value(comparing: Node) -> bool:
+def _by_value(comparing: PlanNode) -> bool:
     """Whether this is the comparison of ``array_sort(x)``; one written by a person may call any two elements equal."""
     body, *arguments = comparing.children
     names = {argument.id: name for argument, name in zip(arguments, ("left", "right"), strict=False)}
@@ -343,17 +343,17 @@ def _by_value(comparing: Node) -> bool:
     return [names.get(part.id, word) for part, word in zip(body.preorder(), words, strict=True)] == _COMPARISON
 
 
-def _ordered_by_itself(node: Node) -> bool:
+def _ordered_by_itself(node: PlanNode) -> bool:
     listed, _, *orders = node.children
     return any(same(listed, order.only) for order in orders) and not is_float(listed)
 
 
-def arguments(node: Node) -> list[Node]:
+def arguments(node: PlanNode) -> list[PlanNode]:
     """Lists the expressions in a node's fields, besides its children."""
     return [tree for field, value in node.fields.items() if isinstance(value, list) for tree in _trees(node, field)]
 
 
-def _trees(node: Node, field: str) -> tuple[Node, ...]:
+def _trees(node: PlanNode, field: str) -> tuple[PlanNode, ...]:
     """Returns the expressions in a field of any kind; none if it holds something else."""
     value = node.fields[field]
     first = value[0] if value else None
@@ -361,8 +361,8 @@ def _trees(node: Node, field: str) -> tuple[Node, ...]:
     return node.expressions(field) if isinstance(first, dict) and "class" in first else ()
 
 
-def _subquery(node: Node) -> Finding:
-    return Finding(
+def _subquery(node: PlanNode) -> QueryFinding:
+    return QueryFinding(
         "subquery-expression",
         "a query inside an expression looks at all of its table, whenever it runs",
         "write it as a join with bounds on event time, or make it a dataset of its own",

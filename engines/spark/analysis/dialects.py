@@ -14,7 +14,7 @@ from typing import Final
 
 from engines.spark.analysis.flink import MAX_PHRASES, group_windows, table_windows, temporal_joins
 from engines.spark.analysis.lexical import Word
-from engines.spark.analysis.phrases import MAX_SAID, TEXTS, Phrase, Text, in_backticks, is_quoted
+from engines.spark.analysis.phrases import MAX_SAID, TEXTS, Phrase, QueryText, in_backticks, is_quoted
 
 QUOTED: Final = "quoted-name"
 _SIGNS: Final = re.compile(
@@ -32,7 +32,7 @@ def foreign(words: Sequence[Word], columns: Collection[str] = ()) -> list[Phrase
     known = {name.casefold() for name in columns}
     found = _first(_quoted(words, known))
     for read in (group_windows, table_windows, temporal_joins):
-        found.update(_first(read(Text(words, found))))
+        found.update(_first(read(QueryText(words, found))))
     phrases = [found[first] for first in sorted(found)]
     sure = [phrase for phrase in phrases if phrase.certain]
     # A quoted name inside another phrase is translated with that phrase.

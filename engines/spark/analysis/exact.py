@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PlanNode
 
 SUMS: Final = frozenset({"Sum", "Average"})
 """Computed exactly over floating point and wide decimals; averages over all numbers."""
@@ -27,7 +27,7 @@ SPREADS: Final = frozenset({"VariancePop", "VarianceSamp", "StddevPop", "StddevS
 """Moments of a single column."""
 
 
-def is_exact(aggregate: Node, floating: bool) -> bool:
+def is_exact(aggregate: PlanNode, floating: bool) -> bool:
     """Whether this aggregate is computed exactly. ``floating``: an argument is, or holds, floating point."""
     function = aggregate.children[0]
     if aggregate.fields.get("isDistinct") or not function.children:
@@ -39,7 +39,7 @@ def is_exact(aggregate: Node, floating: bool) -> bool:
     return floating and function.kind in SUMS | EXTREMES and _single(function.only)
 
 
-def _single(argument: Node) -> bool:
+def _single(argument: PlanNode) -> bool:
     """Whether a value that holds floating point is a single number, not a structure or list."""
     stack = [argument]
     while stack:
@@ -118,7 +118,7 @@ def digits_of(data_type: object) -> int | None:
     return None if found is None else int(found[1])
 
 
-def may_overflow(node: Node) -> bool:
+def may_overflow(node: PlanNode) -> bool:
     """Whether an intermediate sum of values may leave the type of the sum though the sum fits: true unless the values
     are known to have room to spare."""
     kind = node.fields.get("dataType")
@@ -131,7 +131,7 @@ FINEST: Final = -1074
 
 
 @dataclass(frozen=True, slots=True)
-class Call:
+class AggregateCall:
     """The properties that determine how an aggregate is computed, and its place in column names."""
 
     number: int

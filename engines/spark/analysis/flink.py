@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
-from engines.spark.analysis.phrases import MAX_SAID, Phrase, Text, is_name
+from engines.spark.analysis.phrases import MAX_SAID, Phrase, QueryText, is_name
 
 MAX_PHRASES: Final = 20
 """Most phrases of each kind that are looked for in a query: a text may hold thousands, and each is read to its end."""
@@ -36,7 +36,7 @@ _UNTRANSLATED: Final = (
 )
 
 
-def group_windows(text: Text) -> Iterator[Phrase]:
+def group_windows(text: QueryText) -> Iterator[Phrase]:
     """Yields ``TUMBLE(time, size)``, ``HOP(time, slide, size)``, ``SESSION(time, gap)``, and their bounds."""
     for at, match in _window_words(text):
         closing = text.closing(at + 1)
@@ -48,7 +48,7 @@ def group_windows(text: Text) -> Iterator[Phrase]:
         yield _group_window(text, at, closing, arguments, match[1].upper(), (match[2] or "").upper())
 
 
-def _window_words(text: Text) -> Iterator[tuple[int, re.Match[str]]]:
+def _window_words(text: QueryText) -> Iterator[tuple[int, re.Match[str]]]:
     tried = 0
     for at, word in enumerate(text.words):
         match = _WINDOWS.fullmatch(word.text)
@@ -57,12 +57,12 @@ def _window_words(text: Text) -> Iterator[tuple[int, re.Match[str]]]:
             yield at, match
 
 
-def _is_table(text: Text, at: int) -> bool:
+def _is_table(text: QueryText, at: int) -> bool:
     return text.upper(at) in ("TABLE", "(") or text.upper(at + 1) == "=>"
 
 
 def _group_window(
-    text: Text, at: int, closing: int, arguments: Sequence[tuple[int, int]], kind: str, part: str
+    text: QueryText, at: int, closing: int, arguments: Sequence[tuple[int, int]], kind: str, part: str
 ) -> Phrase:
     word = text.words[at]
     spans = [text.duration(*span) for span in arguments[1:]]
@@ -95,7 +95,7 @@ def _window(kind: str, time: str | None, spans: Sequence[str | None]) -> str | N
     return None
 
 
-def table_windows(text: Text) -> Iterator[Phrase]:
+def table_windows(text: QueryText) -> Iterator[Phrase]:
     """Yields ``TABLE(TUMBLE(TABLE bid, DESCRIPTOR(time), size))`` and similar: rows with bounds of their windows."""
     for at, match in _window_words(text):
         closing = text.closing(at + 1)
@@ -114,7 +114,7 @@ def table_windows(text: Text) -> Iterator[Phrase]:
         yield Phrase(WINDOW, message, replace, first, last, (word.line, word.column), exact)
 
 
-def _by_parameter(text: Text, kind: str, arguments: Sequence[tuple[int, int]]) -> dict[str, tuple[int, int]]:
+def _by_parameter(text: QueryText, kind: str, arguments: Sequence[tuple[int, int]]) -> dict[str, tuple[int, int]]:
     """Returns the arguments by Flink's parameter names, whether these are written or not."""
     named = {}
     for (first, last), name in zip(arguments, _PARAMETERS[kind], strict=False):
@@ -125,7 +125,7 @@ def _by_parameter(text: Text, kind: str, arguments: Sequence[tuple[int, int]]) -
     return named
 
 
-def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]) -> tuple[str, bool]:
+def _rows_in_windows(text: QueryText, kind: str, given: Mapping[str, tuple[int, int]]) -> tuple[str, bool]:
     """Returns the text to write instead, and whether it has the same meaning by itself."""
     data, time = given.get("DATA"), given.get("TIMECOL")
     spans = {name: text.duration(*given[name]) for name in ("SIZE", "SLIDE", "GAP", "OFFSET") if name in given}
@@ -148,7 +148,7 @@ def _rows_in_windows(text: Text, kind: str, given: Mapping[str, tuple[int, int]]
     return _ROWS.format(call, table), True
 
 
-def _keys(text: Text, data: tuple[int, int] | None) -> str:
+def _keys(text: QueryText, data: tuple[int, int] | None) -> str:
     """Returns the keys of ``TABLE bid PARTITION BY bidder``, as text to put before more keys in a GROUP BY."""
     for at in range(data[0], data[1] - 1) if data is not None else ():
         if (text.upper(at), text.upper(at + 1)) == ("PARTITION", "BY") and data is not None:
@@ -156,7 +156,7 @@ def _keys(text: Text, data: tuple[int, int] | None) -> str:
     return ""
 
 
-def temporal_joins(text: Text) -> Iterator[Phrase]:
+def temporal_joins(text: QueryText) -> Iterator[Phrase]:
     """Yields ``JOIN rates FOR SYSTEM_TIME AS OF o.time AS r ON …``: the version of a row in force at a time."""
     for at, word in enumerate(text.words):
         if [text.upper(at + number) for number in range(4)] != ["FOR", "SYSTEM_TIME", "AS", "OF"]:
@@ -172,7 +172,7 @@ def _versions(time: str, alias: str) -> str:
     return f"{time} >= {alias}.valid_from and {time} < {alias}.valid_to"
 
 
-def _temporal_join(text: Text, at: int) -> tuple[str, int] | None:
+def _temporal_join(text: QueryText, at: int) -> tuple[str, int] | None:
     """Returns Spark's words for the part from FOR to the end of the condition, and the index of that end;
     ``None`` if it is not understood."""
     begin = at + 4
@@ -202,7 +202,7 @@ def _temporal_join(text: Text, at: int) -> tuple[str, int] | None:
     return f"{named}on {condition} and {_versions(time, alias)}", last
 
 
-def _end_of_name(text: Text, begin: int) -> int | None:
+def _end_of_name(text: QueryText, begin: int) -> int | None:
     if begin >= len(text.words) or not is_name(text.words[begin]):
         return None
     end = begin
@@ -211,7 +211,7 @@ def _end_of_name(text: Text, begin: int) -> int | None:
     return end
 
 
-def _end_of_condition(text: Text, begin: int) -> int | None:
+def _end_of_condition(text: QueryText, begin: int) -> int | None:
     """Returns the index of the last word of a join's condition; ``None`` if it is too far away."""
     for at in _outside_brackets(text, begin):
         spoken = text.upper(at)
@@ -221,11 +221,11 @@ def _end_of_condition(text: Text, begin: int) -> int | None:
     return len(text.words) - 1 if len(text.words) < begin + MAX_SAID else None
 
 
-def _has_or(text: Text, begin: int, last: int) -> bool:
+def _has_or(text: QueryText, begin: int, last: int) -> bool:
     return any(text.upper(at) == "OR" for at in _outside_brackets(text, begin) if at <= last)
 
 
-def _outside_brackets(text: Text, begin: int) -> Iterator[int]:
+def _outside_brackets(text: QueryText, begin: int) -> Iterator[int]:
     """Yields the indexes of words outside brackets opened after ``begin``, up to the end of the bracket
     around ``begin``."""
     depth = 0

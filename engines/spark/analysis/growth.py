@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.functions import FUNCTIONS
-from engines.spark.analysis.refusals import Refused
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.refusals import QueryRefused
+from engines.spark.analysis.tree import PlanNode
 
 MAX_TIMES: Final = 4096
 """Most times that a value may be as large as the columns it is made of."""
@@ -53,24 +53,24 @@ _FIELD: Final = re.compile(r"%[^a-zA-Z%]*?(\d{5,})")
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class ValueGrowth:
     """An upper bound of a value's size: ``times`` that of the largest column, plus ``characters``."""
 
     times: float
     characters: float
 
-    def __add__(self, other: Growth) -> Growth:
-        return Growth(self.times + other.times, self.characters + other.characters)
+    def __add__(self, other: ValueGrowth) -> ValueGrowth:
+        return ValueGrowth(self.times + other.times, self.characters + other.characters)
 
-    def __or__(self, other: Growth) -> Growth:
-        return Growth(max(self.times, other.times), max(self.characters, other.characters))
+    def __or__(self, other: ValueGrowth) -> ValueGrowth:
+        return ValueGrowth(max(self.times, other.times), max(self.characters, other.characters))
 
-    def by(self, number: float) -> Growth:
-        return Growth(self.times * number, self.characters * number)
+    def by(self, number: float) -> ValueGrowth:
+        return ValueGrowth(self.times * number, self.characters * number)
 
 
-COLUMN: Final = Growth(1, 0)
-NOTHING: Final = Growth(0, 0)
+COLUMN: Final = ValueGrowth(1, 0)
+NOTHING: Final = ValueGrowth(0, 0)
 _SMALL_KINDS: Final = frozenset({
     "Add", "Subtract", "Multiply", "Divide", "Remainder", "IntegralDivide", "UnaryMinus", "EqualTo", "EqualNullSafe",
     "LessThan", "LessThanOrEqual", "GreaterThan", "GreaterThanOrEqual", "And", "Or", "Not", "IsNull", "IsNotNull", "In",
@@ -85,7 +85,9 @@ PER_ELEMENT: Final = frozenset({
 """Functions whose value contains the result of a lambda function for each element."""
 
 
-def growth_of(node: Node, name: str, below: Sequence[Growth], columns: Growth, known: Mapping[str, Growth]) -> Growth:
+def growth_of(
+    node: PlanNode, name: str, below: Sequence[ValueGrowth], columns: ValueGrowth, known: Mapping[str, ValueGrowth]
+) -> ValueGrowth:
     """Bounds the growth of an expression. ``name``: of its function, if any; ``below``: bounds of its
     arguments; ``columns``: bound of a column; ``known``: bounds of lambda variables by name. Raises
     Refused if it may be too large."""
@@ -98,9 +100,11 @@ def growth_of(node: Node, name: str, below: Sequence[Growth], columns: Growth, k
     return found
 
 
-def _made(node: Node, name: str, below: Sequence[Growth], columns: Growth, known: Mapping[str, Growth]) -> Growth:
+def _made(
+    node: PlanNode, name: str, below: Sequence[ValueGrowth], columns: ValueGrowth, known: Mapping[str, ValueGrowth]
+) -> ValueGrowth:
     if node.kind == "Literal":
-        return Growth(0, len(str(node.fields.get("value"))))
+        return ValueGrowth(0, len(str(node.fields.get("value"))))
     if node.kind == "UnresolvedNamedLambdaVariable":
         return known.get(str(node.fields.get("nameParts"))[1:-1], columns)
     if node.kind.startswith("Unresolved") and not below:
@@ -109,13 +113,13 @@ def _made(node: Node, name: str, below: Sequence[Growth], columns: Growth, known
     if name in _REPEATS and len(below) > 1:
         return below[0].by(_length(node, name, arguments[_REPEATS[name]]))
     if name in _PADS and len(below) > _PADS[name] and not _is_text(arguments[_PADS[name]]):
-        return Growth(below[0].times, _length(node, name, arguments[_PADS[name]]))
+        return ValueGrowth(below[0].times, _length(node, name, arguments[_PADS[name]]))
     at = 2 if node.kind == "Substring" else _CUTS.get(name)
     if at is not None and len(below) > at:
         longest = _greatest(arguments[at])
-        return below[0] if longest is None or not below[0].times else Growth(0, max(0, longest))
+        return below[0] if longest is None or not below[0].times else ValueGrowth(0, max(0, longest))
     if name == "sequence" and len(below) > 1:
-        return Growth(0, _sequence(node, arguments))
+        return ValueGrowth(0, _sequence(node, arguments))
     if name in ("regexp_replace", "regexp_extract_all") and len(below) > 1:
         _check_pattern(node, name, arguments)
     if name in _INSERTS:
@@ -123,7 +127,7 @@ def _made(node: Node, name: str, below: Sequence[Growth], columns: Growth, known
     if name == "concat_ws" and below:
         return sum(below[1:], NOTHING).by(_inserted(node, name, below[:1]))
     if name == "array_insert" and len(below) > 1:
-        return sum(below, Growth(0, _position(node, name, arguments[1])))
+        return sum(below, ValueGrowth(0, _position(node, name, arguments[1])))
     if name in _FORMATS and arguments:
         return _formatted(node, name, arguments[0], below)
     if node.kind in _SMALL_KINDS or (name in FUNCTIONS and _is_small(FUNCTIONS[name].results)) or _is_small_cast(node):
@@ -144,24 +148,24 @@ def _is_small(results: frozenset[str]) -> bool:
     return bool(results) and results <= _SMALL_RESULTS
 
 
-def _is_small_cast(node: Node) -> bool:
+def _is_small_cast(node: PlanNode) -> bool:
     kind = node.fields.get("dataType")
     return node.kind == "Cast" and isinstance(kind, str) and not kind.startswith(_LARGE_TYPES)
 
 
-def _is_text(node: Node) -> bool:
+def _is_text(node: PlanNode) -> bool:
     return node.kind == "Literal" and node.fields.get("dataType") == "string"
 
 
-def _listed(node: Node) -> int:
+def _listed(node: PlanNode) -> int:
     """Returns the number of elements of a list that is written out; 0 for other expressions."""
     first = node.children[0]
     return len(first.children) if _called(first) == "array" else 0
 
 
-def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None:
+def check_elements(node: PlanNode, name: str, held: ValueGrowth, outside: ValueGrowth) -> None:
     """Checks a function in ``PER_ELEMENT``. ``held``: growth of its list; ``outside``: growth of the lambda function's
-    result by other columns. Raises Refused for the product of two columns."""
+    result by other columns. Raises QueryRefused for the product of two columns."""
     if name in PER_ELEMENT and held.times and outside.times and not _listed(node):
         raise _unbounded(
             node, f"{name}: each element becomes as large as a column is, and a row decides how many there are",
@@ -169,8 +173,8 @@ def check_elements(node: Node, name: str, held: Growth, outside: Growth) -> None
         )  # fmt: skip
 
 
-def _check_pattern(node: Node, name: str, arguments: Sequence[Node]) -> None:
-    """Raises Refused for a lookaround in a pattern: for each character of the text a group in it may be
+def _check_pattern(node: PlanNode, name: str, arguments: Sequence[PlanNode]) -> None:
+    """Raises QueryRefused for a lookaround in a pattern: for each character of the text a group in it may be
     as long as the text."""
     if name == "regexp_replace":
         *_, inserted = arguments[:3]
@@ -183,8 +187,8 @@ def _check_pattern(node: Node, name: str, arguments: Sequence[Node]) -> None:
         )  # fmt: skip
 
 
-def _inserted(node: Node, name: str, given: Sequence[Growth]) -> float:
-    """Returns how many characters are inserted at each place. Raises Refused if a row decides."""
+def _inserted(node: PlanNode, name: str, given: Sequence[ValueGrowth]) -> float:
+    """Returns how many characters are inserted at each place. Raises QueryRefused if a row decides."""
     if any(each.times for each in given):
         raise _unbounded(
             node, f"{name}: what it puts in many times is as long as a row says",
@@ -193,8 +197,8 @@ def _inserted(node: Node, name: str, given: Sequence[Growth]) -> float:
     return max(1, *(each.characters for each in given)) if given else 1
 
 
-def _position(node: Node, name: str, at: Node) -> int:
-    """Returns up to which position, from either end, a list is filled. Raises Refused if a row decides."""
+def _position(node: PlanNode, name: str, at: PlanNode) -> int:
+    """Returns up to which position, from either end, a list is filled. Raises QueryRefused if a row decides."""
     low, high = _bounds(at)
     if low is None or high is None:
         raise _unbounded(
@@ -204,7 +208,7 @@ def _position(node: Node, name: str, at: Node) -> int:
     return max(abs(low), abs(high))
 
 
-def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -> Growth:
+def _formatted(node: PlanNode, name: str, template: PlanNode, below: Sequence[ValueGrowth]) -> ValueGrowth:
     if template.kind != "Literal":
         raise _unbounded(node, f"{name}: how often it shows its arguments, a row decides", "write the format itself")
     text = str(template.fields.get("value"))
@@ -214,11 +218,11 @@ def _formatted(node: Node, name: str, template: Node, below: Sequence[Growth]) -
     largest = NOTHING
     for each in below[1:]:
         largest |= each
-    return Growth(0, len(text) + sum(wide)) + largest.by(text.count("%"))
+    return ValueGrowth(0, len(text) + sum(wide)) + largest.by(text.count("%"))
 
 
-def check_fold(node: Node, name: str, grown: float) -> None:
-    """Checks ``aggregate``; ``grown``: how often the accumulator is in the next one. Raises Refused if
+def check_fold(node: PlanNode, name: str, grown: float) -> None:
+    """Checks ``aggregate``; ``grown``: how often the accumulator is in the next one. Raises QueryRefused if
     more than once."""
     if name in _FOLDS and grown > 1:
         raise _unbounded(
@@ -227,7 +231,7 @@ def check_fold(node: Node, name: str, grown: float) -> None:
         )  # fmt: skip
 
 
-def _length(node: Node, name: str, amount: Node) -> int:
+def _length(node: PlanNode, name: str, amount: PlanNode) -> int:
     found = _greatest(amount)
     if found is None:
         raise _unbounded(
@@ -236,12 +240,12 @@ def _length(node: Node, name: str, amount: Node) -> int:
     return max(0, found)
 
 
-def _greatest(amount: Node) -> int | None:
+def _greatest(amount: PlanNode) -> int | None:
     """Returns the greatest value of a number; ``None`` if it has no bound."""
     return _bounds(amount)[1]
 
 
-def _bounds(amount: Node) -> tuple[int | None, int | None]:
+def _bounds(amount: PlanNode) -> tuple[int | None, int | None]:
     """Returns the least and the greatest value of a number; ``None`` where it has no bound."""
     if amount.kind == "UnaryMinus":
         number = _number(amount.only)
@@ -258,12 +262,12 @@ def _bounds(amount: Node) -> tuple[int | None, int | None]:
     return max(low, default=None), max(high) if len(high) == len(highs) else None
 
 
-def _number(node: Node) -> int | None:
+def _number(node: PlanNode) -> int | None:
     value = str(node.fields.get("value"))
     return int(value) if node.kind == "Literal" and re.fullmatch(r"-?\d{1,18}", value) else None
 
 
-def _sequence(node: Node, arguments: Sequence[Node]) -> int:
+def _sequence(node: PlanNode, arguments: Sequence[PlanNode]) -> int:
     """Returns the greatest number of elements: between constants, or from a start to a constant distance after it."""
     start, stop, *steps = arguments
     stops = stop.children if _called(stop) == "least" else (stop,)
@@ -282,7 +286,7 @@ def _sequence(node: Node, arguments: Sequence[Node]) -> int:
     )  # fmt: skip
 
 
-def _distance(start: Node, stop: Node) -> tuple[float, bool] | None:
+def _distance(start: PlanNode, stop: PlanNode) -> tuple[float, bool] | None:
     """Returns the distance from a start to ``start + constant``, or between constants; true with it: in
     microseconds."""
     first, last = _span(start), _span(stop)
@@ -293,7 +297,7 @@ def _distance(start: Node, stop: Node) -> tuple[float, bool] | None:
     return None
 
 
-def _span(node: Node, least: bool = False) -> tuple[float, bool] | None:
+def _span(node: PlanNode, least: bool = False) -> tuple[float, bool] | None:
     """Returns a constant number, or a constant time in microseconds (then with true), without its sign."""
     inner = node.only if node.kind == "UnaryMinus" else node
     value, kind = str(inner.fields.get("value")), str(inner.fields.get("dataType"))
@@ -304,18 +308,18 @@ def _span(node: Node, least: bool = False) -> tuple[float, bool] | None:
     return float(abs(int(value))), kind.startswith("interval")
 
 
-def _called(node: Node) -> str:
+def _called(node: PlanNode) -> str:
     return str(node.fields.get("nameParts"))[1:-1].lower() if node.kind == "UnresolvedFunction" else ""
 
 
-def _alike(one: Node, other: Node) -> bool:
+def _alike(one: PlanNode, other: PlanNode) -> bool:
     """Whether two parsed expressions are written alike."""
     here, there = ([(part.kind, str(part.fields.get("nameParts")), str(part.fields.get("value")))
                     for part in node.preorder()] for node in (one, other))  # fmt: skip
     return here == there
 
 
-def _unbounded(node: Node, message: str, hint: str) -> Refused:
-    fault = Refused(message, rule=RULE, hint=hint)
+def _unbounded(node: PlanNode, message: str, hint: str) -> QueryRefused:
+    fault = QueryRefused(message, rule=RULE, hint=hint)
     fault.node = node
     return fault

@@ -32,11 +32,11 @@ from engines.spark.analysis.monotone import (
     last,
     least_of,
 )
-from engines.spark.analysis.tree import Node, same
+from engines.spark.analysis.tree import PlanNode, same
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
+class SessionMember:
     """A path whose rows form sessions together with those of other members."""
 
     input: str
@@ -49,11 +49,11 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Session:
+class SessionWindow:
     """A session: rows of any member are in the same one if they are at most ``gap`` microseconds apart."""
 
     gap: int
-    of: tuple[Member, ...]
+    of: tuple[SessionMember, ...]
     """All paths of one GROUP BY: a row of one can keep a session of another open."""
     shift: int
     """The shift, in microseconds, of the path to which this belongs."""
@@ -69,11 +69,11 @@ class VersionedInput:
     """Whether a late row counts from when its block was written; if not, it is not accepted."""
 
 
-Life: TypeAlias = Session | VersionedInput
+Life: TypeAlias = SessionWindow | VersionedInput
 
 
 @dataclass(frozen=True, slots=True)
-class Interval:
+class InfluenceInterval:
     """The values from ``low(t)`` to ``high(t)``, both included."""
 
     low: Function = IDENTITY
@@ -81,12 +81,12 @@ class Interval:
     life: Life | None = None
     """If present, ``high`` is the end of the row's session or validity, which only the data determines."""
 
-    def then(self, low: Function, high: Function | None = None) -> Interval:
+    def then(self, low: Function, high: Function | None = None) -> InfluenceInterval:
         """Applies a function to the result, or two functions that enclose one."""
-        return Interval(self.low + low, self.high + (low if high is None else high), self.life)
+        return InfluenceInterval(self.low + low, self.high + (low if high is None else high), self.life)
 
 
-def shift_of(interval: Interval) -> int | None:
+def shift_of(interval: InfluenceInterval) -> int | None:
     """Returns by how many microseconds an attribute is later than its row's event time; ``None`` if
     that is not constant."""
     shifts = [step.by for step in interval.low if isinstance(step, Shift)]
@@ -94,12 +94,12 @@ def shift_of(interval: Interval) -> int | None:
     return sum(shifts) if plain else None
 
 
-Influence: TypeAlias = Mapping[int, Interval]
+Influence: TypeAlias = Mapping[int, InfluenceInterval]
 """Interval by path number."""
 
 
 @dataclass(frozen=True, slots=True)
-class Fields:
+class FieldInfluences:
     """Influence of the fields of a struct, by position, as ``window()`` makes it."""
 
     of: tuple[Influence | None, ...]
@@ -123,7 +123,7 @@ class Half:
     of: Influence
 
 
-Value: TypeAlias = Influence | Fields | Unmerged | Half | None
+Value: TypeAlias = Influence | FieldInfluences | Unmerged | Half | None
 Scope: TypeAlias = Mapping[int, Value]
 """What is known of attributes, by expression id."""
 
@@ -154,7 +154,7 @@ _EPOCH: Final = dt.datetime(1970, 1, 1)
 _TRANSPARENT: Final = {"Alias", "KnownNullable", "KnownNotNull", "PreciseTimestampConversion"}
 
 
-def influence(expression: Node, scope: Scope) -> Value:
+def influence(expression: PlanNode, scope: Scope) -> Value:
     """Returns how an expression depends on event time; ``None`` if in no reliable way."""
     if expression.kind == "AttributeReference":
         return scope.get(expression.id) if expression.id is not None else None
@@ -163,11 +163,11 @@ def influence(expression: Node, scope: Scope) -> Value:
     if expression.kind == "CreateNamedStruct":
         if any(map(_starts_session, expression.children[1::2])):
             return _session(expression, scope)
-        return Fields(tuple(_plain(influence(value, scope)) for value in expression.children[1::2]))
+        return FieldInfluences(tuple(_plain(influence(value, scope)) for value in expression.children[1::2]))
     if expression.kind == "GetStructField":
         whole = influence(expression.only, scope)
         position = expression.fields.get("ordinal")
-        return whole.of[position] if isinstance(whole, Fields) and isinstance(position, int) else None
+        return whole.of[position] if isinstance(whole, FieldInfluences) and isinstance(position, int) else None
     if expression.kind == "Coalesce":
         return _coalesce(expression, scope)
     zone = expression.fields.get("timeZoneId")
@@ -175,13 +175,13 @@ def influence(expression: Node, scope: Scope) -> Value:
     return rule(expression, scope) if rule is not None and zone in (None, "UTC") else None
 
 
-def _starts_session(node: Node) -> bool:
+def _starts_session(node: PlanNode) -> bool:
     """Whether this is the start of ``session_window()``, which begins from bare times, and merges
     rows outside of the plan."""
     return node.kind == "PreciseTimestampConversion" and node.only.kind == "PreciseTimestampConversion"
 
 
-def _session(window: Node, scope: Scope) -> Unmerged:
+def _session(window: PlanNode, scope: Scope) -> Unmerged:
     """Reads ``struct(start: t, end: t + gap)``. A gap that is computed has no bound and is given as zero."""
     start, end = (part for part in window.children[1::2])
     base = _plain(influence(start, scope))
@@ -189,7 +189,7 @@ def _session(window: Node, scope: Scope) -> Unmerged:
     return Unmerged(spans[0] if len(spans) == 1 else 0, base or {})
 
 
-def _written(node: Node) -> int | None:
+def _written(node: PlanNode) -> int | None:
     """Returns microseconds of an interval that is written as text, or as a literal without months; else ``None``."""
     if node.kind == "Cast":
         if node.fields.get("dataType") != "interval" or node.only.fields.get("dataType") != "string":
@@ -204,7 +204,7 @@ def _written(node: Node) -> int | None:
     return span[1] if span is not None and not span[0] and span[1] > 0 else None
 
 
-def _coalesce(node: Node, scope: Scope) -> Influence | None:
+def _coalesce(node: PlanNode, scope: Scope) -> Influence | None:
     """Merges both halves of a full outer join's equal columns: the time of the row, whichever side it came from."""
     halves = [influence(child, scope) for child in node.children]
     found = [half for half in halves if isinstance(half, Half)]
@@ -217,23 +217,23 @@ def _plain(value: Value) -> Influence | None:
     return value if isinstance(value, Mapping) else None
 
 
-def _after(argument: Node, scope: Scope, low: Function, high: Function | None = None) -> Influence | None:
+def _after(argument: PlanNode, scope: Scope, low: Function, high: Function | None = None) -> Influence | None:
     base = _plain(influence(argument, scope))
     return None if base is None else {path: interval.then(low, high) for path, interval in base.items()}
 
 
-def _cast(node: Node, scope: Scope) -> Influence | None:
+def _cast(node: PlanNode, scope: Scope) -> Influence | None:
     target = node.type_name
     if target == "date":
         return _after(node.only, scope, (Floor(DAY),))
     return _after(node.only, scope, IDENTITY) if target in ("timestamp", "timestamp_ntz") else None
 
 
-def _to_date(node: Node, scope: Scope) -> Influence | None:
+def _to_date(node: PlanNode, scope: Scope) -> Influence | None:
     return _after(node.only, scope, (Floor(DAY),)) if len(node.children) == 1 else None
 
 
-def _time_bucket(node: Node, scope: Scope) -> Influence | None:
+def _time_bucket(node: PlanNode, scope: Scope) -> Influence | None:
     size, time, origin = node.children
     start, span = _instant(origin), _interval(size)
     if start is None or span is None:
@@ -244,7 +244,7 @@ def _time_bucket(node: Node, scope: Scope) -> Influence | None:
     return _after(time, scope, (FloorMonths(months),)) if start == 0 else None
 
 
-def _instant(node: Node) -> int | None:
+def _instant(node: PlanNode) -> int | None:
     """Returns microseconds of a literal time; Spark's zone is UTC."""
     value = node.fields.get("value")
     if node.kind != "Literal" or node.fields.get("dataType") != "timestamp" or not isinstance(value, str):
@@ -256,19 +256,19 @@ def _instant(node: Node) -> int | None:
     return since // dt.timedelta(microseconds=1)
 
 
-def _date_trunc(node: Node, scope: Scope) -> Influence | None:
+def _date_trunc(node: PlanNode, scope: Scope) -> Influence | None:
     unit, time = node.children
     step = _UNITS.get(str(unit.fields.get("value", "")).lower())
     return _after(time, scope, (step,)) if step is not None else None
 
 
-def _trunc(node: Node, scope: Scope) -> Influence | None:
+def _trunc(node: PlanNode, scope: Scope) -> Influence | None:
     date, unit = node.children
     step = _UNITS.get(str(unit.fields.get("value", "")).lower())
     return _after(date, scope, (Floor(DAY), step)) if step is not None else None
 
 
-def _add_interval(node: Node, scope: Scope) -> Influence | None:
+def _add_interval(node: PlanNode, scope: Scope) -> Influence | None:
     time, size = node.children
     span = _interval(size)
     if span is None:
@@ -277,7 +277,7 @@ def _add_interval(node: Node, scope: Scope) -> Influence | None:
     return _after(time, scope, *enclose_months(months)) if months else _after(time, scope, (Shift(micros),))
 
 
-def _add_months(node: Node, scope: Scope) -> Influence | None:
+def _add_months(node: PlanNode, scope: Scope) -> Influence | None:
     """Adds months to a date: exact, since a date is a midnight."""
     date, number = node.children
     span = _interval(number)
@@ -285,7 +285,7 @@ def _add_months(node: Node, scope: Scope) -> Influence | None:
     return None if months is None else _after(date, scope, (AddMonths(months),))
 
 
-def _date_add(node: Node, scope: Scope) -> Influence | None:
+def _date_add(node: PlanNode, scope: Scope) -> Influence | None:
     date, number = node.children
     days = _integer(number)
     if days is None:
@@ -293,17 +293,17 @@ def _date_add(node: Node, scope: Scope) -> Influence | None:
     return _after(date, scope, (Shift((-days if node.kind == "DateSub" else days) * DAY),))
 
 
-def _to_local(node: Node, scope: Scope) -> Influence | None:
+def _to_local(node: PlanNode, scope: Scope) -> Influence | None:
     """Converts to or from the local time of a zone, which may be written in a column: at most ``FURTHEST`` from UTC. It
     falls back in autumn, so it is enclosed."""
     return _local_floor(node, scope) or _enclosed(node, scope)
 
 
-def _enclosed(node: Node, scope: Scope) -> Influence | None:
+def _enclosed(node: PlanNode, scope: Scope) -> Influence | None:
     return _after(node.children[0], scope, (Shift(-FURTHEST),), (Shift(FURTHEST),))
 
 
-def _local_floor(node: Node, scope: Scope) -> Influence | None:
+def _local_floor(node: PlanNode, scope: Scope) -> Influence | None:
     """Handles ``to_utc_timestamp(date_trunc('day', from_utc_timestamp(t, zone)), zone)``, and units
     longer than days."""
     inner = node.children[0]
@@ -319,7 +319,7 @@ def _local_floor(node: Node, scope: Scope) -> Influence | None:
     return _after(time, scope, (LocalFloor(zone, step, high=False),), (LocalFloor(zone, step, high=True),))
 
 
-def _subtract(node: Node, scope: Scope) -> Influence | None:
+def _subtract(node: PlanNode, scope: Scope) -> Influence | None:
     """Subtracts, in the microseconds of ``window()``: a constant, or the remainder, which makes a floor."""
     left, right = node.children
     if (constant := _integer(right)) is not None:
@@ -328,13 +328,13 @@ def _subtract(node: Node, scope: Scope) -> Influence | None:
     return _after(left, scope, (floor,)) if floor is not None else None
 
 
-def _add(node: Node, scope: Scope) -> Influence | None:
+def _add(node: PlanNode, scope: Scope) -> Influence | None:
     left, right = node.children
     constant = _integer(right)
     return _after(left, scope, (Shift(constant),)) if constant is not None else None
 
 
-def _remainder(time: Node, case: Node) -> Floor | None:
+def _remainder(time: PlanNode, case: PlanNode) -> Floor | None:
     """Recognises ``CASE WHEN (t - o) % s < 0 THEN (t - o) % s + s ELSE (t - o) % s END``: the expansion
     of ``window()``."""
     if case.kind != "CaseWhen" or len(case.children) != 3:
@@ -356,7 +356,7 @@ def _remainder(time: Node, case: Node) -> Floor | None:
     return Floor(size, origin % size) if origin is not None else None
 
 
-def _integer(node: Node) -> int | None:
+def _integer(node: PlanNode) -> int | None:
     """Returns the whole number that a literal (also cast, also negated) stands for; else ``None``."""
     if node.kind == "Cast" and node.type_name in ("integer", "long"):
         return _integer(node.only)
@@ -369,7 +369,7 @@ def _integer(node: Node) -> int | None:
     return None if value is None else int(value)
 
 
-def _interval(node: Node) -> tuple[int, int] | None:
+def _interval(node: PlanNode) -> tuple[int, int] | None:
     """Returns (months, microseconds) of an interval literal, one of which is zero; else ``None``."""
     if node.kind == "UnaryMinus":
         inner = _interval(node.only)
@@ -384,13 +384,13 @@ def _interval(node: Node) -> tuple[int, int] | None:
     return 0, int(value)
 
 
-def constant_span(node: Node) -> int | None:
+def constant_span(node: PlanNode) -> int | None:
     """Returns microseconds of a constant interval, also negative; ``None`` for anything else, such as months."""
     span = _interval(node)
     return span[1] if span is not None and not span[0] else None
 
 
-_RULES: Final[Mapping[str, Callable[[Node, Scope], Influence | None]]] = {
+_RULES: Final[Mapping[str, Callable[[PlanNode, Scope], Influence | None]]] = {
     "Cast": _cast,
     "ParseToDate": _to_date,
     "TimeBucket": _time_bucket,

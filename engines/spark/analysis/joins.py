@@ -11,10 +11,19 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
-from engines.spark.analysis.influence import Fields, Half, Influence, Interval, Scope, Value, influence, widened
+from engines.spark.analysis.influence import (
+    FieldInfluences,
+    Half,
+    Influence,
+    InfluenceInterval,
+    Scope,
+    Value,
+    influence,
+    widened,
+)
 from engines.spark.analysis.monotone import Function, first, last
-from engines.spark.analysis.relation import Origins, Relation, path_of
-from engines.spark.analysis.tree import PASSING, Node
+from engines.spark.analysis.relation import Origins, QueryRelation, path_of
+from engines.spark.analysis.tree import PASSING, PlanNode
 
 LEFT_ONLY: Final = frozenset({"LeftSemi", "LeftAnti"})
 TYPES: Final = frozenset({"Inner", "Cross", "LeftOuter", "RightOuter", "FullOuter"}) | LEFT_ONLY
@@ -24,7 +33,7 @@ _TURNED: Final = {
 }  # fmt: skip
 Key: TypeAlias = tuple[int, int | None]
 """A column with a time: its expression id, and the position of the field if it is a struct."""
-Above: TypeAlias = tuple[tuple[Node, int], ...]
+Above: TypeAlias = tuple[tuple[PlanNode, int], ...]
 """Conditions, each with the ``id()`` of the operator that it belongs to."""
 _INNER: Final = frozenset({"Inner", "Cross"})
 _ROW_BY_ROW: Final = PASSING | {"Generate"}
@@ -39,21 +48,21 @@ class Nearness:
     equal: set[tuple[Key, Key]] = field(default_factory=set)
     """Pairs of columns that are equal in joined rows."""
 
-    def not_before(self, later: tuple[Key, Interval], earlier: tuple[Key, Interval]) -> None:
+    def not_before(self, later: tuple[Key, InfluenceInterval], earlier: tuple[Key, InfluenceInterval]) -> None:
         """Adds the condition ``f(x) >= g(y)``."""
         (x, f), (y, g) = later, earlier
         self.lower.setdefault((x, y), g.low + first(f.high))
         self.upper.setdefault((y, x), f.high + last(g.low))
 
 
-def kind_of(join: Node) -> str:
+def kind_of(join: PlanNode) -> str:
     """Returns the kind of a join, like ``LeftOuter``."""
     stated = join.fields.get("joinType")
     name = stated.get("object") or stated.get("product-class") if isinstance(stated, dict) else ""
     return str(name).rpartition(".")[2].removesuffix("$")
 
 
-def nearness(condition: tuple[Node, ...], left: Scope, right: Scope) -> Nearness:
+def nearness(condition: tuple[PlanNode, ...], left: Scope, right: Scope) -> Nearness:
     """Returns the bounds that the conditions of a join set between times of its two sides."""
     keys: list[Key] = []
     symbols = _symbols(left, keys)
@@ -72,12 +81,12 @@ def nearness(condition: tuple[Node, ...], left: Scope, right: Scope) -> Nearness
                 near.not_before(a, b)
             if comparison.kind not in ("GreaterThan", "GreaterThanOrEqual"):
                 near.not_before(b, a)
-            if comparison.kind.startswith("Equal") and one[1] == other[1] == Interval():
+            if comparison.kind.startswith("Equal") and one[1] == other[1] == InfluenceInterval():
                 near.equal.update(((a[0], b[0]), (b[0], a[0])))
     return near
 
 
-def conjuncts(condition: Node, shared: Mapping[str, Node] | None = None) -> Iterator[Node]:
+def conjuncts(condition: PlanNode, shared: Mapping[str, PlanNode] | None = None) -> Iterator[PlanNode]:
     """Yields the conditions that are joined by AND; common parts are expanded where they are used."""
     known = dict(shared or {})
     if condition.kind == "And":
@@ -92,36 +101,36 @@ def conjuncts(condition: Node, shared: Mapping[str, Node] | None = None) -> Iter
         yield _written_out(condition, known) if known else condition
 
 
-def _written_out(node: Node, shared: Mapping[str, Node]) -> Node:
+def _written_out(node: PlanNode, shared: Mapping[str, PlanNode]) -> PlanNode:
     if node.kind == "CommonExpressionRef":
         return shared.get(str(node.fields.get("id")), node)
-    return Node(node.kind, node.fields, tuple(_written_out(child, shared) for child in node.children))
+    return PlanNode(node.kind, node.fields, tuple(_written_out(child, shared) for child in node.children))
 
 
 def _symbols(scope: Scope, keys: list[Key]) -> dict[int, Value]:
     """Replaces the influence of each column with a time by a path of its own; appends the columns to ``keys``."""
     symbols: dict[int, Value] = {}
     for identity, value in scope.items():
-        if isinstance(value, Fields):
+        if isinstance(value, FieldInfluences):
             parts: list[Influence | None] = []
             for position, part in enumerate(value.of):
-                parts.append({len(keys): Interval()} if part else None)
+                parts.append({len(keys): InfluenceInterval()} if part else None)
                 keys.extend([(identity, position)] if part else [])
-            symbols[identity] = Fields(tuple(parts))
+            symbols[identity] = FieldInfluences(tuple(parts))
         elif path_of(value):
-            symbols[identity] = {len(keys): Interval()}
+            symbols[identity] = {len(keys): InfluenceInterval()}
             keys.append((identity, None))
     return symbols
 
 
-def _times(value: Value) -> list[tuple[int, Interval] | None]:
+def _times(value: Value) -> list[tuple[int, InfluenceInterval] | None]:
     """Returns for each part of one side of a comparison the single column with a time that it is a
     function of, or ``None``."""
-    parts = list(value.of) if isinstance(value, Fields) else [path_of(value)]
+    parts = list(value.of) if isinstance(value, FieldInfluences) else [path_of(value)]
     return [next(iter(part.items())) if part and len(part) == 1 else None for part in parts]
 
 
-def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near: Nearness) -> bool:
+def until_superseded(condition: tuple[PlanNode, ...], ends: Mapping[int, int], near: Nearness) -> bool:
     """Adds the bound that ``x < valid_to`` implies to ``near``. Returns whether other conditions use a ``valid_to``."""
     misused = False
     for comparison in (part for whole in condition for part in conjuncts(whole)):
@@ -139,7 +148,7 @@ def until_superseded(condition: tuple[Node, ...], ends: Mapping[int, int], near:
     return misused
 
 
-def equal_columns(condition: tuple[Node, ...], right: Relation) -> list[str] | None:
+def equal_columns(condition: tuple[PlanNode, ...], right: QueryRelation) -> list[str] | None:
     """Returns the right input's columns that must equal something of the left; ``None`` if there are
     other conditions."""
     names: list[str] = []
@@ -154,7 +163,9 @@ def equal_columns(condition: tuple[Node, ...], right: Relation) -> list[str] | N
     return names
 
 
-def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int) -> tuple[Relation, bool]:
+def joined(
+    kind: str, left: QueryRelation, right: QueryRelation, near: Nearness, pair: int
+) -> tuple[QueryRelation, bool]:
     """Returns the relation of a join, and whether any of its times is bounded. ``pair``: a number for its halves."""
     scope: dict[int, Value] = {}
     if kind in ("Inner", "Cross", "LeftOuter") or kind in LEFT_ONLY:
@@ -164,7 +175,7 @@ def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int
     if kind == "FullOuter":
         scope.update(_halves(left.scope, right.scope, near, pair))
     shown = [left] if kind in LEFT_ONLY else [left, right]
-    relation = Relation(
+    relation = QueryRelation(
         scope,
         tuple(column for side in shown for column in side.columns),
         frozenset(identity for side in shown for identity in side.floats),
@@ -175,11 +186,11 @@ def joined(kind: str, left: Relation, right: Relation, near: Nearness, pair: int
     return relation, bool(scope)
 
 
-def _origins(shown: list[Relation]) -> Origins:
+def _origins(shown: list[QueryRelation]) -> Origins:
     return {identity: source for side in shown for identity, source in side.origins.items()}
 
 
-def _rows_of(shown: list[Relation]) -> frozenset[int] | None:
+def _rows_of(shown: list[QueryRelation]) -> frozenset[int] | None:
     paths: frozenset[int] = frozenset()
     for side in shown:
         if side.rows_of is None:
@@ -206,11 +217,13 @@ def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:
             found[key] = {**wide, **own}
     scope: dict[int, Value] = {}
     for identity, value in mine.items():
-        if isinstance(value, Fields):
-            scope[identity] = Fields(tuple(found.get((identity, at)) for at in range(len(value.of))))
+        if isinstance(value, FieldInfluences):
+            scope[identity] = FieldInfluences(tuple(found.get((identity, at)) for at in range(len(value.of))))
         elif (identity, None) in found:
             scope[identity] = found[identity, None]
-    return {identity: value for identity, value in scope.items() if not isinstance(value, Fields) or any(value.of)}
+    return {
+        identity: value for identity, value in scope.items() if not isinstance(value, FieldInfluences) or any(value.of)
+    }
 
 
 def _halves(left: Scope, right: Scope, near: Nearness, pair: int) -> dict[int, Value]:
@@ -225,7 +238,7 @@ def _halves(left: Scope, right: Scope, near: Nearness, pair: int) -> dict[int, V
 
 def _parts(scope: Scope) -> Iterator[tuple[Key, Influence]]:
     for identity, value in scope.items():
-        if isinstance(value, Fields):
+        if isinstance(value, FieldInfluences):
             yield from (((identity, at), part) for at, part in enumerate(value.of) if part)
         elif path_of(value):
             yield (identity, None), path_of(value)
@@ -236,23 +249,23 @@ class Filters:
     """The filters above joins in one plan. A common table expression is separate, since its uses may
     filter it differently."""
 
-    of: dict[int, tuple[Node, ...]] = field(default_factory=dict)
+    of: dict[int, tuple[PlanNode, ...]] = field(default_factory=dict)
     """By ``id()`` of an inner join: the conditions above it, in terms of its own columns."""
     used: set[int] = field(default_factory=set)
     """``id()`` of the filters that are above some inner join."""
 
 
-def filters_above_joins(root: Node) -> Filters:
+def filters_above_joins(root: PlanNode) -> Filters:
     """Collects conditions above inner joins, in WHERE or an outer query, which act on rows like those of ON."""
     found = Filters()
-    stack: list[tuple[Node, Above]] = [(root, ())]
+    stack: list[tuple[PlanNode, Above]] = [(root, ())]
     while stack:
         node, above = stack.pop()
         stack.extend(_below(node, above, found))
     return found
 
 
-def _below(node: Node, above: Above, found: Filters) -> list[tuple[Node, Above]]:
+def _below(node: PlanNode, above: Above, found: Filters) -> list[tuple[PlanNode, Above]]:
     """Returns the children, each with the conditions that hold for those of its rows that matter."""
     nothing: Above = ()
     if node.kind == "Filter":
@@ -278,10 +291,12 @@ def _below(node: Node, above: Above, found: Filters) -> list[tuple[Node, Above]]
     ]
 
 
-def with_columns(expression: Node, made: Mapping[int, Node]) -> Node:
+def with_columns(expression: PlanNode, made: Mapping[int, PlanNode]) -> PlanNode:
     """Replaces columns by the expressions that define them."""
     if expression.kind == "AttributeReference":
         return made.get(expression.id, expression) if expression.id is not None else expression
     if not any(part.id in made for part in expression.preorder() if part.kind == "AttributeReference"):
         return expression
-    return Node(expression.kind, expression.fields, tuple(with_columns(child, made) for child in expression.children))
+    return PlanNode(
+        expression.kind, expression.fields, tuple(with_columns(child, made) for child in expression.children)
+    )

@@ -16,7 +16,7 @@ from typing import Final
 
 from chain.errors import Invalid
 from engines.spark.analysis.functions import NOT_TEXT
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PlanNode
 
 MAX_WORDS: Final = 50_000
 """Most tokens of one query; 20,000 columns take 60,000 and are not written by hand."""
@@ -154,7 +154,7 @@ def type_depth(text: str) -> int:
     return deepest
 
 
-def reads_todays_time(node: Node) -> bool:
+def reads_todays_time(node: PlanNode) -> bool:
     """Whether an expression reads a text as a time that may lack its day: a cast of '12:34' has the current day.
 
     Spark takes the day of the clock if the text of a timestamp has none, in casts that are written, in casts that it
@@ -178,7 +178,7 @@ def reads_todays_time(node: Node) -> bool:
     return target in _DATES and constant and may_be_text(child)
 
 
-def may_be_text(node: Node) -> bool:
+def may_be_text(node: PlanNode) -> bool:
     """Whether an expression's value may be a text, as far as a plan's JSON shows, which only has the
     types of columns."""
     stated = node.fields.get("dataType")
@@ -195,6 +195,6 @@ def may_be_text(node: Node) -> bool:
     return not node.children or any(may_be_text(child) or _holds_text(child) for child in node.children)
 
 
-def _holds_text(node: Node) -> bool:
+def _holds_text(node: PlanNode) -> bool:
     stated = node.fields.get("dataType")
     return isinstance(stated, dict) and '"string' in json.dumps(stated)

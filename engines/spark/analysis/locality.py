@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, TypeAlias
 
 from engines.spark.analysis.joins import LEFT_ONLY, Filters, conjuncts, filters_above_joins, kind_of
-from engines.spark.analysis.tree import PASSING, Node, same, temp_view
+from engines.spark.analysis.tree import PASSING, PlanNode, same, temp_view
 
 Part: TypeAlias = frozenset[tuple[int, str]]
 """(occurrence, column) for every occurrence of an input below."""
@@ -22,7 +22,7 @@ KINDS: Final = frozenset({"Inner", "LeftOuter", "RightOuter"}) | LEFT_ONLY
 
 
 @dataclass(frozen=True, slots=True)
-class Local:
+class OperatorLocality:
     """The known properties of an operator's output."""
 
     columns: tuple[int, ...]
@@ -52,14 +52,14 @@ class Locality:
 
     aliases: Sequence[str]
     paths: list[str] = field(default_factory=list)
-    _shared: dict[int, Node] = field(default_factory=dict)
+    _shared: dict[int, PlanNode] = field(default_factory=dict)
     _filters: Filters = field(default_factory=Filters)
 
-    def of(self, plan: Node) -> Local:
+    def of(self, plan: PlanNode) -> OperatorLocality:
         self._filters = filters_above_joins(plan)
         return self.go(plan)
 
-    def go(self, node: Node) -> Local:
+    def go(self, node: PlanNode) -> OperatorLocality:
         if node.kind == "View" and (alias := temp_view(node)) in self.aliases:
             return self._input(alias, node)
         rule = _RULES.get(node.kind)
@@ -67,9 +67,9 @@ class Locality:
             return rule(self, node)
         below = [self.go(child) for child in node.children]
         columns = tuple(identity for each in below for identity in each.columns)
-        return Local(columns, frozenset(path for each in below for path in each.paths), parts=frozenset())
+        return OperatorLocality(columns, frozenset(path for each in below for path in each.paths), parts=frozenset())
 
-    def grouping(self, local: Local) -> dict[str, tuple[str, ...]]:
+    def grouping(self, local: OperatorLocality) -> dict[str, tuple[str, ...]]:
         """Returns by alias the columns that partition the query, in the same order for all; empty if there are none."""
         found: dict[str, list[str]] = {alias: [] for alias in self.paths}
         for part in sorted(local.parts or (), key=sorted):
@@ -79,27 +79,27 @@ class Locality:
                     found[alias].extend(names)
         return {alias: tuple(names) for alias, names in found.items()}
 
-    def _input(self, alias: str, node: Node) -> Local:
+    def _input(self, alias: str, node: PlanNode) -> OperatorLocality:
         while node.children:
             node = node.only
         path = len(self.paths)
         self.paths.append(alias)
         known = {each.id: frozenset({(path, each.name)}) for each in node.expressions("output") if each.id is not None}
-        return Local(tuple(known), frozenset({path}), known)
+        return OperatorLocality(tuple(known), frozenset({path}), known)
 
-    def _pass(self, node: Node) -> Local:
+    def _pass(self, node: PlanNode) -> OperatorLocality:
         below = [self.go(child) for child in node.children]
-        return below[0] if len(below) == 1 else Local((), frozenset(), parts=frozenset())
+        return below[0] if len(below) == 1 else OperatorLocality((), frozenset(), parts=frozenset())
 
-    def _project(self, node: Node) -> Local:
+    def _project(self, node: PlanNode) -> OperatorLocality:
         return _selected(self.go(node.only), node.expressions("projectList"))
 
-    def _generate(self, node: Node) -> Local:
+    def _generate(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
         made = tuple(each.id for each in node.expressions("generatorOutput") if each.id is not None)
         return replace(below, columns=below.columns + made, unique=None)
 
-    def _aggregate(self, node: Node) -> Local:
+    def _aggregate(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
         keys = node.expressions("groupingExpressions")
         made = node.expressions("aggregateExpressions")
@@ -110,19 +110,19 @@ class Locality:
         whole = len(unique) == len(ids)
         return replace(selected, parts=frozenset(parts), unique=unique if whole else None, lost=not whole)
 
-    def _distinct(self, node: Node) -> Local:
+    def _distinct(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
         parts = {part for identity in below.columns if (part := below.covering(identity))}
         return replace(below, parts=frozenset(parts), unique=below.columns, lost=False)
 
-    def _window(self, node: Node) -> Local:
+    def _window(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
         keys = node.expressions("partitionSpec")
         parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
         made = tuple(each.id for each in node.expressions("windowExpressions") if each.id is not None)
         return replace(below, columns=below.columns + made, parts=frozenset(parts))
 
-    def _join(self, node: Node) -> Local:
+    def _join(self, node: PlanNode) -> OperatorLocality:
         left, right = (self.go(child) for child in node.children)
         kind = kind_of(node)
         conditions = (*node.expressions("condition"), *self._filters.of.get(id(node), ()))
@@ -142,9 +142,9 @@ class Locality:
         sources = {**left.sources, **({} if kind in LEFT_ONLY else right.sources), **merged}
         unique = _unique(kind, left, right, pairs)
         lost = left.lost or (right.lost and kind not in LEFT_ONLY)
-        return Local(columns, left.paths | right.paths, sources, frozenset(parts), unique, lost)
+        return OperatorLocality(columns, left.paths | right.paths, sources, frozenset(parts), unique, lost)
 
-    def _union(self, node: Node) -> Local:
+    def _union(self, node: PlanNode) -> OperatorLocality:
         branches = [self.go(child) for child in node.children]
         first = branches[0]
         sources = {}
@@ -154,14 +154,14 @@ class Locality:
                 sources[identity] = frozenset(pair for part in found if part is not None for pair in part)
         paths = frozenset(path for branch in branches for path in branch.paths)
         free = all(branch.parts is None for branch in branches)
-        return Local(first.columns, paths, sources, None if free else frozenset(sources.values()))
+        return OperatorLocality(first.columns, paths, sources, None if free else frozenset(sources.values()))
 
-    def _with(self, node: Node) -> Local:
+    def _with(self, node: PlanNode) -> OperatorLocality:
         for child in node.children[:-1]:
             self._shared[child.fields["id"]] = child.only
         return self.go(node.children[-1])
 
-    def _reference(self, node: Node) -> Local:
+    def _reference(self, node: PlanNode) -> OperatorLocality:
         """Walks into a common table expression: every use of it is an occurrence of its own."""
         shared = self.go(self._shared[node.fields["cteId"]])
         ids = [each.id for each in node.expressions("output")]
@@ -174,11 +174,11 @@ class Locality:
         )
 
 
-def _inner(expression: Node) -> Node:
+def _inner(expression: PlanNode) -> PlanNode:
     return expression.only if expression.kind == "Alias" else expression
 
 
-def _selected(below: Local, expressions: Sequence[Node]) -> Local:
+def _selected(below: OperatorLocality, expressions: Sequence[PlanNode]) -> OperatorLocality:
     """Derives a projection: columns that are only passed on or renamed keep their properties."""
     renamed: dict[int, int] = {}
     sources = {}
@@ -200,7 +200,9 @@ def _selected(below: Local, expressions: Sequence[Node]) -> Local:
     )
 
 
-def _equalities(conditions: Sequence[Node], left: Local, right: Local) -> list[tuple[int, int]]:
+def _equalities(
+    conditions: Sequence[PlanNode], left: OperatorLocality, right: OperatorLocality
+) -> list[tuple[int, int]]:
     """Returns pairs of a left and a right column that are equal in joined rows."""
     found = []
     for comparison in (part for whole in conditions for part in conjuncts(whole)):
@@ -213,7 +215,9 @@ def _equalities(conditions: Sequence[Node], left: Local, right: Local) -> list[t
     return found
 
 
-def _unique(kind: str, left: Local, right: Local, pairs: Sequence[tuple[int, int]]) -> tuple[int, ...] | None:
+def _unique(
+    kind: str, left: OperatorLocality, right: OperatorLocality, pairs: Sequence[tuple[int, int]]
+) -> tuple[int, ...] | None:
     if kind in LEFT_ONLY:
         return left.unique
     if left.unique is None or right.unique is None or kind not in KINDS:
@@ -224,7 +228,7 @@ def _unique(kind: str, left: Local, right: Local, pairs: Sequence[tuple[int, int
     return (*left.unique, *(identity for identity in right.unique if identity not in same_right))
 
 
-_RULES: Final[Mapping[str, Callable[[Locality, Node], Local]]] = {
+_RULES: Final[Mapping[str, Callable[[Locality, PlanNode], OperatorLocality]]] = {
     "Project": Locality._project,
     "Filter": Locality._pass,
     **dict.fromkeys(PASSING, Locality._pass),

@@ -17,10 +17,18 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from engines.spark.analysis.functions import DEPENDENCES, FUNCTIONS, TABLE_FUNCTIONS, Function, Use
-from engines.spark.analysis.growth import COLUMN, NOTHING, PER_ELEMENT, Growth, check_elements, check_fold, growth_of
+from engines.spark.analysis.growth import (
+    COLUMN,
+    NOTHING,
+    PER_ELEMENT,
+    ValueGrowth,
+    check_elements,
+    check_fold,
+    growth_of,
+)
 from engines.spark.analysis.lexical import MAX_TYPES, TOO_LARGE, type_depth
-from engines.spark.analysis.refusals import Refused
-from engines.spark.analysis.tree import Node, build
+from engines.spark.analysis.refusals import QueryRefused
+from engines.spark.analysis.tree import PlanNode, build
 
 MAX_COST: Final = 20_000
 """Most operators and expressions of a plan with all its common table expressions expanded."""
@@ -92,7 +100,7 @@ _MICROS: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Size:
+class PlanSize:
     """The size of a plan, as upper bounds."""
 
     cost: int
@@ -101,15 +109,15 @@ class Size:
     """Number of columns of its result."""
     fields: int = 1
     """Number of fields in the type of its largest column."""
-    growth: Growth = COLUMN
+    growth: ValueGrowth = COLUMN
     """Growth of its largest column over those of the inputs."""
 
 
-INPUT: Final = Size(1, 100, 100)
+INPUT: Final = PlanSize(1, 100, 100)
 """Size assumed for an input."""
 
 
-def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] = ()) -> Size:
+def bounded_size(root: PlanNode, known: Mapping[str, PlanSize], windows: Sequence[PlanNode] = ()) -> PlanSize:
     """Bounds the size of a parsed query. ``known``: sizes of the queries before it, by alias.
 
     ``windows``: definitions of named windows, which are not part of the plan.
@@ -125,7 +133,7 @@ def bounded_size(root: Node, known: Mapping[str, Size], windows: Sequence[Node] 
 class _Judge:
     """Judges one query. Recurses as deep as its text nests, which was bounded before."""
 
-    def operator(self, node: Node, scope: dict[str, Size]) -> Size:
+    def operator(self, node: PlanNode, scope: dict[str, PlanSize]) -> PlanSize:
         kind = node.kind
         if kind not in OPERATORS:
             with _at(node):
@@ -161,11 +169,11 @@ class _Judge:
             cost += width * (1 + made)
         if kind == "Aggregate":
             cost *= _sets([next(_trees(item)) for item in node.fields.get("groupingExpressions") or ()])
-        return _checked(Size(cost, width, fields, growth))
+        return _checked(PlanSize(cost, width, fields, growth))
 
-    def _with(self, node: Node, scope: dict[str, Size]) -> Size:
+    def _with(self, node: PlanNode, scope: dict[str, PlanSize]) -> PlanSize:
         if node.fields.get("allowRecursion"):
-            raise Refused(
+            raise QueryRefused(
                 "a recursive query has no end that its inputs set", rule="shape-not-supported",
                 hint="write WITH without RECURSIVE, and as many steps as there are",
             )  # fmt: skip
@@ -179,7 +187,7 @@ class _Judge:
         size = self.operator(node.only, inner)
         return _checked(replace(size, cost=size.cost + cost))
 
-    def expression(self, node: Node, scope: dict[str, Size], width: int) -> int:
+    def expression(self, node: PlanNode, scope: dict[str, PlanSize], width: int) -> int:
         """Returns the cost of an expression. ``width``: the number of columns that a star stands for."""
         kind = node.kind
         if kind in _PLANS:
@@ -207,7 +215,7 @@ class _Judge:
             raise _too_large("expressions")
         return cost + 1
 
-    def _growth(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
+    def _growth(self, node: PlanNode, columns: ValueGrowth, known: Mapping[str, ValueGrowth]) -> ValueGrowth:
         """Returns how much larger than the columns an expression's value may become."""
         if node.kind in OPERATORS or node.kind in _PLANS:
             return columns
@@ -225,40 +233,40 @@ class _Judge:
         rest = [self._growth(tree, columns, known) for tree in _trees_of(node)]
         return _greatest((growth_of(node, name, below, columns, known), *rest))
 
-    def _beside(self, node: Node, columns: Growth, known: Mapping[str, Growth]) -> Growth:
+    def _beside(self, node: PlanNode, columns: ValueGrowth, known: Mapping[str, ValueGrowth]) -> ValueGrowth:
         """Returns the growth of a lambda function's result by anything but its own variables."""
         made = next((child for child in node.children if child.kind == "LambdaFunction"), None)
         if made is None:
             return NOTHING
         return self._growth(made.only, columns, {**known, **_variables(made, NOTHING)})
 
-    def _all(self, node: Node, scope: dict[str, Size], width: int) -> int:
+    def _all(self, node: PlanNode, scope: dict[str, PlanSize], width: int) -> int:
         return sum(self.expression(child, scope, width) for child in node.children)
 
-    def _inner(self, tree: Node, scope: dict[str, Size], width: int) -> int:
+    def _inner(self, tree: PlanNode, scope: dict[str, PlanSize], width: int) -> int:
         """Returns the cost of a query inside an expression, or of an expression in one of its fields."""
         return self.operator(tree, scope).cost if tree.kind in OPERATORS else self.expression(tree, scope, width)
 
 
-def _variables(function: Node, held: Growth) -> dict[str, Growth]:
+def _variables(function: PlanNode, held: ValueGrowth) -> dict[str, ValueGrowth]:
     """Bounds the variables of a lambda function: an element is no larger than the list that holds it."""
     return {str(each.fields.get("nameParts"))[1:-1]: held for each in function.children[1:]}
 
 
-def _greatest(sizes: Iterable[Growth]) -> Growth:
+def _greatest(sizes: Iterable[ValueGrowth]) -> ValueGrowth:
     return functools.reduce(operator.or_, sizes, NOTHING)
 
 
 @contextlib.contextmanager
-def _at(node: Node) -> Iterator[None]:
+def _at(node: PlanNode) -> Iterator[None]:
     try:
         yield
-    except Refused as fault:
+    except QueryRefused as fault:
         fault.node = fault.node or node
         raise
 
 
-def _checked(size: Size) -> Size:
+def _checked(size: PlanSize) -> PlanSize:
     if size.cost > MAX_COST:
         raise _too_large("operators and expressions")
     if size.width > MAX_WIDTH:
@@ -268,13 +276,13 @@ def _checked(size: Size) -> Size:
     return size
 
 
-def _too_large(what: str) -> Refused:
-    return Refused(f"written out in full, the query has too many {what}", rule=TOO_LARGE, hint=_SPLIT)
+def _too_large(what: str) -> QueryRefused:
+    return QueryRefused(f"written out in full, the query has too many {what}", rule=TOO_LARGE, hint=_SPLIT)
 
 
-def _not_a_query(kind: str) -> Refused:
+def _not_a_query(kind: str) -> QueryRefused:
     if kind == "RelationTimeTravel":
-        return Refused(
+        return QueryRefused(
             "a dataset cannot be asked for its past by name", rule="not-a-query",
             hint="declare a temporal table and join on valid_from and valid_to",
         )  # fmt: skip
@@ -285,125 +293,127 @@ def _not_a_query(kind: str) -> Refused:
         "CompoundBody": "a script BEGIN … END", "NamedStreamingRelation": "STREAM",
     }.get(kind)  # fmt: skip
     what = f"a statement that is not a query: {said or _display_name(kind)}"
-    return Refused(what, rule="not-a-query", hint=_COMMAND)
+    return QueryRefused(what, rule="not-a-query", hint=_COMMAND)
 
 
-def _unknown_expression(kind: str) -> Refused:
+def _unknown_expression(kind: str) -> QueryRefused:
     if kind == "ExpressionWithUnresolvedIdentifier":
         return _identifier()
-    return Refused(
+    return QueryRefused(
         f"{_display_name(kind)} is not among what a query may hold", rule="unknown-function",
         hint="use functions and operators of SQL over the columns of the inputs",
     )  # fmt: skip
 
 
-def _identifier() -> Refused:
-    return Refused("IDENTIFIER(…) computes a name", rule="not-a-query", hint="write the name itself, in backticks")
+def _identifier() -> QueryRefused:
+    return QueryRefused("IDENTIFIER(…) computes a name", rule="not-a-query", hint="write the name itself, in backticks")
 
 
 def _display_name(kind: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", " ", kind.rstrip("$")).upper()
 
 
-def _relation(node: Node, scope: Mapping[str, Size]) -> Size:
+def _relation(node: PlanNode, scope: Mapping[str, PlanSize]) -> PlanSize:
     parts = str(node.fields.get("multipartIdentifier"))[1:-1]
     if ", " in parts:
-        raise Refused(
+        raise QueryRefused(
             f"{parts.replace(', ', '.')}: a query sees its inputs alone, by one name each", rule="not-an-input",
             hint="write the alias of an input, in backticks if it has a point in it",
         )  # fmt: skip
     if node.fields.get("isStreaming"):
-        raise Refused("STREAM: inputs are no streams of Spark", rule="not-a-query", hint="leave STREAM out")
+        raise QueryRefused("STREAM: inputs are no streams of Spark", rule="not-a-query", hint="leave STREAM out")
     return scope.get(parts, INPUT)
 
 
-def _check_operator(node: Node) -> None:
+def _check_operator(node: PlanNode) -> None:
     if node.kind == "UnresolvedTableValuedFunction":
         name = str(node.fields.get("name"))[1:-1].lower()
         row = TABLE_FUNCTIONS.get(name)
         if row is None or not row.uses:
-            raise Refused(
+            raise QueryRefused(
                 f"{name}(…) is not among the functions that a query may select from", rule="unknown-function",
                 hint="select from the inputs; LATERAL VIEW explode(…) makes rows of lists",
             )  # fmt: skip
     if node.kind == "UnresolvedHint" and str(node.fields.get("name")).lower() not in HINTS:
-        raise Refused(f"unknown hint {str(node.fields.get('name'))[:80]}", rule="hint", hint="leave the hint out")
+        raise QueryRefused(f"unknown hint {str(node.fields.get('name'))[:80]}", rule="hint", hint="leave the hint out")
 
 
-def _function_name(node: Node) -> str:
+def _function_name(node: PlanNode) -> str:
     if node.kind == "UnresolvedGenerator":
         name = node.fields.get("name")
         return str(name.get("funcName", "")).lower() if isinstance(name, dict) else ""
     return str(node.fields.get("nameParts"))[1:-1].lower()
 
 
-def _check_function(name: str, node: Node) -> None:
+def _check_function(name: str, node: PlanNode) -> None:
     row = _row_of(name)
     arguments = node.children
     if name in AMOUNTS and len(arguments) > AMOUNTS[name]:
         amount = arguments[AMOUNTS[name]]
         if _is_constant(amount) and not _is_small(amount):
-            raise Refused(
+            raise QueryRefused(
                 f"{name}(…) of a constant length that is not from 0 to {MAX_AMOUNT}", rule="constant-too-large",
                 hint=f"write a number up to {MAX_AMOUNT}",
             )  # fmt: skip
     if name == "window":
         _check_window(arguments)
     if name in _SCHEMAS and len(arguments) > 1 and arguments[1].kind != "Literal":
-        raise Refused(f"{name}(…): its schema is computed", rule="constant-too-large", hint="write the schema itself")
+        raise QueryRefused(
+            f"{name}(…): its schema is computed", rule="constant-too-large", hint="write the schema itself"
+        )
     if "heavy" in row.costs and arguments and _is_constant(node) and not _is_short(name, arguments):
         raise _computed(name)
 
 
 def _row_of(name: str) -> Function:
-    """Returns a function's row of the table. Raises Refused for an unknown or forbidden function."""
+    """Returns a function's row of the table. Raises QueryRefused for an unknown or forbidden function."""
     row = FUNCTIONS.get(name)
     if row is None and ", " not in name:
-        raise Refused(
+        raise QueryRefused(
             f"{name[:80]}: there is no such function, or its determinism is not established",
             rule="unknown-function", hint="use a function that odfctl docs functions lists",
         )  # fmt: skip
     denial = DEPENDENCES["code"].denial if row is None else row.denial
     if denial is not None and (row is None or row.uses is Use.NOWHERE):
-        raise Refused(f"{name.replace(', ', '.')}: {denial.reason}", rule=denial.code, hint=denial.instead)
+        raise QueryRefused(f"{name.replace(', ', '.')}: {denial.reason}", rule=denial.code, hint=denial.instead)
     assert row is not None
     return row
 
 
-def _computed(name: str) -> Refused:
-    return Refused(f"{name} over nothing but constants", rule="constant-too-large", hint="write the value itself")
+def _computed(name: str) -> QueryRefused:
+    return QueryRefused(f"{name} over nothing but constants", rule="constant-too-large", hint="write the value itself")
 
 
-def _is_short(name: str, arguments: tuple[Node, ...]) -> bool:
+def _is_short(name: str, arguments: tuple[PlanNode, ...]) -> bool:
     """Whether a constant may be computed after all: a literal whose length a small number gives."""
     if name == "sequence":
         return len(arguments) >= 2 and all(_is_small(argument, MAX_SEQUENCE) for argument in arguments)
     return (name in AMOUNTS or name == "date_format") and all(argument.kind == "Literal" for argument in arguments)
 
 
-def _is_small(node: Node, most: int = MAX_AMOUNT) -> bool:
+def _is_small(node: PlanNode, most: int = MAX_AMOUNT) -> bool:
     inner = node.only if node.kind == "UnaryMinus" else node
     value = str(inner.fields.get("value"))
     return inner.kind == "Literal" and value.isdecimal() and int(value) <= most
 
 
-def _is_constant(node: Node) -> bool:
+def _is_constant(node: PlanNode) -> bool:
     return not any(part.kind in _COLUMNS or part.kind in _PLANS for part in node.preorder())
 
 
-def _check_window(arguments: tuple[Node, ...]) -> None:
-    """Raises Refused if a row is in too many overlapping windows, for each of which it would be projected once."""
+def _check_window(arguments: tuple[PlanNode, ...]) -> None:
+    """Raises QueryRefused if a row is in too many overlapping windows, for each of which it would be projected once."""
     spans = [_span(argument) for argument in arguments[1:3]]
     if len(spans) == 2 and spans[0] is not None and spans[1] is not None:
         panes = abs(spans[0]) / max(abs(spans[1]), 1.0)
         if panes > MAX_PANES:
-            raise Refused(
+            raise QueryRefused(
                 f"window(…): a row is in {panes:.0f} windows, and {MAX_PANES} are allowed", rule=TOO_LARGE,
                 hint="a longer slide, or windows over windows",
             )  # fmt: skip
 
 
-def _span(argument: Node) -> float | None:
+def _span(argument: PlanNode) -> float | None:
     """Returns a duration in microseconds; ``None`` for calendar units, which Spark refuses itself. Raises Invalid."""
     node = argument.children[0] if argument.kind == "NamedArgumentExpression" else argument
     text = str(node.fields.get("value", ""))
@@ -411,7 +421,7 @@ def _span(argument: Node) -> float | None:
         return float(text) if re.fullmatch(r"-?\d+", text) else None
     found = _SPAN.match(text.strip()) if node.kind == "Literal" and node.fields.get("dataType") == "string" else None
     if found is None:
-        raise Refused(
+        raise QueryRefused(
             "window(…): a duration that is not written out", rule="window-duration", hint="write it like '6 hours'"
         )
     total = 0.0
@@ -423,7 +433,7 @@ def _span(argument: Node) -> float | None:
     return total
 
 
-def _sets(keys: list[Node]) -> int:
+def _sets(keys: list[PlanNode]) -> int:
     """Returns the number of grouping sets, each of which is one more projection of every row. Raises
     Refused if too many."""
     number = 1
@@ -437,7 +447,7 @@ def _sets(keys: list[Node]) -> int:
             inner = [part for part in key.preorder() if part.kind in ("Cube", "Rollup")]
             number *= max(1, len(listed), len(key.children)) * _sets(inner)
         if number > MAX_SETS:
-            raise Refused(
+            raise QueryRefused(
                 f"more than {MAX_SETS} grouping sets", rule=TOO_LARGE, hint="name those that are wanted: GROUPING SETS"
             )
     return number
@@ -446,20 +456,20 @@ def _sets(keys: list[Node]) -> int:
 def _check_type(data_type: Any) -> None:
     text = data_type if isinstance(data_type, str) else repr(data_type)
     if "collate" in text:
-        raise Refused(
+        raise QueryRefused(
             "a collation: which texts it takes for equal changes with its tables", rule="collation", hint="use lower(x)"
         )
 
 
-def _check_literal(node: Node) -> None:
+def _check_literal(node: PlanNode) -> None:
     value = node.fields.get("value")
     if isinstance(value, str) and type_depth(value) > 4 * MAX_TYPES and node.fields.get("dataType") == "string":
-        raise Refused(
+        raise QueryRefused(
             f"a constant in which brackets nest deeper than {4 * MAX_TYPES} levels", rule=TOO_LARGE, hint=_SPLIT
         )
 
 
-def _makes(item: Node, width: int) -> int:
+def _makes(item: PlanNode, width: int) -> int:
     """Returns how many columns an expression joins into one, if it makes a structure; else 1."""
     parts = list(item.preorder())
     if not any(part.kind == "CreateNamedStruct" or _function_name(part) in _STRUCTURES for part in parts
@@ -468,17 +478,17 @@ def _makes(item: Node, width: int) -> int:
     return max(1, sum(width if part.kind in _STARS else 1 for part in parts if part.kind in _COLUMNS))
 
 
-def _is_star(item: Node) -> bool:
+def _is_star(item: PlanNode) -> bool:
     return item.kind in _STARS or (item.kind == "UnresolvedAlias" and item.only.kind in _STARS)
 
 
-def _trees_of(node: Node) -> Iterator[Node]:
+def _trees_of(node: PlanNode) -> Iterator[PlanNode]:
     """Yields expressions and plans in a node's fields, however they are wrapped, but not its children."""
     for value in node.fields.values():
         yield from _trees(value)
 
 
-def _trees(value: Any) -> Iterator[Node]:
+def _trees(value: Any) -> Iterator[PlanNode]:
     if isinstance(value, list):
         if value and isinstance(value[0], dict) and "num-children" in value[0]:
             yield build(value)

@@ -37,7 +37,7 @@ class Phrase:
 
 
 @dataclass(frozen=True, slots=True)
-class Text:
+class QueryText:
     """The tokens of a query, and the phrases that were found in them."""
 
     words: Sequence[Word]

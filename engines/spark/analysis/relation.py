@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from typing import Final, TypeAlias
 
 from engines.spark.analysis.determinism import is_float
-from engines.spark.analysis.influence import Fields, Influence, Scope, Value, influence
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.influence import FieldInfluences, Influence, Scope, Value, influence
+from engines.spark.analysis.tree import PlanNode
 
 Origins: TypeAlias = Mapping[int, Mapping[int, str]]
 """By expression id and path: the input's column that an attribute repeats unchanged."""
 
 
 @dataclass(frozen=True, slots=True)
-class Readings:
+class InputReadings:
     """How the rows of each input are read, by alias; nothing is known of an input that is absent."""
 
     operations: Mapping[str, str] = field(default_factory=dict)
@@ -33,12 +33,12 @@ class Readings:
         return False if alias in self.logs else self.changes.get(alias)
 
 
-UNKNOWN: Final = Readings()
+UNKNOWN: Final = InputReadings()
 """Readings if nothing is known of any input."""
 
 
 @dataclass(frozen=True, slots=True)
-class Relation:
+class QueryRelation:
     """The known properties of an operator's output."""
 
     scope: Scope
@@ -53,15 +53,15 @@ class Relation:
     """Paths that contribute at most one row to each row here, and together identify it; ``None``: not known."""
 
 
-def columns_of(attributes: tuple[Node, ...]) -> tuple[tuple[str, int], ...]:
+def columns_of(attributes: tuple[PlanNode, ...]) -> tuple[tuple[str, int], ...]:
     return tuple((attribute.name, attribute.id) for attribute in attributes if attribute.id is not None)
 
 
-def floats_of(attributes: tuple[Node, ...]) -> frozenset[int]:
+def floats_of(attributes: tuple[PlanNode, ...]) -> frozenset[int]:
     return frozenset(attribute.id for attribute in attributes if attribute.id is not None and is_float(attribute))
 
 
-def copies_of(identity: int, relation: Relation) -> tuple[int, ...]:
+def copies_of(identity: int, relation: QueryRelation) -> tuple[int, ...]:
     """Returns the ids of columns that repeat the same column of an input as this one does, itself included."""
     source = relation.origins.get(identity)
     return (identity, *(other for other, of in relation.origins.items() if source and of == source))
@@ -73,14 +73,14 @@ def timed(value: Value) -> bool:
 
 def time_of(value: Value) -> Influence:
     """Returns the time of a key: the start of a window, or else its end; empty when there is none."""
-    if isinstance(value, Fields):
+    if isinstance(value, FieldInfluences):
         return next((part for part in value.of if part), {})
     return path_of(value)
 
 
 def field_of_time(value: Value) -> int:
     """Returns the position of the field of a structure that ``time_of`` gives; 0 for other values."""
-    return next((at for at, part in enumerate(value.of) if part), 0) if isinstance(value, Fields) else 0
+    return next((at for at, part in enumerate(value.of) if part), 0) if isinstance(value, FieldInfluences) else 0
 
 
 def path_of(value: Value) -> Influence:
@@ -88,7 +88,7 @@ def path_of(value: Value) -> Influence:
     return value if isinstance(value, Mapping) else {}
 
 
-def projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> Relation:
+def projection(expressions: tuple[PlanNode, ...], below: QueryRelation, linear: bool) -> QueryRelation:
     scope: dict[int, Value] = {}
     origins: dict[int, Mapping[int, str]] = {}
     for expression in expressions:
@@ -101,28 +101,28 @@ def projection(expressions: tuple[Node, ...], below: Relation, linear: bool) -> 
         if (known := source_of(source, below)) is not None:
             origins[expression.id] = known
     rows_of = below.rows_of
-    return Relation(scope, columns_of(expressions), floats_of(expressions), linear, origins, rows_of)
+    return QueryRelation(scope, columns_of(expressions), floats_of(expressions), linear, origins, rows_of)
 
 
-def source_of(expression: Node, below: Relation) -> Mapping[int, str] | None:
+def source_of(expression: PlanNode, below: QueryRelation) -> Mapping[int, str] | None:
     if expression.kind != "AttributeReference" or expression.id is None:
         return None
     return below.origins.get(expression.id)
 
 
-def merged(branches: list[Relation]) -> Relation:
+def merged(branches: list[QueryRelation]) -> QueryRelation:
     """Merges the rows of several relations by position. A column keeps event time only if it does in every branch."""
     first = branches[0]
     if len({len(branch.columns) for branch in branches}) > 1:  # nothing is known of an operator that is refused
-        return Relation({}, first.columns, frozenset(), linear=False)
+        return QueryRelation({}, first.columns, frozenset(), linear=False)
     scope: dict[int, Value] = {}
     origins: dict[int, Mapping[int, str]] = {}
     for position, (_, identity) in enumerate(first.columns):
         ids = [branch.columns[position][1] for branch in branches]
         values = [branch.scope.get(each) for branch, each in zip(branches, ids, strict=True)]
-        if all(isinstance(value, Fields) for value in values):
-            structs = [value.of for value in values if isinstance(value, Fields)]
-            scope[identity] = Fields(tuple(_joint(parts) for parts in zip(*structs, strict=True)))
+        if all(isinstance(value, FieldInfluences) for value in values):
+            structs = [value.of for value in values if isinstance(value, FieldInfluences)]
+            scope[identity] = FieldInfluences(tuple(_joint(parts) for parts in zip(*structs, strict=True)))
         elif all(isinstance(value, Mapping) for value in values):
             scope[identity] = _joint(tuple(path_of(value) for value in values))
         sources = [branch.origins.get(each) for branch, each in zip(branches, ids, strict=True)]
@@ -133,7 +133,7 @@ def merged(branches: list[Relation]) -> Relation:
         for position, (_, identity) in enumerate(first.columns)
         if any(branch.columns[position][1] in branch.floats for branch in branches)
     )
-    return Relation(scope, first.columns, floats, all(branch.linear for branch in branches), origins)
+    return QueryRelation(scope, first.columns, floats, all(branch.linear for branch in branches), origins)
 
 
 def _joint(parts: tuple[Influence | None, ...]) -> Influence | None:

@@ -11,12 +11,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding, is_float
+from engines.spark.analysis.determinism import QueryFinding, is_float
 from engines.spark.analysis.influence import Influence, influence
-from engines.spark.analysis.refusals import EARLIER_ROWS, LATER_ROWS, UNBOUNDED_FRAME, Refusal
-from engines.spark.analysis.relation import Relation, columns_of, copies_of, floats_of, path_of
+from engines.spark.analysis.refusals import EARLIER_ROWS, LATER_ROWS, UNBOUNDED_FRAME, OperatorRefusal
+from engines.spark.analysis.relation import QueryRelation, columns_of, copies_of, floats_of, path_of
 from engines.spark.analysis.tables import Core, down_to, merged_by
-from engines.spark.analysis.tree import PASSING, Node
+from engines.spark.analysis.tree import PASSING, PlanNode
 
 MAX_ROWS: Final = 10_000
 """Most rows kept for each key, for ``rows n preceding`` (before or after AND), ``lag(x, n)`` and
@@ -25,7 +25,7 @@ PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"
 """Functions that give the value of one row -> their SQL names."""
 
 
-def judged(window: Node, below: Relation) -> Relation | Finding:
+def judged(window: PlanNode, below: QueryRelation) -> QueryRelation | QueryFinding:
     """Returns the relation of a window operator if all its functions can be maintained in order of
     event time, else a finding."""
     order = window.expressions("orderSpec")
@@ -35,7 +35,7 @@ def judged(window: Node, below: Relation) -> Relation | Finding:
         return _finding(UNBOUNDED_FRAME, window)
     for key in window.expressions("partitionSpec"):
         if is_float(key):
-            return Finding(
+            return QueryFinding(
                 "float-key", f"{key.name or 'a key'} is floating point: 0.0 and -0.0 are one key with two values",
                 "partition by cast(x as decimal(38,12))", _shown(window),
             )  # fmt: skip
@@ -46,23 +46,23 @@ def judged(window: Node, below: Relation) -> Relation | Finding:
             return _finding(LATER_ROWS if later else EARLIER_ROWS, window, each)
     columns = below.columns + columns_of(made)
     scope = dict.fromkeys(copies_of(identity, below), time)
-    return Relation(
+    return QueryRelation(
         scope, columns, below.floats | floats_of(made), linear=False, origins=below.origins,
         rows_of=below.rows_of,
     )  # fmt: skip
 
 
-def _finding(refusal: Refusal, window: Node, made: Node | None = None) -> Finding:
-    return Finding(refusal.code, refusal.message, refusal.replace, _shown(window, made))
+def _finding(refusal: OperatorRefusal, window: PlanNode, made: PlanNode | None = None) -> QueryFinding:
+    return QueryFinding(refusal.code, refusal.message, refusal.replace, _shown(window, made))
 
 
-def _shown(window: Node, made: Node | None = None) -> Node:
+def _shown(window: PlanNode, made: PlanNode | None = None) -> PlanNode:
     """Returns the node to report: the function with its OVER; the first one if none is at fault."""
     named = window.expressions("windowExpressions")[0] if made is None else made
     return named.only if named.kind == "Alias" else named
 
 
-def _is_kept(made: Node) -> bool:
+def _is_kept(made: PlanNode) -> bool:
     """Whether a function can be maintained: it adds up all rows of its key so far, or looks at a
     limited number before it."""
     window = made.only if made.kind == "Alias" else made
@@ -83,19 +83,19 @@ def _is_kept(made: Node) -> bool:
     return by_rows and near and (high.kind == "CurrentRow$" or _rows(high) is not None)
 
 
-def _adds_up(function: Node) -> bool:
+def _adds_up(function: PlanNode) -> bool:
     if function.kind != "AggregateExpression" or function.fields.get("isDistinct"):
         return False
     return merged_by(function) is not None or function.children[0].kind in PICKED
 
 
-def _is_nth(function: Node) -> bool:
+def _is_nth(function: PlanNode) -> bool:
     if function.kind != "NthValue" or function.children[1].kind != "Literal":
         return False
     return 0 < int(function.children[1].fields.get("value") or 0) <= MAX_ROWS
 
 
-def _rows(bound: Node) -> int | None:
+def _rows(bound: PlanNode) -> int | None:
     """Returns how many rows before the current one a frame begins or ends; ``None`` if it is not a positive number."""
     sign = 1
     if bound.kind == "UnaryMinus":
@@ -106,8 +106,8 @@ def _rows(bound: Node) -> int | None:
 
 
 def misplaced(
-    root: Node, shared: Mapping[int, Node], cores: Sequence[Core], time: Influence, column: str
-) -> list[Finding]:
+    root: PlanNode, shared: Mapping[int, PlanNode], cores: Sequence[Core], time: Influence, column: str
+) -> list[QueryFinding]:
     """Returns findings for windows over all history that cannot be maintained at their place in the whole plan.
 
     ``time``: influence of the output's event time column ``column``.
@@ -115,12 +115,12 @@ def misplaced(
     above = down_to(root, shared, cores[0].node, PASSING | {"Project", "Filter", "Window"})
     met = [node for node in above if node.kind == "Window"]
     if len(met) != len(cores) or any(node is not core.node for node, core in zip(met, cores[::-1], strict=True)):
-        return [Finding(
+        return [QueryFinding(
             UNBOUNDED_FRAME.code, "OVER looks at all history, and its result is joined, grouped or ranked again",
             "make the query with this OVER a dataset of its own", _shown(cores[0].node),
         )]  # fmt: skip
     return [
-        Finding(
+        QueryFinding(
             UNBOUNDED_FRAME.code, f"OVER looks at all history in another order than that of {column}, in which rows "
             "come out", f"select the time by which OVER orders as {column}, as it is", _shown(core.node),
         )

@@ -11,13 +11,13 @@ from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding, computed_exactly
+from engines.spark.analysis.determinism import QueryFinding, computed_exactly
 from engines.spark.analysis.exact import may_overflow
 from engines.spark.analysis.joins import conjuncts
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.refusals import MIXED_MODE, NOT_KEY_LOCAL
-from engines.spark.analysis.relation import Relation, source_of
-from engines.spark.analysis.tree import PASSING, Node, same
+from engines.spark.analysis.relation import QueryRelation, source_of
+from engines.spark.analysis.tree import PASSING, PlanNode, same
 
 MERGED_BY: Final[Mapping[str, str]] = {
     "Count": "sum", "CountIf": "sum", "Sum": "sum", "Min": "min", "Max": "max", "BoolAnd": "bool_and",
@@ -62,16 +62,21 @@ class TableShape:
 class Core:
     """The operator that makes a table, as the walk found it."""
 
-    node: Node
-    below: Relation
-    blocker: Finding
+    node: PlanNode
+    below: QueryRelation
+    blocker: QueryFinding
     """The reason why its result is never final."""
 
 
 def table_shape(
-    root: Node, shared: Mapping[int, Node], cores: Sequence[Core], relation: Relation, paths: Sequence[str],
-    temporal: Collection[str] = (), known: Mapping[int, str] | None = None,
-) -> TableShape | Finding:  # fmt: skip
+    root: PlanNode,
+    shared: Mapping[int, PlanNode],
+    cores: Sequence[Core],
+    relation: QueryRelation,
+    paths: Sequence[str],
+    temporal: Collection[str] = (),
+    known: Mapping[int, str] | None = None,
+) -> TableShape | QueryFinding:
     """Returns the shape of a whole plan, or why it has none. ``temporal``: inputs that are seen as versions.
 
     ``known``: for an operator whose keys are windows, by position of a key, the output column that is known to
@@ -82,14 +87,14 @@ def table_shape(
     if len(cores) == 1 and core.node.kind != "Join" and above[-1] is core.node and core.below.linear:
         return _of_one(above, core, relation, paths, shared, known)
     if known is not None:
-        return Finding(MIXED_MODE.code, MIXED_MODE.message, MIXED_MODE.replace, core.node)
+        return QueryFinding(MIXED_MODE.code, MIXED_MODE.message, MIXED_MODE.replace, core.node)
     return _of_several(root, cores, relation, sorted(set(paths)), temporal)
 
 
 def _of_one(
-    above: list[Node], core: Core, relation: Relation, paths: Sequence[str], shared: Mapping[int, Node],
+    above: list[PlanNode], core: Core, relation: QueryRelation, paths: Sequence[str], shared: Mapping[int, PlanNode],
     known: Mapping[int, str] | None,
-) -> TableShape | Finding:  # fmt: skip
+) -> TableShape | QueryFinding:  # fmt: skip
     """Returns the shape for one operator that combines rows, over rows that stand for themselves."""
     keys, ids = _keys(core.node, core.below)
     carried = _carried_up(above[:-1], ids, relation, shared)
@@ -106,8 +111,8 @@ def _of_one(
 
 
 def _of_several(
-    root: Node, cores: Sequence[Core], relation: Relation, aliases: Sequence[str], temporal: Collection[str]
-) -> TableShape | Finding:
+    root: PlanNode, cores: Sequence[Core], relation: QueryRelation, aliases: Sequence[str], temporal: Collection[str]
+) -> TableShape | QueryFinding:
     """Returns the shape for any query that columns split into independent parts."""
     inner = cores[0].node
     walk = Locality(aliases)
@@ -116,7 +121,7 @@ def _of_several(
     if not any(grouping.values()) or set(aliases) & set(temporal):
         only_joins = all(core.node.kind == "Join" for core in cores)
         refusal = NOT_KEY_LOCAL if only_joins else MIXED_MODE
-        return Finding(refusal.code, refusal.message, refusal.replace, inner)
+        return QueryFinding(refusal.code, refusal.message, refusal.replace, inner)
     names = {identity: name for name, identity in relation.columns}
     if local.unique is not None:
         keys = [names.get(identity) for identity in local.unique]
@@ -129,7 +134,7 @@ def _of_several(
     return TableShape(known, local.unique is not None, None, grouping)
 
 
-def _are_first(above: Sequence[Node], window: Node) -> bool:
+def _are_first(above: Sequence[PlanNode], window: PlanNode) -> bool:
     """Whether the rows shown are selected by upper bounds of the only rank, and nothing else."""
     made = window.expressions("windowExpressions")
     if len(made) != 1 or made[0].kind != "Alias" or made[0].only.kind != "WindowExpression":
@@ -139,7 +144,7 @@ def _are_first(above: Sequence[Node], window: Node) -> bool:
     return bool(conditions) and all(_bounds(part, made[0].id) for part in conditions)
 
 
-def _bounds(condition: Node, rank: int | None) -> bool:
+def _bounds(condition: PlanNode, rank: int | None) -> bool:
     """Whether a condition is like ``rank <= 3``, ``3 >= rank`` or ``rank = 1``."""
     if len(condition.children) != 2 or condition.kind not in _UPPER:
         return False
@@ -152,16 +157,16 @@ def _bounds(condition: Node, rank: int | None) -> bool:
     return value is not None and (condition.kind != "EqualTo" or str(value) == "1")
 
 
-def _not_selected(node: Node) -> Finding:
-    return Finding(
+def _not_selected(node: PlanNode) -> QueryFinding:
+    return QueryFinding(
         "key-not-selected", "what rows are grouped or joined by must be selected: it is the key of the result",
         "select the grouping columns too", node,
     )  # fmt: skip
 
 
 def down_to(
-    root: Node, shared: Mapping[int, Node], core: Node, through: Set[str] = PASSING | {"Project", "Filter"}
-) -> Iterator[Node]:
+    root: PlanNode, shared: Mapping[int, PlanNode], core: PlanNode, through: Set[str] = PASSING | {"Project", "Filter"}
+) -> Iterator[PlanNode]:
     """Yields the operators from the root down to the core, as long as they are of kinds ``through`` (by
     default row by row)."""
     node = root
@@ -180,7 +185,7 @@ def down_to(
             return
 
 
-def _keys(core: Node, below: Relation) -> tuple[list[Node], list[int | None]]:
+def _keys(core: PlanNode, below: QueryRelation) -> tuple[list[PlanNode], list[int | None]]:
     """Returns the expressions that make the key, and their ids in the operator's output."""
     if core.kind == "Distinct":
         return [], [identity for _, identity in below.columns]
@@ -192,13 +197,13 @@ def _keys(core: Node, below: Relation) -> tuple[list[Node], list[int | None]]:
     return keys, [next((each.id for each in made if _is_key(each, key)), None) for key in keys]
 
 
-def _is_key(made: Node, key: Node) -> bool:
+def _is_key(made: PlanNode, key: PlanNode) -> bool:
     inner = made.only if made.kind == "Alias" else made
     return same(inner, key)
 
 
 def _carried_up(
-    above: list[Node], ids: list[int | None], relation: Relation, shared: Mapping[int, Node]
+    above: list[PlanNode], ids: list[int | None], relation: QueryRelation, shared: Mapping[int, PlanNode]
 ) -> list[str | None]:
     """Returns the names under which columns come out at the root; ``None`` for those that do not."""
     for operator in reversed(above):
@@ -217,7 +222,7 @@ def _carried_up(
     return [names.get(identity) if identity is not None else None for identity in ids]
 
 
-def _output(node: Node) -> list[int | None]:
+def _output(node: PlanNode) -> list[int | None]:
     """Returns the ids of an operator's columns, in order; none for operators that do not name them."""
     while node.kind in PASSING | {"Filter"} and node.children:
         node = node.only
@@ -226,7 +231,7 @@ def _output(node: Node) -> list[int | None]:
 
 
 def _merge(
-    above: list[Node], relation: Relation, keys: tuple[str, ...], shared: Mapping[int, Node]
+    above: list[PlanNode], relation: QueryRelation, keys: tuple[str, ...], shared: Mapping[int, PlanNode]
 ) -> Mapping[str, str] | None:
     """Returns the merge functions if only projections of plain names are between the aggregates and the
     result, else ``None``."""
@@ -251,7 +256,7 @@ def _merge(
     return found if set(found) | set(keys) == {name for name, _ in relation.columns} else None
 
 
-def _bare(core: Node) -> Mapping[str, str] | None:
+def _bare(core: PlanNode) -> Mapping[str, str] | None:
     """Returns the functions that merge the bare aggregates of a query; ``None`` if one of them cannot be merged."""
     if core.kind != "Aggregate":
         return None
@@ -262,14 +267,14 @@ def _bare(core: Node) -> Mapping[str, str] | None:
     return known if len(known) == len(functions) else None
 
 
-def merged_by(part: Node) -> str | None:
+def merged_by(part: PlanNode) -> str | None:
     """Returns the function that merges an aggregate over parts; ``None`` if there is none."""
     function = part.children[0]
     wide = function.kind == "Sum" and may_overflow(function.only)
     return EXACTLY if wide or computed_exactly(part) else MERGED_BY.get(function.kind)
 
 
-def _only_names(operator: Node) -> bool:
+def _only_names(operator: PlanNode) -> bool:
     if operator.kind != "Project":
         return operator.kind in PASSING | {"CTERelationRef"}
     return all(
@@ -278,7 +283,7 @@ def _only_names(operator: Node) -> bool:
     )
 
 
-def _grouping(keys: list[Node], below: Relation, paths: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
+def _grouping(keys: list[PlanNode], below: QueryRelation, paths: Sequence[str]) -> Mapping[str, tuple[str, ...]]:
     """Returns by alias the columns that every occurrence of the input has for the same part of the key."""
     found: dict[str, list[str]] = {alias: [] for alias in paths}
     for key in keys:

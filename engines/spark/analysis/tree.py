@@ -24,14 +24,14 @@ _HINT: Final = "split the query: make an inner part a dataset of its own"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Node:
+class PlanNode:
     """An operator or an expression. ``kind`` is the class without its package."""
 
     kind: str
     fields: Mapping[str, Any]
-    children: tuple[Node, ...]
+    children: tuple[PlanNode, ...]
 
-    def expressions(self, field: str) -> tuple[Node, ...]:
+    def expressions(self, field: str) -> tuple[PlanNode, ...]:
         """Returns the expressions held in a field: one, several, or none."""
         value = self.fields.get(field)
         if not value:
@@ -57,10 +57,10 @@ class Node:
         return str(self.fields.get("name", ""))
 
     @property
-    def only(self) -> Node:
+    def only(self) -> PlanNode:
         return self.children[0]
 
-    def preorder(self) -> Iterator[Node]:
+    def preorder(self) -> Iterator[PlanNode]:
         stack = [self]
         while stack:
             node = stack.pop()
@@ -68,7 +68,7 @@ class Node:
             stack.extend(reversed(node.children))
 
 
-def parse_plan(text: str | bytes, zones: Mapping[str, Any] | None = None) -> Node:
+def parse_plan(text: str | bytes, zones: Mapping[str, Any] | None = None) -> PlanNode:
     """Parses a plan's JSON. Raises Invalid for a plan over the limits or not of this form.
 
     ``zones``: rules by name of zone; conversions from and to local time get those of their zone in the field ``zones``.
@@ -99,9 +99,9 @@ def _equip(plan: list[Any], zones: Mapping[str, Any]) -> None:
                 stack += [value for value in each.values() if isinstance(value, list | dict)]
 
 
-def build(nodes: Sequence[Any]) -> Node:
+def build(nodes: Sequence[Any]) -> PlanNode:
     """Builds a tree from its nodes in preorder. Raises Invalid."""
-    stack: list[tuple[Node, int]] = []
+    stack: list[tuple[PlanNode, int]] = []
     for fields in reversed(nodes):
         try:
             kind, count = fields["class"].rpartition(".")[2], fields["num-children"]
@@ -113,7 +113,7 @@ def build(nodes: Sequence[Any]) -> Node:
         depth = 1 + max((deep for _, deep in taken), default=0)
         if depth > MAX_DEPTH:
             raise Invalid(f"the query nests deeper than {MAX_DEPTH} levels", rule="plan-too-large", hint=_HINT)
-        stack.append((Node(kind, fields, tuple(node for node, _ in taken)), depth))
+        stack.append((PlanNode(kind, fields, tuple(node for node, _ in taken)), depth))
     if len(stack) != 1:
         raise Invalid("not a plan: nodes left over", rule="plan")
     return stack[0][0]
@@ -124,7 +124,7 @@ Step: TypeAlias = int | tuple[int | str, ...]
 names inside it."""
 
 
-def way_to(root: Node, wanted: Node) -> tuple[Step, ...] | None:
+def way_to(root: PlanNode, wanted: PlanNode) -> tuple[Step, ...] | None:
     """Returns the path from the root of a plan to a node of the same JSON; ``None`` if it is not in it."""
     if root.fields is wanted.fields:
         return ()
@@ -154,12 +154,12 @@ def _lists_in(value: Any) -> Iterator[tuple[tuple[int | str, ...], list[Any]]]:
             yield (part, *at), nodes
 
 
-def temp_view(view: Node) -> str:
+def temp_view(view: PlanNode) -> str:
     description = view.fields.get("desc")
     return str(description["identifier"]["table"]) if view.fields.get("isTempView") and description else ""
 
 
-def same(one: Node, other: Node) -> bool:
+def same(one: PlanNode, other: PlanNode) -> bool:
     """Whether two expressions are the same computation, as far as their JSON shows."""
     alike = (
         one.kind == other.kind

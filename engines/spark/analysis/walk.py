@@ -13,13 +13,13 @@ from typing import Final
 
 from chain.errors import Invalid
 from engines.spark.analysis import running_windows
-from engines.spark.analysis.determinism import Finding, computed_exactly, examine, is_float, is_map
+from engines.spark.analysis.determinism import QueryFinding, computed_exactly, examine, is_float, is_map
 from engines.spark.analysis.influence import (
-    Fields,
+    FieldInfluences,
     Influence,
-    Interval,
-    Member,
-    Session,
+    InfluenceInterval,
+    SessionMember,
+    SessionWindow,
     Unmerged,
     Value,
     VersionedInput,
@@ -52,15 +52,15 @@ from engines.spark.analysis.refusals import (
     UNBOUNDED_FRAME,
     UNBOUNDED_JOIN,
     VALID_TO_USED,
-    Refusal,
+    OperatorRefusal,
     as_of_changes,
     float_key,
     map_key,
     placed,
 )
 from engines.spark.analysis.relation import (
-    Readings,
-    Relation,
+    InputReadings,
+    QueryRelation,
     columns_of,
     floats_of,
     merged,
@@ -71,7 +71,7 @@ from engines.spark.analysis.relation import (
     timed,
 )
 from engines.spark.analysis.tables import RANKS, Core
-from engines.spark.analysis.tree import PASSING, Node, build, temp_view
+from engines.spark.analysis.tree import PASSING, PlanNode, build, temp_view
 from engines.spark.analysis.window_functions import frames_of, live_columns, relation_of, undecided
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
@@ -101,20 +101,20 @@ class Walk:
     """Name of the event time column by input alias."""
     temporal: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Primary keys of inputs that the query sees as versions, by alias."""
-    readings: Readings = field(default_factory=Readings)
+    readings: InputReadings = field(default_factory=InputReadings)
     paths: list[str] = field(default_factory=list)
     copies: dict[int, int] = field(default_factory=dict)
     """Path that an operator made as a copy of another -> the first of them."""
-    findings: list[Finding] = field(default_factory=list)
+    findings: list[QueryFinding] = field(default_factory=list)
     tables: list[Core] = field(default_factory=list)
     """Operators whose results are never final."""
-    operations: list[Finding] = field(default_factory=list)
+    operations: list[QueryFinding] = field(default_factory=list)
     """Findings where something is computed from ``op``, a column that only rows passed on one by one have."""
     settled: list[Core] = field(default_factory=list)
     """Operators that combine rows within windows of event time."""
     running: list[Core] = field(default_factory=list)
     """Window operators that look at all history in the order of event time, from the inputs up."""
-    shared: dict[int, Node] = field(default_factory=dict)
+    shared: dict[int, PlanNode] = field(default_factory=dict)
     exact: bool = False
     """Whether there are aggregates that are computed exactly, not as Spark does."""
     _live: dict[int, frozenset[int] | None] = field(default_factory=dict)
@@ -126,16 +126,16 @@ class Walk:
     _as_of: set[str] = field(default_factory=set)
     """Inputs of which as-of joins see only the latest rows, so nothing else in the query can read them."""
 
-    def of(self, plan: Node) -> Relation:
+    def of(self, plan: PlanNode) -> QueryRelation:
         self._live = live_columns(plan)
         self._filters = filters_above_joins(plan)
         return self.go(plan)
 
-    def alias_of(self, node: Node) -> str | None:
+    def alias_of(self, node: PlanNode) -> str | None:
         """Returns the alias of the input that an operator reads; ``None`` for other operators."""
         return alias if node.kind == "View" and (alias := temp_view(node)) in self.event_times else None
 
-    def go(self, node: Node) -> Relation:
+    def go(self, node: PlanNode) -> QueryRelation:
         """Returns an operator's relation, derived from its children's."""
         if (alias := self.alias_of(node)) is not None:
             return self._input(alias, node)
@@ -151,29 +151,29 @@ class Walk:
             return relation
         refusal = REFUSED.get(node.kind)
         if refusal is None:
-            refusal = Refusal(
+            refusal = OperatorRefusal(
                 "unknown-operator", f"{node.kind} is not among the statements that a transform can be made of",
                 "use SELECT over the inputs",
             )  # fmt: skip
         self._refuse(refusal, node)
         return self._opaque(node)
 
-    def _examine(self, expression: Node) -> None:
+    def _examine(self, expression: PlanNode) -> None:
         self.findings.extend(examine(expression))
         self.exact = self.exact or any(map(computed_exactly, expression.preorder()))
 
-    def _rule(self, kind: str) -> Callable[[Walk, Node], Relation] | None:
+    def _rule(self, kind: str) -> Callable[[Walk, PlanNode], QueryRelation] | None:
         return _RULES.get(kind)
 
-    def _find_operations(self, node: Node) -> None:
+    def _find_operations(self, node: PlanNode) -> None:
         for name in _EXPRESSIONS.get(node.kind, ()) if self._ops else ():
             for expression in node.expressions(name):
                 passed_on = expression.kind == "AttributeReference" and node.kind == "Project"
                 used = {part.id for part in expression.preorder() if part.kind == "AttributeReference"}
                 if used & self._ops and not passed_on:
-                    self.operations.append(Finding("op-not-available", *OPERATION, expression))
+                    self.operations.append(QueryFinding("op-not-available", *OPERATION, expression))
 
-    def _guard_ends(self, node: Node) -> None:
+    def _guard_ends(self, node: PlanNode) -> None:
         """Refuses a ``valid_to`` that is not in a join's condition: anything else would be a guess about the future."""
         for name in _EXPRESSIONS.get(node.kind, ()):
             for expression in node.expressions(name):
@@ -181,22 +181,22 @@ class Walk:
                 if expression.kind != "AttributeReference" and used & set(self._ends):
                     self._refuse(VALID_TO_USED, node)
 
-    def _table(self, node: Node, below: Relation, refusal: Refusal) -> None:
+    def _table(self, node: PlanNode, below: QueryRelation, refusal: OperatorRefusal) -> None:
         """Notes an operator whose result is never final; whether it can be maintained is decided for
         the plan as a whole."""
         self.tables.append(Core(node, below, _finding(refusal, node)))
 
-    def _refuse(self, refusal: Refusal, node: Node) -> None:
+    def _refuse(self, refusal: OperatorRefusal, node: PlanNode) -> None:
         self.findings.append(_finding(refusal, node))
 
-    def _opaque(self, node: Node) -> Relation:
+    def _opaque(self, node: PlanNode) -> QueryRelation:
         """Walks on below an operator that is refused, to find other faults."""
         below = [self.go(child) for child in node.children]
         shown = below[:1] if node.kind in ("Except", "Intersect") else below
         columns = tuple(column for relation in shown for column in relation.columns)
-        return Relation({}, columns, frozenset(), linear=False)
+        return QueryRelation({}, columns, frozenset(), linear=False)
 
-    def _input(self, alias: str, node: Node) -> Relation:
+    def _input(self, alias: str, node: PlanNode) -> QueryRelation:
         leaf = node
         while leaf.children:
             leaf = leaf.only
@@ -213,41 +213,45 @@ class Walk:
         self.paths.append(alias)
         time = self.event_times[alias]
         known = [(attribute.name, attribute.id) for attribute in attributes if attribute.id is not None]
-        scope: dict[int, Value] = {identity: {path: Interval()} for name, identity in known if name == time}
+        scope: dict[int, Value] = {identity: {path: InfluenceInterval()} for name, identity in known if name == time}
         if alias in self.temporal:
             ids = dict(known)
-            scope = {ids[VALID_FROM]: {path: Interval(life=VersionedInput(self.temporal[alias], clamped=True))}}
+            scope = {
+                ids[VALID_FROM]: {path: InfluenceInterval(life=VersionedInput(self.temporal[alias], clamped=True))}
+            }
             self._ends[ids[VALID_TO]] = ids[VALID_FROM]
         if alias not in self.readings.logs:
             self._ops.update(identity for name, identity in known if name == self.readings.operations.get(alias))
         origins = {identity: {path: name} for name, identity in known}
         rows_of = None if alias in self.temporal else frozenset({path})
-        return Relation(scope, columns_of(attributes), floats_of(attributes), origins=origins, rows_of=rows_of)
+        return QueryRelation(scope, columns_of(attributes), floats_of(attributes), origins=origins, rows_of=rows_of)
 
-    def _pass(self, node: Node) -> Relation:
+    def _pass(self, node: PlanNode) -> QueryRelation:
         if node.kind in _LEAVES or not node.children:
             return self._opaque_leaf(node)
         return self.go(node.only)
 
-    def _opaque_leaf(self, node: Node) -> Relation:
+    def _opaque_leaf(self, node: PlanNode) -> QueryRelation:
         attributes = node.expressions("output")
         self.findings.append(
-            Finding("not-data", "the query reads rows that are in none of its inputs", "select from an input", node)
+            QueryFinding(
+                "not-data", "the query reads rows that are in none of its inputs", "select from an input", node
+            )
         )
-        return Relation({}, columns_of(attributes), floats_of(attributes))
+        return QueryRelation({}, columns_of(attributes), floats_of(attributes))
 
-    def _project(self, node: Node) -> Relation:
+    def _project(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         return projection(node.expressions("projectList"), below, below.linear)
 
-    def _generate(self, node: Node) -> Relation:
+    def _generate(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         made = node.expressions("generatorOutput")
-        return Relation(
+        return QueryRelation(
             below.scope, below.columns + columns_of(made), below.floats | floats_of(made), below.linear, below.origins
         )
 
-    def _aggregate(self, node: Node) -> Relation:
+    def _aggregate(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         keys = node.expressions("groupingExpressions")
         for key in keys:
@@ -274,7 +278,7 @@ class Walk:
         }
         return replace(relation, scope={**relation.scope, **extremes}, rows_of=None)
 
-    def _sessions(self, node: Node, keys: tuple[Node, ...], below: Relation) -> Relation:
+    def _sessions(self, node: PlanNode, keys: tuple[PlanNode, ...], below: QueryRelation) -> QueryRelation:
         """Merges rows by ``session_window()``: only the session's end is bounded, by the data."""
         scope = dict(below.scope)
         for key in keys:
@@ -284,7 +288,7 @@ class Walk:
             shifts = {path: shift for path, interval in whole.of.items() if (shift := shift_of(interval)) is not None}
             if not (whole.gap and whole.of and below.linear and len(shifts) == len(whole.of)) or key.id is None:
                 self._refuse(
-                    Refusal(
+                    OperatorRefusal(
                         NOT_YET, "sessions are made of an input's own rows and times, with a constant gap",
                         "group by session_window(event_time, …) straight over an input",
                     ), node,
@@ -292,23 +296,25 @@ class Walk:
                 continue
             members = self._members(keys, shifts, below)
             ends = {
-                path: replace(interval, life=Session(whole.gap, members, shifts[path]))
+                path: replace(interval, life=SessionWindow(whole.gap, members, shifts[path]))
                 for path, interval in whole.of.items()
             }
-            scope[key.id] = Fields((None, ends))
+            scope[key.id] = FieldInfluences((None, ends))
         return replace(below, scope=scope)
 
-    def _members(self, keys: tuple[Node, ...], shifts: Mapping[int, int], below: Relation) -> tuple[Member, ...]:
+    def _members(
+        self, keys: tuple[PlanNode, ...], shifts: Mapping[int, int], below: QueryRelation
+    ) -> tuple[SessionMember, ...]:
         """Lists the members of sessions, with the keys that every path has unchanged: only these surely
         separate their rows."""
         sources = [below.origins.get(key.id, {}) for key in keys if key.id is not None]
         shared = sorted({tuple(of[path] for path in shifts) for of in sources if set(shifts) <= set(of)})
         return tuple(
-            Member(self.paths[path], shift, tuple(names[at] for names in shared))
+            SessionMember(self.paths[path], shift, tuple(names[at] for names in shared))
             for at, (path, shift) in enumerate(shifts.items())
         )
 
-    def _distinct(self, node: Node) -> Relation:
+    def _distinct(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         for name, identity in below.columns:
             if identity in below.floats:
@@ -319,12 +325,14 @@ class Walk:
             self.settled.append(Core(node, below, _finding(NO_TIME, node)))
         return replace(below, linear=False, rows_of=None)
 
-    def _join(self, node: Node) -> Relation:
+    def _join(self, node: PlanNode) -> QueryRelation:
         kind = kind_of(node)
         tables, first = len(self.tables), len(self.paths)
         left, right = (self.go(child) for child in node.children)
         if kind not in TYPES:
-            self._refuse(Refusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node)
+            self._refuse(
+                OperatorRefusal(NOT_YET, f"this engine does not know a join of kind {kind}", "use JOIN … ON"), node
+            )
             return self._opaque_join(left, right)
         conditions = (
             *node.expressions("asOfCondition"),
@@ -342,7 +350,7 @@ class Walk:
             self._unbounded(node, relation, self.paths[first:], tables)
         return relation
 
-    def _unbounded(self, node: Node, relation: Relation, inputs: Sequence[str], tables: int) -> None:
+    def _unbounded(self, node: PlanNode, relation: QueryRelation, inputs: Sequence[str], tables: int) -> None:
         """Accepts a join without bounds as one of tables if no input only grows: else all history of
         that one would be kept."""
         can_change = {self.readings.can_change(alias) for alias in inputs}
@@ -355,7 +363,7 @@ class Walk:
         else:
             self._refuse(UNBOUNDED_JOIN, node)
 
-    def _latest(self, node: Node, right: Relation, near: Nearness) -> Relation:
+    def _latest(self, node: PlanNode, right: QueryRelation, near: Nearness) -> QueryRelation:
         """Handles an as-of join onto an input that only grows: of each key the latest row so far is
         in force until the next."""
         inside = node.children[1]
@@ -377,10 +385,10 @@ class Walk:
         scope: dict[int, Value] = {identity: {path: replace(each, life=life) for path, each in time.items()}}
         return replace(right, scope=scope)
 
-    def _opaque_join(self, left: Relation, right: Relation) -> Relation:
-        return Relation({}, left.columns + right.columns, left.floats | right.floats, linear=False)
+    def _opaque_join(self, left: QueryRelation, right: QueryRelation) -> QueryRelation:
+        return QueryRelation({}, left.columns + right.columns, left.floats | right.floats, linear=False)
 
-    def _window(self, node: Node) -> Relation:
+    def _window(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         offsets = [self.readings.offsets.get(alias) for alias in self.paths]
         self.findings.extend(undecided(node, self._live.get(id(node)), below, offsets))
@@ -390,16 +398,16 @@ class Walk:
                 self._table(node, below, UNBOUNDED_FRAME)
             else:
                 found = running_windows.judged(node, below)
-                if isinstance(found, Relation):
+                if isinstance(found, QueryRelation):
                     self.running.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
                     return found
                 self.findings.append(found)
             made = node.expressions("windowExpressions")
-            return Relation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
+            return QueryRelation({}, below.columns + columns_of(made), below.floats | floats_of(made), linear=False)
         self.settled.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
         return relation
 
-    def _expand(self, node: Node) -> Relation:
+    def _expand(self, node: PlanNode) -> QueryRelation:
         """Handles overlapping windows and grouping sets, which make several rows of each; each of them is a path of its
         own.
 
@@ -423,7 +431,7 @@ class Walk:
                 for attribute, value in zip(attributes, values, strict=True)
                 if attribute.id is not None and (source := source_of(value, below)) is not None
             }
-            branches.append(Relation(scope, columns_of(attributes), floats_of(attributes), False, origins))
+            branches.append(QueryRelation(scope, columns_of(attributes), floats_of(attributes), False, origins))
         return merged(branches)
 
     def occurrence(self, path: int) -> int:
@@ -432,20 +440,20 @@ class Walk:
             path = self.copies[path]
         return path
 
-    def _union(self, node: Node) -> Relation:
+    def _union(self, node: PlanNode) -> QueryRelation:
         return merged([self.go(child) for child in node.children])
 
-    def _with(self, node: Node) -> Relation:
-        relation = Relation({}, (), frozenset())
+    def _with(self, node: PlanNode) -> QueryRelation:
+        relation = QueryRelation({}, (), frozenset())
         for child in node.children:
             relation = self.go(child)
         return relation
 
-    def _definition(self, node: Node) -> Relation:
+    def _definition(self, node: PlanNode) -> QueryRelation:
         self.shared[node.fields["id"]] = node.only
-        return Relation({}, (), frozenset())
+        return QueryRelation({}, (), frozenset())
 
-    def _reference(self, node: Node) -> Relation:
+    def _reference(self, node: PlanNode) -> QueryRelation:
         """Reads the inputs again for every use of a common table expression: each use has paths of its own."""
         shared = self.go(self.shared[node.fields["cteId"]])
         attributes = node.expressions("output")
@@ -460,10 +468,10 @@ class Walk:
             if attribute.id is not None and identity in shared.origins
         }
         rows_of = shared.rows_of
-        return Relation(renamed, columns_of(attributes), floats_of(attributes), shared.linear, origins, rows_of)
+        return QueryRelation(renamed, columns_of(attributes), floats_of(attributes), shared.linear, origins, rows_of)
 
 
-_RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
+_RULES: Final[Mapping[str, Callable[[Walk, PlanNode], QueryRelation]]] = {
     "Project": Walk._project,
     "Filter": Walk._pass,
     **dict.fromkeys(PASSING, Walk._pass),
@@ -484,11 +492,11 @@ _RULES: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
 }
 
 
-def _finding(refusal: Refusal, node: Node) -> Finding:
-    return Finding(refusal.code, refusal.message, refusal.replace, node)
+def _finding(refusal: OperatorRefusal, node: PlanNode) -> QueryFinding:
+    return QueryFinding(refusal.code, refusal.message, refusal.replace, node)
 
 
-def _extreme(expression: Node, below: Relation, key: Influence) -> Influence | None:
+def _extreme(expression: PlanNode, below: QueryRelation, key: Influence) -> Influence | None:
     """Returns the influence of ``min`` or ``max`` of a time: it is the time of some row of the group."""
     inner = expression.only if expression.kind == "Alias" else expression
     if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):

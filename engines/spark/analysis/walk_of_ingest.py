@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding, arguments, examine
+from engines.spark.analysis.determinism import QueryFinding, arguments, examine
 from engines.spark.analysis.functions import SUBQUERIES, Use
 from engines.spark.analysis.refusals import (
     GROUPING_SET_TIME,
@@ -24,8 +24,8 @@ from engines.spark.analysis.refusals import (
     UNBOUNDED_FRAME,
     UNBOUNDED_JOIN,
 )
-from engines.spark.analysis.relation import Relation, columns_of, floats_of
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.relation import QueryRelation, columns_of, floats_of
+from engines.spark.analysis.tree import PlanNode
 from engines.spark.analysis.walk import Walk
 from engines.spark.analysis.window_functions import undecided_limit
 
@@ -40,7 +40,7 @@ _ONE_ZERO: Final = "float-key"
 """The finding about keys in floating point: Spark groups all rows at once, and makes one zero and one NaN of them."""
 
 
-def walk_of_ingest(plan: Node, view: str) -> list[Finding]:
+def walk_of_ingest(plan: PlanNode, view: str) -> list[QueryFinding]:
     """Lists what is not permitted in an analysed query over the rows in ``view``."""
     walk = _WalkOfIngest({view: ""})
     walk.of(plan)
@@ -49,32 +49,32 @@ def walk_of_ingest(plan: Node, view: str) -> list[Finding]:
 
 @dataclass(slots=True)
 class _WalkOfIngest(Walk):
-    def _rule(self, kind: str) -> Callable[[Walk, Node], Relation] | None:
+    def _rule(self, kind: str) -> Callable[[Walk, PlanNode], QueryRelation] | None:
         return _MORE.get(kind) or Walk._rule(self, kind)
 
-    def _examine(self, expression: Node) -> None:
+    def _examine(self, expression: PlanNode) -> None:
         self.findings.extend(examine(expression, Use.PREPROCESS))
         for part in expression.preorder():
             for plan in part.expressions("plan") if part.kind in SUBQUERIES else ():
                 self.go(plan)
 
-    def _sessions(self, _node: Node, _keys: tuple[Node, ...], below: Relation) -> Relation:
+    def _sessions(self, _node: PlanNode, _keys: tuple[PlanNode, ...], below: QueryRelation) -> QueryRelation:
         return below  # their ends need not be known
 
 
-def _more(walk: Walk, node: Node) -> Relation:
+def _more(walk: Walk, node: PlanNode) -> QueryRelation:
     for expression in arguments(node):
         walk._examine(expression)
     return walk._opaque(node)
 
 
-def _sort(walk: Walk, node: Node) -> Relation:
+def _sort(walk: Walk, node: PlanNode) -> QueryRelation:
     for expression in node.expressions("order"):
         walk._examine(expression)
     return walk.go(node.only)
 
 
-def _limit(walk: Walk, node: Node) -> Relation:
+def _limit(walk: Walk, node: PlanNode) -> QueryRelation:
     below = walk.go(node.only)
     finding = undecided_limit(node, below, [walk.readings.offsets.get(alias) for alias in walk.paths])
     if finding is not None:
@@ -82,12 +82,12 @@ def _limit(walk: Walk, node: Node) -> Relation:
     return below
 
 
-def _constant(_: Walk, node: Node) -> Relation:
+def _constant(_: Walk, node: PlanNode) -> QueryRelation:
     attributes = node.expressions("output")
-    return Relation({}, columns_of(attributes), floats_of(attributes))
+    return QueryRelation({}, columns_of(attributes), floats_of(attributes))
 
 
-_MORE: Final[Mapping[str, Callable[[Walk, Node], Relation]]] = {
+_MORE: Final[Mapping[str, Callable[[Walk, PlanNode], QueryRelation]]] = {
     "Sort": _sort,
     **dict.fromkeys(("GlobalLimit", "Offset"), _limit),
     "LocalLimit": Walk._pass,

@@ -9,12 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.determinism import Finding, is_float
-from engines.spark.analysis.influence import Fields, Influence, Scope, Value, constant_span, influence, widened
+from engines.spark.analysis.determinism import QueryFinding, is_float
+from engines.spark.analysis.influence import FieldInfluences, Influence, Scope, Value, constant_span, influence, widened
 from engines.spark.analysis.joins import conjuncts, kind_of
 from engines.spark.analysis.monotone import Shift
-from engines.spark.analysis.relation import Relation, columns_of, copies_of, floats_of, path_of, time_of
-from engines.spark.analysis.tree import PASSING, Node
+from engines.spark.analysis.relation import QueryRelation, columns_of, copies_of, floats_of, path_of, time_of
+from engines.spark.analysis.tree import PASSING, PlanNode
 
 ORDERED: Final = frozenset({"RowNumber", "NTile", "Lag", "Lead", "First", "Last", "NthValue"})
 """Functions whose result depends on the order of rows that tie in ORDER BY."""
@@ -30,11 +30,11 @@ class Frame:
     low: int | None
     """Bounds relative to the current row, microseconds; ``None``: unbounded."""
     high: int | None
-    node: Node
+    node: PlanNode
     """The expression with OVER."""
 
 
-def relation_of(window: Node, below: Relation) -> Relation | None:
+def relation_of(window: PlanNode, below: QueryRelation) -> QueryRelation | None:
     """Returns the relation of a window operator; ``None`` when its frame has no bound in event time."""
     made = window.expressions("windowExpressions")
     keys = window.expressions("partitionSpec")
@@ -46,7 +46,7 @@ def relation_of(window: Node, below: Relation) -> Relation | None:
         if ordered is None:
             return None
         scope = ordered
-    return Relation(
+    return QueryRelation(
         scope, below.columns + columns_of(made), below.floats | floats_of(made), linear=False, origins=below.origins,
         rows_of=below.rows_of,
     )  # fmt: skip
@@ -58,14 +58,14 @@ def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[
     for identity, value in scope.items():
         if identity in keys:
             found[identity] = value
-        elif isinstance(value, Fields):
-            found[identity] = Fields(tuple(widened(part, time) if part else None for part in value.of))
+        elif isinstance(value, FieldInfluences):
+            found[identity] = FieldInfluences(tuple(widened(part, time) if part else None for part in value.of))
         elif path_of(value):
             found[identity] = widened(path_of(value), time)
     return found
 
 
-def _by_range(window: Node, below: Relation) -> dict[int, Value] | None:
+def _by_range(window: PlanNode, below: QueryRelation) -> dict[int, Value] | None:
     """Returns the scope for frames by RANGE: a row can change the rows whose frames contain it; ``None``: unbounded."""
     order = window.expressions("orderSpec")
     frames = list(frames_of(window))
@@ -83,7 +83,7 @@ def _by_range(window: Node, below: Relation) -> dict[int, Value] | None:
     return dict.fromkeys(copies_of(order[0].only.id, below), wide)
 
 
-def frames_of(window: Node) -> Iterator[Frame]:
+def frames_of(window: PlanNode) -> Iterator[Frame]:
     for expression in window.expressions("windowExpressions"):
         for node in expression.preorder():
             if node.kind != "WindowExpression":
@@ -97,15 +97,15 @@ def frames_of(window: Node) -> Iterator[Frame]:
             yield Frame(function.kind, by_range, low, high, node)
 
 
-def _bound(node: Node) -> int | None:
+def _bound(node: PlanNode) -> int | None:
     if node.kind == "CurrentRow$":
         return 0
     return constant_span(node)
 
 
 def undecided(
-    window: Node, live: frozenset[int] | None, below: Relation, offsets: Sequence[str | None]
-) -> list[Finding]:
+    window: PlanNode, live: frozenset[int] | None, below: QueryRelation, offsets: Sequence[str | None]
+) -> list[QueryFinding]:
     """Returns findings for functions that depend on the order of rows which ORDER BY leaves open.
 
     ``live``: columns below that anything above uses; rows equal in all of them are the same to the query. Floating
@@ -121,13 +121,13 @@ def undecided(
     ]
 
 
-def undecided_limit(limit: Node, below: Relation, offsets: Sequence[str | None]) -> Finding | None:
+def undecided_limit(limit: PlanNode, below: QueryRelation, offsets: Sequence[str | None]) -> QueryFinding | None:
     """Returns a finding for a LIMIT or OFFSET unless it is directly over an ORDER BY that tells all rows apart."""
     inner = limit
     while inner.kind in LIMITS | PASSING | {"Project"} and inner.children:
         inner = inner.only
     if inner.kind != "Sort":
-        return Finding(
+        return QueryFinding(
             "partial-order", "which rows LIMIT keeps depends on their order, and nothing decides it",
             "order by …, all columns, and LIMIT behind it", limit,
         )  # fmt: skip
@@ -135,18 +135,22 @@ def undecided_limit(limit: Node, below: Relation, offsets: Sequence[str | None])
     return _partial_order("LIMIT", missing, below, limit) if missing else None
 
 
-def _partial_order(called: str, missing: Sequence[str], below: Relation, node: Node) -> Finding:
+def _partial_order(called: str, missing: Sequence[str], below: QueryRelation, node: PlanNode) -> QueryFinding:
     names = ", ".join(dict.fromkeys(missing))
     floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
     exact = "".join(f", over a query that selects cast({name} as decimal(38,12)) as {name}" for name in floats)
-    return Finding(
+    return QueryFinding(
         "partial-order", f"{called} depends on the order of rows that ORDER BY does not tell apart",
         f"order by …, {names}{exact}", node,
     )  # fmt: skip
 
 
 def _left_open(
-    ordering: Node, by: Iterable[Node], live: frozenset[int] | None, below: Relation, offsets: Sequence[str | None]
+    ordering: PlanNode,
+    by: Iterable[PlanNode],
+    live: frozenset[int] | None,
+    below: QueryRelation,
+    offsets: Sequence[str | None],
 ) -> list[str]:
     """Names the columns in which rows may still differ that are equal in all expressions ``by``."""
     parts = [each.only if each.kind == "SortOrder" else each for each in by]
@@ -158,7 +162,7 @@ def _left_open(
     return [] if missing and _decided_by_offsets(below, given, offsets) else missing
 
 
-def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str | None]) -> bool:
+def _decided_by_offsets(below: QueryRelation, given: set[int], offsets: Sequence[str | None]) -> bool:
     """Whether the columns ``given`` include the offset of each input row that a row is made of."""
     known = {
         path
@@ -169,10 +173,10 @@ def _decided_by_offsets(below: Relation, given: set[int], offsets: Sequence[str 
     return below.rows_of is not None and below.rows_of <= known
 
 
-def _decided(window: Node, given: set[int]) -> set[int]:
+def _decided(window: PlanNode, given: set[int]) -> set[int]:
     """Returns the columns that are equal wherever those ``given`` are: computed from these alone, or
     other names of them."""
-    made: dict[int, Node] = {}
+    made: dict[int, PlanNode] = {}
     shared: dict[int, set[int | None]] = {}
     pairs: list[tuple[int, int]] = []
     stack = [window.only]
@@ -205,7 +209,7 @@ def _decided(window: Node, given: set[int]) -> set[int]:
     return given
 
 
-def _shared_by_peers(window: Node) -> Iterator[tuple[int, set[int | None]]]:
+def _shared_by_peers(window: PlanNode) -> Iterator[tuple[int, set[int | None]]]:
     """Yields functions over RANGE, each with the columns that decide its value: rows equal in them have the same."""
     by = {
         part.id
@@ -220,7 +224,7 @@ def _shared_by_peers(window: Node) -> Iterator[tuple[int, set[int | None]]]:
             yield each.id, by
 
 
-def _equal_columns(condition: tuple[Node, ...]) -> Iterator[tuple[int, int]]:
+def _equal_columns(condition: tuple[PlanNode, ...]) -> Iterator[tuple[int, int]]:
     for comparison in (part for whole in condition for part in conjuncts(whole)):
         ids = [side.id for side in comparison.children if side.kind == "AttributeReference" and not is_float(side)]
         if (
@@ -246,10 +250,10 @@ def _called(frame: Frame) -> str:
     return words.get(frame.function, f"{frame.function.lower()} over ROWS")
 
 
-def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
+def live_columns(root: PlanNode) -> dict[int, frozenset[int] | None]:
     """Returns by ``id()`` of each ``Window`` operator the expression ids needed from below; ``None``: all of them."""
     found: dict[int, frozenset[int] | None] = {}
-    stack: list[tuple[Node, frozenset[int] | None]] = [(root, None)]
+    stack: list[tuple[PlanNode, frozenset[int] | None]] = [(root, None)]
     while stack:
         node, wanted = stack.pop()
         below = _below(node, wanted)
@@ -259,7 +263,7 @@ def live_columns(root: Node) -> dict[int, frozenset[int] | None]:
     return found
 
 
-def _below(node: Node, wanted: frozenset[int] | None) -> frozenset[int] | None:
+def _below(node: PlanNode, wanted: frozenset[int] | None) -> frozenset[int] | None:
     """Returns the ids that an operator needs from its children to give those that are wanted of it; ``None``: all."""
     match node.kind:
         case "Project":
@@ -276,11 +280,11 @@ def _below(node: Node, wanted: frozenset[int] | None) -> frozenset[int] | None:
     return wanted if node.kind in PASSING else None
 
 
-def _kept(expressions: Iterable[Node], wanted: frozenset[int] | None) -> list[Node]:
+def _kept(expressions: Iterable[PlanNode], wanted: frozenset[int] | None) -> list[PlanNode]:
     return [each for each in expressions if wanted is None or each.id in wanted]
 
 
-def _used(expressions: Iterable[Node]) -> frozenset[int]:
+def _used(expressions: Iterable[PlanNode]) -> frozenset[int]:
     return frozenset(
         part.id
         for expression in expressions

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from engines.spark.analysis.exact import BOUNDED, SPREADS, Call, Grid
+from engines.spark.analysis.exact import BOUNDED, SPREADS, AggregateCall, Grid
 from engines.spark.catalyst.bignum import BigIntegers
 
 _ROWS: Final = 1 << 19
@@ -24,7 +24,7 @@ _WEIGHT: Final = 256
 most the bound over this, and counts twice its own size in the variance."""
 
 
-def prepared(call: Call, value: str, failure: str) -> tuple[list[str], ...]:
+def prepared(call: AggregateCall, value: str, failure: str) -> tuple[list[str], ...]:
     """Returns SQL for columns to be added stage by stage. ``value``: the column of numbers, null where a row does not
     count.
 
@@ -50,7 +50,7 @@ def _side_by_side(one: list[list[str]], other: list[list[str]]) -> list[tuple[li
     return list(zip(*(each + [[]] * (length - len(each)) for each in (one, other)), strict=True))
 
 
-def _rest(grid: Grid, at: int, call: Call, whole: str, name: str, skipped: int = 0) -> str:
+def _rest(grid: Grid, at: int, call: AggregateCall, whole: str, name: str, skipped: int = 0) -> str:
     """Returns SQL for the rest of a number after its piece at a place is removed, the highest place first."""
     before = whole if at == skipped else f"{call.name(name)}{at - 1}_"
     low = grid.low + grid.width * (grid.limbs - 1 - at)
@@ -58,7 +58,7 @@ def _rest(grid: Grid, at: int, call: Call, whole: str, name: str, skipped: int =
     return f"{before} - (({before} + {rounding}) - {rounding}) as {call.name(name)}{at}_"
 
 
-def _products(call: Call, z: str) -> list[list[str]]:
+def _products(call: AggregateCall, z: str) -> list[list[str]]:
     """Returns SQL for a square as double precision rounds it, its rounding error, exactly (Dekker), and
     the rests of both."""
     grid, p, h, e = BOUNDED.products, call.name("p"), call.name("h"), call.name("e")
@@ -69,7 +69,7 @@ def _products(call: Call, z: str) -> list[list[str]]:
     return [[f"{z} * {z} as {p}", f"134217729D * {z} - (134217729D * {z} - {z}) as {h}"], *rests]
 
 
-def sums(call: Call, value: str) -> list[str]:
+def sums(call: AggregateCall, value: str) -> list[str]:
     made = [f"count({value}) as {call.name('n')}", f"sum({call.name('u')}) as {call.name('bound')}"]
     for at in range(BOUNDED.numbers.limbs):
         made.append(f"sum({_piece(call, call.name('z'), 'ra', at)}) as {call.name('a')}{at}_")
@@ -82,12 +82,12 @@ def sums(call: Call, value: str) -> list[str]:
     return made
 
 
-def _piece(call: Call, whole: str, name: str, at: int, skipped: int = 0) -> str:
+def _piece(call: AggregateCall, whole: str, name: str, at: int, skipped: int = 0) -> str:
     before = whole if at == skipped else f"{call.name(name)}{at - 1}_"
     return f"{before} - {call.name(name)}{at}_"
 
 
-def counted(call: Call) -> list[str]:
+def counted(call: AggregateCall) -> list[str]:
     """Returns SQL for the sums as BIGINT in units of their places, and for the error bound, null where
     it is unknown."""
     made = [_units(BOUNDED.numbers, call, "a", at) for at in range(BOUNDED.numbers.limbs)]
@@ -100,14 +100,14 @@ def counted(call: Call) -> list[str]:
     return [*made, f"case when {count} > {_ROWS}L then null {cases} end as {call.name('off')}"]
 
 
-def _units(grid: Grid, call: Call, name: str, at: int) -> str:
+def _units(grid: Grid, call: AggregateCall, name: str, at: int) -> str:
     low = grid.low + grid.width * (grid.limbs - 1 - at)
     scaled = f"{call.name(name)}{at}_ * {2.0**-low!r}D"
     whole = f"case when abs({scaled}) <= {2.0**53!r}D then cast({scaled} as bigint) else 0L end"
     return f"{whole} as {call.name('w' + name)}{at}_"
 
 
-def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
+def totals(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> dict[str, Any]:
     """Returns expressions for the totals, as whole numbers in BINARY."""
     terms = {"ta": ("wa", BOUNDED.numbers)} | ({"tq": ("wq", BOUNDED.products)} if call.kind in SPREADS else {})
     found = {}
@@ -117,7 +117,7 @@ def totals(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
+def ends(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> dict[str, Any]:
     """Returns expressions for the lower and the upper bound of a value before it is divided; BINARY."""
     total, off = big.read(column[call.name("ta")]), big.of_long(column[call.name("off")])
     if call.kind not in SPREADS:
@@ -132,7 +132,7 @@ def ends(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, A
     return {"low": big.stored(big.at_least(big.minus(spread, room), 0)), "high": big.stored(big.add(spread, room))}
 
 
-def quotients(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[str, Any]:
+def quotients(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> dict[str, Any]:
     count = big.at_least_one(big.of_long(column[call.name("n")]))
     found = {}
     for name, end in (("v", "low"), ("w", "high")):
@@ -148,7 +148,7 @@ def quotients(big: BigIntegers, call: Call, column: Mapping[str, Any]) -> dict[s
     return found
 
 
-def result(call: Call, failure: str) -> str:
+def result(call: AggregateCall, failure: str) -> str:
     count, low, high, off = (call.name(each) for each in ("n", "v", "w", "off"))
     alone = 1 if call.kind.endswith("Samp") else 0
     missed = f"when {off} is null or {low} <> {high} then cast(raise_error('{failure}') as double)"

@@ -32,7 +32,7 @@ from engines.spark.analysis.exact import (
     MOMENTS,
     QUICK,
     ROOM,
-    Call,
+    AggregateCall,
     Grids,
     digits_of,
 )
@@ -91,7 +91,7 @@ def complete_plan(session: SparkSession, plan: Any) -> Any:
     return _Exact(session, COMPLETE).plan(plan)
 
 
-_RECIPES: Final[WeakKeyDictionary[Any, dict[tuple[Call, Grids], Recipe]]] = WeakKeyDictionary()
+_RECIPES: Final[WeakKeyDictionary[Any, dict[tuple[AggregateCall, Grids], Recipe]]] = WeakKeyDictionary()
 
 
 @dataclass(slots=True)
@@ -124,7 +124,7 @@ class _Exact:
         calls = [(whole, call) for whole in wholes if (call := self._call(whole)) is not None]
         return self._around(node, wholes, calls) if calls else node
 
-    def _call(self, whole: Any) -> Call | None:
+    def _call(self, whole: Any) -> AggregateCall | None:
         """Returns the call of an aggregate that is to be computed exactly; ``None`` if Spark's own
         result is exact enough."""
         aggregate = whole if is_aggregate(whole) else whole.windowFunction()
@@ -140,7 +140,7 @@ class _Exact:
             return None
         self._calls += 1
         filtered, result = bool(aggregate.filter().isDefined()), str(function.dataType().simpleString())
-        return Call(self._calls, kind, types, filtered, tries, result if digits_of(types[0]) else "")
+        return AggregateCall(self._calls, kind, types, filtered, tries, result if digits_of(types[0]) else "")
 
     def _taken_apart(self, kind: str, number: str, tries: bool) -> bool:
         """Whether Spark's own aggregate over a type does not suffice. Its sums of whole numbers and decimals are exact
@@ -154,7 +154,7 @@ class _Exact:
             number in WHOLE if kind == "Average" else number == "bigint" and (tries or complete)
         )
 
-    def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Call]]) -> Any:
+    def _around(self, node: Any, wholes: list[Any], calls: list[tuple[Any, AggregateCall]]) -> Any:
         """Returns an operator with its aggregates split into parts, below a projection that combines them."""
         place = getattr(getattr(self.session._jvm.org.apache.spark.sql.catalyst.trees, "CurrentOrigin$"), "MODULE$")
         place.set(node.origin())  # so that the operators that replace it still have their place in the text
@@ -226,7 +226,7 @@ class _Exact:
             columns = columns.appended(each)
         return self._logical.Project(columns, plan)
 
-    def _recipe(self, call: Call) -> Recipe:
+    def _recipe(self, call: AggregateCall) -> Recipe:
         known = _RECIPES.setdefault(self.session.sparkContext._gateway, {})
         grids = QUICK if self.grids is BOUNDED and not call.bounded else self.grids
         self.bounded = self.bounded or grids is BOUNDED

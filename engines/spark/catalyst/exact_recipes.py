@@ -12,7 +12,7 @@ from typing import Any, Final
 
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, Call, Grids
+from engines.spark.analysis.exact import BOUNDED, EXTREMES, FINEST, MOMENTS, QUICK, AggregateCall, Grids
 from engines.spark.catalyst import certified
 from engines.spark.catalyst.bignum import BigIntegers
 from engines.spark.catalyst.expressions import Catalyst
@@ -43,7 +43,7 @@ class Recipe:
     """The column with the value."""
 
 
-def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
+def make_recipe(session: SparkSession, call: AggregateCall, grids: Grids) -> Recipe:
     return _Cook(session, Catalyst(session), call, grids).recipe()
 
 
@@ -51,7 +51,7 @@ def make_recipe(session: SparkSession, call: Call, grids: Grids) -> Recipe:
 class _Cook:
     session: SparkSession
     catalyst: Catalyst
-    call: Call
+    call: AggregateCall
     grids: Grids
     _big: BigIntegers = field(init=False)
 
@@ -202,7 +202,7 @@ def _terms(kind: str) -> tuple[str, ...]:
     return "a", "b", "ab", *squares.get(kind, ())
 
 
-def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
+def _prepare(call: AggregateCall, grids: Grids) -> tuple[list[str], ...]:
     """Returns SQL for the columns to add below the aggregation, stage by stage."""
     if call.kind in EXTREMES:
         value = call.name("a")
@@ -238,7 +238,7 @@ def _prepare(call: Call, grids: Grids) -> tuple[list[str], ...]:
     return first, [flag, *second], halves, fourth
 
 
-def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
+def _filtered(call: AggregateCall, value: str, given: Sequence[str], name: str) -> str:
     """Returns SQL for a value that is null where its row does not count: an argument is null, or FILTER excludes it."""
     counts = [f"{each} is not null" for each in given] if len(given) > 1 else []
     counts += [call.name("if")] if call.filtered else []
@@ -246,7 +246,7 @@ def _filtered(call: Call, value: str, given: Sequence[str], name: str) -> str:
     return f"{shown} as {call.name(name)}"
 
 
-def _product(call: Call, term: str) -> list[str]:
+def _product(call: AggregateCall, term: str) -> list[str]:
     """Returns SQL for a product as double precision rounds it, and its rounding error, exactly: halves of
     26 bits multiply exactly."""
     (x, hx), (y, hy) = ((call.name(f"z{letter}"), call.name(f"h{letter}")) for letter in term)
@@ -255,7 +255,7 @@ def _product(call: Call, term: str) -> list[str]:
     return [f"{product} as {call.name('p' + term)}", f"{rest} as {call.name('e' + term)}"]
 
 
-def _sums(call: Call, grids: Grids) -> list[str]:
+def _sums(call: AggregateCall, grids: Grids) -> list[str]:
     """Returns SQL for the aggregates that a call is made of; each can be merged."""
     if call.kind in EXTREMES:
         return [f"{call.kind.lower()}({call.name('xa')}) as {call.name('r')}"]
@@ -289,7 +289,7 @@ def _sums(call: Call, grids: Grids) -> list[str]:
     return [*made, count, flags, off]
 
 
-def _result(call: Call, grids: Grids) -> str:
+def _result(call: AggregateCall, grids: Grids) -> str:
     """Returns SQL for a call's value, from its sums or values computed from them; empty where the sum is the value."""
     count, flags, value, result = (call.name(each) for each in ("n", "flags", "v", "r"))
     if call.kind in EXTREMES:

@@ -16,7 +16,7 @@ from weakref import WeakKeyDictionary
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame, SparkSession
 
-from engines.spark.analysis.tree import Node, Step, way_to
+from engines.spark.analysis.tree import PlanNode, Step, way_to
 
 HIDDEN_OFFSET: Final = "__odf_offset"
 HIDDEN_OP: Final = "__odf_op"
@@ -80,7 +80,7 @@ def _operators(plan: Any) -> Iterator[Any]:
         yield from _operators(child)
 
 
-def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
+def place_of(plan: Any, root: PlanNode, culprit: PlanNode) -> tuple[int, int] | None:
     """Returns (line, column) of an operator or expression in its text, counted from 1; ``None`` if unknown.
 
     The plan's JSON has no positions, so the node is looked up in the plan, by its place in ``root``, which was read
@@ -91,7 +91,7 @@ def place_of(plan: Any, root: Node, culprit: Node) -> tuple[int, int] | None:
     return place or _find_place(plan, culprit)
 
 
-def counterpart(plan: Any, root: Node, wanted: Node) -> Any | None:
+def counterpart(plan: Any, root: PlanNode, wanted: PlanNode) -> Any | None:
     """Returns the JVM operator or expression that a node of ``root``, read from the plan's JSON, was made from;
     ``None`` if it is not at that place."""
     way = way_to(root, wanted)
@@ -130,7 +130,7 @@ def _at_the_end_of(way: Sequence[Step], plan: Any) -> Any:
     return node
 
 
-def _find_place(plan: Any, culprit: Node) -> tuple[int, int] | None:
+def _find_place(plan: Any, culprit: PlanNode) -> tuple[int, int] | None:
     """Finds the place of a similar node: same classes below it, same attributes, same name of an
     unresolved function."""
     parts = list(culprit.preorder())

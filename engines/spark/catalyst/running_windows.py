@@ -42,7 +42,7 @@ _COUNTS: Final = frozenset({"Count", "CountIf"})
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class WindowPart:
     """How the value of a window function is computed from the parts of rows."""
 
     function: str
@@ -69,7 +69,7 @@ class Stage:
 
     rows: pa.Table
     """Columns ``KEY``, ``ORDER``, ``PART``, ``DEFAULT`` and ``COLUMN``, each with a number."""
-    parts: tuple[Part, ...]
+    parts: tuple[WindowPart, ...]
     directions: tuple[str, ...]
     """Direction of each order column, as SQL: ``ASC NULLS FIRST``."""
 
@@ -198,20 +198,20 @@ def _alone(function: Any, number: int) -> str:
     return f"cast({first} as {function.dataType().sql()})" if kind == "Sum" else first
 
 
-def _part(function: Any, frame: Any) -> Part:
+def _part(function: Any, frame: Any) -> WindowPart:
     kind, written = kind_of(function), str(function.dataType().sql())
     low, high = frame.lower(), frame.upper()
     preceding = None if kind_of(low).startswith("Unbounded") else -int(low.eval(None))
     until = 0 if kind_of(high).startswith("CurrentRow") else -int(high.eval(None))
     by_range = kind_of(frame.frameType()).startswith("Range")
     if kind == "Lag":
-        return Part(LAG, written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
+        return WindowPart(LAG, written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
     if kind == "NthValue":
         place, passes = int(function.offset().eval(None)), bool(function.ignoreNulls())
-        return Part(NTH, written, by_range, preceding, until, passes_nulls=passes, place=place)
+        return WindowPart(NTH, written, by_range, preceding, until, passes_nulls=passes, place=place)
     if kind in PICKED:
-        return Part(PICKED[kind], written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
+        return WindowPart(PICKED[kind], written, by_range, preceding, until, passes_nulls=bool(function.ignoreNulls()))
     merge = LISTS if kind == "CollectList" else MERGED_BY[kind]
     if merge == "sum" and str(function).startswith("try_"):
         merge = "try_sum"
-    return Part(merge, written, by_range, preceding, until, counts=kind in _COUNTS)
+    return WindowPart(merge, written, by_range, preceding, until, counts=kind in _COUNTS)

@@ -22,9 +22,9 @@ from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
 from chain.instant import Instant, from_millis
 from chain.wording import plural
-from engines.contract import InputBlock, TransformInput, Vocabulary
+from engines.contract import InputBlock, TransformRequestInput, Vocabulary
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.rows.tables import event_times, microseconds, read_rows
 from engines.spark.state.files import State
 
@@ -33,7 +33,7 @@ _NANOS: Final = 1_000_000
 """Nanoseconds in a millisecond."""
 
 
-def blocks_of(given: TransformInput, state: State, lateness: int, folder: Path) -> tuple[InputBlock, ...]:
+def blocks_of(given: TransformRequestInput, state: State, lateness: int, folder: Path) -> tuple[InputBlock, ...]:
     """Returns the blocks of an input: rows kept in the state as reopened blocks, then new slices and watermarks in the
     order of their system times.
 
@@ -46,7 +46,7 @@ def blocks_of(given: TransformInput, state: State, lateness: int, folder: Path) 
     return (*kept, *_in_order(given, before))
 
 
-def _in_order(given: TransformInput, before: Instant | None) -> Iterator[InputBlock]:
+def _in_order(given: TransformRequestInput, before: Instant | None) -> Iterator[InputBlock]:
     marks = sorted(given.explicit_watermarks, key=lambda mark: (mark.system_time, mark.event_time))
     at = 0
     slices = [_looked_at(Path(path), given.vocab) for path in given.data_paths]
@@ -77,7 +77,7 @@ def _millis(instant: Instant) -> int:
     return instant // _NANOS
 
 
-def _check_offsets(given: TransformInput, rows: int) -> None:
+def _check_offsets(given: TransformRequestInput, rows: int) -> None:
     """Raises Invalid if the slices hold more or fewer rows than the request states: missing rows would be missing for
     ever.
 
@@ -107,7 +107,7 @@ def _looked_at(path: Path, vocab: Vocabulary) -> tuple[int | None, int]:
     return None, source.rows
 
 
-def _laid_out(given: TransformInput, state: State, folder: Path) -> list[InputBlock]:
+def _laid_out(given: TransformRequestInput, state: State, folder: Path) -> list[InputBlock]:
     found: list[InputBlock] = []
     for name in sorted(state.tables, key=_place):
         kind, _, rest = name.partition(":")
@@ -135,7 +135,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def kept_rows(
-    kept: Mapping[str, tuple[Read, ...]], schemas: Mapping[str, st.StructType], vocabs: Mapping[str, Vocabulary]
+    kept: Mapping[str, tuple[SliceRead, ...]], schemas: Mapping[str, st.StructType], vocabs: Mapping[str, Vocabulary]
 ) -> dict[str, pa.Table]:
     """Returns tables for the state: the rows that are needed again, by input and the watermark before their blocks."""
     found: dict[str, list[pa.Table]] = {}

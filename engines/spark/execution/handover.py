@@ -22,7 +22,14 @@ from chain.errors import Invalid
 from chain.instant import from_millis
 from chain.model.changelog import says_changelog
 from chain.model.events import OffsetInterval
-from engines.contract import DerivationNeeded, MigrateOutcome, MigrateRequest, Success, TransformInput, TransformRequest
+from engines.contract import (
+    DerivationNeeded,
+    MigrateOutcome,
+    MigrateRequest,
+    Success,
+    TransformRequest,
+    TransformRequestInput,
+)
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.monotone import MILLISECOND
@@ -34,7 +41,7 @@ from engines.spark.output.slice import output_schema, schema_in_force, slice_of
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.ticks import differences, rounds_of
 from engines.spark.sql.spark_errors import answered
-from engines.spark.state.checkpoint import Checkpoint
+from engines.spark.state.checkpoint import StateCheckpoint
 from engines.spark.state.files import State, load, save
 
 
@@ -203,7 +210,7 @@ def _check_carries_over(old: Classification, new: Classification) -> None:
         )
 
 
-def _check_cut(old: Checkpoint, new: Checkpoint, mode: Mode) -> None:
+def _check_cut(old: StateCheckpoint, new: StateCheckpoint, mode: Mode) -> None:
     """Raises Invalid unless both checkpoints are of the same cut, else rows would be lost or come twice; raises
     _NewDerivation if rows of several inputs would change their order."""
     reached = {item.id: item for item in old.inputs}
@@ -225,7 +232,7 @@ def _listed(keys: tuple[str, ...]) -> str:
 
 
 def _as_transaction(request: MigrateRequest, *, old: bool) -> TransformRequest:
-    inputs: tuple[TransformInput, ...] = request.old_inputs if old else request.query_inputs
+    inputs: tuple[TransformRequestInput, ...] = request.old_inputs if old else request.query_inputs
     blocks = {each.dataset_id: each.blocks or () for each in request.query_inputs}
     return TransformRequest(
         dataset_id=request.dataset_id,

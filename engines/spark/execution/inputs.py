@@ -18,18 +18,18 @@ from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from engines.contract import InputBlock, TransformInput, Vocabulary
+from engines.contract import InputBlock, TransformRequestInput, Vocabulary
 from engines.spark.analysis.classify import Mode
-from engines.spark.analysis.declarations import Query, Reading
+from engines.spark.analysis.declarations import DeclaredQuery, Reading
 from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_OF_ADDITIONS, HIDDEN_OF_ONE
 from engines.spark.planning.lateness import Ruling, check_late_stated, check_ledger
 from engines.spark.planning.slice_facts import SliceFacts, SliceReader, only_adds
-from engines.spark.planning.transaction import BlockFacts, InputFacts, Read
+from engines.spark.planning.transaction import BlockFacts, InputFacts, SliceRead
 from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_codes
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
-from engines.spark.sql.input_views import InputView
+from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.views import FEW_ROWS, few_rows, slices_view, view_schema
 
 _NANOS: Final = 1_000_000
@@ -45,7 +45,7 @@ tasks. Small slices expand much."""
 class Inputs:
     """The inputs of one request, by alias: reads their columns, facts and rows."""
 
-    def __init__(self, given: Sequence[TransformInput], query: Query, slices: SliceReader) -> None:
+    def __init__(self, given: Sequence[TransformRequestInput], query: DeclaredQuery, slices: SliceReader) -> None:
         self._given = {each.query_alias: each for each in given}
         self._query = query
         self._slices = slices
@@ -56,10 +56,10 @@ class Inputs:
         }
         self._changes: set[str] = set()
 
-    def views(self) -> list[InputView]:
+    def views(self) -> list[QueryInput]:
         """Lists the views over which the query is analysed."""
         return [
-            InputView(
+            QueryInput(
                 alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
                 self.vocabs[alias].operation_type_column, self.changelog(alias), self.is_log(alias),
                 self.vocabs[alias].offset_column,
@@ -103,7 +103,7 @@ class Inputs:
             found.append(InputFacts(str(given.dataset_id), alias, facts, lateness, only_late, reach))
         return tuple(found)
 
-    def _block(self, block: InputBlock, given: TransformInput, ruling: Ruling) -> BlockFacts:
+    def _block(self, block: InputBlock, given: TransformRequestInput, ruling: Ruling) -> BlockFacts:
         name = str(Multihash.from_bytes(block.block_hash)) if block.block_hash else ""
         before, after = (
             None if mark is None else micros(mark) for mark in (block.watermark_before, block.watermark_after)
@@ -124,7 +124,7 @@ class Inputs:
             facts.changes,
         )  # fmt: skip
 
-    def _check_changes(self, given: TransformInput, facts: SliceFacts, ruling: Ruling) -> None:
+    def _check_changes(self, given: TransformRequestInput, facts: SliceFacts, ruling: Ruling) -> None:
         alias = given.query_alias
         if not facts.changes:
             return
@@ -142,7 +142,7 @@ class Inputs:
                 check_ledger(alias)
         self._changes.add(alias)
 
-    def hidden(self, reads: Mapping[str, Sequence[Read]]) -> tuple[str, ...]:
+    def hidden(self, reads: Mapping[str, Sequence[SliceRead]]) -> tuple[str, ...]:
         """Returns the hidden columns needed to order the rows of a log and to correct their ops; as few as possible, as
         every column costs time in the JVM.
 
@@ -156,7 +156,7 @@ class Inputs:
         alike = many and all(only_adds(path, self.vocabs[alias]) for path, alias in paths)
         return HIDDEN_OF_ADDITIONS if alike else HIDDEN_OF_ONE
 
-    def view(self, session: SparkSession, alias: str, reads: Sequence[Read], number: int | None) -> DataFrame:
+    def view(self, session: SparkSession, alias: str, reads: Sequence[SliceRead], number: int | None) -> DataFrame:
         """Returns the rows of an input for the query; of an input with changes, the rows that were not taken back.
 
         ``number``: of the input, if the rows are to carry their origin; else ``None``.
@@ -167,7 +167,7 @@ class Inputs:
         return frame_of_rows(session, self._standing(alias, reads))
 
     def few(
-        self, reads: Mapping[str, Sequence[Read]], versions: Mapping[str, pa.Table], numbered: bool
+        self, reads: Mapping[str, Sequence[SliceRead]], versions: Mapping[str, pa.Table], numbered: bool
     ) -> tuple[dict[str, pa.Table], dict[str, int]] | None:
         """Returns the rows of each input in memory, as ``view`` shows them, and those of versions; and how many of its
         columns the query sees. ``None``: an input is too large. ``numbered``: rows carry the number of their input."""
@@ -190,7 +190,7 @@ class Inputs:
             return None
         return found, widths
 
-    def _standing(self, alias: str, reads: Sequence[Read]) -> pa.Table:
+    def _standing(self, alias: str, reads: Sequence[SliceRead]) -> pa.Table:
         """Returns the rows of an input that were not taken back."""
         schema, vocab = self.schemas[alias], self.vocabs[alias]
         parts = []
@@ -210,7 +210,7 @@ def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
     return rows.filter(pa.array(positive(ops) & (canceller < 0)))
 
 
-def _input_schema(given: TransformInput) -> pa.Schema:
+def _input_schema(given: TransformRequestInput) -> pa.Schema:
     """Returns the schema of an input's slices: from the file that states it, else from a slice.
     Raises Invalid if neither."""
     slices = [block.data_path for block in given.blocks or () if block.data_path is not None]

@@ -38,7 +38,7 @@ from engines.spark.planning.slice_facts import InputWindows, Sessions
 from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows, windows_of
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.sql.diagnostics import refusal
-from engines.spark.state.checkpoint import VERSION, Checkpoint
+from engines.spark.state.checkpoint import VERSION, StateCheckpoint
 from engines.spark.state.files import Kept, State, Tables, pack, unpack
 
 NOT_SETTLED: Final = "running-not-settled"
@@ -51,7 +51,7 @@ CHUNK: Final = 64
 class Rebuilt:
     """The state of a query as after an uninterrupted run up to a cut."""
 
-    checkpoint: Checkpoint
+    checkpoint: StateCheckpoint
     tables: Mapping[str, Kept]
     rows: pa.Table | None = None
     """In table mode all rows of the table, in the types that Spark gave; else ``None``."""
@@ -97,7 +97,7 @@ class Replay(Transaction):
         if shape.mode is Mode.LOG:
             step = replace(plan_step(shape, facts, None), watermark=since)
             return Rebuilt(next_checkpoint(shape, identity, step, {}, None), {})
-        start = Checkpoint(
+        start = StateCheckpoint(
             v=VERSION, transform=identity, mode=shape.mode.value, g=None if since is None else since // MILLISECOND,
             inputs=(), late={}, untimed={},
         )  # fmt: skip

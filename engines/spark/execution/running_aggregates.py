@@ -30,14 +30,14 @@ from engines.spark.catalyst.running_windows import (
     ORDER,
     PART,
     VALUE,
-    Part,
     Stage,
     Staged,
+    WindowPart,
 )
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.files import Kept, Stored
+from engines.spark.state.files import Kept, StoredTable
 
 RUNNING: Final = "running"
 _PLACE: Final = "__odf_place"
@@ -48,7 +48,7 @@ would have if it ended with the row."""
 
 
 def run_over_history(
-    session: SparkSession, query: Staged, windows: int, former: Mapping[str, Stored],
+    session: SparkSession, query: Staged, windows: int, former: Mapping[str, StoredTable],
     emit_from: int | None, emit_until: int,
 ) -> tuple[pa.Table, dict[str, Kept]]:  # fmt: skip
     """Returns rows with ``emit_from <= time < emit_until`` (microseconds), and the new state. Raises Invalid."""
@@ -62,7 +62,7 @@ def run_over_history(
     return query.result(), state
 
 
-def unchanged(former: Mapping[str, Stored]) -> dict[str, Kept]:
+def unchanged(former: Mapping[str, StoredTable]) -> dict[str, Kept]:
     """Returns the state after a transaction that settles nothing."""
     return {name: each for name, each in former.items() if name.startswith(f"{RUNNING}:")}
 
@@ -74,7 +74,7 @@ def _between(rows: pa.Table, since: int | None, until: int) -> pa.Table:
 
 
 def _advanced(
-    session: SparkSession, name: str, stage: Stage, fresh: pa.Table, former: Mapping[str, Stored]
+    session: SparkSession, name: str, stage: Stage, fresh: pa.Table, former: Mapping[str, StoredTable]
 ) -> tuple[pa.Table, dict[str, Kept]]:
     """Computes one window operator: returns the new rows with the value of each function, and the new state."""
     keys = [each for each in fresh.column_names if each.startswith(KEY)]
@@ -126,7 +126,7 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
     return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
 
 
-def _value(part: Part, column: str, by: str, default: str) -> str:
+def _value(part: WindowPart, column: str, by: str, default: str) -> str:
     passing = " ignore nulls" if part.passes_nulls else ""
     if part.function == LAG:
         otherwise = f", {default}" if default else ""
@@ -142,7 +142,7 @@ def _value(part: Part, column: str, by: str, default: str) -> str:
     return f"cast({f'coalesce({value}, 0)' if part.counts else value} as {part.kind})"
 
 
-def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa.Schema) -> pa.Table:
+def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[WindowPart], schema: pa.Schema) -> pa.Table:
     """Returns the last rows of each key, numbered backwards from -1: as many as the longest frame reaches back."""
     codes, places = row_codes(seen.select(keys)), np.asarray(seen.column(_PLACE)).astype(np.int64)
     lengths = np.zeros(int(codes.max(initial=-1)) + 1, np.int64)
@@ -166,12 +166,12 @@ def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[Part], schema: pa
     return rows.select(schema.names).cast(schema)
 
 
-def _reach(part: Part) -> int:
+def _reach(part: WindowPart) -> int:
     """Returns how many rows of a key are kept for a function."""
     return max(1, part.until + part.place) if part.preceding is None else part.preceding
 
 
-def _so_far(part: Part, at: int, rows: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
+def _so_far(part: WindowPart, at: int, rows: pa.Table, kind: pa.DataType) -> pa.ChunkedArray:
     """Returns the kept values of a function over all rows so far.
 
     The last row that the frame of the next row holds has the function's value so far; rows before it have null, and
@@ -185,12 +185,12 @@ def _so_far(part: Part, at: int, rows: pa.Table, kind: pa.DataType) -> pa.Chunke
     return pc.if_else(pa.array(behind > 0), rows.column(f"{PART}{at}"), value)
 
 
-def _has_places_of_its_own(part: Part) -> bool:
+def _has_places_of_its_own(part: WindowPart) -> bool:
     """Whether the values that count may be those of other rows than the last."""
     return part.preceding is None if part.function == NTH else part.function == LAG and part.passes_nulls
 
 
-def _found(part: Part, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _found(part: WindowPart, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """Returns for each row of ``kept`` the row whose value it gets, -1: none.
 
     A function that looks for the first n values of all rows, or for the last n that are not null, gets just these,

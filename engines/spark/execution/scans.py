@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
 from engines.spark.catalyst.plans import HIDDEN_ROUND
-from engines.spark.planning.transaction import BlockFacts, Read
+from engines.spark.planning.transaction import BlockFacts, SliceRead
 from engines.spark.rows.tables import event_times, read_rows
 from engines.spark.sql.views import slices_view
 
@@ -98,7 +98,7 @@ def scanned(session: SparkSession, scans: Sequence[Scan], schema: st.StructType,
     """Returns the rows of scans that have a time, with the column ``HIDDEN_ROUND``."""
     rounds = dict.fromkeys(scan.round for scan in scans)
     return [
-        slices_view(session, [Read(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
+        slices_view(session, [SliceRead(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
         .where(f"{_quoted(vocab.event_time_column)} is not null")
         .selectExpr("*", f"{each} as {HIDDEN_ROUND}")
         for each in rounds

@@ -79,7 +79,7 @@ class TableInput:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class TableOutcome:
     """Changed rows in the types that Spark gave (``None``: none), their ops, and the tables of the new state."""
 
     rows: pa.Table | None
@@ -166,7 +166,7 @@ def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
 def accumulate(
     session: SparkSession, shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables,
     evaluate: Evaluate, split: Split,
-) -> Outcome:  # fmt: skip
+) -> TableOutcome:  # fmt: skip
     """Advances a table over inputs that only grow. Raises Invalid, Environment."""
     scans = _scans(step, sources)
     rows = _fresh(step, sources, former, scans)
@@ -193,7 +193,7 @@ def accumulate(
         untouched: dict[str, Kept] = {n: each for n, each in former.stored.items() if n.startswith(f"{WRITTEN}/")}
         if untouched and step.closing is not None:
             untouched = _without_closed(shape, former, step.closing)
-        return Outcome(None, np.empty(0, np.int32), {**untouched, **state})
+        return TableOutcome(None, np.empty(0, np.int32), {**untouched, **state})
     bare = split(ready, scans) if shape.bare else None
     parts = evaluate(ready, scans) if bare is None else bare.parts()
     by = _keys_of(shape, parts)
@@ -224,7 +224,7 @@ def accumulate(
     rows_now = pa.concat_tables([still, visible.filter(pa.array(last[at]))])
     if step.closing is not None:
         rows_now = _still_open(shape, rows_now, step.closing)
-    return Outcome(changed, ops, {**state, **bucketed.keep(rows_now, partial(_hashes, names=by))})
+    return TableOutcome(changed, ops, {**state, **bucketed.keep(rows_now, partial(_hashes, names=by))})
 
 
 def _kept_before(rows: pa.Table, written: pa.Schema) -> pa.Table:
@@ -300,7 +300,7 @@ def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str]
 def reevaluate(
     shape: TableShape, step: TableStep, sources: Mapping[str, TableInput], former: Tables, evaluate: Evaluate,
     first: bool = False,
-) -> Outcome:  # fmt: skip
+) -> TableOutcome:  # fmt: skip
     """Updates a table over changelogs: evaluates all rows in force anew, for the affected keys. Raises Invalid,
     Environment.
 
@@ -363,8 +363,8 @@ def reevaluate(
     for alias, each in kept.items():
         state.update(shelves[alias].keep(each, partial(_hashes, names=by[alias])))
     if not changed:
-        return Outcome(None, np.empty(0, np.int32), state)
-    return Outcome(pa.concat_tables(changed), np.concatenate(ops), state)
+        return TableOutcome(None, np.empty(0, np.int32), state)
+    return TableOutcome(pa.concat_tables(changed), np.concatenate(ops), state)
 
 
 class OutrankedRows:

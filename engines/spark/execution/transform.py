@@ -35,7 +35,7 @@ from chain.wording import plural
 from engines.contract import InputBlock, RowCounts, Success, TransformOutcome, TransformRequest
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
-from engines.spark.analysis.declarations import Declarations, Late, Policy, Query, read_query
+from engines.spark.analysis.declarations import Declarations, DeclaredQuery, Late, LatePolicy, read_query
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.exact import run_exactly
@@ -61,8 +61,8 @@ from engines.spark.sql.prepared import prepared
 from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.spark_errors import answered
 from engines.spark.sql.views import name_input, name_view
-from engines.spark.state.checkpoint import Checkpoint
-from engines.spark.state.files import Kept, State, Stored, load, save
+from engines.spark.state.checkpoint import StateCheckpoint
+from engines.spark.state.files import Kept, State, StoredTable, load, save
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ def _folder(request: TransformRequest) -> contextlib.AbstractContextManager[str]
     return tempfile.TemporaryDirectory(prefix="transaction-")
 
 
-def check_tick(shape: Classification, query: Query) -> None:
+def check_tick(shape: Classification, query: DeclaredQuery) -> None:
     """Raises Invalid for a declared grid of ticks in a query that makes no changing table."""
     if query.declarations.tick is not None and shape.mode is not Mode.TABLE:
         raise Invalid(
@@ -301,7 +301,7 @@ class Transaction:
         late: dict[str, int] = {}
         for check in step.late_checks:
             count, first = rows_before(Path(check.path), self._inputs.vocabs[check.alias], check.threshold)
-            if count and declared.late_of(check.alias) == Policy(Late.FAIL):
+            if count and declared.late_of(check.alias) == LatePolicy(Late.FAIL):
                 raise Invalid(
                     f"input {check.alias}: {plural(count, 'row')} of a block came later than its watermark allows, "
                     f"the first at offset {first}",
@@ -326,7 +326,7 @@ class Transaction:
             found[alias] = advance(each, former, schema, vocab, told, self._inputs.ranks_by_time(alias))
         return found
 
-    def _embedding(self, checkpoint: Checkpoint) -> Checkpoint:
+    def _embedding(self, checkpoint: StateCheckpoint) -> StateCheckpoint:
         """Removes the open blocks from the checkpoint where the coordinator cannot mount
         them; their rows are kept instead."""
         inputs = tuple(
@@ -353,7 +353,7 @@ class Transaction:
             name_view(frame_of_rows(self._session, each.seen), alias)
 
     def _over_history(
-        self, windows: int, step: TransactionStep, former: Mapping[str, Stored]
+        self, windows: int, step: TransactionStep, former: Mapping[str, StoredTable]
     ) -> tuple[pa.Table, dict[str, Kept]]:
         """Returns the settled rows of a query with OVER over all history, and its new state."""
         if step.emit_until is None:

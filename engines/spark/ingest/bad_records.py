@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.wording import plural
 from engines.spark.ingest.bad_values import Cells
 from engines.spark.ingest.json_text import JsonTable
-from engines.spark.ingest.record_split import Cut
+from engines.spark.ingest.record_split import RecordCut
 from engines.spark.ingest.text_columns import NOT_NULL, NULL_KEY, Absence, RowFault
 
 BAD: Final = pa.schema(
@@ -59,7 +59,7 @@ Parse = Callable[[bytes, pa.Schema], JsonTable]
 """Parses all records of a text as rows of a schema. Raises Invalid."""
 
 
-class Reader(NamedTuple):
+class RecordParser(NamedTuple):
     """How the records of a text are parsed."""
 
     schema: pa.Schema
@@ -90,7 +90,7 @@ class _Bad(NamedTuple):
     columns: dict[int, list[tuple[str, Invalid]]]
 
 
-def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
+def without_bad(cut: RecordCut, reader: RecordParser, name: str, limit: int) -> SetAside:
     """Separates bad records; ``name``: of the file. Raises Invalid for more than ``limit``, and for
     faults of no record."""
     every = np.arange(cut.size)
@@ -115,7 +115,7 @@ def without_bad(cut: Cut, reader: Reader, name: str, limit: int) -> SetAside:
     return SetAside(good, _bad_rows(cut, bad, name), cut.size)
 
 
-def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
+def _bad_texts(cut: RecordCut, among: np.ndarray, reader: RecordParser) -> _Bad:
     """Finds the bad ones of the records with these numbers by their texts: with another number of values, or with a
     text that is no value of its column. Records that cannot be taken apart into texts are tried one by one."""
     texts = reader.cells.texts(cut, among, reader.schema.names)
@@ -129,7 +129,7 @@ def _bad_texts(cut: Cut, among: np.ndarray, reader: Reader) -> _Bad:
     return _Bad(faults, columns)
 
 
-def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tuple[int, Invalid]]:
+def _at_fault(field: pa.Field, column: pa.Array, reader: RecordParser) -> Iterator[tuple[int, Invalid]]:
     """Yields the positions of texts in a column that are no values of it, with the fault."""
     texts = reader.cells.alike(field, column).dictionary_encode()
     asked = reader.cells.alone(field, texts.dictionary)
@@ -143,19 +143,21 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: Reader) -> Iterator[tup
         yield at, fault
 
 
-def _as_cut(texts: pa.LargeBinaryArray) -> Cut:
+def _as_cut(texts: pa.LargeBinaryArray) -> RecordCut:
     """Joins records one after the other, as a split text; their places in a file are not needed."""
     _, ends, data = texts.buffers()
     starts = np.frombuffer(ends, np.int64, len(texts) + 1, texts.offset * 8)
     text = b"" if data is None else data.to_pybytes()
-    return Cut(text, starts, lambda _: b"", lambda numbers: numbers, {})
+    return RecordCut(text, starts, lambda _: b"", lambda numbers: numbers, {})
 
 
 def _others(numbers: np.ndarray, without: dict[int, Invalid]) -> np.ndarray:
     return np.setdiff1d(numbers, np.fromiter(without, np.int64, len(without)), assume_unique=True)
 
 
-def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None) -> dict[int, Invalid]:
+def _refused(
+    cut: RecordCut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None
+) -> dict[int, Invalid]:
     """Returns the faults of those records that the parser refuses alone; stops shortly after ``limit``."""
     bad: dict[int, Invalid] = {}
     parts = [among] if len(among) else []
@@ -177,7 +179,7 @@ def _refused(cut: Cut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit
 
 
 def _without_first(
-    cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse, fault: Invalid
+    cut: RecordCut, part: np.ndarray, schema: pa.Schema, parse: Parse, fault: Invalid
 ) -> tuple[np.ndarray, dict[int, Invalid]]:
     """Tries the record that a fault names by itself, and removes it if it is bad. If a line holds several records, the
     parser counts otherwise, and another record is at fault."""
@@ -187,7 +189,7 @@ def _without_first(
     return (part, {}) if own is None else (np.delete(part, fault.row), {int(part[fault.row]): own})
 
 
-def _fault(cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Invalid | None:
+def _fault(cut: RecordCut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Invalid | None:
     """Returns the fault of some records, if the parser refuses them. Raises Invalid for a fault of no record."""
     try:
         parse(cut.some(part), schema)
@@ -198,7 +200,7 @@ def _fault(cut: Cut, part: np.ndarray, schema: pa.Schema, parse: Parse) -> Inval
     return None
 
 
-def _bad_rows(cut: Cut, bad: _Bad, name: str) -> pa.Table:
+def _bad_rows(cut: RecordCut, bad: _Bad, name: str) -> pa.Table:
     rows, numbers = [], np.array(sorted(bad.faults), np.int64)
     for number, line in zip(numbers.tolist(), cut.lines(numbers).tolist(), strict=True):
         blamed = bad.columns.get(number, [])

@@ -24,7 +24,7 @@ from engines.spark.ingest import csv_text, json_text
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.quoting import unescaped
-from engines.spark.ingest.record_split import Cut
+from engines.spark.ingest.record_split import RecordCut
 from engines.spark.ingest.records import object_lines
 from engines.spark.ingest.text_columns import misfit_fault
 
@@ -60,7 +60,7 @@ class Texts(NamedTuple):
 class Cells(Protocol):
     """Takes records of a format apart into texts, and tries single texts."""
 
-    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+    def texts(self, cut: RecordCut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
         """Returns the texts of the records with these numbers."""
 
     def alike(self, field: pa.Field, texts: pa.Array, /) -> pa.Array:
@@ -83,7 +83,7 @@ class CsvCells(NamedTuple):
     names: tuple[str, ...]
     place: str
 
-    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+    def texts(self, cut: RecordCut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
         """Returns the texts of records. If the parser sees more or fewer records than were cut, all are unclear."""
         data = unescaped(cut.some(numbers), self.dialect)
         if not len(numbers) or not data.strip(b"\r\n"):
@@ -114,7 +114,7 @@ class CsvCells(NamedTuple):
         return _around(quote, pc.replace_substring(texts, quote, quote * 2), quote + b"\n")
 
     def parse(self, data: bytes, schema: pa.Schema) -> JsonTable:
-        head = csv_text.Head(tuple(schema.names), schema, 0, located=False)
+        head = csv_text.CsvHead(tuple(schema.names), schema, 0, located=False)
         plain = msgspec.structs.replace(self.dialect, escape=None, whole=True)
         return JsonTable(csv_text.parse_csv(data, head, plain, self.place), {})
 
@@ -129,7 +129,7 @@ class JsonCells(NamedTuple):
 
     place: str
 
-    def texts(self, cut: Cut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
+    def texts(self, cut: RecordCut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
         """Marks as unclear any record that is not one object, or whose columns are in another order."""
         decoder, places = _members(tuple(names)), [f"c{number}" for number in range(len(names))]
         rows, clear = _decoded(decoder, cut, numbers)
@@ -197,7 +197,7 @@ def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(row)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], cut: Cut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
+def _decoded(decoder: msgspec.json.Decoder[Any], cut: RecordCut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
     """Decodes the records that are one object each, and marks which those are."""
     clear = np.ones(len(numbers), bool)
     try:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from chain.errors import Invalid
 from chain.repeats import repeated
 from chain.wording import listed, plural, some
-from engines.spark.ingest.csv_text import NO_NUMBER, Head, parse_csv, read_values
+from engines.spark.ingest.csv_text import NO_NUMBER, CsvHead, parse_csv, read_values
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.quoting import record_end, unescaped
 from engines.spark.ingest.ranges import View
@@ -39,7 +39,7 @@ _ALIKE: Final = 3
 _SEPARATORS: Final = ";\t|,"
 
 
-def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> Head:
+def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: str) -> CsvHead:
     """Reads the header of a nonempty file. Raises Invalid, naming columns, if they are not those ``wanted``."""
     skip = len(BOM) if view[: len(BOM)] == BOM else 0
     first, body = _first_record(view, skip, dialect, place)
@@ -48,7 +48,7 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
     if not dialect.header:
         if wanted is None:
             names = [f"column_{number}" for number in range(1, len(first) + 1)]
-            return Head(tuple(names), _guess(view, skip, names, dialect, place), skip)
+            return CsvHead(tuple(names), _guess(view, skip, names, dialect, place), skip)
         if first and [_plain(name) for name in first] == [_plain(name) for name in wanted.names]:
             raise Invalid(
                 "the first line names the columns, and would be read as a row of data",
@@ -56,14 +56,14 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
                 hint="say `header: true` in the read step",
                 place=here,
             )
-        return Head(tuple(wanted.names), wanted, skip)
+        return CsvHead(tuple(wanted.names), wanted, skip)
     _check_names(first, dialect, wanted, here)
     if wanted is None:
-        return Head(tuple(first), _guess(view, body, first, dialect, place), body)
+        return CsvHead(tuple(first), _guess(view, body, first, dialect, place), body)
     names = _matched(first, wanted, dialect, here)
     renamed = [f"{one!r} as {other!r}" for one, other in zip(first, names, strict=True) if _plain(one) != _plain(other)]
     remarks = (f"{place}: columns matched by their place: {some(renamed)}",) if renamed else ()
-    return Head(tuple(names), wanted, body, remarks)
+    return CsvHead(tuple(names), wanted, body, remarks)
 
 
 def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | None, here: str) -> None:
@@ -180,7 +180,7 @@ def _is_data(values: list[str], schema: pa.Schema, dialect: CsvDialect) -> bool:
     csv.writer(line, delimiter=dialect.separator, quotechar=dialect.quote).writerow(values)
     typed = [field for field, value in zip(schema, values, strict=True) if value and not pa.types.is_string(field.type)]
     try:
-        parse_csv(line.getvalue().encode(), Head(tuple(schema.names), schema, 0), dialect, "")
+        parse_csv(line.getvalue().encode(), CsvHead(tuple(schema.names), schema, 0), dialect, "")
     except Invalid:
         return False
     return bool(typed)

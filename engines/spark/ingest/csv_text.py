@@ -43,7 +43,7 @@ _HEXADECIMAL: Final = r"^\s*[+-]?0[xX]"
 _TOO_LARGE: Final = r"^\s*[+-]?[\d.]+(?:[eE][+-]?\d+)?\s*$"
 
 
-class Head(NamedTuple):
+class CsvHead(NamedTuple):
     """The known properties of a CSV file before its rows are parsed.
 
     ``names`` are its columns in file order; ``schema`` holds the wanted columns, in the wanted order; rows begin at
@@ -59,7 +59,7 @@ class Head(NamedTuple):
     record's number alone: to find a line takes work in proportion to the text before it."""
 
 
-def parse_csv(data: bytes, head: Head, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
+def parse_csv(data: bytes, head: CsvHead, dialect: CsvDialect, place: str, lines_before: int = 0) -> pa.Table:
     """Parses all records of ``data`` as a table of ``head.schema``.
 
     Raises Invalid; its line is counted from the file's start, ``lines_before`` lines before this range.
@@ -101,7 +101,7 @@ def _typed(column: pa.ChunkedArray, kind: pa.DataType, dialect: CsvDialect) -> p
     return to_instants(column, kind) if pa.types.is_timestamp(kind) else column.cast(kind)
 
 
-def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) -> None:
+def _check_guess(data: bytes, head: CsvHead, field: pa.Field, dialect: CsvDialect) -> None:
     """Raises Misfit at the first text that would change as a number, in a column whose type was guessed."""
     if not (pa.types.is_integer(field.type) or pa.types.is_floating(field.type) or pa.types.is_decimal(field.type)):
         return
@@ -111,7 +111,7 @@ def _check_guess(data: bytes, head: Head, field: pa.Field, dialect: CsvDialect) 
         raise Misfit(found, texts.column(0)[found].as_py())
 
 
-def _check_numbers(data: bytes, head: Head, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
+def _check_numbers(data: bytes, head: CsvHead, column: pa.ChunkedArray, field: pa.Field, dialect: CsvDialect) -> None:
     """Raises Misfit for texts that only pyarrow takes for numbers (hexadecimal), and for numbers that a
     double cannot hold."""
     if pa.types.is_string(column.type):
@@ -199,7 +199,7 @@ def _explained(
     error: pa.ArrowInvalid,
     bad: list[InvalidRow],
     data: bytes,
-    head: Head,
+    head: CsvHead,
     dialect: CsvDialect,
     place: str,
     lines_before: int,

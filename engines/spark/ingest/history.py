@@ -23,8 +23,8 @@ from chain.data.parquet import ROW_GROUP, open_slice
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import check_file
-from engines.contract import IngestRequest
-from engines.footers import Bounds, Footer, bounds_of, footer, may_change, may_meet
+from engines.contract import IngestBatchRequest
+from engines.footers import ColumnBounds, Footer, bounds_of, footer, may_change, may_meet
 from engines.key_bounds import any_changed, meeting, read_bounds
 from engines.spark.catalyst.types import struct_type
 
@@ -39,7 +39,7 @@ class SlicesMissing(Exception):
         self.names = tuple(names)
 
 
-def ranges_of(keys: pa.Table) -> dict[str, Bounds]:
+def ranges_of(keys: pa.Table) -> dict[str, ColumnBounds]:
     """Returns the ranges of the columns whose values can be compared."""
     return {name: found for name in keys.column_names if (found := bounds_of(keys.column(name)))}
 
@@ -65,7 +65,7 @@ class History:
         self._given = frozenset(map(str, hashes))
 
     @classmethod
-    def of(cls, request: IngestRequest, schema: pa.Schema | None) -> History:
+    def of(cls, request: IngestBatchRequest, schema: pa.Schema | None) -> History:
         """Takes the history of a request. Raises Invalid, ObjectDamaged, Environment."""
         hashes = [Multihash.parse(text) for text in request.prev_data_hashes]
         if hashes and len(hashes) != len(request.prev_data_paths):
@@ -77,7 +77,7 @@ class History:
             bounds = read_bounds(path)
         return cls(schema, [Path(path) for path in request.prev_data_paths], hashes, bounds)
 
-    def overlapping(self, ranges: Mapping[str, Bounds]) -> tuple[Path, ...]:
+    def overlapping(self, ranges: Mapping[str, ColumnBounds]) -> tuple[Path, ...]:
         """Returns the slices that may hold a row whose key is within ``ranges`` (by column of the key).
 
         Sound: a slice is left out only if for some column all its values lie outside of its range. Raises SlicesMissing

@@ -16,7 +16,7 @@ import pyarrow as pa
 from chain.errors import Invalid
 from chain.wording import agree
 from engines.spark.ingest.json_text import read_objects
-from engines.spark.ingest.records import Records
+from engines.spark.ingest.records import JsonRecords
 from engines.spark.ingest.text_columns import check_size, text_of
 
 INFER_ROWS: Final = 1000
@@ -35,7 +35,7 @@ class _Whole(str):
     """Digits of a whole number."""
 
 
-def guess_json(records: Records, place: str) -> pa.Schema:
+def guess_json(records: JsonRecords, place: str) -> pa.Schema:
     """Returns the columns in order of first appearance, with guessed types. Raises Invalid."""
     sample = list(_first(records, place))
     if not sample:
@@ -44,7 +44,7 @@ def guess_json(records: Records, place: str) -> pa.Schema:
     for _, value in sample:
         _look(value, (), numbers)
     text = "\n".join(text for text, _ in sample).encode()
-    table = read_objects(Records(text, records.line_of), None, place)
+    table = read_objects(JsonRecords(text, records.line_of), None, place)
     check_size(table.column_names, place)
     if not table.num_columns:
         first = agree(len(sample), "record has", f"{len(sample):,} records have")
@@ -53,7 +53,7 @@ def guess_json(records: Records, place: str) -> pa.Schema:
     return pa.schema([(field.name, _plain(field.type, (field.name,), numbers, place)) for field in table.schema])
 
 
-def _first(records: Records, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+def _first(records: JsonRecords, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yields text and value of the first objects. Raises Invalid for a value that is no object, or too
     deeply nested."""
     decoder = json.JSONDecoder(parse_int=_Whole)

@@ -22,7 +22,7 @@ from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
 from chain.wording import a, listed
 from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosened, needs_loosening, tightened
-from engines.spark.ingest.records import Records
+from engines.spark.ingest.records import JsonRecords
 from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
@@ -104,7 +104,7 @@ class _Refused(Exception):
         self.row = row
 
 
-def parse_json(records: Records, schema: pa.Schema, place: str) -> JsonTable:
+def parse_json(records: JsonRecords, schema: pa.Schema, place: str) -> JsonTable:
     """Returns rows of ``schema``; absent fields are null. Raises Invalid, naming the line."""
     if not records.text.strip():
         return JsonTable(schema.empty_table(), {})
@@ -180,7 +180,7 @@ def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
 
 
 def read_objects(
-    records: Records, schema: pa.Schema | None, place: str, others: str = "infer", declared: pa.Schema | None = None
+    records: JsonRecords, schema: pa.Schema | None, place: str, others: str = "infer", declared: pa.Schema | None = None
 ) -> pa.Table:
     """Reads objects with pyarrow. Raises Invalid; if ``others`` is ``error``, ``_Unknown`` for a field that is not in
     the schema.
@@ -248,7 +248,7 @@ def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
 
 
 def _placed(
-    refused: _Refused, records: Records, schema: pa.Schema | None, declared: pa.Schema | None, place: str
+    refused: _Refused, records: JsonRecords, schema: pa.Schema | None, declared: pa.Schema | None, place: str
 ) -> Invalid:
     """Makes the fault with its line, and with its column if a single value is at fault."""
     told = declared or schema

@@ -28,7 +28,7 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine, quarantine_of
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
-from engines.contract import Progress
+from engines.contract import EngineProgress
 from engines.request_control import RequestControl
 from engines.spark.ingest import parquet_rows, range_tasks
 from engines.spark.ingest.bad_records import too_many
@@ -38,7 +38,7 @@ from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
 from engines.spark.ingest.parquet_ranges import parquet_ranges
 from engines.spark.ingest.quoting import Quotes, check_quotes
-from engines.spark.ingest.range_tasks import Format, Task
+from engines.spark.ingest.range_tasks import Format, RangeTask
 from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
 from engines.spark.ingest.record_size import check_items, check_lines, check_quoted
 from engines.spark.ingest.records import array_items, feature_items, object_lines
@@ -75,7 +75,7 @@ class Planned(NamedTuple):
     """False if types were to be guessed, and there is no row to guess them from."""
 
 
-class Parts(NamedTuple):
+class ParsedRows(NamedTuple):
     """Parsed rows on disk, in input order."""
 
     schema: pa.Schema
@@ -83,7 +83,7 @@ class Parts(NamedTuple):
     rows: tuple[int, ...]
     remarks: tuple[str, ...] = ()
     """Assumptions that were made, to be shown to people."""
-    tasks: tuple[Task, ...] = ()
+    tasks: tuple[RangeTask, ...] = ()
     """The task that made each part."""
     bad: tuple[int, ...] = ()
     """Number of records of each part that were set aside."""
@@ -109,7 +109,7 @@ def parse_sources(
     control: RequestControl | None = None,
     *,
     spread: bool = False,
-) -> Parts | None:
+) -> ParsedRows | None:
     """Parses all sources into parts under ``folder``; returns ``None`` when they are empty.
 
     ``session`` is opened for a Spark job only; ``spread``: its tasks run on other machines, which share the work.
@@ -122,7 +122,7 @@ def parse_sources(
     """
     quarantine = quarantine_of(step.schema)
     wanted = read_schema(step)
-    todo: list[Task] = []
+    todo: list[RangeTask] = []
     planned = False
     needed: dict[str, Absence] = {}
     untyped: pa.Schema | None = None
@@ -144,7 +144,7 @@ def parse_sources(
         for span in spans:
             part = str(folder / f"part-{len(todo):06d}.parquet")
             todo.append(
-                Task(
+                RangeTask(
                     path=path,
                     name=name,
                     span=span,
@@ -156,7 +156,7 @@ def parse_sources(
                 )
             )
     if not planned and untyped is not None:
-        return Parts(untyped, (), (), tuple(remarks), typed=False)
+        return ParsedRows(untyped, (), (), tuple(remarks), typed=False)
     if wanted is None or not planned:
         return None
     control = control or RequestControl()
@@ -166,7 +166,7 @@ def parse_sources(
         _check_share(quarantine, todo, rows, bad)
     if unknown:
         remarks.append(_passed_over(unknown))
-    return Parts(
+    return ParsedRows(
         _with_nullable(wanted, needed, True),
         tuple(Path(task.part) for task in todo),
         rows,
@@ -176,11 +176,11 @@ def parse_sources(
     )
 
 
-def _how_far(todo: Sequence[Task]) -> Progress:
+def _how_far(todo: Sequence[RangeTask]) -> EngineProgress:
     """Reports progress by the parts that are written: a part exists once its range is parsed."""
     sizes = [task.span.stop - task.span.start for task in todo]
     done = (size for task, size in zip(todo, sizes, strict=True) if Path(task.part).exists())
-    return Progress(bytes_read=sum(done), bytes_total=sum(sizes))
+    return EngineProgress(bytes_read=sum(done), bytes_total=sum(sizes))
 
 
 def _passed_over(unknown: Mapping[str, int]) -> str:
@@ -204,7 +204,7 @@ def empty_sources(sources: Sequence[SourceFile]) -> list[str]:
     return [source.name for source in sources if _size(source) == 0]
 
 
-def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[int], bad: Sequence[int]) -> None:
+def _check_share(quarantine: Quarantine, todo: Sequence[RangeTask], rows: Sequence[int], bad: Sequence[int]) -> None:
     """Raises Invalid for a file of which too large a share of the records was set aside."""
     of_file: dict[str, list[int]] = {}
     for task, good, aside in zip(todo, rows, bad, strict=True):
@@ -221,7 +221,7 @@ def _check_share(quarantine: Quarantine, todo: Sequence[Task], rows: Sequence[in
 
 
 def _run(
-    session: OpenSession | None, todo: tuple[Task, ...], control: RequestControl
+    session: OpenSession | None, todo: tuple[RangeTask, ...], control: RequestControl
 ) -> tuple[tuple[int, ...], tuple[int, ...], Mapping[str, int]]:
     """Returns rows of each range, its set-aside records, and all unknown fields. Raises the first fault in order.
 
@@ -236,14 +236,14 @@ def _run(
     else:
         answers = _on_spark(session(), todo)
     for fault in answers.column("fault").drop_null().slice(0, 1):
-        raise msgspec.json.decode(fault.as_py(), type=range_tasks.Fault).raised()
+        raise msgspec.json.decode(fault.as_py(), type=range_tasks.TaskFault).raised()
     unknown: Counter[str] = Counter()
     for text in answers.column("unknown").drop_null().to_pylist():
         unknown.update(msgspec.json.decode(text, type=dict[str, int]))
     return tuple(answers.column("rows").to_pylist()), tuple(answers.column("bad").to_pylist()), unknown
 
 
-def _is_here(todo: Sequence[Task], spread: bool) -> bool:
+def _is_here(todo: Sequence[RangeTask], spread: bool) -> bool:
     """Whether the ranges are to be parsed in this process.
 
     CSV, but for a long range, and Parquet, of which a thread holds some rows; not much JSON: parts of it are parsed by
@@ -258,7 +258,7 @@ def _is_here(todo: Sequence[Task], spread: bool) -> bool:
     return texts and sum(sizes) <= SMALL
 
 
-def _on_spark(spark: SparkSession, todo: tuple[Task, ...]) -> pa.Table:
+def _on_spark(spark: SparkSession, todo: tuple[RangeTask, ...]) -> pa.Table:
     """Runs one Spark job with a task per range; returns the results in input order."""
     numbers = spark.range(0, len(todo), 1, len(todo))
     work = functools.partial(range_tasks.perform, tasks=todo)

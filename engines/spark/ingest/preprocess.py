@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.determinism import literals
-from engines.spark.analysis.parsed import Size
+from engines.spark.analysis.parsed import PlanSize
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.analysis.walk_of_ingest import walk_of_ingest
 from engines.spark.catalyst.exact import run_exactly
@@ -82,7 +82,7 @@ def _queried(spark: SparkSession, source: DataFrame, transform: Transform) -> It
     source.createOrReplaceTempView(INPUT)
     views = [INPUT]
     try:
-        sizes: dict[str, Size] = {}
+        sizes: dict[str, PlanSize] = {}
         for step in steps:
             query = parsed(spark, step.query, sizes)
             for finding in literals(query.judgement.undated):

@@ -21,13 +21,13 @@ import pyarrow.parquet as pq
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine
 from engines.spark.ingest import csv_text, json_text, parquet_rows, record_split, records
-from engines.spark.ingest.bad_records import BAD, OF_RECORDS, Reader, SetAside, without_bad
+from engines.spark.ingest.bad_records import BAD, OF_RECORDS, RecordParser, SetAside, without_bad
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
-from engines.spark.ingest.record_split import Cut
-from engines.spark.ingest.records import OwnId, Records
+from engines.spark.ingest.record_split import RecordCut
+from engines.spark.ingest.records import JsonRecords, OwnId
 from engines.spark.ingest.text_columns import (
     Absence,
 )
@@ -63,7 +63,7 @@ class ParquetFormat(msgspec.Struct, frozen=True): ...
 Format: TypeAlias = CsvFormat | JsonLinesFormat | JsonDocumentFormat | FeaturesFormat | ParquetFormat
 
 
-class Task(msgspec.Struct, frozen=True, kw_only=True):
+class RangeTask(msgspec.Struct, frozen=True, kw_only=True):
     """Parses ``span`` of ``path`` into rows of ``schema`` and writes them to ``part``."""
 
     path: str
@@ -79,7 +79,7 @@ class Task(msgspec.Struct, frozen=True, kw_only=True):
     """Columns that need a value only for the given reason; in ``schema`` they are declared as not nullable."""
 
 
-class Fault(msgspec.Struct, frozen=True):
+class TaskFault(msgspec.Struct, frozen=True):
     """An Invalid in transfer from a worker to the driver."""
 
     message: str
@@ -91,14 +91,14 @@ class Fault(msgspec.Struct, frozen=True):
         return Invalid(self.message, rule=self.rule, hint=self.hint, place=self.place)
 
 
-def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[Task, ...]) -> Iterator[pa.RecordBatch]:
+def perform(batches: Iterator[pa.RecordBatch], tasks: tuple[RangeTask, ...]) -> Iterator[pa.RecordBatch]:
     """Implements ``mapInArrow``: each incoming row is the number of a task."""
     for batch in batches:
         for number in batch.column(0).to_pylist():
             yield pa.RecordBatch.from_pylist([{"task": number, **_answer(tasks[number])}], schema=ANSWER)
 
 
-def perform_all(tasks: tuple[Task, ...], threads: int = 1, check: Callable[[], None] = lambda: None) -> pa.Table:
+def perform_all(tasks: tuple[RangeTask, ...], threads: int = 1, check: Callable[[], None] = lambda: None) -> pa.Table:
     """Runs all tasks in threads of this process; each holds one range at a time. Returns their results, in order.
 
     ``check`` is called before each task: what it raises ends the work.
@@ -115,17 +115,17 @@ def perform_all(tasks: tuple[Task, ...], threads: int = 1, check: Callable[[], N
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _answer(task: Task) -> dict[str, object]:
+def _answer(task: RangeTask) -> dict[str, object]:
     try:
         written = parse_to_part(task)
     except Invalid as error:
-        fault = Fault(error.message, error.rule, error.hint, error.place)
+        fault = TaskFault(error.message, error.rule, error.hint, error.place)
         return {"rows": 0, "bad": 0, "unknown": None, "fault": msgspec.json.encode(fault)}
     unknown = msgspec.json.encode(written.unknown) if written.unknown else None
     return {"rows": written.rows, "bad": written.bad, "unknown": unknown, "fault": None}
 
 
-class Written(NamedTuple):
+class WrittenRows(NamedTuple):
     """How many rows, and records that were set aside, were written; fields that no column has, by number of records."""
 
     rows: int
@@ -133,20 +133,20 @@ class Written(NamedTuple):
     unknown: Mapping[str, int]
 
 
-def parse_to_part(task: Task) -> Written:
+def parse_to_part(task: RangeTask) -> WrittenRows:
     """Writes the rows, and the records that were set aside. Raises Invalid for faults of the source, Environment."""
     if isinstance(task.format, ParquetFormat):
         unknown: Counter[str] = Counter()
         rows = write_part(_counting(_parquet(task), unknown), task.schema, Path(task.part))
-        return Written(rows, 0, unknown)
+        return WrittenRows(rows, 0, unknown)
     done = parse_or_quarantine(task)
     if done.bad.num_rows:
         write_part([done.bad], done.bad.schema, bad_part(task))
     rows = write_part([done.good.table], done.good.table.schema, Path(task.part))
-    return Written(rows, done.bad.num_rows, done.good.unknown)
+    return WrittenRows(rows, done.bad.num_rows, done.good.unknown)
 
 
-def _parquet(task: Task) -> Iterator[JsonTable]:
+def _parquet(task: RangeTask) -> Iterator[JsonTable]:
     return parquet_rows.batches(Path(task.path), task.name, task.span, task.schema)
 
 
@@ -157,7 +157,7 @@ def _counting(tables: Iterable[JsonTable], unknown: Counter[str]) -> Iterator[pa
         yield table.table
 
 
-def bad_part(task: Task) -> Path:
+def bad_part(task: RangeTask) -> Path:
     """Returns the path for the records that a task sets aside, if there are any."""
     return Path(f"{task.part}.bad")
 
@@ -178,7 +178,7 @@ def write_part(tables: Iterable[pa.Table], schema: pa.Schema, path: Path) -> int
     return rows
 
 
-def parse_or_quarantine(task: Task) -> SetAside:
+def parse_or_quarantine(task: RangeTask) -> SetAside:
     """Returns rows of the task's range, and records that cannot be read if they may be set aside. Raises Invalid."""
     try:
         return SetAside(parse(task), BAD.empty_table())
@@ -191,7 +191,7 @@ def parse_or_quarantine(task: Task) -> SetAside:
         return done
 
 
-def _cut(task: Task) -> Cut:
+def _cut(task: RangeTask) -> RecordCut:
     """Splits the range into records. Raises Invalid for a document that cannot be split."""
     data = _bytes(task)
     match task.format:
@@ -206,20 +206,20 @@ def _cut(task: Task) -> Cut:
     return record_split.line_records(data, _newlines_before(task))
 
 
-def _reader(task: Task) -> Reader:
+def _reader(task: RangeTask) -> RecordParser:
     if isinstance(task.format, CsvFormat):
         dialect, names = task.format.dialect, task.format.names
 
         def parse_csv(data: bytes, schema: pa.Schema) -> JsonTable:
-            head = csv_text.Head(names, schema, 0, located=False)
+            head = csv_text.CsvHead(names, schema, 0, located=False)
             return JsonTable(csv_text.parse_csv(data, head, dialect, task.name), {})
 
-        return Reader(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.needed)
+        return RecordParser(task.schema, parse_csv, CsvCells(dialect, names, task.name), task.needed)
     cells = JsonCells(task.name)
-    return Reader(task.schema, cells.parse, cells, task.needed)
+    return RecordParser(task.schema, cells.parse, cells, task.needed)
 
 
-def parse(task: Task) -> JsonTable:
+def parse(task: RangeTask) -> JsonTable:
     """Returns the rows of the task's range. Raises Invalid, also if no field of a file is in the schema."""
     table = _parsed(task)
     if task.span.start == 0:  # the beginning tells what a file is of; later ranges may lack what is rare
@@ -227,7 +227,7 @@ def parse(task: Task) -> JsonTable:
     return table
 
 
-def _parsed(task: Task) -> JsonTable:
+def _parsed(task: RangeTask) -> JsonTable:
     match task.format:
         case ParquetFormat():
             unknown: Counter[str] = Counter()
@@ -235,7 +235,7 @@ def _parsed(task: Task) -> JsonTable:
                 pa.concat_tables([task.schema.empty_table(), *_counting(_parquet(task), unknown)]), unknown
             )
         case CsvFormat(dialect, names):
-            head = csv_text.Head(names, task.schema, 0)
+            head = csv_text.CsvHead(names, task.schema, 0)
             return _located(
                 task, lambda data, before: JsonTable(csv_text.parse_csv(data, head, dialect, task.name, before), {})
             )
@@ -244,11 +244,11 @@ def _parsed(task: Task) -> JsonTable:
     return json_text.parse_json(records_of(task.format, _bytes(task), task.name), task.schema, task.name)
 
 
-def _objects(task: Task, data: bytes, before: int) -> JsonTable:
+def _objects(task: RangeTask, data: bytes, before: int) -> JsonTable:
     return json_text.parse_json(records.object_lines(data, before), task.schema, task.name)
 
 
-def records_of(format_: Format, data: bytes, name: str, limit: int | None = None) -> Records:
+def records_of(format_: Format, data: bytes, name: str, limit: int | None = None) -> JsonRecords:
     """Returns the objects, or the first ``limit``, of a JSON document, or of GeoJSON. Raises Invalid."""
     match format_:
         case JsonDocumentFormat(sub_path):
@@ -260,7 +260,7 @@ def records_of(format_: Format, data: bytes, name: str, limit: int | None = None
     return records.object_lines(data)
 
 
-def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
+def _located(task: RangeTask, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
     """Parses with lines counted from the range; only if there is a fault, again with lines counted from
     the file's start."""
     data = _bytes(task)
@@ -272,7 +272,7 @@ def _located(task: Task, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTab
         return parse_at(data, _newlines_before(task))
 
 
-def place_of(task: Task, row: int) -> str:
+def place_of(task: RangeTask, row: int) -> str:
     """Formats the place of row ``row`` (from 0) of a task in its file, with the line if the format has lines."""
     if bad_part(task).exists():
         for bad in pq.read_table(bad_part(task), columns=["record"]).column(0).to_pylist():
@@ -288,7 +288,7 @@ def place_of(task: Task, row: int) -> str:
     return f"{task.name}:{_newlines_before(task) + line}"
 
 
-def _bytes(task: Task) -> bytes:
+def _bytes(task: RangeTask) -> bytes:
     try:
         with Path(task.path).open("rb") as source:
             source.seek(task.span.start)
@@ -297,7 +297,7 @@ def _bytes(task: Task) -> bytes:
         raise Environment(f"cannot read {task.name}: {error.strerror}", rule="disk") from error
 
 
-def _newlines_before(task: Task) -> int:
+def _newlines_before(task: RangeTask) -> int:
     count, left = 0, task.span.start
     with Path(task.path).open("rb") as source:
         while left > 0:

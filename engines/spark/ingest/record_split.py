@@ -23,7 +23,7 @@ _CR: Final = 13
 _BLANKS: Final = np.frombuffer(b" \t\n\r\v\f", np.uint8)
 
 
-class Cut(NamedTuple):
+class RecordCut(NamedTuple):
     """A text split into records: number ``n`` (from 0) has bytes ``starts[n] <= b < starts[n + 1]``."""
 
     text: bytes
@@ -57,7 +57,7 @@ class Cut(NamedTuple):
             yield view[start:stop]
 
 
-def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
+def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> RecordCut:
     """Splits CSV after the header; empty lines are no records, and belong to the record before them."""
     text = np.frombuffer(data, np.uint8)
     marks = quote_marks(data, dialect) if dialect.whole else np.array([], np.int64)
@@ -68,10 +68,10 @@ def csv_records(data: bytes, dialect: CsvDialect, lines_before: int) -> Cut:
     else:
         ends = np.flatnonzero((text == _LF) | (text == _CR))
         firsts = _behind(ends[np.searchsorted(marks, ends) % 2 == 0], len(data))
-    return Cut(data, np.append(firsts, len(data)), *_in_lines(data, firsts, lines_before), {})
+    return RecordCut(data, np.append(firsts, len(data)), *_in_lines(data, firsts, lines_before), {})
 
 
-def line_records(data: bytes, lines_before: int) -> Cut:
+def line_records(data: bytes, lines_before: int) -> RecordCut:
     """Splits JSON objects, one per line; blank lines are no records."""
     text = np.frombuffer(data, np.uint8)
     starts = _behind(np.flatnonzero(text == _LF), len(data))
@@ -82,10 +82,10 @@ def line_records(data: bytes, lines_before: int) -> Cut:
     starts = starts[~blank]
     if len(starts) and data.startswith(BOM):
         starts[0] = max(int(starts[0]), len(BOM))
-    return Cut(data, np.append(starts, len(data)), *_in_lines(data, starts, lines_before), {})
+    return RecordCut(data, np.append(starts, len(data)), *_in_lines(data, starts, lines_before), {})
 
 
-def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
+def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> RecordCut:
     """Splits GeoJSON features, one per line, and converts each to the object of its columns."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
@@ -93,11 +93,11 @@ def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Cut:
     return _joined(*made, lines.raw, lines.lines)
 
 
-def item_records(data: bytes, items: Items) -> Cut:
+def item_records(data: bytes, items: Items) -> RecordCut:
     return _joined(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
 
 
-def feature_records(data: bytes, items: Items, own_id: OwnId) -> Cut:
+def feature_records(data: bytes, items: Items, own_id: OwnId) -> RecordCut:
     """Splits the features of a collection, and converts each to the object of its columns."""
     made = _flattened(items.texts, items.crs, own_id)
     return _joined(*made, *_in_document(data, items.texts))
@@ -149,6 +149,6 @@ def _flattened(
     return made, broken
 
 
-def _joined(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> Cut:
+def _joined(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> RecordCut:
     ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
-    return Cut(b"".join(text + b"\n" for text in texts), np.append([0], ends), raw, lines, broken)
+    return RecordCut(b"".join(text + b"\n" for text in texts), np.append([0], ends), raw, lines, broken)

@@ -32,7 +32,7 @@ _KEY: Final = b'"geometry"'
 _STRUCTURE: Final = "the file is cut off, or it is not JSON; one object per line is NdJson"
 
 
-class Records(NamedTuple):
+class JsonRecords(NamedTuple):
     """Records as ``text``: consecutive JSON objects."""
 
     text: bytes
@@ -67,9 +67,9 @@ _SHAPE: Final = msgspec.json.Decoder()
 _TEXT: Final = msgspec.json.Encoder(order="sorted", decimal_format="number")
 
 
-def object_lines(data: bytes, lines_before: int = 0) -> Records:
+def object_lines(data: bytes, lines_before: int = 0) -> JsonRecords:
     """Takes objects that stand one per line; empty lines are no objects."""
-    return Records(data.removeprefix(BOM), lambda row: lines_before + line_of_row(data, row))
+    return JsonRecords(data.removeprefix(BOM), lambda row: lines_before + line_of_row(data, row))
 
 
 def line_of_row(data: bytes, row: int) -> int:
@@ -86,10 +86,10 @@ def line_of_row(data: bytes, row: int) -> int:
     return 1
 
 
-def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> Records:
+def array_records(data: bytes, sub_path: str | None, place: str, limit: int | None = None) -> JsonRecords:
     """Returns the objects, or the first ``limit``, of the array at ``sub_path`` of a JSON document. Raises Invalid."""
     items = array_items(data, sub_path, place).texts[:limit]
-    return Records(b"\n".join(items), _lines_in(data, items))
+    return JsonRecords(b"\n".join(items), _lines_in(data, items))
 
 
 def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
@@ -115,7 +115,7 @@ def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
     return Items(_decoded(_ARRAY, node, data, place))
 
 
-def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = None) -> Records:
+def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = None) -> JsonRecords:
     """Returns the features, or the first ``limit``, of one FeatureCollection. Raises Invalid."""
     found = feature_items(data, place)
     line_of = _lines_in(data, found.texts)
@@ -125,7 +125,7 @@ def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = 
             rows.append(flat(raw, found.crs, own_id))
         except Invalid as fault:
             raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{line_of(number)}") from None
-    return Records(b"\n".join(rows), line_of)
+    return JsonRecords(b"\n".join(rows), line_of)
 
 
 def feature_items(data: bytes, place: str) -> Items:
@@ -142,7 +142,7 @@ def feature_items(data: bytes, place: str) -> Items:
     return Items(document.features, _foreign_crs(document.crs))
 
 
-def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int = 0) -> Records:
+def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int = 0) -> JsonRecords:
     """Reads GeoJSON features, one per line, as ``feature_records``; keeps empty lines, so that line numbers stay."""
     rows = []
     for number, line in enumerate(data.removeprefix(BOM).split(b"\n"), lines_before + 1):
@@ -150,7 +150,7 @@ def feature_per_line(data: bytes, place: str, own_id: OwnId, lines_before: int =
             rows.append(flat(line, None, own_id) if line.strip() else b"")
         except Invalid as fault:
             raise Invalid(fault.message, rule=fault.rule, hint=fault.hint, place=f"{place}:{number}") from None
-    return Records(b"\n".join(rows), lambda row: lines_before + line_of_row(data, row))
+    return JsonRecords(b"\n".join(rows), lambda row: lines_before + line_of_row(data, row))
 
 
 def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:

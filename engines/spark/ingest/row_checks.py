@@ -24,9 +24,9 @@ from chain.instant import Instant
 from chain.model.read_options import quarantine_of
 from chain.model.source import Transform, primary_key
 from chain.wording import agree
-from engines.contract import IngestRequest
+from engines.contract import IngestBatchRequest
 from engines.spark.ingest import range_tasks
-from engines.spark.ingest.parse import Parts
+from engines.spark.ingest.parse import ParsedRows
 from engines.spark.ingest.preprocess import preprocess
 from engines.spark.ingest.text_columns import (
     NO_EVENT_TIME,
@@ -51,9 +51,9 @@ Fails = Callable[[list[Path]], bool]
 """Whether the query fails on the rows of these parts alone."""
 
 
-class Origin(NamedTuple):
+class RowOrigin(NamedTuple):
     session: OpenSession
-    parts: Parts
+    parts: ParsedRows
     query: Transform | None
     scratch: Path
     column: str
@@ -65,7 +65,7 @@ class Origin(NamedTuple):
         return preprocess(self.session(), paths, self.parts.schema, self.query)
 
 
-def locate(origin: Origin, fails: Fails) -> str:
+def locate(origin: RowOrigin, fails: Fails) -> str:
     """Returns file and line of the first row for which ``fails`` holds; names of files if no single row fails."""
     filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
     names = _listed(list(dict.fromkeys(origin.parts.tasks[number].name for number in filled)))
@@ -83,7 +83,7 @@ def locate(origin: Origin, fails: Fails) -> str:
         return names  # the query does not run over only some of its rows
 
 
-def _staged(rows: pa.Table, low: int, high: int, origin: Origin) -> Path:
+def _staged(rows: pa.Table, low: int, high: int, origin: RowOrigin) -> Path:
     path = origin.scratch / f"sought-{low}-{high}.parquet"
     pq.write_table(rows.slice(low, high - low), path, compression="none")
     return path
@@ -102,7 +102,7 @@ def missing_fault(fault: Invalid, column: str) -> Invalid:
     return Invalid(NO_EVENT_TIME.message, rule=NO_EVENT_TIME.rule, hint=_FILL, place=fault.place)
 
 
-def check_present(batch: pa.Table, origin: Origin) -> None:
+def check_present(batch: pa.Table, origin: RowOrigin) -> None:
     """Raises Invalid if a query gave a row without event time."""
     times = batch.column(origin.column)
     if times.null_count:
@@ -113,7 +113,7 @@ def check_present(batch: pa.Table, origin: Origin) -> None:
 
 
 def check_not_ahead(
-    batch: pa.Table, latest: Instant, limit: Instant, days: int, source_time: Instant | None, origin: Origin
+    batch: pa.Table, latest: Instant, limit: Instant, days: int, source_time: Instant | None, origin: RowOrigin
 ) -> None:
     """Raises the Invalid that the ``latest`` time is past ``limit``, naming the rows at fault, or the source of the
     time.
@@ -169,7 +169,7 @@ def _units(time: Instant, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(time // to_instant(1, kind), pa.int64())
 
 
-def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
+def places_of(origin: RowOrigin, batch: pa.Table, wrong: Wrong) -> list[str]:
     """Lists files and lines of the first faulty rows; names of files where the lines are unknown."""
     if origin.query is not None:
         return [_locate_rows(origin, wrong)]
@@ -183,7 +183,7 @@ def places_of(origin: Origin, batch: pa.Table, wrong: Wrong) -> list[str]:
     return found
 
 
-def _locate_rows(origin: Origin, wrong: Wrong) -> str:
+def _locate_rows(origin: RowOrigin, wrong: Wrong) -> str:
     """Returns the place of the first row of a file for which the query gives a faulty row."""
     return locate(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
 
@@ -192,14 +192,14 @@ def rows_have(count: int) -> str:
     return "a row has" if count == 1 else f"{count:,} rows have"
 
 
-def checked_keys(request: IngestRequest) -> tuple[str, ...]:
+def checked_keys(request: IngestBatchRequest) -> tuple[str, ...]:
     """Returns the columns that need a value in every row. Observers follow the writer's quarantine setting."""
     if request.allows_null_keys and quarantine_of(request.read.schema) is None:
         return ()
     return tuple(dict.fromkeys(primary_key(request.merge)))
 
 
-def check_keys(batch: pa.Table, keys: Sequence[str], origin: Origin) -> None:
+def check_keys(batch: pa.Table, keys: Sequence[str], origin: RowOrigin) -> None:
     """Raises Invalid for rows without a value in one of the columns ``keys`` of the batch.
 
     A ledger would append a row without a key again each time it is read. The reference writes such rows; here they are

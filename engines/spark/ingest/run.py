@@ -29,7 +29,7 @@ from engines.contract import (
     MAX_REMARKS,
     HistoryNeeded,
     IngestAnswer,
-    IngestRequest,
+    IngestBatchRequest,
     InvalidQuery,
     QuarantineTarget,
     RowCounts,
@@ -43,9 +43,9 @@ from engines.spark.ingest import range_tasks
 from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
-from engines.spark.ingest.parse import Parts, SourceFile, empty_sources, parse_sources, read_schema
+from engines.spark.ingest.parse import ParsedRows, SourceFile, empty_sources, parse_sources, read_schema
 from engines.spark.ingest.row_checks import (
-    Origin,
+    RowOrigin,
     behind,
     check_keys,
     check_not_ahead,
@@ -57,7 +57,7 @@ from engines.spark.ingest.row_checks import (
     null_key_fault,
 )
 from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
-from engines.spark.ingest.source_files import Opened, bounds_of, opened
+from engines.spark.ingest.source_files import OpenedSources, bounds_of, opened
 from engines.spark.ingest.streamed import Streamed, rows_in_parts, streamed
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
 from engines.spark.runtime.memory import give_back
@@ -74,7 +74,7 @@ LARGE: Final = 4 << 20
 
 
 def run_ingest(
-    session: SparkSession | OpenSession, request: IngestRequest, control: RequestControl, *, spread: bool = False
+    session: SparkSession | OpenSession, request: IngestBatchRequest, control: RequestControl, *, spread: bool = False
 ) -> IngestAnswer:
     """Runs an ingest; ``session`` is this request's alone, or opens one when Spark is needed.
 
@@ -95,7 +95,7 @@ def run_ingest(
 
 
 def _ingest(
-    session: OpenSession, request: IngestRequest, control: RequestControl, scratch: Path, *, spread: bool
+    session: OpenSession, request: IngestBatchRequest, control: RequestControl, scratch: Path, *, spread: bool
 ) -> Success:
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
@@ -108,7 +108,7 @@ def _ingest(
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
         return _nothing(request, empty, sources.remarks)
-    origin = Origin(session, parts, query, scratch, vocab.event_time_column)
+    origin = RowOrigin(session, parts, query, scratch, vocab.event_time_column)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     guessed = query is None and read_schema(request.read) is None
     history = History.of(request, force)
@@ -156,8 +156,8 @@ def _ingest(
 
 
 def _streamed(
-    request: IngestRequest,
-    parts: Parts,
+    request: IngestBatchRequest,
+    parts: ParsedRows,
     declared: SourceDeclarations,
     done: Streamed,
     empty: tuple[SkippedFile, ...],
@@ -171,14 +171,14 @@ def _streamed(
 
 
 def _counts_of(
-    parts: Parts, shaped: int, passed_over: PassedOver, late: int, untimed: int, empty: tuple[SkippedFile, ...]
+    parts: ParsedRows, shaped: int, passed_over: PassedOver, late: int, untimed: int, empty: tuple[SkippedFile, ...]
 ) -> RowCounts:
     rows, aside = sum(parts.rows), sum(parts.bad)
     counts = _counts(rows, shaped, passed_over, late, untimed, empty)
     return msgspec.structs.replace(counts, read=rows + aside, quarantined=aside, remarks=parts.remarks[:MAX_REMARKS])
 
 
-def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
+def _nothing(request: IngestBatchRequest, skipped: tuple[SkippedFile, ...], remarks: tuple[str, ...] = ()) -> Success:
     """Returns the answer for files that hold nothing, not even the types of a first schema."""
     counts = _counts(0, 0, PassedOver(), 0, 0, skipped)
     return Success(
@@ -190,14 +190,14 @@ def _nothing(request: IngestRequest, skipped: tuple[SkippedFile, ...], remarks: 
 
 
 def _parsed(
-    parse: Callable[[Mapping[str, Absence], RequestControl], Parts | None],
-    request: IngestRequest,
-    sources: Opened,
+    parse: Callable[[Mapping[str, Absence], RequestControl], ParsedRows | None],
+    request: IngestBatchRequest,
+    sources: OpenedSources,
     keys: Sequence[str],
     control: RequestControl,
     *,
     strict: bool,
-) -> Parts | None:
+) -> ParsedRows | None:
     """Parses the sources. ``strict``: each row must have an event time if its file has a column of them.
 
     The parsers check keys only if records are set aside; if not, all rows without a key are reported together, later.
@@ -214,7 +214,9 @@ def _parsed(
         raise null_key_fault(told, keys) from fault
 
 
-def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin: Origin) -> tuple[pa.Table, int]:
+def _keyed(
+    request: IngestBatchRequest, batch: pa.Table, keys: Sequence[str], origin: RowOrigin
+) -> tuple[pa.Table, int]:
     """Returns the batch with the keys by which its rows are looked up, and the number of rows without event time.
 
     If the event time is part of the key, it is the one that will be written: that of the source, if a row has none.
@@ -229,7 +231,7 @@ def _keyed(request: IngestRequest, batch: pa.Table, keys: Sequence[str], origin:
     return batch, untimed
 
 
-def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
+def _check_may_lack(request: IngestBatchRequest, guessed: bool) -> None:
     """Raises Invalid for files without event times if other files have some, unless declared."""
     if guessed and request.needs_event_time:
         raise Invalid(
@@ -241,7 +243,7 @@ def _check_may_lack(request: IngestRequest, guessed: bool) -> None:
 
 
 def _watermark(
-    request: IngestRequest, declared: SourceDeclarations, batch: pa.Table, table: pa.Table, origin: Origin
+    request: IngestBatchRequest, declared: SourceDeclarations, batch: pa.Table, table: pa.Table, origin: RowOrigin
 ) -> Instant | None:
     """Advances the watermark by the rows of ``table``. Raises Invalid if that would be too far ahead of the clock."""
     before = request.prev_watermark
@@ -257,7 +259,7 @@ def _watermark(
     return mark
 
 
-def _write_quarantine(parts: Parts, target: QuarantineTarget, time: Instant) -> None:
+def _write_quarantine(parts: ParsedRows, target: QuarantineTarget, time: Instant) -> None:
     """Writes the records that were set aside, in the order of the files, one range at a time."""
     offset = target.next_offset
     with SliceWriter(Path(target.path), arrow_schema()) as writer:
@@ -282,7 +284,9 @@ def _counts(
     )
 
 
-def _success(request: IngestRequest, schema: pa.Schema, rows: int, mark: Instant | None, counts: RowCounts) -> Success:
+def _success(
+    request: IngestBatchRequest, schema: pa.Schema, rows: int, mark: Instant | None, counts: RowCounts
+) -> Success:
     interval = None
     if rows:
         interval = OffsetInterval(start=request.next_offset, end=request.next_offset + rows - 1)
@@ -302,7 +306,7 @@ def advanced(before: Instant | None, to: Instant) -> Instant:
     return here if before is None else max(before, here)
 
 
-def _rows(origin: Origin) -> pa.Table:
+def _rows(origin: RowOrigin) -> pa.Table:
     """Returns the batch in input order. Raises Invalid."""
     parts = origin.parts
     filled = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
@@ -317,7 +321,7 @@ def _rows(origin: Origin) -> pa.Table:
     return pa.concat_tables([parts.schema.empty_table(), *tables])
 
 
-def _of_preprocess(fault: PySparkException, query: Transform, origin: Origin) -> Invalid:
+def _of_preprocess(fault: PySparkException, query: Transform, origin: RowOrigin) -> Invalid:
     """Makes the fault of a query, with its place; if a value is at fault, with file and line of the first one."""
     told = fault_of(fault, query)
     if not blames_data(fault):
@@ -346,7 +350,7 @@ def _in_preprocess(told: Invalid) -> str:
     return f"preprocess, {told.place}" if told.place else "preprocess"
 
 
-def _sources(request: IngestRequest) -> list[SourceFile]:
+def _sources(request: IngestBatchRequest) -> list[SourceFile]:
     names = request.source_names or tuple(Path(path).name for path in request.source_paths)
     if len(names) != len(request.source_paths):
         raise Invalid("source_names and source_paths differ in length", rule="ingest-request")

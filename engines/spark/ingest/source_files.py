@@ -16,7 +16,7 @@ from chain.errors import Invalid
 from chain.model.read_options import ReadOptions, read_options
 from chain.model.source import ReadCsv, ReadStep
 from chain.wording import plural
-from engines.contract import IngestRequest
+from engines.contract import IngestBatchRequest
 from engines.spark.ingest.encodings import decoded, encoding_of
 from engines.spark.ingest.foreign_files import converted_file, foreign_kind, step_behind
 from engines.spark.ingest.unpack import CHUNK, SourceFile, UnpackBounds, Unpacking, unpacked, write
@@ -101,7 +101,7 @@ _ZIPS: Final = frozenset({"Spreadsheet", "EsriShapefile"})
 """Kinds of files that are zip archives themselves."""
 
 
-class Opened(NamedTuple):
+class OpenedSources(NamedTuple):
     """Opened files, of text or of a format that a parser reads directly."""
 
     files: list[SourceFile]
@@ -111,7 +111,7 @@ class Opened(NamedTuple):
     """Remarks on what was skipped or assumed, to be shown to people."""
 
 
-def bounds_of(request: IngestRequest) -> UnpackBounds:
+def bounds_of(request: IngestBatchRequest) -> UnpackBounds:
     usual = UnpackBounds()
     return UnpackBounds(
         request.max_source_bytes or usual.size,
@@ -126,7 +126,7 @@ def opened(
     folder: Path,
     bounds: UnpackBounds,
     check: Callable[[], None] = lambda: None,
-) -> Opened:
+) -> OpenedSources:
     """Opens sources; ``check`` may raise to stop the work. Raises Invalid; Environment for faults of our disk."""
     files: list[SourceFile] = []
     remarks: list[str] = []
@@ -149,7 +149,7 @@ def opened(
             rows, said = _rows_of(text, behind, options, own / f"rows-{place}", bounds)
             files.append(rows._replace(record_bytes=bounds.record))
             remarks += said
-    return Opened(files, behind, tuple(remarks))
+    return OpenedSources(files, behind, tuple(remarks))
 
 
 def _rows_of(

@@ -23,16 +23,16 @@ from chain.data.parquet import SliceWriter
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.model.source import MergeAppend, MergeLedger, Transform, primary_key
-from engines.contract import IngestRequest
-from engines.footers import Bounds
+from engines.contract import IngestBatchRequest
+from engines.footers import ColumnBounds
 from engines.request_control import RequestControl
 from engines.spark.ingest.external_sort import ExternalSort
 from engines.spark.ingest.history import History, ranges_of
 from engines.spark.ingest.merge import all_new, check_primary_key
-from engines.spark.ingest.parse import Parts
+from engines.spark.ingest.parse import ParsedRows
 from engines.spark.ingest.preprocess import preprocess_in_turns
 from engines.spark.ingest.range_tasks import write_part
-from engines.spark.ingest.row_checks import Origin, behind, checked_keys, greatest
+from engines.spark.ingest.row_checks import RowOrigin, behind, checked_keys, greatest
 from engines.spark.ingest.shape import ascending, check_columns, coerce_guessed, finished, fitted, prepared, timed
 from engines.spark.ingest.text_columns import NULL_KEY, check_made
 
@@ -58,15 +58,15 @@ class _Seen(NamedTuple):
     late: int
     untimed: int
     sorted: bool
-    keys: dict[str, Bounds]
+    keys: dict[str, ColumnBounds]
     """Ranges of the columns of a primary key."""
 
 
 class RowsInParts(NamedTuple):
     """Rows of a request in files of a few each, in their order."""
 
-    request: IngestRequest
-    parts: Parts
+    request: IngestBatchRequest
+    parts: ParsedRows
     control: RequestControl
     scratch: Path
     guessed: bool
@@ -113,7 +113,7 @@ class RowsInParts(NamedTuple):
 
 
 def rows_in_parts(
-    request: IngestRequest, origin: Origin, control: RequestControl, *, guessed: bool = False
+    request: IngestBatchRequest, origin: RowOrigin, control: RequestControl, *, guessed: bool = False
 ) -> RowsInParts | None:
     """Returns the rows on disk, those of a query after it was run over a part at a time; ``None`` if they may not be
     streamed, as far as is known without them, or the query may change their order.
@@ -150,7 +150,7 @@ def streamed(rows: RowsInParts, history: History, limit: Instant | None = None) 
         return None
 
 
-def _queried(origin: Origin, query: Transform, control: RequestControl) -> Parts:
+def _queried(origin: RowOrigin, query: Transform, control: RequestControl) -> ParsedRows:
     """Returns the rows of a query, as parts on disk, of a row group or more each; none if it may change their order.
 
     Raises Invalid, and what Spark raises.
@@ -164,10 +164,10 @@ def _queried(origin: Origin, query: Transform, control: RequestControl) -> Parts
         check_made(schema)
         made.append(origin.scratch / f"made-{len(made)}.parquet")
         counts.append(write_part([table], schema, made[-1]))
-    return Parts(schema, tuple(made), tuple(counts))
+    return ParsedRows(schema, tuple(made), tuple(counts))
 
 
-def _groups(parts: Parts) -> list[list[Path]]:
+def _groups(parts: ParsedRows) -> list[list[Path]]:
     """Returns the parts that have rows, in groups of ``LEAST`` rows or a part more."""
     groups: list[list[Path]] = []
     held = LEAST
@@ -186,7 +186,7 @@ def _seen(rows: RowsInParts) -> _Seen:
     before, needed = rows.request.prev_watermark, checked_keys(rows.request)
     names = rows.parts.schema.names
     latest: list[Instant | None] = []
-    keys: dict[str, Bounds] = {}
+    keys: dict[str, ColumnBounds] = {}
     late, untimed, sorted_, last = 0, 0, True, None
     for batch in rows.batches([name for name in names if name in (rows.column, *rows.keys)] or names[:1]):
         own = batch.column(rows.column)
@@ -205,9 +205,9 @@ def _seen(rows: RowsInParts) -> _Seen:
     return _Seen(max(time for time in latest if time is not None), late, untimed, sorted_, keys)
 
 
-def _widened(one: dict[str, Bounds], other: dict[str, Bounds]) -> dict[str, Bounds]:
+def _widened(one: dict[str, ColumnBounds], other: dict[str, ColumnBounds]) -> dict[str, ColumnBounds]:
     both = {
-        name: Bounds(min(one[name].low, other[name].low), max(one[name].high, other[name].high))
+        name: ColumnBounds(min(one[name].low, other[name].low), max(one[name].high, other[name].high))
         for name in one.keys() & other.keys()
     }
     return one | other | both
@@ -231,7 +231,7 @@ def _written(rows: RowsInParts, seen: _Seen) -> Streamed:
     return Streamed(table.schema, offset - request.next_offset, seen.latest, seen.late, seen.untimed)
 
 
-def _tables(parts: Parts, columns: list[str] | None = None) -> Iterator[pa.Table]:
+def _tables(parts: ParsedRows, columns: list[str] | None = None) -> Iterator[pa.Table]:
     """Yields the rows in input order, at most those of a row group at once."""
     schema = parts.schema if columns is None else pa.schema([parts.schema.field(name) for name in columns])
     for path, rows in zip(parts.paths, parts.rows, strict=True):

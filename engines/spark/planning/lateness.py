@@ -13,8 +13,8 @@ from typing import Generic, NamedTuple, Protocol, TypeVar
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
 from engines.spark.analysis.correction import Passing, Windows
-from engines.spark.analysis.declarations import Declarations, Late, Policy, Query
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.declarations import Declarations, DeclaredQuery, Late, LatePolicy
+from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import EARLIEST, LATEST, apply, least
 
@@ -37,7 +37,7 @@ class Ruling:
     """If late rows correct windows: whether all inputs are known only to grow."""
 
 
-def rule(query: Query, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
+def rule(query: DeclaredQuery, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
     """Derives the rules in force from a query's declarations and its shape.
 
     ``changelogs``: whether each input's rows can be retracted, ``None`` if its chain does not state it. Raises Invalid
@@ -87,7 +87,7 @@ def _reach(
             _check_versions(alias, lives[alias], declared)
         elif policy is None and changelog:
             check_late_stated(alias, declared)
-        elif policy == Policy(Late.APPLY) or (policy is None and isinstance(shape.correction, Passing)):
+        elif policy == LatePolicy(Late.APPLY) or (policy is None and isinstance(shape.correction, Passing)):
             reach[alias] = None
         elif policy is not None and policy.late is Late.APPLY:
             reach[alias] = policy.within
@@ -97,7 +97,7 @@ def _reach(
 
 
 def _check_applied(shape: Classification, applied: Mapping[str, bool | None]) -> None:
-    if isinstance(shape.correction, Finding):
+    if isinstance(shape.correction, QueryFinding):
         raise Invalid(shape.correction.message, rule=shape.correction.code, hint=shape.correction.replace or "")
     for alias, changelog in applied.items():
         if changelog and isinstance(shape.correction, Passing):
@@ -130,7 +130,7 @@ def _check_versions(alias: str, life: VersionedInput, declared: Declarations) ->
 
     Versions of a temporal table count from when they were stated; rows on the right side of an as-of join do not.
     """
-    if life.clamped and declared.late.get(alias, Policy(Late.APPLY)) != Policy(Late.APPLY):
+    if life.clamped and declared.late.get(alias, LatePolicy(Late.APPLY)) != LatePolicy(Late.APPLY):
         raise Invalid(
             f"SET odf.late.{alias}: late versions of a temporal table always count, from when they were said",
             rule="late-versions", hint="leave it out",
@@ -146,7 +146,7 @@ def _check_versions(alias: str, life: VersionedInput, declared: Declarations) ->
 
 def _check_table(declared: Declarations) -> None:
     for alias, policy in declared.late.items():
-        if policy != Policy(Late.APPLY):
+        if policy != LatePolicy(Late.APPLY):
             raise Invalid(
                 f"SET odf.late{'.' if alias else ''}{alias}: a table that changes for ever has no late rows, since all "
                 "count from when they come",
@@ -168,7 +168,7 @@ def _check_log(declared: Declarations, shape: Classification, only_late: bool) -
         )  # fmt: skip
 
 
-class Block(Protocol):
+class PlannedBlock(Protocol):
     """The properties of a block that are needed here; times in microseconds."""
 
     @property
@@ -184,7 +184,7 @@ class Block(Protocol):
     def last(self) -> int | None: ...
 
 
-B = TypeVar("B", bound=Block)
+B = TypeVar("B", bound=PlannedBlock)
 
 
 class Placed(NamedTuple):
@@ -245,12 +245,12 @@ class LateInput(Generic[B]):
             if block.path is not None and block.last is not None and block.last >= low:
                 yield block, low, EARLIEST if block.before is None else block.before
 
-    def _place(self, block: Block) -> int:
+    def _place(self, block: PlannedBlock) -> int:
         if block.before is None:
             return EARLIEST
         return min(apply(path.low, block.before - self.lateness) for path in self.paths)
 
-    def _since(self, block: Block, accepted: int, time: int | None) -> int:
+    def _since(self, block: PlannedBlock, accepted: int, time: int | None) -> int:
         if time is None or self._place(block) >= time:
             return accepted
         return max(accepted, min(least(path.high, time) for path in self.paths))

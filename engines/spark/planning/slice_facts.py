@@ -21,7 +21,7 @@ import pyarrow.compute as pc
 from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
-from engines.spark.analysis.influence import Member, Session
+from engines.spark.analysis.influence import SessionMember, SessionWindow
 from engines.spark.analysis.monotone import EARLIEST, LATEST, Floor, FloorMonths, Function, Shift, apply, first, least
 from engines.spark.planning.transaction import Judged
 from engines.spark.rows.tables import microseconds
@@ -129,9 +129,9 @@ class Sessions:
 
     def __init__(self, vocabs: dict[str, Vocabulary]) -> None:
         self._vocabs = vocabs
-        self._known: dict[tuple[int, tuple[Member, ...]], tuple[np.ndarray, np.ndarray]] = {}
+        self._known: dict[tuple[int, tuple[SessionMember, ...]], tuple[np.ndarray, np.ndarray]] = {}
 
-    def oldest(self, sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
+    def oldest(self, sessions: SessionWindow, judged: Mapping[str, Judged], end: int) -> int:
         """Returns when the oldest session begins that ends at ``end`` or later, in microseconds of the times from which
         the query forms sessions; ``LATEST`` if there is none. Raises Invalid, Environment."""
         key = (sessions.gap, sessions.of)
@@ -171,7 +171,7 @@ def _keys(parts: Sequence[pa.Table]) -> pa.Table:
     return pa.table(found, names=[str(at) for at in range(len(found))])
 
 
-def _accepted(path: FilePath, time: str, member: Member, threshold: int) -> pa.Table:
+def _accepted(path: FilePath, time: str, member: SessionMember, threshold: int) -> pa.Table:
     """Returns rows that are not late: effective times (int64 microseconds), keys by number; missing columns null."""
     with open_slice(path) as source:
         there = set(source.schema.names)

@@ -30,7 +30,7 @@ from engines.spark.planning.transaction import (
 )
 from engines.spark.rows.changelog import LONG_AGO
 from engines.spark.rows.ordering import distinct
-from engines.spark.state.checkpoint import Checkpoint, OpenInput
+from engines.spark.state.checkpoint import OpenInput, StateCheckpoint
 
 Tick: TypeAlias = Floor | FloorMonths
 """A grid of times at which ticks may be."""
@@ -75,7 +75,7 @@ def _following(grid: Tick, moments: np.ndarray) -> np.ndarray:
 
 
 def plan_table(
-    inputs: Sequence[InputFacts], previous: Checkpoint | None, grid: Tick | None = None, limit: int | None = None
+    inputs: Sequence[InputFacts], previous: StateCheckpoint | None, grid: Tick | None = None, limit: int | None = None
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
     """Plans the step, and lists the ticks that wait for slower inputs or are after ``limit`` (microseconds).
 
@@ -127,7 +127,7 @@ def plan_windows(
     query: Classification,
     inputs: Sequence[InputFacts],
     windows: Mapping[str, InputWindows],
-    previous: Checkpoint | None,
+    previous: StateCheckpoint | None,
     output: Vocabulary,
     grid: Tick | None = None,
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:

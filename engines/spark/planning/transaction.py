@@ -16,10 +16,10 @@ import msgspec
 
 from chain.errors import Invalid
 from engines.spark.analysis.classify import Classification, Mode, Path
-from engines.spark.analysis.influence import Session, VersionedInput
+from engines.spark.analysis.influence import SessionWindow, VersionedInput
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, apply, least
 from engines.spark.planning.lateness import LateInput, reached_back
-from engines.spark.state.checkpoint import VERSION, Checkpoint, OpenInput, runs_of
+from engines.spark.state.checkpoint import VERSION, OpenInput, StateCheckpoint, runs_of
 
 _DISAGREE: Final = "replay the transform from its start"
 
@@ -62,7 +62,7 @@ class InputFacts:
 
 
 @dataclass(frozen=True, slots=True)
-class Read:
+class SliceRead:
     """Rows of some slices with ``low <= event_time < high`` (microseconds); the ends of time mean no bound."""
 
     paths: tuple[str, ...]
@@ -74,12 +74,12 @@ class Read:
 
 Judged: TypeAlias = Sequence[tuple[BlockFacts, int]]
 """Blocks of an input, each with the time before which its rows are late."""
-Oldest: TypeAlias = Callable[[Session, Mapping[str, Judged], int], int]
+Oldest: TypeAlias = Callable[[SessionWindow, Mapping[str, Judged], int], int]
 """(sessions, blocks by alias, end) -> start of the oldest session that ends at ``end`` or later, in the times by which
 the query forms sessions; ``LATEST`` if there is none. Sessions are over accepted rows of all their members."""
 
 
-def no_sessions(sessions: Session, judged: Mapping[str, Judged], end: int) -> int:
+def no_sessions(sessions: SessionWindow, judged: Mapping[str, Judged], end: int) -> int:
     raise AssertionError(f"a session of {len(sessions.of)} paths among {len(judged)} inputs, ending at {end}")
 
 
@@ -113,7 +113,7 @@ class VersionStep:
 class TransactionStep:
     """The plan of one transaction."""
 
-    reads: Mapping[str, tuple[Read, ...]]
+    reads: Mapping[str, tuple[SliceRead, ...]]
     """Rows to read, by alias; if all are empty, no query has to run."""
     late_checks: tuple[LateCheck, ...]
     emit_from: int | None
@@ -126,7 +126,7 @@ class TransactionStep:
     untimed: Mapping[str, int]
     versions: Mapping[str, VersionStep] = field(default_factory=dict)
     """Changes by alias, for versioned inputs, which are not in ``reads``."""
-    kept: Mapping[str, tuple[Read, ...]] = field(default_factory=dict)
+    kept: Mapping[str, tuple[SliceRead, ...]] = field(default_factory=dict)
     """Rows needed again, by alias, for coordinators that cannot mount their blocks again."""
     settled: int | None = None
     """Time before which output could have been emitted; ``None``: no later than what was asked for."""
@@ -143,7 +143,7 @@ class TransactionStep:
 def plan_step(
     query: Classification,
     inputs: Sequence[InputFacts],
-    previous: Checkpoint | None,
+    previous: StateCheckpoint | None,
     oldest: Oldest = no_sessions,
     limit: int | None = None,
 ) -> TransactionStep:
@@ -182,7 +182,7 @@ def plan_step(
         if given.alias in late:
             mine = late[given.alias]
             checks.extend(_late_checks(given.alias, mine.judged))
-            reads[given.alias] = () if until is None else tuple(Read(*each) for each in mine.needed(done, until))
+            reads[given.alias] = () if until is None else tuple(SliceRead(*each) for each in mine.needed(done, until))
             again = list(mine.still_open(bound))
         else:
             judged = all_judged[given.alias]
@@ -192,7 +192,7 @@ def plan_step(
             needed = since(bound)
             again = [(block, max(needed, low), EARLIEST) for block, low in _still_open(judged, needed)]
         kept[given.alias] = tuple(
-            Read((block.path,), low, before=before) for block, low, before in again if block.path is not None
+            SliceRead((block.path,), low, before=before) for block, low, before in again if block.path is not None
         )
         still = [(block, low) for block, low, _ in again]
         opened.append(_kept(given, known.get(given.alias), watermarks, still))
@@ -212,7 +212,7 @@ class InputProgress:
     untimed: Mapping[str, int]
 
 
-def progress(inputs: Sequence[InputFacts], previous: Checkpoint | None) -> InputProgress:
+def progress(inputs: Sequence[InputFacts], previous: StateCheckpoint | None) -> InputProgress:
     """Computes how far the inputs have come. Raises Invalid when blocks and checkpoint contradict each other."""
     known = {item.alias: item for item in previous.inputs} if previous is not None else {}
     for given in inputs:
@@ -269,12 +269,12 @@ def _log_step(
     reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
     gate = _slowest(watermarks.values())
     reads, opened = {}, []
-    again: dict[str, tuple[Read, ...]] = {}
+    again: dict[str, tuple[SliceRead, ...]] = {}
     for given in inputs:
         placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
                   for block in given.blocks if _is_needed(query, given, block)]  # fmt: skip
         reads[given.alias] = tuple(
-            Read((block.path,), high=_needed_before(query, given, block), before=place)
+            SliceRead((block.path,), high=_needed_before(query, given, block), before=place)
             for block, place in placed
             if block.path is not None
             and gate is not None
@@ -283,7 +283,7 @@ def _log_step(
         )
         waiting = [(block, place) for block, place in placed if gate is None or place >= gate]
         again[given.alias] = tuple(
-            Read((block.path,), before=EARLIEST if block.before is None else block.before)
+            SliceRead((block.path,), before=EARLIEST if block.before is None else block.before)
             for block, _ in waiting
             if block.path is not None
         )
@@ -303,13 +303,13 @@ def next_checkpoint(
     transform: str,
     step: TransactionStep,
     late: Mapping[str, int],
-    previous: Checkpoint | None,
+    previous: StateCheckpoint | None,
     ticks: Sequence[int] = (),
-) -> Checkpoint:
+) -> StateCheckpoint:
     """Returns the state after ``step``, which dropped ``late`` rows; ``ticks`` (microseconds) are not reached yet."""
     old_late = previous.late if previous is not None else {}
     old_untimed = previous.untimed if previous is not None else {}
-    return Checkpoint(
+    return StateCheckpoint(
         v=VERSION,
         transform=transform,
         mode=query.mode.value,
@@ -371,12 +371,12 @@ def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int |
     return min(reached, default=None)
 
 
-def _new_slices(query: Classification, given: InputFacts) -> tuple[Read, ...]:
+def _new_slices(query: Classification, given: InputFacts) -> tuple[SliceRead, ...]:
     groups: dict[int, list[str]] = {}
     for block in given.blocks:
         if block.path is not None and not block.reopened and _is_needed(query, given, block):
             groups.setdefault(_needed_before(query, given, block), []).append(block.path)
-    return tuple(Read(tuple(paths), high=high) for high, paths in groups.items())
+    return tuple(SliceRead(tuple(paths), high=high) for high, paths in groups.items())
 
 
 def _is_needed(query: Classification, given: InputFacts, block: BlockFacts) -> bool:
@@ -436,13 +436,13 @@ def _since(paths: Sequence[Path], judged: Mapping[str, Judged], oldest: Oldest, 
 
 def _reaching(path: Path, judged: Mapping[str, Judged], oldest: Oldest, time: int) -> int:
     reach = least(path.high, time)
-    if not isinstance(path.life, Session):
+    if not isinstance(path.life, SessionWindow):
         return reach
     begins = oldest(path.life, judged, reach + path.life.shift)
     return begins if begins == LATEST else begins - path.life.shift
 
 
-def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[Read, ...]:
+def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[SliceRead, ...]:
     """Returns the accepted rows from ``low`` on whose influence begins before ``bound``; slices with equal bounds
     together."""
     # Below LATEST, so that there is a bound, which rows without a time are never within.
@@ -456,7 +456,7 @@ def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tupl
             continue
         # A bound before all rows of a block has no effect, and fewer different bounds mean fewer scans.
         groups.setdefault(start if block.first < start else low, []).append(block.path)
-    return tuple(Read(tuple(names), start, high) for start, names in sorted(groups.items()))
+    return tuple(SliceRead(tuple(names), start, high) for start, names in sorted(groups.items()))
 
 
 def _still_open(judged: Judged, since: int) -> tuple[tuple[BlockFacts, int], ...]:

@@ -10,10 +10,10 @@ import msgspec
 import numpy as np
 
 from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, ProvenanceStep, RecordProvenance
-from engines.spark.provenance.question import Shown
-from engines.spark.provenance.reasons import Reason
+from engines.spark.provenance.question import ShownInputs
+from engines.spark.provenance.reasons import PathOperator
 from engines.spark.provenance.row_lineage import Traced
-from engines.spark.provenance.row_numbers import PATH, Witness, witnesses
+from engines.spark.provenance.row_numbers import PATH, RowWitness, witnesses
 
 _MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
 """Joins that can give a row even if one side has none."""
@@ -25,7 +25,7 @@ class FoundLineage:
 
     traced: Traced
     lineage: np.ndarray
-    shown: Shown
+    shown: ShownInputs
     causes: frozenset[tuple[int, int]] = frozenset()
     """(number of the input, offset) of rows whose arrival caused a changing table to write the record."""
     others: tuple[ProvenanceRow, ...] = ()
@@ -46,7 +46,7 @@ def record_of(found: FoundLineage, offset: int, op: int, limit: int) -> RecordPr
     )
 
 
-def _row(witness: Witness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
+def _row(witness: RowWitness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
     return ProvenanceRow(
         input=witness.source,
         offset=witness.offset,
@@ -56,7 +56,7 @@ def _row(witness: Witness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
     )
 
 
-def absent(paths: Sequence[Sequence[Reason]], lineage: np.ndarray) -> tuple[int, ...]:
+def absent(paths: Sequence[Sequence[PathOperator]], lineage: np.ndarray) -> tuple[int, ...]:
     """Returns the paths without a row that meet a path with rows in a join that allows one side to be missing."""
     present = set(np.unique(lineage // PATH).tolist())
     met = {step.number for path in present for step in paths[path] if step.operator in _MAY_MISS}
@@ -75,7 +75,7 @@ def path_views(traced: Traced, inputs: Mapping[str, int], last: int) -> tuple[Pr
     )
 
 
-def _step(reason: Reason, last: int) -> ProvenanceStep:
+def _step(reason: PathOperator, last: int) -> ProvenanceStep:
     return msgspec.convert(
         {
             "number": reason.number,

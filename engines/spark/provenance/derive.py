@@ -35,11 +35,11 @@ from engines.spark.execution.inputs import net
 from engines.spark.execution.transform import SharedCaches
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.provenance.answers import FoundLineage, path_views, record_of
 from engines.spark.provenance.question import (
     ProvenanceContext,
-    Shown,
+    ShownInputs,
     microseconds_of,
     numbers,
     quoted,
@@ -119,7 +119,7 @@ class LogTracer:
         if place >= self._rows.num_rows or not self._is(place):
             raise context.unlike(place)
         source, offset = (int(each) for each in self._places[:, place])
-        shown = Shown(context)
+        shown = ShownInputs(context)
         others: tuple[ProvenanceRow, ...] = ()
         for number, alias in enumerate(self._reads):
             rows = read_rows((), context.inputs.schemas[alias])
@@ -185,7 +185,7 @@ class FinalTracer:
         out = since is not None and at < since and not context.counts_late
         if not settled or out:
             raise context.unlike(place)
-        shown = Shown(context)
+        shown = ShownInputs(context)
         for alias, reads in step.reads.items():
             shown.show(alias, self._rows(alias, reads, at))
         for alias, versions in self._versions.items():
@@ -213,7 +213,7 @@ class FinalTracer:
         wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._context.plain_values(place).items()]
         return frame.where(reduce(and_, wanted)) if wanted else frame
 
-    def _rows(self, alias: str, reads: Sequence[Read], at: int) -> pa.Table:
+    def _rows(self, alias: str, reads: Sequence[SliceRead], at: int) -> pa.Table:
         """Reads the rows of an input that can reach ``at``. If rows are retracted, reads all that the transaction read,
         since any of them may retract one."""
         context = self._context
@@ -237,7 +237,7 @@ class FinalTracer:
         return advance(step, former, schema, vocab, told, by_time)
 
 
-def narrowed(read: Read, paths: Sequence[Path], at: int, history: bool = False) -> Read:
+def narrowed(read: SliceRead, paths: Sequence[Path], at: int, history: bool = False) -> SliceRead:
     """Narrows a read to rows that can reach the output time ``at`` (microseconds). ``history``: and to
     all earlier rows."""
     low, high = reaching(paths, at)

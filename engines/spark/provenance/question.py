@@ -22,8 +22,8 @@ from chain.errors import Invalid
 from engines.contract import MAX_QUESTIONS, ProvenanceRequest
 from engines.spark.analysis.classify import Classification
 from engines.spark.analysis.classify import Path as InputPath
-from engines.spark.analysis.declarations import Query, read_query
-from engines.spark.analysis.influence import Session
+from engines.spark.analysis.declarations import DeclaredQuery, read_query
+from engines.spark.analysis.influence import SessionWindow
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, least
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.types import as_written
@@ -32,14 +32,21 @@ from engines.spark.output.slice import same_rows, stated_ops
 from engines.spark.planning.lateness import rule
 from engines.spark.planning.slice_facts import InputWindows, Sessions, SliceReader
 from engines.spark.planning.table_transaction import windows_of
-from engines.spark.planning.transaction import BlockFacts, InputFacts, Read, TransactionStep, next_checkpoint, plan_step
+from engines.spark.planning.transaction import (
+    BlockFacts,
+    InputFacts,
+    SliceRead,
+    TransactionStep,
+    next_checkpoint,
+    plan_step,
+)
 from engines.spark.provenance.row_lineage import ROW
 from engines.spark.provenance.row_numbers import ROWS
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.sql.queries import Analyst, run_queries
 from engines.spark.sql.views import name_view
-from engines.spark.state.checkpoint import Checkpoint
+from engines.spark.state.checkpoint import StateCheckpoint
 
 MAX_ROWS: Final = 20_000_000
 """Most input rows on which one record may depend, since they are held in memory."""
@@ -64,7 +71,7 @@ class ProvenanceContext:
     ) -> None:
         self.session = session
         self.request = request
-        self.query: Query = read_query(request.transform)
+        self.query: DeclaredQuery = read_query(request.transform)
         _check(request)
         self.inputs = Inputs(request.query_inputs, self.query, slices)
         self.slices = slices
@@ -131,7 +138,7 @@ class ProvenanceContext:
         oldest = Sessions(self.inputs.vocabs).oldest
         return first, plan_step(self.shape, self.facts, previous, oldest, self.reached[1])
 
-    def checkpoint(self, step: TransactionStep, ticks: Sequence[int] = ()) -> Checkpoint:
+    def checkpoint(self, step: TransactionStep, ticks: Sequence[int] = ()) -> StateCheckpoint:
         return next_checkpoint(self.shape, "", step, {}, None, ticks)
 
     def plain_values(self, place: int) -> dict[str, object]:
@@ -192,7 +199,7 @@ def _check(request: ProvenanceRequest) -> None:
             )  # fmt: skip
 
 
-class Shown:
+class ShownInputs:
     """Shows rows of inputs to a session as views, each row with an identifying number."""
 
     def __init__(self, context: ProvenanceContext) -> None:
@@ -227,7 +234,7 @@ class Shown:
         return np.concatenate([np.empty(0, np.int64), *self._offsets])
 
 
-def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[Read]) -> pa.Table:
+def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[SliceRead]) -> pa.Table:
     """Reads the rows of some reads, also those without event time if a read has no bounds; opens only
     slices within bounds."""
     extents = {block.path: block for given in context.facts if given.alias == alias for block in given.blocks}
@@ -247,7 +254,7 @@ def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[Read]) -> pa
     return pa.concat_tables(parts)
 
 
-def _meets(block: BlockFacts, read: Read) -> bool:
+def _meets(block: BlockFacts, read: SliceRead) -> bool:
     return block.first is not None and block.last is not None and block.first < read.high and block.last >= read.low
 
 
@@ -268,6 +275,6 @@ def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
     """Returns the range of event times whose rows can reach the output time ``at`` (microseconds);
     unbounded below for sessions."""
     high = max((least(path.low, at + MILLISECOND) for path in paths), default=LATEST)
-    if any(isinstance(path.life, Session) for path in paths):
+    if any(isinstance(path.life, SessionWindow) for path in paths):
         return EARLIEST, high
     return min((least(path.high, at) for path in paths), default=EARLIEST), high

@@ -20,7 +20,7 @@ _TOGETHER: Final = frozenset({"group by", "distinct", "over"})
 
 
 @dataclass(frozen=True, slots=True)
-class Reason:
+class PathOperator:
     """One operator on the path from an input to the result."""
 
     number: int
@@ -38,9 +38,9 @@ class Reason:
 
 
 def reason_of(
-    plan: Any, kind: str, number: int, query: int | None, above: Sequence[Reason], history: bool = False,
+    plan: Any, kind: str, number: int, query: int | None, above: Sequence[PathOperator], history: bool = False,
     asked: str | None = None,
-) -> Reason | None:  # fmt: skip
+) -> PathOperator | None:  # fmt: skip
     """Describes an operator; ``None`` for aliases and plain lists of columns. ``above``: its parents.
 
     ``history``: of windows over all rows so far the earlier rows are not listed. ``asked``: the original functions,
@@ -59,7 +59,7 @@ def reason_of(
     hides = counted and _takes_away(plan, operator)
     if history and operator == "over":
         hides = hides or any(map(looks_back_to_the_first, items(plan.windowExpressions())))
-    return Reason(number, operator, detail, query, line, column, hides)
+    return PathOperator(number, operator, detail, query, line, column, hides)
 
 
 def looks_back_to_the_first(function: Any) -> bool:

@@ -18,7 +18,13 @@ from pyspark.sql import SparkSession
 from chain.errors import Invalid
 from engines.spark.catalyst.expressions import Catalyst, column, parts, references
 from engines.spark.catalyst.plans import items, kind_of
-from engines.spark.provenance.reasons import Reason, looks_back_to_the_first, name_of_view, passes_over_nulls, reason_of
+from engines.spark.provenance.reasons import (
+    PathOperator,
+    looks_back_to_the_first,
+    name_of_view,
+    passes_over_nulls,
+    reason_of,
+)
 from engines.spark.provenance.row_numbers import DECIDES, PATH
 
 ROW: Final = "__odf_row"
@@ -44,7 +50,7 @@ class Traced:
     """A plan whose last column is ``LINEAGE``, and the path from each input to its result."""
 
     plan: Any
-    paths: tuple[tuple[Reason, ...], ...]
+    paths: tuple[tuple[PathOperator, ...], ...]
     """By number of the path: its operators, from the input up."""
     inputs: tuple[str, ...]
     """By number of the path: the alias of its input."""
@@ -78,9 +84,9 @@ class _Tracing:
     aliases: Mapping[str, int]
     running: int = 0
     """Windows over all history that are still below the current operator."""
-    paths: list[tuple[Reason, ...]] = field(default_factory=list)
+    paths: list[tuple[PathOperator, ...]] = field(default_factory=list)
     inputs: list[str] = field(default_factory=list)
-    above: list[Reason] = field(default_factory=list)
+    above: list[PathOperator] = field(default_factory=list)
     view: str = ""
     """Name of the view that contains the current operators."""
     operators: int = 0

@@ -21,7 +21,7 @@ PATH: Final = DECIDES << 1
 
 
 @dataclass(frozen=True, slots=True)
-class Witness:
+class RowWitness:
     """A row of an input that contributed to a row of the result."""
 
     source: int
@@ -31,7 +31,9 @@ class Witness:
     decides: bool
 
 
-def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int) -> tuple[list[Witness], int]:
+def witnesses(
+    lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int
+) -> tuple[list[RowWitness], int]:
     """Returns the first ``limit`` witnesses, ordered by input, offset and path; and their total number.
 
     ``sources`` and ``offsets``: of every row of the request, by its number. A row that is in the result on a path is
@@ -45,7 +47,7 @@ def witnesses(lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, lim
     first = np.ones(places.shape[1], bool)
     first[1:] = np.any(places[:3, 1:] != places[:3, :-1], axis=0)
     kept = places[:, first]
-    told = [Witness(int(s), int(o), int(p), bool(d)) for s, o, p, d in kept[:, :limit].T]
+    told = [RowWitness(int(s), int(o), int(p), bool(d)) for s, o, p, d in kept[:, :limit].T]
     return told, kept.shape[1]
 
 

@@ -27,7 +27,7 @@ from engines.spark.output.slice import same_rows
 from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import FoundLineage
-from engines.spark.provenance.question import ProvenanceContext, Shown, microseconds_of, numbers, quoted, reaching
+from engines.spark.provenance.question import ProvenanceContext, ShownInputs, microseconds_of, numbers, quoted, reaching
 from engines.spark.provenance.row_lineage import LINEAGE, Traced, trace
 from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.rows.changelog import LONG_AGO, positive
@@ -35,7 +35,7 @@ from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import Lifetimes, Rounds, dating, differences, entering, lived, lives, of_key, rounds_of
 from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import name_view
-from engines.spark.state.checkpoint import Checkpoint
+from engines.spark.state.checkpoint import StateCheckpoint
 
 MAX_LIVED: Final = 50_000_000
 """Most rows of a key, counted once at every tick of the transaction, that are evaluated to find the record's tick."""
@@ -73,7 +73,7 @@ class TableTracer:
         return self._plan(context.facts, previous, context.reached[1])[1]
 
     def _plan(
-        self, inputs: tuple[InputFacts, ...], previous: Checkpoint | None, limit: int | None
+        self, inputs: tuple[InputFacts, ...], previous: StateCheckpoint | None, limit: int | None
     ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
         """Plans as the transaction was planned; a transaction that corrects windows is never held back."""
         context, grid = self._context, self._context.query.declarations.tick
@@ -234,10 +234,10 @@ class TableTracer:
 
     def _traced(
         self, known: dict[str, Lifetimes], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
-    ) -> tuple[Traced, pa.Table, Shown, list[_Place]]:
+    ) -> tuple[Traced, pa.Table, ShownInputs, list[_Place]]:
         """Runs the query over the rows at one tick; returns its rows of the key with lineage, and the
         place of each input row."""
-        context, shown = self._context, Shown(self._context)
+        context, shown = self._context, ShownInputs(self._context)
         places: list[_Place] = []
         for alias, each in known.items():
             rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)

@@ -13,7 +13,7 @@ from typing import Any, Final
 from py4j.protocol import Py4JError
 from pyspark import SparkContext
 
-from engines.contract import Progress
+from engines.contract import EngineProgress
 
 _RUNNING: Final = "RUNNING"
 
@@ -27,7 +27,7 @@ class TaskCounts:
         self._ended: dict[int, tuple[int, int, int]] = {}
         """By job id: tasks done, all tasks, rows read."""
 
-    def __call__(self) -> Progress:
+    def __call__(self) -> EngineProgress:
         """Returns the current counts. Raises Py4JError and OSError if the JVM, or such a job in it, no
         longer exists."""
         spark: Any = self._context._jsc.sc()
@@ -41,9 +41,9 @@ class TaskCounts:
                     live.append(counts)
         found = [*self._ended.values(), *live]
         if not found:
-            return Progress()
+            return EngineProgress()
         done, total, rows = map(sum, zip(*found, strict=True))
-        return Progress(tasks_done=done, tasks_total=total, rows_read=rows)
+        return EngineProgress(tasks_done=done, tasks_total=total, rows_read=rows)
 
 
 def _counts_of(store: Any, job: int) -> tuple[tuple[int, int, int], bool]:
@@ -58,13 +58,13 @@ class LastSample:
     """Returns the newest sample of counts that are slow to read. A call starts the next sample and
     never waits for it."""
 
-    def __init__(self, take: Callable[[], Progress], threads: ThreadPoolExecutor) -> None:
+    def __init__(self, take: Callable[[], EngineProgress], threads: ThreadPoolExecutor) -> None:
         self._take = take
         self._threads = threads
-        self._taking: Future[Progress] | None = None
-        self._last = Progress()
+        self._taking: Future[EngineProgress] | None = None
+        self._last = EngineProgress()
 
-    def __call__(self) -> Progress:
+    def __call__(self) -> EngineProgress:
         taking = self._taking
         if taking is not None and not taking.done():
             return self._last
@@ -76,7 +76,7 @@ class LastSample:
             self._taking = None
         return self._last
 
-    def _told(self, taking: Future[Progress]) -> Progress:
+    def _told(self, taking: Future[EngineProgress]) -> EngineProgress:
         fault = taking.exception()
         if fault is None:
             return taking.result()

@@ -18,7 +18,7 @@ from pyspark.errors import IllegalArgumentException, PySparkException
 from pyspark.sql import SparkSession
 
 from engines.spark.analysis.determinism import arguments
-from engines.spark.analysis.tree import Node, parse_plan
+from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import counterpart, frame_of, inlined, json_of, jvm_object
 
@@ -61,17 +61,17 @@ _PLAIN: Final = frozenset({"Literal", "UnaryMinus", "CreateArray", "CreateNamedS
 
 
 @dataclass(frozen=True, slots=True)
-class Failure:
+class ConstantFailure:
     """An expression that fails for every row."""
 
-    node: Node
+    node: PlanNode
     expression: Any
     """The expression as an object of the JVM."""
     fault: PySparkException | str
     """Spark's error, or Java's message about an invalid pattern."""
 
 
-def failing(session: SparkSession, plan: Any, root: Node) -> list[Failure]:
+def failing(session: SparkSession, plan: Any, root: PlanNode) -> list[ConstantFailure]:
     """Lists the expressions of an analysed plan that fail for every row; of nested ones the innermost.
     ``root``: the plan as a tree."""
     if next(trials(root), None) is None:
@@ -86,7 +86,7 @@ def failing(session: SparkSession, plan: Any, root: Node) -> list[Failure]:
     calls = [(each, found, _call(session, each, found)) for each, found in tried if found is not None]
     if not calls or _fault(session, catalyst, [call for _, _, call in calls]) is None:
         return []
-    failures: list[Failure] = []
+    failures: list[ConstantFailure] = []
     for each, found, call in reversed(calls):
         inside = {id(part.fields) for part in each.node.preorder()}
         if not any(id(known.node.fields) in inside for known in failures):
@@ -122,27 +122,27 @@ def _fault(session: SparkSession, catalyst: Catalyst, calls: Sequence[Any]) -> P
     return None
 
 
-def _failure(node: Node, found: Any, fault: PySparkException | Py4JJavaError | None) -> Failure | None:
+def _failure(node: PlanNode, found: Any, fault: PySparkException | Py4JJavaError | None) -> ConstantFailure | None:
     """Makes the failure for an error; ``None`` if there is none, or if it may not be the query's fault."""
     if isinstance(fault, PySparkException) and fault.getCondition() is not None:
-        return Failure(node, found, fault)
+        return ConstantFailure(node, found, fault)
     said = _JAVA.search(str(fault)) if node.kind in PATTERNS else None
     if said is not None:
-        return Failure(node, found, said[1])
+        return ConstantFailure(node, found, said[1])
     by_itself = node.kind in PATTERNS and isinstance(fault, IllegalArgumentException)
-    return Failure(node, found, str(fault).partition("\n")[0]) if by_itself else None
+    return ConstantFailure(node, found, str(fault).partition("\n")[0]) if by_itself else None
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
     """An expression that is evaluated for every row of its operator, and that may fail because of its constants."""
 
-    node: Node
+    node: PlanNode
     variables: tuple[int, ...] = ()
     """Arguments to replace by a default value; empty: all arguments are constant."""
 
 
-def trials(plan: Node) -> Iterator[Trial]:
+def trials(plan: PlanNode) -> Iterator[Trial]:
     """Yields the trials of an analysed plan, inner expressions last."""
     for operator in plan.preorder():
         stack = [] if operator.kind == "Generate" else arguments(operator)
@@ -163,7 +163,7 @@ def trials(plan: Node) -> Iterator[Trial]:
                 stack += _evaluated(node)
 
 
-def _may_fail_by_second(node: Node) -> bool:
+def _may_fail_by_second(node: PlanNode) -> bool:
     if node.kind not in _BY_SECOND or len(node.children) <= _SECOND or not _is_constant(node.children[_SECOND]):
         return False
     second = node.children[_SECOND]
@@ -177,31 +177,31 @@ def _may_fail_by_second(node: Node) -> bool:
     return node.kind not in PATTERNS or _PLAINLY_A_PATTERN.fullmatch(str(value)) is None
 
 
-def _variables(node: Node) -> tuple[int, ...]:
+def _variables(node: PlanNode) -> tuple[int, ...]:
     """Lists the positions of arguments that depend on rows; of a pattern function also that of the text."""
     first = (0,) if node.kind in PATTERNS else ()
     return tuple(dict.fromkeys([*first, *(at for at, each in enumerate(node.children) if not _is_constant(each))]))
 
 
-def _conjuncts(condition: Node) -> list[Node]:
+def _conjuncts(condition: PlanNode) -> list[PlanNode]:
     """Splits ``a and b``: it is evaluated like one filter after another."""
     if condition.kind != "And":
         return [condition]
     return [part for each in condition.children for part in _conjuncts(each)]
 
 
-def _evaluated(node: Node) -> tuple[Node, ...]:
+def _evaluated(node: PlanNode) -> tuple[PlanNode, ...]:
     return node.children[: _GUARDS.get(node.kind, len(node.children))]
 
 
-def _is_constant(node: Node) -> bool:
+def _is_constant(node: PlanNode) -> bool:
     return all(
         part.kind not in _NO_VALUES and part.kind not in PATTERNS and (part.kind == "Literal" or bool(part.children))
         for part in node.preorder()
     )
 
 
-def _may_fail(node: Node) -> bool:
+def _may_fail(node: PlanNode) -> bool:
     if node.kind == "Cast":
         return node.only.kind != "Literal" or node.only.type_name == "string"
     return node.kind not in _PLAIN

@@ -16,18 +16,18 @@ from pyspark.errors import PySparkException
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
 from engines.faults import Diagnostic, Severity
-from engines.spark.analysis.determinism import Finding
+from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.phrases import Phrase
-from engines.spark.analysis.refusals import HOP_CALENDAR, Refused
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.refusals import HOP_CALENDAR, QueryRefused
+from engines.spark.analysis.tree import PlanNode
 from engines.spark.catalyst.plans import origin_of, place_of, text_of
-from engines.spark.sql.constant_faults import UNREADABLE, Failure
+from engines.spark.sql.constant_faults import UNREADABLE, ConstantFailure
 from engines.spark.sql.spark_errors import first_lines, hint_of, hint_of_data, message_of, place_in, rule_of
 
 _CALENDAR_WINDOW: Final = re.compile(r"Intervals greater than a month is not supported \((.*)\)")
 
 
-def diagnostic_at(finding: Finding, plan: Any, root: Node, query: int) -> Diagnostic:
+def diagnostic_at(finding: QueryFinding, plan: Any, root: PlanNode, query: int) -> Diagnostic:
     """Makes the diagnostic of query number ``query``, whose analysed plan is ``plan``, read into ``root``."""
     place = place_of(plan, root, finding.node) if finding.node is not None else finding.place
     line, column = place if place is not None else (None, None)
@@ -76,14 +76,14 @@ def _calendar_window(interval: str, text: str, query: int) -> Diagnostic:
 
 
 def of_fault(fault: Invalid, query: int) -> Diagnostic:
-    line, column = (fault.at if isinstance(fault, Refused) else None) or (None, None)
+    line, column = (fault.at if isinstance(fault, QueryRefused) else None) or (None, None)
     return Diagnostic(
         code=fault.rule or "invalid", severity=Severity.ERROR, message=fault.message, query=query, line=line,
         column=column, replace=fault.hint or None,
     )  # fmt: skip
 
 
-def of_failure(failure: Failure, steps: Sequence[SqlQueryStep]) -> Diagnostic:
+def of_failure(failure: ConstantFailure, steps: Sequence[SqlQueryStep]) -> Diagnostic:
     fault, text, place = failure.fault, text_of(failure.expression), origin_of(failure.expression)
     condition = UNREADABLE if isinstance(fault, str) else fault.getCondition()
     said = f"the pattern is no regular expression: {fault}" if isinstance(fault, str) else message_of(fault)

@@ -9,13 +9,13 @@ from pyspark.sql import SparkSession
 from pyspark.sql import types as st
 
 from chain.errors import Invalid
-from engines.spark.analysis.relation import Readings
+from engines.spark.analysis.relation import InputReadings
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.sql.views import name_empty_view
 
 
 @dataclass(frozen=True, slots=True)
-class InputView:
+class QueryInput:
     """One input as a query sees it."""
 
     alias: str
@@ -40,8 +40,8 @@ class InputView:
         return st.StructType([*self.schema, *times])
 
 
-def readings_of(inputs: Sequence[InputView]) -> Readings:
-    return Readings(
+def readings_of(inputs: Sequence[QueryInput]) -> InputReadings:
+    return InputReadings(
         operations={view.alias: view.operation for view in inputs},
         logs=frozenset(view.alias for view in inputs if view.log),
         changes={view.alias: view.changes for view in inputs},
@@ -49,7 +49,7 @@ def readings_of(inputs: Sequence[InputView]) -> Readings:
     )
 
 
-def check_versions(view: InputView) -> None:
+def check_versions(view: QueryInput) -> None:
     there = set(view.schema.names)
     missing = [name for name in view.primary_key if name not in there]
     if missing:
@@ -65,6 +65,6 @@ def check_versions(view: InputView) -> None:
         )  # fmt: skip
 
 
-def name_inputs(session: SparkSession, inputs: Sequence[InputView]) -> None:
+def name_inputs(session: SparkSession, inputs: Sequence[QueryInput]) -> None:
     for view in inputs:
         name_empty_view(session, view.columns, view.alias)

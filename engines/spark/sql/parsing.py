@@ -25,9 +25,9 @@ from pyspark.sql import SparkSession
 from chain.errors import Invalid
 from engines.spark.analysis.declarations import MAX_TEXT
 from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, read_words, undated
-from engines.spark.analysis.parsed import Size, bounded_size
-from engines.spark.analysis.refusals import Refused
-from engines.spark.analysis.tree import Node, parse_plan
+from engines.spark.analysis.parsed import PlanSize, bounded_size
+from engines.spark.analysis.refusals import QueryRefused
+from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.catalyst.expressions import skip_commands
 from engines.spark.catalyst.plans import items, json_of, jvm_object, place_of
 
@@ -41,7 +41,7 @@ MAX_SAID: Final = 1000
 """Most characters of Spark's message that are passed on; it may repeat queries and plans."""
 _WINDOWS: Final = '"class":"org.apache.spark.sql.catalyst.plans.logical.WithWindowDefinition"'
 _SPLIT: Final = "split the query: make an inner part a dataset of its own"
-_NOTHING: Final[Mapping[str, Size]] = MappingProxyType({})
+_NOTHING: Final[Mapping[str, PlanSize]] = MappingProxyType({})
 _INTERNAL: Final = "INTERNAL_ERROR"
 _SESSION: Final = "org.apache.spark.sql.classic.SparkSession.setActiveSession"
 _SQL_PARSER: Final = "org.apache.spark.sql.execution.SparkSqlParser"
@@ -53,7 +53,7 @@ _UTILS: Final = "org.apache.spark.api.python.PythonErrorUtils."
 class TextFindings:
     """The findings about a text that may be analysed."""
 
-    size: Size
+    size: PlanSize
     undated: tuple[tuple[str, int, int], ...]
     """Typed literals of a time that does not state its day: text, line, column."""
 
@@ -72,7 +72,7 @@ _kinds: dict[int, str] = {}
 _lock = threading.Lock()
 
 
-def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING) -> ParsedQuery:
+def parsed(session: SparkSession, sql: str, known: Mapping[str, PlanSize] = _NOTHING) -> ParsedQuery:
     """Parses a text and bounds its cost. ``known``: sizes of the queries before it, by alias.
 
     Raises Invalid for a text that is not only a query, or is too large; Spark's ParseException for one that it cannot
@@ -89,7 +89,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, Size] = _NOTHING
     root = parse_plan(text)
     try:
         size = bounded_size(root, known, _named_windows(plan, text))
-    except Refused as fault:
+    except QueryRefused as fault:
         fault.at = place_of(plan, root, fault.node) if fault.node is not None else None
         raise
     judgement = TextFindings(size, tuple(undated(words)))
@@ -164,11 +164,11 @@ def _name_of(session: SparkSession, kind: int) -> str:
     return _kinds[kind]
 
 
-def _named_windows(plan: Any, text: str) -> list[Node]:
+def _named_windows(plan: Any, text: str) -> list[PlanNode]:
     """Returns definitions of ``WINDOW w AS (...)``, which a plan's JSON leaves out.
     Raises Invalid if one is not found."""
     wanted = text.count(_WINDOWS)
-    found: list[Node] = []
+    found: list[PlanNode] = []
     for node in _operators(plan) if wanted else ():
         if node.getClass().getSimpleName() == "WithWindowDefinition":
             wanted -= 1

@@ -21,14 +21,14 @@ from chain.model.source import SqlQueryStep
 from engines.contract import Vocabulary
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
-from engines.spark.analysis.determinism import Finding, literals
+from engines.spark.analysis.determinism import QueryFinding, literals
 from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign
 from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import Zone
-from engines.spark.analysis.parsed import Size
+from engines.spark.analysis.parsed import PlanSize
 from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.refusals import as_of_unsaid
-from engines.spark.analysis.tree import Node, parse_plan
+from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.analysis.walk import Walk
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import slice_types
@@ -42,7 +42,7 @@ from engines.spark.sql.diagnostics import (
     of_fault,
     of_phrase,
 )
-from engines.spark.sql.input_views import InputView, check_versions, name_inputs, readings_of
+from engines.spark.sql.input_views import QueryInput, check_versions, name_inputs, readings_of
 from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
 from engines.spark.sql.spark_errors import NOT_DETERMINISTIC, blames_query
 from engines.spark.sql.time_patterns import unreadable, zones_in
@@ -71,7 +71,7 @@ class Analyst:
         self._zones: dict[str, Zone] = {}
 
     def analyse(
-        self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary
+        self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary
     ) -> Analysis:
         """Analyses the queries, over views that it names in ``session``. Faults are in the result."""
         known = self.known(steps, inputs, vocab)
@@ -83,12 +83,12 @@ class Analyst:
                 self._known.popitem(last=False)
         return known
 
-    def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> Analysis | None:
+    def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> Analysis | None:
         """Returns an earlier result for the same queries and inputs, or ``None``; needs no session."""
         return self._known.get(_key(steps, inputs, vocab))
 
 
-def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary) -> tuple[object, ...]:
+def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> tuple[object, ...]:
     seen = tuple((replace(view, schema=st.StructType()), view.schema.json()) for view in inputs)
     return tuple(steps), seen, vocab
 
@@ -98,7 +98,7 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
     Executes nothing yet. Only for queries that ``Analyst`` accepted.
     """
-    sizes: dict[str, Size] = {}
+    sizes: dict[str, PlanSize] = {}
     for step in steps[:-1]:
         query = parsed(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
@@ -107,7 +107,7 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
 
 def _analyse(
-    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[InputView], vocab: Vocabulary,
+    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary,
     zones: Mapping[str, Zone],
 ) -> Analysis:  # fmt: skip
     event_times = {view.alias: view.event_time for view in inputs}
@@ -116,7 +116,7 @@ def _analyse(
     for view in inputs:
         check_versions(view)
     are_named = False  # views are named only once a text can be parsed
-    sizes: dict[str, Size] = {}
+    sizes: dict[str, PlanSize] = {}
     names = {name for view in inputs for name in view.columns.names}
     warnings: list[Diagnostic] = []
     for number, step in enumerate(steps):
@@ -147,7 +147,7 @@ def _analyse(
             found.extend(walk.findings)
         if not found and not plan.deterministic():
             found.append(
-                Finding("not-deterministic", "Spark says that the query is not deterministic", NOT_DETERMINISTIC)
+                QueryFinding("not-deterministic", "Spark says that the query is not deterministic", NOT_DETERMINISTIC)
             )
         if found:
             return Analysis(None, None, (*(diagnostic_at(each, plan, root, number) for each in found), *warnings))
@@ -169,7 +169,7 @@ def _analyse(
     raise Invalid("the transform has no query", rule="no-query", hint="write query: select … from an input")
 
 
-def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: int) -> Iterator[Diagnostic]:
+def _unsaid(shape: Classification | None, inputs: Sequence[QueryInput], query: int) -> Iterator[Diagnostic]:
     """Yields warnings about inputs that may or may not be changelogs, where the query's meaning depends on it."""
     unknown = {view.alias for view in inputs if view.changes is None and not view.log}
     for path in shape.paths if shape is not None else ():
@@ -181,7 +181,7 @@ def _unsaid(shape: Classification | None, inputs: Sequence[InputView], query: in
 
 
 def _certain(
-    session: SparkSession, plan: Any, root: Node, steps: Sequence[SqlQueryStep], doubts: Sequence[Diagnostic]
+    session: SparkSession, plan: Any, root: PlanNode, steps: Sequence[SqlQueryStep], doubts: Sequence[Diagnostic]
 ) -> Iterator[Diagnostic]:
     """Yields errors for expressions that fail for every row. If such an expression has a quoted text that was doubted
     to be meant as a column, the doubt is reported in place of the failure."""

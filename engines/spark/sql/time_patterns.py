@@ -14,9 +14,9 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.determinism import Finding, arguments
+from engines.spark.analysis.determinism import QueryFinding, arguments
 from engines.spark.analysis.monotone import SECOND, Zone
-from engines.spark.analysis.tree import Node
+from engines.spark.analysis.tree import PlanNode
 from engines.spark.catalyst.plans import jvm_object
 
 _SHOWN: Final = 60
@@ -42,7 +42,7 @@ _CHANGE: Final = re.compile(r"\[(?:Gap|Overlap) at ([0-9T:-]{16,19})(Z|[+-][0-9:
 _EPOCH: Final = dt.datetime(1970, 1, 1)
 
 
-def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
+def unreadable(session: SparkSession, plan: PlanNode) -> list[QueryFinding]:
     """Returns a finding for each constant pattern and zone in an analysed plan that Spark refuses whatever the rows."""
     tried: dict[tuple[str, bool], bool] = {}
     found = []
@@ -52,11 +52,11 @@ def unreadable(session: SparkSession, plan: Node) -> list[Finding]:
         if not tried[pattern, reads]:
             verb = "read" if reads else "written"
             message = f"times are not {verb} by the pattern '{pattern[:_SHOWN]}': Spark refuses it with the first row"
-            found.append(Finding(CODE, message, REPLACE, node))
+            found.append(QueryFinding(CODE, message, REPLACE, node))
     for node, zone in zones(plan):
         if not _is_zone(session, zone):
             message = f"the time zone '{zone[:_SHOWN]}' is not known: Spark refuses it with the first row"
-            found.append(Finding(ZONE_CODE, message, REPLACE_ZONE, node))
+            found.append(QueryFinding(ZONE_CODE, message, REPLACE_ZONE, node))
     return found
 
 
@@ -78,7 +78,7 @@ def _is_taken(session: SparkSession, pattern: str, reads: bool) -> bool:
     return True
 
 
-def zones(plan: Node) -> Iterator[tuple[Node, str]]:
+def zones(plan: PlanNode) -> Iterator[tuple[PlanNode, str]]:
     """Yields (expression, zone) for each constant zone of a conversion, anywhere in an analysed plan."""
     for node in _all_nodes(plan):
         if node.kind in ZONES and node.children[-1].kind == "Literal":
@@ -87,7 +87,7 @@ def zones(plan: Node) -> Iterator[tuple[Node, str]]:
                 yield node, name
 
 
-def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
+def patterns(plan: PlanNode) -> Iterator[tuple[PlanNode, str, bool]]:
     """Yields (expression, pattern, whether it reads texts) for each constant pattern, anywhere in an analysed plan."""
     for node in _all_nodes(plan):
         if node.kind in READS | WRITES and len(node.children) > 1 and node.children[1].kind == "Literal":
@@ -97,7 +97,7 @@ def patterns(plan: Node) -> Iterator[tuple[Node, str, bool]]:
                 yield node, pattern, node.kind in READS
 
 
-def _all_nodes(plan: Node) -> Iterator[Node]:
+def _all_nodes(plan: PlanNode) -> Iterator[PlanNode]:
     """Yields all operators, and the expressions in their fields."""
     stack = [plan]
     while stack:

@@ -32,7 +32,7 @@ from engines.spark.catalyst.plans import (
     project,
 )
 from engines.spark.catalyst.types import struct_type
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 
 ONE_PARTITION: Final = 4 << 20
@@ -122,7 +122,7 @@ def name_input(frame: DataFrame, schema: st.StructType, alias: str) -> None:
 
 
 def slices_view(
-    session: SparkSession, reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
+    session: SparkSession, reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
     events: bool = False,
 ) -> DataFrame:  # fmt: skip
     """Returns the rows of the given slices of input ``number`` within their bounds, with hidden columns.
@@ -156,7 +156,7 @@ def without_hidden(session: SparkSession, frame: DataFrame, count: int) -> DataF
     return frame_of(session, project(session, plan.output().take(count), plan))
 
 
-def _are_few(reads: Sequence[Read], schema: st.StructType) -> bool:
+def _are_few(reads: Sequence[SliceRead], schema: st.StructType) -> bool:
     """Whether slices are small, with types that Arrow and Spark read alike."""
     paths = [Path(path) for read in reads for path in read.paths]
     if sum(path.stat().st_size for path in paths) > FEW:
@@ -177,14 +177,14 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def few_rows(
-    reads: Sequence[Read], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
+    reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
 ) -> pa.Table | None:
     """Reads the rows of ``slices_view``, with their hidden columns; ``None``: there are
     too many, so Spark must read them."""
     if not _are_few(reads, schema):
         return None
     parts = []
-    for read in reads or [Read(())]:
+    for read in reads or [SliceRead(())]:
         try:
             rows = read_rows(read.paths, schema, safe=True)
         except pa.ArrowInvalid:  # a time that microseconds cannot hold: Spark reports it
@@ -211,7 +211,7 @@ def _with_hidden(rows: pa.Table, before: int, vocab: Vocabulary, number: int, ev
 
 
 def _scans(
-    session: SparkSession, read: Read, schema: st.StructType, vocab: Vocabulary, number: int | None
+    session: SparkSession, read: SliceRead, schema: st.StructType, vocab: Vocabulary, number: int | None
 ) -> list[DataFrame]:
     """Makes one scan for each physical schema among the files."""
     groups: dict[pa.Schema, list[str]] = {}
@@ -229,7 +229,7 @@ def _scans(
 
 def _scan(
     session: SparkSession,
-    read: Read,
+    read: SliceRead,
     physical: pa.Schema,
     paths: Sequence[str],
     schema: st.StructType,

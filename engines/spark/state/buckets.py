@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 
 from engines.spark.rows.ordering import distinct
-from engines.spark.state.files import Kept, Stored
+from engines.spark.state.files import Kept, StoredTable
 
 BUCKET: Final = 4096
 """Most rows of a bucket, unless it is as deep as the tree may be."""
@@ -83,7 +83,7 @@ def _texts(array: pa.Array) -> np.ndarray:
 class BucketedTable:
     """The buckets of one table of the state in one transaction: ``take`` reads some, ``keep`` writes the results."""
 
-    def __init__(self, name: str, schema: pa.Schema, state: Mapping[str, Stored]) -> None:
+    def __init__(self, name: str, schema: pa.Schema, state: Mapping[str, StoredTable]) -> None:
         """``schema``: of the rows now. Buckets written with an older schema are all opened, to be rewritten."""
         described = hashlib.sha3_256(str(schema.remove_metadata()).encode()).hexdigest()[:8]
         self._stem = f"{name}/{described}/"

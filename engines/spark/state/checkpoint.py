@@ -57,7 +57,7 @@ class Arranged(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """sha3-256 of the table's bytes, hexadecimal."""
 
 
-class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class StateCheckpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The state of a transform between two transactions."""
 
     v: int
@@ -79,7 +79,7 @@ class Checkpoint(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     """Descriptions of the tables that follow; unset when there are none."""
 
 
-def encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+def encode_checkpoint(checkpoint: StateCheckpoint) -> bytes:
     """Encodes with sorted keys, no spaces, absent values as null: one state, one text."""
     return msgspec.json.encode(checkpoint, order="sorted")
 
@@ -89,13 +89,13 @@ def split(raw: bytes) -> tuple[bytes, bytes]:
     return head, body
 
 
-def decode_checkpoint(raw: bytes) -> Checkpoint:
+def decode_checkpoint(raw: bytes) -> StateCheckpoint:
     """Decodes the JSON; the tables after it may be absent. Raises Invalid: the bytes may come from another node."""
     raw, _ = split(raw)
     if len(raw) > MAX_CHECKPOINT:
         raise Invalid(f"a checkpoint of {len(raw)} bytes", rule="checkpoint-size", hint=f"at most {MAX_CHECKPOINT}")
     try:
-        checkpoint = msgspec.json.decode(raw, type=Checkpoint)
+        checkpoint = msgspec.json.decode(raw, type=StateCheckpoint)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise Invalid(
             f"not a checkpoint of this engine: {error}", rule="checkpoint", hint="replay the transform from its start"

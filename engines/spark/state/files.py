@@ -27,7 +27,7 @@ from engines.spark.state.checkpoint import (
     MAX_CHECKPOINT,
     MAX_TABLES,
     Arranged,
-    Checkpoint,
+    StateCheckpoint,
     decode_checkpoint,
     encode_checkpoint,
 )
@@ -41,12 +41,12 @@ MAX_STATE: Final = 1 << 30
 class State:
     """The state that a transaction begins with; ``checkpoint`` is ``None`` before the first."""
 
-    checkpoint: Checkpoint | None = None
+    checkpoint: StateCheckpoint | None = None
     tables: Tables = field(default_factory=lambda: Tables({}))
     """Tables by name, each read on first use; empty tables are absent."""
 
     @property
-    def stored(self) -> Mapping[str, Stored]:
+    def stored(self) -> Mapping[str, StoredTable]:
         return self.tables.stored
 
 
@@ -75,7 +75,7 @@ def _mapped(file: Path) -> bytes | mmap.mmap:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(opened.fileno()).st_size else b""
 
 
-def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
+def save(path: str, checkpoint: StateCheckpoint, tables: Mapping[str, Kept]) -> None:
     """Writes a checkpoint file. Raises Invalid for a state that cannot be kept, Environment."""
     for item in checkpoint.inputs:
         if any("" in run for run in item.open):
@@ -95,7 +95,7 @@ def save(path: str, checkpoint: Checkpoint, tables: Mapping[str, Kept]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class Stored:
+class StoredTable:
     """A table of a checkpoint that is not read yet."""
 
     described: Arranged
@@ -117,14 +117,14 @@ class Stored:
             return file.read(use_threads=False)
 
 
-Kept: TypeAlias = pa.Table | Stored
+Kept: TypeAlias = pa.Table | StoredTable
 """Rows of the state: new rows, or a stored table that is unchanged and copied as it is."""
 
 
 class Tables(Mapping[str, pa.Table]):
     """Tables of a checkpoint by name, each read on first use."""
 
-    def __init__(self, stored: Mapping[str, Stored]) -> None:
+    def __init__(self, stored: Mapping[str, StoredTable]) -> None:
         self.stored = stored
 
     def __getitem__(self, name: str) -> pa.Table:
@@ -143,7 +143,7 @@ def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes |
     parts: list[bytes | memoryview] = []
     for name in sorted(tables):
         table = tables[name]
-        if isinstance(table, Stored):
+        if isinstance(table, StoredTable):
             named.append(table.described)
             parts.append(table.raw)
             continue
@@ -166,7 +166,7 @@ def unpack(described: Sequence[Arranged], body: memoryview) -> Tables:
     """Splits the body into the tables described. Raises Invalid for more or fewer bytes than described."""
     stored, at = {}, 0
     for one in described:
-        stored[one.name] = Stored(one, body[at : at + one.size])
+        stored[one.name] = StoredTable(one, body[at : at + one.size])
         at += one.size
     if at != len(body):
         raise Invalid("the rows of the checkpoint do not end where it ends", rule="checkpoint")

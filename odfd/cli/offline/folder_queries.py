@@ -12,9 +12,9 @@ import trio
 
 from chain.errors import NotFound
 from chain.libraries import pa
-from engines.query.frames import END, ROWS, FrameReader
+from engines.query.frames import END, ROWS, AnswerFrameReader
 from engines.query.reader import QueryLimits, QueryProcesses
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import choose
 from odfd.cli.offline import files
 from odfd.control import wire
@@ -73,7 +73,7 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
     clock = SystemClock()
     limits = QueryLimits()
     evaluator: TrustEvaluator = None  # type: ignore[assignment]  # nothing is required of what is read
-    processes = QueryProcesses(home.folder("readers"), lambda: choose(Level.NONE), limits)
+    processes = QueryProcesses(home.folder("readers"), lambda: choose(SandboxLevel.NONE), limits)
     inputs = QueryInputs(home)
     signer = Signer(home.keys.node_key, clock.now, home.folder(STAGING), limits.temporary)
     queries = QueryService(Planner(home, _shown, evaluator), processes, inputs, signer)
@@ -87,6 +87,6 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
         await processes.serving.wait()
         await queries.answer(request, take)
         nursery.cancel_scope.cancel()
-    frames = list(FrameReader().feed(bytes(answer)))
+    frames = list(AnswerFrameReader().feed(bytes(answer)))
     assert frames[-1][0] == END
     return frames

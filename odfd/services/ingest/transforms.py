@@ -28,7 +28,7 @@ from chain.walk import first_where
 from engines.contract import (
     DerivationNeeded,
     Engine,
-    InternalError,
+    EngineInternalError,
     InvalidQuery,
     ValidateInput,
     ValidateRequest,
@@ -224,7 +224,7 @@ class EvolutionCheck:
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 raise Invalid(message, rule=rule or "transform", hint=hint or "", place=place or "")
-            case InternalError(message=message):
+            case EngineInternalError(message=message):
                 raise engine_failed(message)
             case DerivationNeeded(message=message):
                 raise Refused(

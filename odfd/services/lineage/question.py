@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.state import InputPosition, load_state
 from chain.store.base import ChainReader, ObjectStore
 from chain.store.objects import sound_path
-from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformInput
+from engines.contract import ProvenanceRecord, ProvenanceRequest, TransformRequestInput
 from engines.spark.state.checkpoint import MAX_CHECKPOINT, decode_checkpoint, open_blocks
 from odfd.datasets.previews import DATA_KINDS
 from odfd.ingest.fetch.dispatch import address_of
@@ -209,7 +209,7 @@ def _view(
     return view
 
 
-def _input(objects: ObjectStore, view: InputView, path: Path) -> TransformInput:
+def _input(objects: ObjectStore, view: InputView, path: Path) -> TransformRequestInput:
     """Encodes an input for the engine. ``path``: of the file that states its columns. Raises NotFound, Invalid."""
     if view.schema is None:
         raise Invalid(f"input {view.alias} has no schema", rule="lineage-input")

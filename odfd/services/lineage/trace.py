@@ -24,7 +24,7 @@ from chain.store.base import ChainReader
 from chain.store.objects import sound_path
 from engines.contract import (
     MAX_QUESTIONS,
-    InternalError,
+    EngineInternalError,
     InvalidQuery,
     ProvenanceRequest,
     ProvenanceSuccess,
@@ -189,7 +189,7 @@ class Trace:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 here = ", ".join(filter(None, (self._name(dataset), place)))
                 raise Invalid(message, rule=rule or "lineage-derive", hint=hint or "", place=here)
-            case InternalError(message=message):
+            case EngineInternalError(message=message):
                 raise engine_failed(message)
 
     def _ingested(self, dataset: DatasetId, block: Block, rows: Told) -> None:

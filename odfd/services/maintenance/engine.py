@@ -21,7 +21,7 @@ from engines.contract import (
     Engine,
     EngineIdentity,
     IngestAnswer,
-    IngestRequest,
+    IngestBatchRequest,
     MigrateOutcome,
     MigrateRequest,
     OnProgress,
@@ -203,7 +203,7 @@ class NodeEngine:
     async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
         return await (await self._engine()).transform(request, on_progress)
 
-    async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
         return await (await self._engine()).ingest(request, on_progress)
 
     async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:

@@ -15,7 +15,7 @@ import trio
 from chain.data.parquet import open_slice
 from chain.errors import Invalid, Refused
 from chain.model.source import TransformSql
-from engines.contract import InternalError, InvalidQuery, RawQueryRequest, RawQueryView
+from engines.contract import EngineInternalError, InvalidQuery, RawQueryRequest, RawQueryView
 from engines.errors import engine_failed
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcess
@@ -87,7 +87,7 @@ class EngineQueries:
                 output_data_path=str(path), views=views,
             )
         )  # fmt: skip
-        if isinstance(outcome, InternalError):
+        if isinstance(outcome, EngineInternalError):
             raise engine_failed(outcome.message)
         if isinstance(outcome, InvalidQuery):
             message = outcome.message

@@ -25,14 +25,14 @@ from engines.contract import (
     RawQuerySuccess,
     RecordProvenance,
     Success,
-    TransformInput,
     TransformRequest,
+    TransformRequestInput,
     ValidateResponse,
     Vocabulary,
 )
-from engines.io_plan import View
+from engines.io_plan import SandboxView
 from engines.request_control import CallLimits, RequestControl
-from engines.service import Server, ServiceLimits, serve
+from engines.service import EngineServer, ServiceLimits, serve
 from engines.session import SessionState
 from engines.staging import Staging
 
@@ -103,8 +103,8 @@ class Bench:
         self.handler = Scripted()
         self.staging = Staging(folder / "scratch")
         self.staging.sweep()
-        self.view = View(PurePosixPath(self.staging.inputs), PurePosixPath(self.staging.outputs))
-        self.server: Server = serve(
+        self.view = SandboxView(PurePosixPath(self.staging.inputs), PurePosixPath(self.staging.outputs))
+        self.server: EngineServer = serve(
             self.handler, f"unix:{folder}/s", ServiceLimits(jobs=2, waiting=4, heartbeat=0.05, remembered=4)
         )
         self.engines: list[GrpcEngine] = []
@@ -121,7 +121,7 @@ class Bench:
 
     def request(self, transaction: str | None = "t1", dataset: bytes = b"a", **more: Any) -> TransformRequest:
         one, two = self.file("one", b"1"), self.file("two", b"2")
-        each = TransformInput(
+        each = TransformRequestInput(
             dataset_id=DatasetId.from_public_key(b"i" * 32),
             dataset_alias="in",
             query_alias="x",

@@ -18,11 +18,11 @@ from engines.errors import EngineLost
 from engines.query.frames import END
 from engines.query.reader import QueryLimits, QueryProcesses
 from engines.query.requests import Execute
-from engines.sandbox.base import Command, Job, Level
+from engines.sandbox.base import Job, SandboxCommand, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.cgroups import Groups, find_groups
 from engines.sandbox.forking import Zygote
-from engines.sandbox.probe import Choice, TrialResult, trial
+from engines.sandbox.probe import SandboxChoice, TrialResult, trial
 from engines.sandbox.process import ConfinedProcess
 from worlds.eventually import PATIENCE, became
 
@@ -59,9 +59,9 @@ JOB = Job(argv=("one", "two"), env={"LANG": "C.UTF-8"}, mounts=(), memory=1 << 3
 class Sharing(Bubblewrap):
     """Bubblewrap that leaves a namespace to the host."""
 
-    def command(self, job: Job, files: Sequence[int], /) -> Command:
+    def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         made = super().command(job, files)
-        return Command(tuple(word for word in made.argv if word != "--unshare-net"), made.env)
+        return SandboxCommand(tuple(word for word in made.argv if word != "--unshare-net"), made.env)
 
 
 def sandbox(kind: type[Bubblewrap] = Bubblewrap) -> Bubblewrap:
@@ -164,9 +164,9 @@ async def test_what_has_threads_is_not_forked(hatched: Callable[..., Any]) -> No
 async def test_a_query_is_answered_whether_the_zygote_lives_or_not(
     hatched: Callable[..., Any], groups: Groups | None, tmp_path: Path
 ) -> None:
-    choice = Choice(sandbox(), (), TrialResult(Level.HOST, ()), groups)
+    choice = SandboxChoice(sandbox(), (), TrialResult(SandboxLevel.HOST, ()), groups)
 
-    async def chosen() -> Choice:
+    async def chosen() -> SandboxChoice:
         return choice
 
     processes = QueryProcesses(tmp_path, chosen, QueryLimits())

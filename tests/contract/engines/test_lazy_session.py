@@ -11,9 +11,9 @@ import trio
 
 from chain.instant import Instant
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
-from engines.contract import IngestRequest, Success, TransformRequest, Vocabulary
+from engines.contract import IngestBatchRequest, Success, TransformRequest, Vocabulary
 from engines.errors import SESSION, EngineLost
-from engines.progress import STARTING, Progress
+from engines.progress import STARTING, EngineProgress
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import PlainProcess
 from engines.session import SessionState
@@ -24,9 +24,9 @@ from .test_warm_engine import Bed
 pytestmark = pytest.mark.slow
 
 
-def ingest_of(bench: Any, *, preprocess: bool = False) -> IngestRequest:
+def ingest_of(bench: Any, *, preprocess: bool = False) -> IngestBatchRequest:
     transform = TransformSql(engine="scripted", queries=(SqlQueryStep(query="select 1"),))
-    return IngestRequest(
+    return IngestBatchRequest(
         dataset_id=bench.request().dataset_id,
         system_time=Instant(5),
         vocab=Vocabulary(),
@@ -55,7 +55,7 @@ async def test_an_ingest_starts_none_and_a_transform_starts_it_once(tmp_path: Pa
         await nursery.start(engine.run)
         assert isinstance(await engine.ingest(ingest_of(bench)), Success)
         assert (sessions(engine), (bench.folder / "rows").read_bytes()) == (["stopped"], b"stopped")
-        told: list[Progress] = []
+        told: list[EngineProgress] = []
         assert isinstance(await engine.transform(joining(bench), told.append), Success)
         assert [each.stage for each in told].count(STARTING) == 1
         assert sessions(engine) == ["ready"]

@@ -19,7 +19,7 @@ import trio
 from chain.errors import Refused
 from engines.errors import EngineLost
 from engines.sandbox import probe
-from engines.sandbox.base import Command, Job, Level, Mount, PlainProcess
+from engines.sandbox.base import Job, Mount, PlainProcess, SandboxCommand, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.cgroups import find_groups
 from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
@@ -36,7 +36,7 @@ class Leaky(Bubblewrap):
         super().__init__(shutil.which("bwrap") or "bwrap", host_runtime(()))
         self._drop, self._add, self._keep_filter = drop, add, keep_filter
 
-    def command(self, job: Job, files: Sequence[int], /) -> Command:
+    def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         made = super().command(job, files)
         argv = [word for word in made.argv if word not in self._drop]
         at = argv.index("--remount-ro")
@@ -44,7 +44,7 @@ class Leaky(Bubblewrap):
         if not self._keep_filter:
             at = argv.index("--seccomp")
             del argv[at : at + 2]
-        return Command(tuple(argv), made.env, made.limited)
+        return SandboxCommand(tuple(argv), made.env, made.limited)
 
 
 LEAKS = {
@@ -73,7 +73,7 @@ async def test_a_leak_is_found(holds: None, leak: str) -> None:
 
 async def test_writing_to_inputs_is_found(holds: None) -> None:
     class Writable(Leaky):
-        def command(self, job: Job, files: Sequence[int], /) -> Command:
+        def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
             mounts = tuple(Mount(each.source, each.target, writable=True) for each in job.mounts)
             return super().command(Job(argv=job.argv, env=job.env, mounts=mounts), files)
 
@@ -93,29 +93,29 @@ async def test_a_sandbox_that_does_not_start_says_why() -> None:
 
 async def test_without_bubblewrap_the_choice_depends_on_the_minimum(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(probe.shutil, "which", lambda _: None)
-    choice = await choose(Level.NONE)
-    assert choice.level is Level.NONE
+    choice = await choose(SandboxLevel.NONE)
+    assert choice.level is SandboxLevel.NONE
     assert "not installed" in str(choice.passed_over[1])
-    assert choice.passed_over[0].level is Level.IMAGE
+    assert choice.passed_over[0].level is SandboxLevel.IMAGE
     with pytest.raises(Refused, match="not installed") as error:
-        await choose(Level.HOST)
+        await choose(SandboxLevel.HOST)
     assert "install bubblewrap" in error.value.hint
 
 
 async def test_what_no_isolation_can_hold_says_why() -> None:
-    choice = await unconfined(Level.NONE, "it takes the network")
-    assert choice.level is Level.NONE
+    choice = await unconfined(SandboxLevel.NONE, "it takes the network")
+    assert choice.level is SandboxLevel.NONE
     assert str(choice.passed_over[0]) == "container: it takes the network"
     with pytest.raises(Refused, match="`host` or better is asked for, and it takes the network"):
-        await unconfined(Level.HOST, "it takes the network")
+        await unconfined(SandboxLevel.HOST, "it takes the network")
 
 
-@pytest.mark.parametrize("level", [Level.IMAGE, Level.CONTAINER])
-async def test_images_are_refused_plainly(level: Level) -> None:
+@pytest.mark.parametrize("level", [SandboxLevel.IMAGE, SandboxLevel.CONTAINER])
+async def test_images_are_refused_plainly(level: SandboxLevel) -> None:
     with pytest.raises(Refused, match="no sandbox of level") as error:
         await choose(level, image="no engine image is installed")
     assert "engine image (odfctl docs install)" in error.value.hint
-    if level is Level.IMAGE:
+    if level is SandboxLevel.IMAGE:
         assert "no engine image is installed" in str(error.value)
 
 
@@ -133,9 +133,9 @@ async def test_what_nothing_keeps_is_said_and_what_is_claimed_is_tried(holds: No
 
 async def test_without_its_rlimit_a_process_takes_what_it_likes(holds: None) -> None:
     class Unlimited(Leaky):
-        def command(self, job: Job, files: Sequence[int], /) -> Command:
+        def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
             made = super().command(job, files)
-            return Command(made.argv, made.env, limited=True)
+            return SandboxCommand(made.argv, made.env, limited=True)
 
     assert BOUNDS["exceed-memory"] in (await trial(Unlimited())).problems
 
@@ -170,10 +170,10 @@ SLEEPER = (
 )
 
 
-@pytest.mark.parametrize("level", [Level.NONE, Level.HOST])
-def test_a_job_dies_with_whoever_started_it(level: Level, tmp_path: Path) -> None:
+@pytest.mark.parametrize("level", [SandboxLevel.NONE, SandboxLevel.HOST])
+def test_a_job_dies_with_whoever_started_it(level: SandboxLevel, tmp_path: Path) -> None:
     """The starter is killed with no chance to clean up."""
-    if level is Level.HOST and (shutil.which("bwrap") is None or trio.run(trial, Leaky()).problems):
+    if level is SandboxLevel.HOST and (shutil.which("bwrap") is None or trio.run(trial, Leaky()).problems):
         pytest.skip("level host does not hold here")
     starter = tmp_path / "starter.py"
     starter.write_text(
@@ -185,7 +185,7 @@ from engines.sandbox.base import PlainProcess
 from engines.sandbox.process import start
 from engines.sandbox.bubblewrap import host_runtime
 async def main():
-    sandbox = PlainProcess() if {level is Level.NONE} else Bubblewrap(shutil.which("bwrap"), host_runtime(()))
+    sandbox = PlainProcess() if {level is SandboxLevel.NONE} else Bubblewrap(shutil.which("bwrap"), host_runtime(()))
     job = Job(argv=(sys.executable, "-c", {SLEEPER!r}), env={{"PATH": "/usr/bin:/bin"}}, mounts=())
     process = start(sandbox, job)
     await process.stdout.receive_some()
@@ -203,7 +203,7 @@ trio.run(main)
         node.wait()
     assert len(tree) >= 2
     # Without namespaces nothing reaches what a job has put into a session of its own: that is what level host is for.
-    doomed = tree if level is Level.HOST else [leader]
+    doomed = tree if level is SandboxLevel.HOST else [leader]
     left = [pid for pid in doomed if not select.select([watched[pid]], [], [], PATIENCE)[0]]
     for handle in watched.values():
         with contextlib.suppress(ProcessLookupError):

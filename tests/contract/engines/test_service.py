@@ -17,9 +17,9 @@ from chain.errors import Environment
 from chain.instant import Instant
 from engines import codec
 from engines.contract import (
-    InternalError,
+    EngineInternalError,
+    EngineProgress,
     InvalidQuery,
-    Progress,
     ProvenanceRecord,
     ProvenanceRequest,
     ProvenanceSuccess,
@@ -143,7 +143,7 @@ async def test_a_trace_of_java_is_not_what_is_said(bench: Any) -> None:
 
     bench.handler.act = fall
     outcome = await bench.engine().transform(bench.request())
-    assert isinstance(outcome, InternalError)
+    assert isinstance(outcome, EngineInternalError)
     assert outcome.message == "RuntimeError: An error occurred.\n: SparkException: awaiting\nCaused by: worker crashed"
     assert "Some.scala:199" in (outcome.backtrace or "")
 
@@ -155,7 +155,7 @@ async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> Non
     bench.handler.act = fall
     engine = bench.engine()
     outcome = await engine.transform(bench.request())
-    assert isinstance(outcome, InternalError)
+    assert isinstance(outcome, EngineInternalError)
     assert "wanted to leave" in outcome.message
     assert "in fall" in (outcome.backtrace or "")
     bench.handler.act = bench.handler.concatenate
@@ -165,7 +165,7 @@ async def test_an_exception_is_an_answer_and_the_engine_lives(bench: Any) -> Non
 async def test_an_answer_that_cannot_be_said_is_the_handlers_fault(bench: Any) -> None:
     bench.handler.act = lambda request, control: Success(new_watermark=Instant(-(2**90)))
     outcome = await bench.engine().transform(bench.request())
-    assert isinstance(outcome, InternalError)
+    assert isinstance(outcome, EngineInternalError)
     assert "out of range" in outcome.message
 
 
@@ -241,17 +241,17 @@ async def test_progress_reaches_the_caller(bench: Any) -> None:
 
 
 async def test_how_far_the_work_is_reaches_the_caller_and_only_while_it_is_known(bench: Any) -> None:
-    told: list[Progress] = []
+    told: list[EngineProgress] = []
     came = [threading.Event(), threading.Event()]
     sizes = iter(range(1000))
 
     def act(_request: Any, control: RequestControl) -> InvalidQuery:
-        with control.measured(lambda: Progress(bytes_read=next(sizes), bytes_total=9_000_000_000)):
+        with control.measured(lambda: EngineProgress(bytes_read=next(sizes), bytes_total=9_000_000_000)):
             came[0].wait(PATIENCE)
         came[1].wait(PATIENCE)
         return InvalidQuery(message="x")
 
-    def show(progress: Progress) -> None:
+    def show(progress: EngineProgress) -> None:
         told.append(progress)
         came[0 if progress.bytes_read is not None else 1].set()
 
@@ -260,14 +260,14 @@ async def test_how_far_the_work_is_reaches_the_caller_and_only_while_it_is_known
     known = [each for each in told if each.bytes_read is not None]
     assert [each.bytes_read for each in known] == sorted(range(len(known)))
     assert {each.bytes_total for each in known} == {9_000_000_000}
-    assert told[-1] == Progress()
+    assert told[-1] == EngineProgress()
 
 
 async def test_the_stage_and_its_tasks_reach_the_caller(bench: Any) -> None:
-    told: list[Progress] = []
+    told: list[EngineProgress] = []
     came = [threading.Event(), threading.Event()]
-    tasks = Progress(tasks_done=1, tasks_total=4, rows_read=2**40)
-    measured = Progress(bytes_read=1, bytes_total=2)
+    tasks = EngineProgress(tasks_done=1, tasks_total=4, rows_read=2**40)
+    measured = EngineProgress(bytes_read=1, bytes_total=2)
 
     def act(_request: Any, control: RequestControl) -> InvalidQuery:
         control.count_tasks(lambda: tasks)
@@ -278,7 +278,7 @@ async def test_the_stage_and_its_tasks_reach_the_caller(bench: Any) -> None:
             came[1].wait(PATIENCE)
         return InvalidQuery(message="x")
 
-    def show(progress: Progress) -> None:
+    def show(progress: EngineProgress) -> None:
         told.append(progress)
         if progress.stage == "computing":
             came[0].set()

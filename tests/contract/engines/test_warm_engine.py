@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import (
     EngineIdentity,
-    InternalError,
+    EngineInternalError,
     InvalidQuery,
     Success,
     TransformRequest,
@@ -27,10 +27,10 @@ from engines.contract import (
     Vocabulary,
 )
 from engines.errors import EngineLost, LimitExceeded
-from engines.progress import STARTING, Progress
+from engines.progress import STARTING, EngineProgress
 from engines.provision.settings import ENGINE_FAILED, Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
-from engines.sandbox.base import Level, Mount, PlainProcess, Sandbox
+from engines.sandbox.base import Mount, PlainProcess, Sandbox, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.probe import choose, trial
 from worlds.eventually import PATIENCE, became
@@ -139,9 +139,9 @@ async def test_starts_on_demand_stays_warm_and_leaves_nothing(bed: Bed, bench: A
             assert pid_of(engine) is None
             assert await engine.identity() == IDENTITY
             assert pid_of(engine) is None
-            told: list[Progress] = []
+            told: list[EngineProgress] = []
             assert isinstance(await engine.transform(asking(bench.request(), "join"), told.append), Success)
-            assert told[0] == Progress(stage=STARTING)
+            assert told[0] == EngineProgress(stage=STARTING)
             assert (bench.folder / "new-data").read_bytes() == b"12"
             first = pid_of(engine)
             assert first is not None
@@ -174,7 +174,7 @@ async def test_a_fault_of_the_engine_s_own_is_told_with_its_trace(bed: Bed, benc
     engine = bed.engine()
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
-        assert isinstance(await engine.transform(asking(bench.request(), "fail at once")), InternalError)
+        assert isinstance(await engine.transform(asking(bench.request(), "fail at once")), EngineInternalError)
         nursery.cancel_scope.cancel()
     ((_, facts),) = [each for each in bed.events if each[0] == ENGINE_FAILED]
     assert facts["message"] == "ValueError: at once"
@@ -411,7 +411,7 @@ async def test_what_a_query_can_read_depends_on_the_level(bed: Bed, bench: Any) 
     async with trio.open_nursery() as nursery:
         await nursery.start(engine.run)
         outcome = await engine.transform(asking(bench.request(), f"read {secret}"))
-        seen = "a private key" if bed.sandbox.level is Level.NONE else "cannot: No such file or directory"
+        seen = "a private key" if bed.sandbox.level is SandboxLevel.NONE else "cannot: No such file or directory"
         assert outcome == InvalidQuery(message=seen)
         nursery.cancel_scope.cancel()
 
@@ -484,6 +484,6 @@ async def test_a_pool_names_what_it_has() -> None:
 
 
 async def test_the_choice_says_why_better_levels_were_not_taken() -> None:
-    choice = await choose(Level.NONE)
-    assert choice.passed_over[0].level is Level.IMAGE
+    choice = await choose(SandboxLevel.NONE)
+    assert choice.passed_over[0].level is SandboxLevel.IMAGE
     assert "no engine image" in str(choice.passed_over[0])

@@ -14,9 +14,9 @@ import trio
 
 from chain.errors import Environment, Fault, Invalid, Refused
 from chain.model.source import Pipe
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
-from engines.sandbox.probe import Choice, choose, trial
+from engines.sandbox.probe import SandboxChoice, choose, trial
 from odfd.ingest.command_sandbox import CommandSandbox
 from odfd.ingest.settings import IngestSettings, PipeMode
 from worlds.sources import prepare
@@ -105,8 +105,8 @@ def test_a_sandbox_has_no_network_and_no_files_of_ours(tmp_path: Path) -> None:
 
 
 def test_where_no_sandbox_holds_nothing_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    async def none() -> Choice:
-        return await choose(Level.CONTAINER)
+    async def none() -> SandboxChoice:
+        return await choose(SandboxLevel.CONTAINER)
 
     def refused(sandbox: CommandSandbox) -> Fault:
         with pytest.raises(Refused) as caught:

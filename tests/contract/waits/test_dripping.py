@@ -21,7 +21,7 @@ from chain.errors import Fault
 from chain.instant import Instant
 from chain.model.source import FetchUrl
 from engines.client import GrpcEngine
-from engines.io_plan import View
+from engines.io_plan import SandboxView
 from engines.request_control import CallLimits
 from engines.staging import Staging
 from odfd.cli.commands import apply
@@ -132,7 +132,7 @@ async def engine(server: Dripping, folder: Path) -> None:
     """It takes the connection, and never speaks gRPC."""
     (folder / "staging").mkdir(exist_ok=True)
     limits = CallLimits(work=QUICK.total, question=QUICK.total)
-    client = GrpcEngine(f"127.0.0.1:{server.port}", Staging(folder / "staging"), View(folder, folder), limits)
+    client = GrpcEngine(f"127.0.0.1:{server.port}", Staging(folder / "staging"), SandboxView(folder, folder), limits)
     try:
         await client.identity()
     finally:

@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from engines.errors import EngineLost
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 from odfd.transform.driver import Committed, run_transform
 from worlds.eventually import ENGINE_START
 
@@ -70,6 +70,6 @@ async def test_a_master_where_nobody_is_is_told_to_whoever_asks(worlds: Any, tmp
 
 async def test_isolation_and_other_masters_are_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(Refused, match="executors of a cluster need the network"):
-        await spark_engine(options(tmp_path, "yarn", minimum=Level.HOST), os.environ, lambda *_: None)
+        await spark_engine(options(tmp_path, "yarn", minimum=SandboxLevel.HOST), os.environ, lambda *_: None)
     with pytest.raises(Invalid, match="local"):
         await spark_engine(options(tmp_path, "local[4]"), os.environ, lambda *_: None)

@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
-from engines.contract import Progress
+from engines.contract import EngineProgress
 from engines.spark.runtime.task_counts import TaskCounts
 
 pytestmark = pytest.mark.engine
@@ -21,15 +21,15 @@ def test_tasks_and_rows_of_a_request_are_counted_and_of_no_other(spark: SparkSes
     context = spark.sparkContext
     counts = TaskCounts(context, "one")
 
-    def heard() -> Progress:
+    def heard() -> EngineProgress:
         """Spark hears of its own tasks a moment after they ended."""
         context._jsc.sc().listenerBus().waitUntilEmpty()
         return counts()
 
-    assert counts() == Progress()
+    assert counts() == EngineProgress()
     context.setJobGroup("other", "request")
     assert spark.read.parquet(str(tmp_path)).count() == 300
-    assert heard() == Progress()
+    assert heard() == EngineProgress()
     context.setJobGroup("one", "request")
     frame = spark.read.schema("k bigint").parquet(str(tmp_path))
     assert frame.groupBy("k").count().toArrow().num_rows == 100

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from chain.data.parquet import write_slice
 from chain.model.source import TransformSql
 from engines.contract import EngineIdentity, RawQueryRequest, RawQuerySuccess, RawQueryView
-from engines.query.duckdb_session import Limits, QuerySession, over_views
+from engines.query.duckdb_session import QuerySession, SessionLimits, over_views
 from engines.query.temporal import with_backquotes
 from engines.query.views import SliceView
 from engines.request_control import RequestControl
@@ -34,7 +34,7 @@ SCHEMA = pa.schema(
      ("k", pa.int32()), ("x", pa.float64()), ("money", pa.decimal128(12, 2)), ("day", pa.date32()), ("is", pa.bool_())]
 )  # fmt: skip
 ZERO = dt.datetime(2024, 1, 1, tzinfo=dt.UTC)
-LIMITS = Limits(memory=256 << 20, temporary=64 << 20, threads=1)
+LIMITS = SessionLimits(memory=256 << 20, temporary=64 << 20, threads=1)
 ROW = st.tuples(
     st.none() | st.sampled_from(["Graz", "it's", 'a "b"', "back\\slash", "é", ""]),
     st.none() | st.integers(-3, 3),

@@ -14,7 +14,7 @@ from chain.model.events import ExecuteTransform
 from engines.contract import RawQueryRequest, RawQuerySuccess
 from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import Rejected
 from odfd.transform.recovery import run_recovering
@@ -37,7 +37,7 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
         cache=tmp_path / "cache",
         cores=2,
         heap="1g",
-        minimum=Level.NONE,
+        minimum=SandboxLevel.NONE,
         limits=WarmthLimits(start=ENGINE_START),
     )
     host = await spark_engine(options, os.environ, lambda name, _: events.append(name))

@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadCsv, ReadStep, SqlQueryStep, Transform, TransformSql
 from chain.multihash import Multihash
-from engines.contract import IngestRequest, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, Success, TransformOutcome, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
 
@@ -67,7 +67,7 @@ class Dataset:
         for source, content in zip(sources, texts, strict=True):
             source.write_bytes(content if isinstance(content, bytes) else content.encode())
         output = self.folder / f"slice-{self.rounds}"
-        request = IngestRequest(
+        request = IngestBatchRequest(
             dataset_id=DatasetId.from_public_key(bytes(32)),
             system_time=instant.parse(system_time),
             vocab=self.vocab,

@@ -25,7 +25,7 @@ from chain.model.source import (
     SqlQueryStep,
     TransformSql,
 )
-from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
 
@@ -57,7 +57,7 @@ def asked(spark: SparkSession, folder: Path, content: str, merge: MergeStrategy,
     if more.pop("aside", False):
         columns = msgspec.structs.replace(columns, extra={ON_ERROR: "quarantine"})
         more["quarantine"] = QuarantineTarget(path=str(folder / "aside"), next_offset=0, follows="f16")
-    request = IngestRequest(
+    request = IngestBatchRequest(
         **{
             "dataset_id": DatasetId.from_public_key(bytes(32)),
             "system_time": instant.parse("2010-01-01T00:00:00Z"),

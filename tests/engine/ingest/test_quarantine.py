@@ -17,7 +17,7 @@ from chain.data.quarantine import SCHEMA, arrow_schema
 from chain.ids import DatasetId
 from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
-from engines.contract import IngestRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
 from engines.output_check import measured
 from engines.request_control import RequestControl
 from engines.spark.ingest import parse, ranges
@@ -44,7 +44,7 @@ class Engine:
         paths = [self.folder / f"{number}.txt" for number in range(len(texts))]
         for path, text in zip(paths, texts, strict=True):
             path.write_text(text)
-        request = IngestRequest(
+        request = IngestBatchRequest(
             dataset_id=DATASET,
             system_time=instant.parse("2024-06-01T00:00:00Z"),
             vocab=Vocabulary(),

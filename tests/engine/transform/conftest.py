@@ -27,9 +27,9 @@ from conformance.histories import DAY, START
 from engines.contract import (
     InputBlock,
     Success,
-    TransformInput,
     TransformOutcome,
     TransformRequest,
+    TransformRequestInput,
     Vocabulary,
 )
 from engines.request_control import RequestControl
@@ -226,7 +226,7 @@ class Lab:
             vocab=Vocabulary(),
             transform=TransformSql(engine="spark", query=sql),
             query_inputs=(
-                TransformInput(
+                TransformRequestInput(
                     dataset_id=IN,
                     dataset_alias="in",
                     query_alias="a",
@@ -303,7 +303,7 @@ class Lab:
                 fresh = stream.blocks[done[alias] : done[alias] + takes[alias]]
                 done[alias] += takes[alias]
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
-                inputs.append(TransformInput(
+                inputs.append(TransformRequestInput(
                     dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                     blocks=(*again, *fresh), schema_file=schema or "",
                     changelog=None if changelogs is None else alias in changelogs,
@@ -345,7 +345,7 @@ class Kept:
     def transact(
         self,
         transform: TransformSql,
-        inputs: tuple[TransformInput, ...],
+        inputs: tuple[TransformRequestInput, ...],
         caches: SharedCaches,
         limit: int | None = None,
     ) -> None:

@@ -19,7 +19,7 @@ from conformance.runs import FIRST, RUNS, run
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import read_query
-from engines.spark.sql.input_views import InputView
+from engines.spark.sql.input_views import QueryInput
 
 pytestmark = pytest.mark.engine
 COLUMNS = st.StructType(
@@ -39,7 +39,7 @@ REFUSED = {"table-shape", "mixed-mode", "partial-order"}
 
 def accepted(analyst, case):
     """The mode, or the codes of what is wrong."""
-    views = [InputView(alias, COLUMNS, "event_time") for alias in case.inputs]
+    views = [QueryInput(alias, COLUMNS, "event_time") for alias in case.inputs]
     found = analyst.analyse(None, read_query(case.sql).steps, views, Vocabulary())
     if found.classification is not None:
         return found.classification.mode

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
-from engines.contract import InputBlock, InvalidQuery, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import InputBlock, InvalidQuery, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
@@ -76,7 +76,7 @@ class Derivation:
         assert self.schema is not None
         stated = self.folder / "schema"
         write_slice(self.schema.empty_table(), stated)
-        given = TransformInput(
+        given = TransformRequestInput(
             dataset_id=DatasetId.from_public_key(b"i" * 32), dataset_alias="in", query_alias="a", vocab=Vocabulary(),
             blocks=tuple(self.blocks[self.taken :]), schema_file=str(stated), changelog=self.changelog,
         )  # fmt: skip

@@ -12,7 +12,7 @@ from pyspark.errors import ArithmeticException
 from chain.data.parquet import write_slice
 from engines.contract import Vocabulary
 from engines.spark.catalyst.plans import HIDDEN, carried
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.sql import views
 from engines.spark.sql.views import name_empty_view, name_input, slices_view, view_schema
 
@@ -79,7 +79,7 @@ def test_few_rows_and_many_are_seen_alike(spark, tmp_path, monkeypatch, name, nu
     first = slice_of(tmp_path / "first", {} if name == "missing" else columns)
     second = slice_of(tmp_path / "second", columns, 4)
     micros = 1000
-    reads = [Read((first,)), Read((second,), 1004 * micros, 3004 * micros, 77)] if name != "none" else []
+    reads = [SliceRead((first,)), SliceRead((second,), 1004 * micros, 3004 * micros, 77)] if name != "none" else []
     rows, kinds, by_file = shown(spark, reads, columns, number, monkeypatch, few=True)
     others, their_kinds, theirs_by_file = shown(spark, reads, columns, number, monkeypatch, few=False)
     assert same(rows, others)
@@ -90,7 +90,7 @@ def test_few_rows_and_many_are_seen_alike(spark, tmp_path, monkeypatch, name, nu
 
 
 def test_of_events_every_row_is_an_addition(spark, tmp_path, monkeypatch):
-    reads = [Read((slice_of(tmp_path / "slice", PLAIN),))]
+    reads = [SliceRead((slice_of(tmp_path / "slice", PLAIN),))]
     rows, *_ = shown(spark, reads, PLAIN, 0, monkeypatch, few=True, events=True)
     others, *_ = shown(spark, reads, PLAIN, 0, monkeypatch, few=False, events=True)
     assert same(rows, others)
@@ -100,7 +100,7 @@ def test_of_events_every_row_is_an_addition(spark, tmp_path, monkeypatch):
 def test_a_time_that_spark_does_not_hold_is_for_spark_to_refuse(spark, tmp_path, monkeypatch):
     """In words, as in a large slice; a number that went over its end would be another time."""
     columns = {"moment": (TIME, [2**62, 0, None, 1])}
-    reads = [Read((slice_of(tmp_path / "slice", columns),))]
+    reads = [SliceRead((slice_of(tmp_path / "slice", columns),))]
     faults = []
     for few in (True, False):
         with pytest.raises(Exception, match="overflow") as caught:
@@ -110,7 +110,7 @@ def test_a_time_that_spark_does_not_hold_is_for_spark_to_refuse(spark, tmp_path,
 
 
 def test_many_rows_are_for_spark_to_read(spark, tmp_path, monkeypatch):
-    reads = [Read((slice_of(tmp_path / "slice", PLAIN),))]
+    reads = [SliceRead((slice_of(tmp_path / "slice", PLAIN),))]
     monkeypatch.setattr(views, "FEW_ROWS", 3)
     assert shown(spark, reads, PLAIN, None, monkeypatch, few=True)[2]
 
@@ -118,7 +118,7 @@ def test_many_rows_are_for_spark_to_read(spark, tmp_path, monkeypatch):
 def test_rows_in_memory_are_worked_on_in_tasks(spark, tmp_path):
     """Which can be stopped: what Spark computes while it plans is watched by nobody, and goes on when all have left."""
     schema = view_schema(pa.schema(SYSTEM), VOCAB)
-    frame = slices_view(spark, [Read((slice_of(tmp_path / "slice", {}),))], schema, VOCAB, None)
+    frame = slices_view(spark, [SliceRead((slice_of(tmp_path / "slice", {}),))], schema, VOCAB, None)
     name_empty_view(spark, schema, "a")
     name_input(frame, schema, "a")
     asked = spark.sql("select 1 / (a.offset - 2) as q from a where a.op = 0")

@@ -11,7 +11,7 @@ from chain.data.arrow_schema import from_arrow
 from chain.instant import MILLISECOND, from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of, reopened
-from engines.contract import MigrateRequest, Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import MigrateRequest, Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.execution.handover import run_migration
 from engines.spark.execution.transform import SharedCaches, run_transform
@@ -96,7 +96,7 @@ def of_first(stream, count):
 
 def given(stream, alias, blocks):
     schema = next(block.data_path for block in stream.blocks if block.data_path)
-    return TransformInput(
+    return TransformRequestInput(
         dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(), blocks=tuple(blocks),
         schema_file=schema, changelog=False,
     )  # fmt: skip

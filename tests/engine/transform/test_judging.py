@@ -12,7 +12,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
 from engines.spark.handler import SparkHandler
 from engines.spark.sql import views
-from engines.spark.sql.input_views import InputView
+from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.queries import Analyst
 from engines.spark.sql.views import view_schema
 
@@ -55,7 +55,7 @@ def calls(monkeypatch):
 
 
 def judge(session, sql, *aliases, columns=COLUMNS):
-    inputs = [InputView(alias, view_schema(columns, VOCAB), "event_time") for alias in aliases]
+    inputs = [QueryInput(alias, view_schema(columns, VOCAB), "event_time") for alias in aliases]
     return Analyst().analyse(session, (SqlQueryStep(query=sql),), inputs, VOCAB)
 
 

@@ -15,7 +15,7 @@ from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import Vocabulary
 from engines.spark.analysis.declarations import read_query
 from engines.spark.catalyst.types import struct_type
-from engines.spark.sql.input_views import InputView
+from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.queries import Analyst
 
 pytestmark = pytest.mark.engine
@@ -64,7 +64,7 @@ def test_the_oracle_compares_values_and_not_only_counts():
 def test_the_published_query_is_a_transform_or_refused_with_a_known_finding(name, bed):
     query = QUERIES[name]
     views = [
-        InputView(alias, struct_type(schema), "event_time", changes=False)
+        QueryInput(alias, struct_type(schema), "event_time", changes=False)
         for alias, schema in nexmark.schemas().items()
     ]
     steps = read_query(nexmark.Step(query.published).transform).steps

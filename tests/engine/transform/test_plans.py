@@ -15,7 +15,7 @@ from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
-from engines.spark.analysis.parsed import Refused
+from engines.spark.analysis.parsed import QueryRefused
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.catalyst.plans import json_of
 from engines.spark.sql.parsing import analysed, parsed
@@ -49,7 +49,7 @@ def test_recorded_plans_are_those_of_this_spark(spark):
             name_view(empty_view(spark, VERSIONS if alias in temporal else COLUMNS), alias)
         try:
             query = parsed(spark, case["sql"])
-        except Refused as fault:
+        except QueryRefused as fault:
             # Never analysed; the recorded plan is from before, and shows that a second look would refuse it too.
             unseen.append(fault.rule)
             continue

@@ -24,7 +24,7 @@ from engines.contract import (
     ProvenanceRecord,
     ProvenanceRequest,
     ProvenanceSuccess,
-    TransformInput,
+    TransformRequestInput,
     Vocabulary,
 )
 from engines.request_control import RequestControl
@@ -308,7 +308,7 @@ class World:
         before, after = self.cuts[number]
         needed = self.needed(number) if narrow and number else None
         inputs = tuple(
-            TransformInput(
+            TransformRequestInput(
                 dataset_id=dataset(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                 blocks=tuple(
                     msgspec.structs.replace(block, reopened=at < before[alias])

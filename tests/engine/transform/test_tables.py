@@ -220,14 +220,14 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
     """Rows read of the state, and rows that the query sees, for five rows on a table of 1,000 keys and of 8,000."""
     monkeypatch.setattr(buckets, "BUCKET", 64)
     read, seen_rows = [], []
-    table, plan_over = arranged.Stored.table, transform.Transaction._plan_over
+    table, plan_over = arranged.StoredTable.table, transform.Transaction._plan_over
 
     def counted(transaction, given, scans):
         seen_rows.append(sum(each.num_rows for each in given.values()))
         assert not any(scans.values())
         return plan_over(transaction, given, scans)
 
-    monkeypatch.setattr(arranged.Stored, "table", lambda self: read.append(self.rows) or table(self))
+    monkeypatch.setattr(arranged.StoredTable, "table", lambda self: read.append(self.rows) or table(self))
     monkeypatch.setattr(transform.Transaction, "_plan_over", counted)
     for keys in (1_000, 8_000):
         first = [(DAY, f"key {number}", number) for number in range(keys)]

@@ -13,7 +13,7 @@ import pytest
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
-from engines.contract import Success, TransformInput, TransformRequest, Vocabulary
+from engines.contract import Success, TransformRequest, TransformRequestInput, Vocabulary
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
@@ -57,7 +57,7 @@ def replay(lab, streams, schedule):
             done[alias] += takes[alias]
             schema = next(block.data_path for block in stream.blocks if block.data_path)
             inputs.append(
-                TransformInput(
+                TransformRequestInput(
                     dataset_id=IDS[alias], dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
                     blocks=(*again, *fresh), schema_file=schema,
                 )

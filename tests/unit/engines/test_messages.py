@@ -19,10 +19,10 @@ from engines import codec, contract
 from engines.errors import BadFrame
 from engines.faults import Diagnostic, Severity
 from engines.identity import FileDigests, digest_of, identity_of
-from engines.io_plan import CHECKPOINT, DATA, View, plan_ingest, plan_raw_query, plan_transform
+from engines.io_plan import CHECKPOINT, DATA, SandboxView, plan_ingest, plan_raw_query, plan_transform
 from engines.staging import Staging
 
-VIEW = View(PurePosixPath("/odf/in"), PurePosixPath("/odf/out"))
+VIEW = SandboxView(PurePosixPath("/odf/in"), PurePosixPath("/odf/out"))
 SQL = TransformSql(engine="spark", queries=(SqlQueryStep(query="select 1"), SqlQueryStep(alias="a", query="select 2")))
 SCHEMA = DataSchema(
     fields=(DataField(name="t", type=Timestamp()), DataField(name="s", type=Option(inner=String()))), extra={"x": 1}
@@ -40,7 +40,7 @@ blocks = st.builds(
     reopened=st.none() | st.booleans(),
 )
 inputs = st.builds(
-    contract.TransformInput,
+    contract.TransformRequestInput,
     dataset_id=ids,
     dataset_alias=st.text(max_size=10),
     query_alias=st.text(max_size=10),
@@ -74,7 +74,7 @@ row_counts = st.builds(
     remarks=st.lists(st.text(), max_size=3).map(tuple),
 )
 answers = st.one_of(
-    st.builds(contract.Progress, bytes_read=amounts, bytes_total=amounts),
+    st.builds(contract.EngineProgress, bytes_read=amounts, bytes_total=amounts),
     st.builds(
         contract.Success,
         new_offset_interval=st.none() | st.builds(OffsetInterval, start=st.integers(0, 9), end=st.integers(9, 99)),
@@ -90,7 +90,7 @@ answers = st.one_of(
         hint=st.none() | st.text(),
         place=st.none() | st.text(),
     ),
-    st.builds(contract.InternalError, message=st.text(), backtrace=st.none() | st.text()),
+    st.builds(contract.EngineInternalError, message=st.text(), backtrace=st.none() | st.text()),
 )
 
 
@@ -106,7 +106,7 @@ def test_answers_survive_the_wire(answer: contract.TransformResponse) -> None:
 
 
 def test_our_own_messages_survive_the_wire() -> None:
-    ingest = contract.IngestRequest(
+    ingest = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
         vocab=contract.Vocabulary(),
@@ -211,7 +211,7 @@ def test_a_plan_names_every_file_once_and_only_inside_the_view(request: contract
 
 
 def test_files_keep_their_names_and_messages_get_the_hosts() -> None:
-    request = contract.IngestRequest(
+    request = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
         vocab=contract.Vocabulary(),
@@ -232,7 +232,7 @@ def test_files_keep_their_names_and_messages_get_the_hosts() -> None:
 
 
 def test_records_that_are_set_aside_come_out_at_a_place_of_their_own() -> None:
-    request = contract.IngestRequest(
+    request = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
         vocab=contract.Vocabulary(),

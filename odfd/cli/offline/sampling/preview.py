@@ -11,7 +11,7 @@ from chain.libraries import pa
 from chain.model.source import ReadStep
 from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.parse import plan_file, read_schema
-from engines.spark.ingest.range_tasks import ParquetFormat, Task, parse
+from engines.spark.ingest.range_tasks import ParquetFormat, RangeTask, parse
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.source_files import opened
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
@@ -46,7 +46,7 @@ def _first(files: list[SourceFile], step: ReadStep, remarks: tuple[str, ...], li
         wanted = plan.schema
         remarks += plan.remarks
         span = plan.spans[0] if plan.spans else Range(0, 0)
-        task = Task(
+        task = RangeTask(
             path=str(file.path), name=file.name, span=span, format=plan.format, schema=wanted, part=str(folder / "part")
         )
         if plan.spans or isinstance(plan.format, ParquetFormat):

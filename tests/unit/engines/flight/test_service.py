@@ -15,7 +15,7 @@ import pytest
 from chain.errors import Fault, Invalid, NotFound
 from engines.flight import metadata
 from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
-from engines.flight.metadata import Dataset
+from engines.flight.metadata import ListedDataset
 from engines.flight.node_client import QueryInfo
 from engines.flight.server import ACTIONS, MAX_BATCH, FlightSqlServer, RunningAnswers, pieces, token_of, words
 from engines.flight.service import HELD_SECONDS, MOST_HELD, MOST_STATEMENTS, FlightSql
@@ -54,8 +54,8 @@ class Asked:
         seen(self.begun[-1])
         return self.begun[-1]
 
-    def datasets(self, token: str) -> list[Dataset]:
-        known = [Dataset(name="cities", key=("city",)), Dataset(name="nyc.flights")]
+    def datasets(self, token: str) -> list[ListedDataset]:
+        known = [ListedDataset(name="cities", key=("city",)), ListedDataset(name="nyc.flights")]
         return known if token else known[:1]
 
 
@@ -165,7 +165,7 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
 )  # fmt: skip
 def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | None) -> None:
     schema = pa.schema([("x", kind)]).serialize().to_pybytes()
-    dataset = metadata.Dataset(name="d", schema=base64.b64encode(schema).decode())
+    dataset = metadata.ListedDataset(name="d", schema=base64.b64encode(schema).decode())
     wanted = unpacked(packed("CommandGetTables", include_schema=True))[1]
     (told, *_) = metadata.tables([dataset], wanted).to_pylist()
     field = pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x")
@@ -177,7 +177,7 @@ def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | No
 
 def test_times_are_told_in_the_unit_of_answers() -> None:
     schema = pa.schema([("x", pa.timestamp("ms", "UTC"))]).serialize().to_pybytes()
-    dataset = metadata.Dataset(name="d", schema=base64.b64encode(schema).decode())
+    dataset = metadata.ListedDataset(name="d", schema=base64.b64encode(schema).decode())
     (told, *_) = metadata.tables([dataset], unpacked(packed("CommandGetTables", include_schema=True))[1]).to_pylist()
     assert pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x").type == pa.timestamp("us", "UTC")
 

@@ -38,7 +38,7 @@ from engines.image.oci import (
     write_image,
     write_layers,
 )
-from engines.image.tree import Entry, digest_of, encode
+from engines.image.tree import TreeEntry, digest_of, encode
 from engines.image.unpack import LISTING, ROOTFS, unpacked
 
 
@@ -344,5 +344,5 @@ def test_a_package_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkey
 
 
 def test_entries_sort_by_path() -> None:
-    entries = [Entry("b", "d", 0o755, ""), Entry("a", "l", 0o777, "b")]
+    entries = [TreeEntry("b", "d", 0o755, ""), TreeEntry("a", "l", 0o777, "b")]
     assert encode(entries) == encode(entries[::-1])

@@ -48,7 +48,7 @@ def test_no_more_ranges_are_held_than_there_are_threads(
     monkeypatch.setattr(parse.os, "cpu_count", lambda: 3)
     lock, held, most, real = threading.Lock(), 0, 0, range_tasks._answer
 
-    def counted(task: range_tasks.Task) -> dict[str, object]:
+    def counted(task: range_tasks.RangeTask) -> dict[str, object]:
         nonlocal held, most
         with lock:
             held += 1
@@ -80,7 +80,7 @@ def test_a_cancelled_request_parses_no_further_range(
 ) -> None:
     control, done, real = RequestControl(), [0], range_tasks._answer
 
-    def cancelling(task: range_tasks.Task) -> dict[str, object]:
+    def cancelling(task: range_tasks.RangeTask) -> dict[str, object]:
         done[0] += 1
         control.cancel()
         return real(task)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from chain.model.source import ReadNdJson
-from engines.contract import Progress
+from engines.contract import EngineProgress
 from engines.request_control import RequestControl
 from engines.spark.ingest.parse import SourceFile, parse_sources
 
@@ -17,10 +17,10 @@ class Looking(RequestControl):
 
     def __init__(self) -> None:
         super().__init__()
-        self.seen: list[Progress] = []
+        self.seen: list[EngineProgress] = []
 
     @contextmanager
-    def measured(self, measure: Callable[[], Progress]) -> Iterator[None]:
+    def measured(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
         with super().measured(measure):
             self.seen.append(self.how_far())
             yield
@@ -41,5 +41,8 @@ def test_bytes_of_ranges_that_are_parsed_count(tmp_path: Path) -> None:
         raise AssertionError("small texts need no Spark")
 
     assert parse_sources(no_session, sources, ReadNdJson(), folder, {}, control) is not None  # type: ignore[arg-type]
-    assert control.seen == [Progress(bytes_read=0, bytes_total=270), Progress(bytes_read=270, bytes_total=270)]
-    assert control.how_far() == Progress()
+    assert control.seen == [
+        EngineProgress(bytes_read=0, bytes_total=270),
+        EngineProgress(bytes_read=270, bytes_total=270),
+    ]
+    assert control.how_far() == EngineProgress()

@@ -25,7 +25,7 @@ from engines.spark.ingest import csv_text, json_text, parse, ranges
 from engines.spark.ingest.bad_values import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
-from engines.spark.ingest.range_tasks import Task, bad_part, parse_to_part, place_of
+from engines.spark.ingest.range_tasks import RangeTask, bad_part, parse_to_part, place_of
 from tests.worlds.reading import read
 
 NAME = "data.txt"
@@ -46,7 +46,7 @@ class Apart:
         path.write_bytes(data if isinstance(data, bytes) else data.encode())
         schema, format_, spans, *_ = plan_file(SourceFile(path, NAME), step, read_schema(step))
         self.tasks = [
-            Task(
+            RangeTask(
                 path=str(path),
                 name=NAME,
                 span=span,

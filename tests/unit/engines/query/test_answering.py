@@ -15,7 +15,14 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Environment, Fault, Invalid, Refused
-from engines.query.duckdb_session import BATCH_ROWS, MOST_BATCH_ROWS, MOST_CACHED, Limits, QuerySession, batch_rows
+from engines.query.duckdb_session import (
+    BATCH_ROWS,
+    MOST_BATCH_ROWS,
+    MOST_CACHED,
+    QuerySession,
+    SessionLimits,
+    batch_rows,
+)
 from engines.query.views import Fold, SliceView
 
 TIME = pa.timestamp("ms", "UTC")
@@ -32,7 +39,7 @@ SCHEMA = pa.schema(
 Row = tuple[int, int, str, int]
 """Operation, event time in seconds, city, people."""
 LOG: list[Row] = [(0, 0, "a", 1), (0, 1, "b", 2), (2, 1, "b", 2), (3, 1, "b", 3), (1, 0, "a", 1), (0, 2, "a", 9)]
-LIMITS = Limits(memory=128 << 20, temporary=64 << 20, threads=1)
+LIMITS = SessionLimits(memory=128 << 20, temporary=64 << 20, threads=1)
 
 
 class Slices:
@@ -57,7 +64,9 @@ class Slices:
         for start in range(0, len(rows), size):
             self.write(whole.slice(start, size))
 
-    def ask(self, sql: str, parameters: Any = None, limits: Limits = LIMITS, **view: Any) -> list[tuple[Any, ...]]:
+    def ask(
+        self, sql: str, parameters: Any = None, limits: SessionLimits = LIMITS, **view: Any
+    ) -> list[tuple[Any, ...]]:
         answering = QuerySession(limits, self.inputs, self.temporary)
         prepared = answering.prepare(sql)
         view.setdefault("schema", SCHEMA.serialize().to_pybytes())
@@ -317,7 +326,7 @@ def test_no_name_is_proposed_that_is_not_near(slices: Slices, sql: str) -> None:
 
 
 def test_a_query_that_needs_too_much_is_refused(slices: Slices) -> None:
-    small = Limits(memory=32 << 20, temporary=1 << 20, threads=1)
+    small = SessionLimits(memory=32 << 20, temporary=1 << 20, threads=1)
     with pytest.raises(Refused) as fault:
         slices.ask("select list(repeat('x', 50) || range) from range(3000000)", limits=small)
     assert fault.value.rule in ("query-memory", "query-temporary")
@@ -375,7 +384,7 @@ def test_a_large_fold_goes_on_in_the_order_of_offsets(slices: Slices, name: str)
         {"offset": pa.int64(), "op": pa.int32(), "system_time": TIME, "city": pa.int64(), name: pa.int64()}
     )
     view: dict[str, Any] = {"schema": schema.serialize().to_pybytes(), "fold": "key", "key": ("city",)}
-    limits = Limits(memory=256 << 20, temporary=64 << 20, threads=4)
+    limits = SessionLimits(memory=256 << 20, temporary=64 << 20, threads=4)
     kept = 300_000
 
     def write(offsets: range, cities: list[int]) -> None:

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from chain.errors import Fault, Invalid, Refused
-from engines.query.duckdb_session import Limits, Prepared, QuerySession
+from engines.query.duckdb_session import PreparedStatement, QuerySession, SessionLimits
 from engines.query.repeatable import judge_plan
 from engines.query.requests import UNREADABLE, RowSelection
 from engines.query.statement_check import TABLE_FUNCTIONS
@@ -28,7 +28,7 @@ from engines.query.views import SliceView
 from tests.worlds.sql_texts import Grammar, by_lot
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 300
-LIMITS = Limits(memory=128 << 20, temporary=64 << 20, threads=1)
+LIMITS = SessionLimits(memory=128 << 20, temporary=64 << 20, threads=1)
 SCHEMA = pa.schema({"op": pa.int32(), "city": pa.string(), "people": pa.int64()})
 ROWS = pa.table({"op": pa.array([0, 0], pa.int32()), "city": ["graz", "linz"], "people": [1, 2]}, schema=SCHEMA)
 CANARY = "canary"
@@ -58,7 +58,7 @@ class Bed:
         self.views: list[SliceView] = []
         self.stopped = 0
 
-    def bind(self, sql: str | Prepared, *, prove: bool = False) -> tuple[Prepared, str]:
+    def bind(self, sql: str | PreparedStatement, *, prove: bool = False) -> tuple[PreparedStatement, str]:
         """Prepares and binds a statement. Each of its tables has a view of its own, so that plans tell them apart."""
         prepared = self.session.prepare(sql) if isinstance(sql, str) else sql
         while len(self.views) < len(prepared.tables):
@@ -81,7 +81,7 @@ class Bed:
             return None
         return set(_sources(plan["plans"]))
 
-    def looked_for(self, prepared: Prepared) -> set[str]:
+    def looked_for(self, prepared: PreparedStatement) -> set[str]:
         """Returns the names that DuckDB looks for outside of WITH, in a database that has nothing."""
         try:
             return set(self.bare.get_table_names(prepared.statement.decode()))
@@ -210,7 +210,7 @@ def test_what_duckdb_bound_to_anything_else_is_refused(bed: Bed, sql: str, said:
     bed.session._connection.execute('CREATE TABLE "odfd 7" AS SELECT 1 AS x')
     bed.session._connection.execute('CREATE TEMP TABLE "odfd 8" AS SELECT 1 AS x')
     with pytest.raises(Invalid) as refusal:
-        bed.bind(Prepared(statement=sql.encode(), tables=(), tree={}))
+        bed.bind(PreparedStatement(statement=sql.encode(), tables=(), tree={}))
     assert said in refusal.value.message
 
 
@@ -218,7 +218,7 @@ def test_what_duckdb_bound_to_anything_else_is_refused(bed: Bed, sql: str, said:
 def test_a_file_in_the_folders_of_a_query_is_no_table(bed: Bed, name: str) -> None:
     for folder in (bed.inputs, bed.temporary):
         with pytest.raises(Invalid, match=r"would read (read_csv|parquet_scan)"):
-            bed.bind(Prepared(statement=f"from '{folder / name}'".encode(), tables=(), tree={}))
+            bed.bind(PreparedStatement(statement=f"from '{folder / name}'".encode(), tables=(), tree={}))
 
 
 def test_a_name_of_a_view_is_no_name_of_a_with(bed: Bed) -> None:

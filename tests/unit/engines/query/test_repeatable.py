@@ -8,12 +8,12 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Refused
-from engines.query.duckdb_session import Limits, QuerySession
+from engines.query.duckdb_session import QuerySession, SessionLimits
 from engines.query.requests import RowSelection
 from engines.query.views import SliceView
 
 SCHEMA = pa.schema({"offset": pa.int64(), "op": pa.int32(), "k": pa.string(), "n": pa.int64(), "x": pa.float64()})
-LIMITS = Limits(memory=128 << 20, temporary=64 << 20, threads=1)
+LIMITS = SessionLimits(memory=128 << 20, temporary=64 << 20, threads=1)
 VIEW = SliceView(name="odfd 0", files=(), schema=SCHEMA.serialize().to_pybytes(), system=("offset", "op", "time"))
 
 

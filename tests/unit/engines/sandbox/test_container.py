@@ -9,7 +9,7 @@ from pathlib import Path, PurePosixPath
 import pytest
 
 from engines.image.installed import Image
-from engines.sandbox.base import Job, Level, Mount
+from engines.sandbox.base import Job, Mount, SandboxLevel
 from engines.sandbox.container import TOOLS, Container
 from engines.sandbox.seccomp import DENIED, FAMILIES, NAMESPACES, container_profile
 
@@ -33,7 +33,7 @@ def test_each_tool_is_asked_for_the_digest_that_it_keeps() -> None:
 def test_a_container_has_no_way_out_and_all_limits(tool: str) -> None:
     sandbox = Container(tool, f"/bin/{tool}", IMAGE)
     command = sandbox.command(JOB, (9,))
-    assert sandbox.level is Level.CONTAINER
+    assert sandbox.level is SandboxLevel.CONTAINER
     assert command.limited
     assert command.place == Path("/s/out")
     assert set(command.argv) >= {

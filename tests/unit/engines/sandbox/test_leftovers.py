@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Environment
 from engines.sandbox import leftovers
-from engines.sandbox.base import Command, Job, PlainProcess
+from engines.sandbox.base import Job, PlainProcess, SandboxCommand
 from engines.sandbox.leftovers import label_of, remove_left
 from engines.sandbox.process import start
 
@@ -67,8 +67,8 @@ class Made(PlainProcess):
     def __init__(self, binary: str) -> None:
         self._binary = binary
 
-    def command(self, job: Job, _: Any, /) -> Command:
-        return Command((self._binary, *job.argv), {"PATH": "/usr/bin:/bin"}, container="odfd-a")
+    def command(self, job: Job, _: Any, /) -> SandboxCommand:
+        return SandboxCommand((self._binary, *job.argv), {"PATH": "/usr/bin:/bin"}, container="odfd-a")
 
 
 @pytest.mark.parametrize(("script", "removed"), [("exec sleep 1000", True), ("exit 0", False)])

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from engines.spark.state import buckets
 from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.files import Stored, pack, unpack
+from engines.spark.state.files import StoredTable, pack, unpack
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = st.text("abcdé", max_size=3) | st.none()
@@ -71,8 +71,8 @@ def test_only_touched_buckets_are_opened_and_others_are_copied(monkeypatch):
     state = step({}, {f"key {n}": 1 for n in range(500)})
     assert len(state) > 40
     opened = []
-    read = Stored.table
-    monkeypatch.setattr(Stored, "table", lambda self: opened.append(self) or read(self))
+    read = StoredTable.table
+    monkeypatch.setattr(StoredTable, "table", lambda self: opened.append(self) or read(self))
     after = step(state, {"key 7": 2})
     assert sum(each.rows for each in opened) <= 8 + 500 // 2**6 + 4
     assert sum(bytes(after[name].raw) == bytes(each.raw) for name, each in state.items() if name in after) > 35

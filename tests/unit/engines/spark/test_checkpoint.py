@@ -12,8 +12,8 @@ from chain.multihash import Multihash
 from engines.spark.state.checkpoint import (
     MAX_CHECKPOINT,
     MAX_RANGES,
-    Checkpoint,
     OpenInput,
+    StateCheckpoint,
     decode_checkpoint,
     encode_checkpoint,
     open_blocks,
@@ -35,7 +35,7 @@ def checkpoint(**changes):
         "late": {"a": 3},
         "untimed": {},
     }
-    return Checkpoint(**(facts | changes))
+    return StateCheckpoint(**(facts | changes))
 
 
 def test_canonical_and_back():

@@ -12,9 +12,9 @@ import yaml
 from chain.errors import Invalid
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import classify
-from engines.spark.analysis.influence import Session, VersionedInput
+from engines.spark.analysis.influence import SessionWindow, VersionedInput
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
-from engines.spark.analysis.relation import Readings
+from engines.spark.analysis.relation import InputReadings
 from engines.spark.analysis.tree import MAX_DEPTH, build, parse_plan
 
 PLANS = Path(__file__).parents[3] / "golden" / "plans"
@@ -47,9 +47,9 @@ def influence(path):
     low, high = (written(function).removesuffix("floor(1ms)").strip() or "t" for function in (path.low, path.high))
     words = f"{path.input}: {low}" if low == high else f"{path.input}: {low} .. {high}"
     match path.life:
-        case Session(gap, (member,)):
+        case SessionWindow(gap, (member,)):
             return f"{words} of sessions({span(gap)}: {','.join(member.keys)})"
-        case Session(gap, members):
+        case SessionWindow(gap, members):
             of = "; ".join(f"{each.input}{span(each.shift)} {','.join(each.keys)}" for each in members)
             return f"{words} of sessions({span(gap)}: {of})"
         case VersionedInput(keys, clamped):
@@ -61,7 +61,7 @@ def readings(case):
     """Of inputs of which the case says nothing, nothing is known."""
     changes = {alias: word == "changes" for word in ("changes", "grows") for alias in case.get(word, ())}
     operations, offsets = dict.fromkeys(TIMES, "op"), dict.fromkeys(TIMES, "offset")
-    return Readings(operations, frozenset(case.get("logs", ())), changes, offsets)
+    return InputReadings(operations, frozenset(case.get("logs", ())), changes, offsets)
 
 
 @pytest.mark.parametrize("name", CASES)

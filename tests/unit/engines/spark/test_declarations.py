@@ -6,7 +6,7 @@ import pytest
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
-from engines.spark.analysis.declarations import Late, Policy, Reading, read_query
+from engines.spark.analysis.declarations import Late, LatePolicy, Reading, read_query
 from engines.spark.analysis.monotone import DAY, Floor, FloorMonths
 
 
@@ -19,7 +19,7 @@ def test_declarations_at_the_head_of_the_text():
     text = "-- why\nSET odf.late.a = fail;\nset odf.lateness = '2 days' ;\n\nselect 1"
     query = of((None, text))
     assert [step.query for step in query.steps] == ["\n\n\n\nselect 1"]
-    assert query.declarations.late_of("a") == Policy(Late.FAIL)
+    assert query.declarations.late_of("a") == LatePolicy(Late.FAIL)
     assert query.declarations.late_of("b") is None
     assert query.declarations.lateness_of("b") == 2 * DAY
 
@@ -27,13 +27,13 @@ def test_declarations_at_the_head_of_the_text():
 def test_declarations_as_steps_of_their_own():
     query = of(("head", "set odf.late = 'fail'"), ("x", "select 1"), (None, "select * from x"))
     assert [step.alias for step in query.steps] == ["x", None]
-    assert query.declarations.late_of("a") == Policy(Late.FAIL)
+    assert query.declarations.late_of("a") == LatePolicy(Late.FAIL)
 
 
 def test_how_far_back_late_rows_count_and_where_a_watermark_stands():
     said = of((None, "set odf.late.a = 'apply within 90 days'; set odf.late = apply; set odf.rows.b = late; select 1"))
-    assert said.declarations.late_of("a") == Policy(Late.APPLY, 90 * DAY)
-    assert said.declarations.late_of("b") == Policy(Late.APPLY)
+    assert said.declarations.late_of("a") == LatePolicy(Late.APPLY, 90 * DAY)
+    assert said.declarations.late_of("b") == LatePolicy(Late.APPLY)
     assert [said.declarations.sees_only_late(alias) for alias in "ab"] == [False, True]
     assert said.declarations.behind is None
     assert of((None, "set odf.watermark = 'max - 2 hours'; select 1")).declarations.behind == DAY // 12

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from engines.contract import Vocabulary
 from engines.spark.analysis.classify import Path
-from engines.spark.analysis.influence import Session
+from engines.spark.analysis.influence import SessionWindow
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
-from engines.spark.planning.transaction import Read
+from engines.spark.planning.transaction import SliceRead
 from engines.spark.provenance.answers import absent
 from engines.spark.provenance.derive import narrowed
-from engines.spark.provenance.reasons import Reason
-from engines.spark.provenance.row_numbers import DECIDES, PATH, Witness, pick, witnesses
+from engines.spark.provenance.reasons import PathOperator
+from engines.spark.provenance.row_numbers import DECIDES, PATH, RowWitness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
 from engines.spark.rows.ticks import dating, entering, lives, of_key
 
@@ -33,7 +33,7 @@ def test_witnesses_are_sorted_counted_and_named_once(given_parts: list[tuple[int
         expected[key] = expected.get(key, True) and decides
     told, count = witnesses(lineage, sources, offsets, limit)
     assert count == len(expected)
-    assert told == [Witness(*key, decides) for key, decides in sorted(expected.items())][:limit]
+    assert told == [RowWitness(*key, decides) for key, decides in sorted(expected.items())][:limit]
     assert witnesses(lineage[::-1], sources, offsets, limit) == (told, count)
 
 
@@ -46,8 +46,8 @@ def test_equal_rows_are_told_apart_in_one_way(same: list[list[int]], rng: st.Dat
         assert sorted(same[pick(same, place)]) == sorted(mixed[pick(mixed, place)])
 
 
-def reason(number: int, operator: str) -> Reason:
-    return Reason(number, operator, "", None, None, None)
+def reason(number: int, operator: str) -> PathOperator:
+    return PathOperator(number, operator, "", None, None, None)
 
 
 def test_only_a_join_that_allows_it_makes_an_absence() -> None:
@@ -63,14 +63,14 @@ def test_only_a_join_that_allows_it_makes_an_absence() -> None:
 @given(st.integers(-40 * DAY, 40 * DAY), st.integers(-40, 40), st.integers(0, 3), st.integers(0, 3))
 def test_a_time_turned_round_names_the_rows_that_reach_it(time: int, at: int, back: int, on: int) -> None:
     low, high = (Floor(DAY), Shift(-back * DAY), Floor(MILLISECOND)), (Floor(DAY), Shift(on * DAY), Floor(MILLISECOND))
-    read = narrowed(Read(("x",), -10 * DAY, 10 * DAY), [Path("a", low, high)], at * DAY)
+    read = narrowed(SliceRead(("x",), -10 * DAY, 10 * DAY), [Path("a", low, high)], at * DAY)
     reaches = time // DAY - back <= at <= time // DAY + on and -10 * DAY <= time < 10 * DAY
     assert (read.low <= time < read.high) == reaches
 
 
 def test_where_a_session_began_no_time_says() -> None:
-    session = Path("a", (), (), Session(DAY, (), 0))
-    read = narrowed(Read(("x",), -5 * DAY, 5 * DAY), [session], 0)
+    session = Path("a", (), (), SessionWindow(DAY, (), 0))
+    read = narrowed(SliceRead(("x",), -5 * DAY, 5 * DAY), [session], 0)
     assert (read.low, read.high) == (-5 * DAY, MILLISECOND)
 
 

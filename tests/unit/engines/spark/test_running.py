@@ -7,13 +7,13 @@ import pyarrow as pa
 import pytest
 
 from conformance.duck import Duck, Frame
-from engines.spark.catalyst.running_windows import Part, Stage
+from engines.spark.catalyst.running_windows import Stage, WindowPart
 from engines.spark.execution import running_aggregates
 from engines.spark.execution.running_aggregates import run_over_history
-from engines.spark.state.files import Stored, pack, unpack
+from engines.spark.state.files import StoredTable, pack, unpack
 
 KEYS = 20_000
-TOTAL, LAST = Part("sum", "bigint"), Part("sum", "bigint", False, 3)
+TOTAL, LAST = WindowPart("sum", "bigint"), WindowPart("sum", "bigint", False, 3)
 
 
 class Rows:
@@ -52,7 +52,7 @@ def advance(monkeypatch):
 
 
 def rows_of(state):
-    return sum(each.rows if isinstance(each, Stored) else each.num_rows for each in state.values())
+    return sum(each.rows if isinstance(each, StoredTable) else each.num_rows for each in state.values())
 
 
 def test_rows_go_on_from_what_was_kept(advance):
@@ -70,7 +70,7 @@ def test_rows_at_one_time_count_for_each_other(advance):
 
 
 def test_a_row_looks_back_to_one_that_an_earlier_transaction_wrote(advance):
-    parts = [Part("lag", "bigint", False, 2, 2), Part("sum", "bigint", False, 3, 2, counts=True)]
+    parts = [WindowPart("lag", "bigint", False, 2, 2), WindowPart("sum", "bigint", False, 3, 2, counts=True)]
     state, first = advance({}, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)], None, 4, parts)
     assert first == [(1, None, 0), (2, None, 0), (3, 1, 1)]
     _, second = advance(state, [("a", 5, 5), ("b", 6, 6)], 4, 9, parts)
@@ -79,7 +79,7 @@ def test_a_row_looks_back_to_one_that_an_earlier_transaction_wrote(advance):
 
 @pytest.mark.parametrize("beside", [(), (LAST,)])
 def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
-    parts = [Part("first_value", "bigint"), Part("last_value", "bigint"), *beside]
+    parts = [WindowPart("first_value", "bigint"), WindowPart("last_value", "bigint"), *beside]
     state = {}
     for time, value in enumerate((None, 7, 8, 9, 10, None)):
         state, rows = advance(state, [("a", time, value)], time, time + 1, parts)
@@ -89,7 +89,10 @@ def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
 def test_the_last_value_that_is_one_is_carried_on(advance):
     state, found = {}, []
     for time, value in enumerate((None, 7, None, None, 9, None)):
-        parts = [Part("last_value", "bigint", passes_nulls=True), Part("first_value", "bigint", passes_nulls=True)]
+        parts = [
+            WindowPart("last_value", "bigint", passes_nulls=True),
+            WindowPart("first_value", "bigint", passes_nulls=True),
+        ]
         state, ((*_, last, first),) = advance(state, [("a", time, value)], time, time + 1, parts)
         found.append((last, first))
     assert found == [(None, None), (7, 7), (7, 7), (7, 7), (9, 7), (9, 7)]
@@ -99,14 +102,16 @@ NULLS = (None, 7, None, None, 9, None, 4, None, None, 2)
 
 
 @pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (10,)])
-@pytest.mark.parametrize("beside", [(), (Part("sum", "bigint", False, 5),)])
+@pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 5),)])
 def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside):
     """Two before its own, and the third of all, with nulls and without."""
     parts = [
-        Part("lag", "bigint", False, 2, 2, passes_nulls=True), Part("nth_value", "bigint", place=3),
-        Part("nth_value", "bigint", passes_nulls=True, place=3), Part("nth_value", "bigint", False, 3, place=2),
+        WindowPart("lag", "bigint", False, 2, 2, passes_nulls=True),
+        WindowPart("nth_value", "bigint", place=3),
+        WindowPart("nth_value", "bigint", passes_nulls=True, place=3),
+        WindowPart("nth_value", "bigint", False, 3, place=2),
         *beside,
-    ]  # fmt: skip
+    ]
     state, found, since = {}, [], 0
     for until in cuts:
         rows = [("a", at, NULLS[at]) for at in range(since, until)] + [("b", since, 5)]
@@ -126,11 +131,11 @@ def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside)
 
 @pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (2, 10), (10,)])
 @pytest.mark.parametrize("until", [1, 2, 4])
-@pytest.mark.parametrize("beside", [(), (Part("sum", "bigint", False, 6),)])
+@pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 6),)])
 def test_frames_of_all_rows_but_the_last(advance, cuts, until, beside):
     made = {"sum": {}, "count": {}, "max": {}, "first_value": {}, "last_value": {}, "nth_value": {"place": 3}}
     parts = [
-        Part("sum" if name == "count" else name, "bigint", False, None, until, counts=name == "count",
+        WindowPart("sum" if name == "count" else name, "bigint", False, None, until, counts=name == "count",
              passes_nulls=passes, **more)
         for name, more in made.items() for passes in ([False, True] if "value" in name else [False])
     ]  # fmt: skip
@@ -164,8 +169,8 @@ def test_state_does_not_grow_with_history(advance):
 def test_only_keys_at_hand_are_looked_at(advance, monkeypatch):
     keys = [f"k{number}" for number in range(KEYS)]
     state, _ = advance({}, list(zip(keys, range(KEYS), range(KEYS), strict=True)), None, KEYS, [TOTAL])
-    opened, table = [], Stored.table
-    monkeypatch.setattr(Stored, "table", lambda self: opened.append(self) or table(self))
+    opened, table = [], StoredTable.table
+    monkeypatch.setattr(StoredTable, "table", lambda self: opened.append(self) or table(self))
     after, rows = advance(state, [("k7", KEYS, 1)], KEYS, KEYS + 1, [TOTAL])
     assert rows == [(1, 8)]
     assert len(opened) == 1 < len(state)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from py4j.protocol import Py4JError
 
-from engines.contract import Progress
+from engines.contract import EngineProgress
 from engines.spark.runtime.task_counts import LastSample
 from worlds.eventually import PATIENCE
 
@@ -29,32 +29,32 @@ def taken(threads: ThreadPoolExecutor) -> None:
 def test_the_newest_sample_is_told_and_one_that_takes_long_is_not_waited_for(threads: ThreadPoolExecutor) -> None:
     go_on, numbers = threading.Event(), iter(range(1, 9))
 
-    def take() -> Progress:
+    def take() -> EngineProgress:
         assert go_on.wait(PATIENCE)
-        return Progress(tasks_done=next(numbers))
+        return EngineProgress(tasks_done=next(numbers))
 
     sample = LastSample(take, threads)
-    assert [sample() for _ in range(3)] == [Progress()] * 3
+    assert [sample() for _ in range(3)] == [EngineProgress()] * 3
     go_on.set()
     taken(threads)
-    assert sample() == Progress(tasks_done=1)
+    assert sample() == EngineProgress(tasks_done=1)
     taken(threads)
-    assert sample() == Progress(tasks_done=2)
+    assert sample() == EngineProgress(tasks_done=2)
 
 
 def test_a_jvm_that_is_gone_leaves_the_last_sample_and_another_fault_is_none_of_its(
     threads: ThreadPoolExecutor,
 ) -> None:
-    outcomes: Iterator[Any] = iter([Progress(tasks_done=1), Py4JError("gone"), ConnectionError(), KeyError("x")])
+    outcomes: Iterator[Any] = iter([EngineProgress(tasks_done=1), Py4JError("gone"), ConnectionError(), KeyError("x")])
 
-    def take() -> Progress:
+    def take() -> EngineProgress:
         outcome = next(outcomes)
         if isinstance(outcome, Exception):
             raise outcome
         return outcome
 
     sample = LastSample(take, threads)
-    for expected in (Progress(), *[Progress(tasks_done=1)] * 3):
+    for expected in (EngineProgress(), *[EngineProgress(tasks_done=1)] * 3):
         assert sample() == expected
         taken(threads)
     with pytest.raises(KeyError):
@@ -64,5 +64,5 @@ def test_a_jvm_that_is_gone_leaves_the_last_sample_and_another_fault_is_none_of_
 def test_a_process_that_ends_begins_no_sample() -> None:
     threads = ThreadPoolExecutor(1)
     threads.shutdown()
-    sample = LastSample(Progress, threads)
-    assert sample() == sample() == Progress()
+    sample = LastSample(EngineProgress, threads)
+    assert sample() == sample() == EngineProgress()

@@ -24,12 +24,12 @@ from chain.model.source import (
 )
 from chain.state import load_state
 from engines.contract import (
+    EngineInternalError,
+    EngineProgress,
     IngestAnswer,
-    IngestRequest,
-    InternalError,
+    IngestBatchRequest,
     InvalidQuery,
     OnProgress,
-    Progress,
     Success,
     ignored,
 )
@@ -140,10 +140,10 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
 
 async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: Callable[..., Any]) -> None:
     class Reading(FakeEngine):
-        async def ingest(self, request: IngestRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
-            on_progress(Progress(stage=STARTING, bytes_read=0, bytes_total=40))
+        async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+            on_progress(EngineProgress(stage=STARTING, bytes_read=0, bytes_total=40))
             for read in (0, 16, 16, 40):
-                on_progress(Progress(bytes_read=read, bytes_total=40))
+                on_progress(EngineProgress(bytes_read=read, bytes_total=40))
             return await super().ingest(request, on_progress)
 
     bench = polling()
@@ -249,7 +249,7 @@ def moved(answer: Success) -> Success:
         (moved, Invalid, "the engine wrote offsets 0..1"),
         (lambda answer: msgspec.structs.replace(answer, new_offset_interval=None), Invalid, "what became of 2 of them"),
         (lambda answer: msgspec.structs.replace(answer, schema=None), Invalid, "schema"),
-        (lambda _: InternalError(message="out of luck"), EngineFault, "out of luck"),
+        (lambda _: EngineInternalError(message="out of luck"), EngineFault, "out of luck"),
     ],
 )
 async def test_an_engine_is_not_believed(

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from engines.sandbox.base import Level
-from engines.sandbox.probe import Choice, choose
+from engines.sandbox.base import SandboxLevel
+from engines.sandbox.probe import SandboxChoice, choose
 from odfd.node import component_settings
 from worlds import node_world
 from worlds.comparing import compared_apart, compared_here
@@ -21,9 +21,9 @@ __all__ = ["compared_apart", "compared_here"]
 def one_trial() -> Iterator[None]:
     """Nodes here share what was found of each level of isolation: a trial takes and frees hundreds of megabytes, and
     each node would make two. ``tests/contract/engines`` and ``tests/e2e`` have trials of their own."""
-    found: dict[Level, Choice] = {}
+    found: dict[SandboxLevel, SandboxChoice] = {}
 
-    async def once(minimum: Level) -> Choice:
+    async def once(minimum: SandboxLevel) -> SandboxChoice:
         if minimum not in found:
             found[minimum] = await choose(minimum)
         return found[minimum]

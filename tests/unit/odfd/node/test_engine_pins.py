@@ -15,8 +15,8 @@ from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.statement import EngineUsed
 from config import model
-from engines.contract import IngestRequest, Vocabulary
-from engines.query.frames import HEAD, FrameReader
+from engines.contract import IngestBatchRequest, Vocabulary
+from engines.query.frames import HEAD, AnswerFrameReader
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.datasets.engine_pins import EngineInUse
@@ -178,9 +178,9 @@ async def test_a_digest_that_no_engine_here_has_is_refused_unless_it_is_forced(
 
 
 async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: Any) -> None:
-    def request(version: str | None) -> IngestRequest:
+    def request(version: str | None) -> IngestBatchRequest:
         steps = (SqlQueryStep(query="select * from input"),)
-        return IngestRequest(
+        return IngestBatchRequest(
             dataset_id=b"d" * 34,  # type: ignore[arg-type]  # nobody reads it
             system_time=0,  # type: ignore[arg-type]
             vocab=Vocabulary(),
@@ -416,7 +416,7 @@ async def remarks(node: Any, sql: str) -> tuple[str, ...]:
         said.extend(data)
 
     await node.api.queries.answer(wire.QueryRequest(sql=sql), take)
-    head = next(content for kind, content in FrameReader().feed(bytes(said)) if kind == HEAD)
+    head = next(content for kind, content in AnswerFrameReader().feed(bytes(said)) if kind == HEAD)
     return msgspec.json.decode(head, type=wire.QueryHead).remarks
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND
-from engines.query.frames import ROWS, FrameReader
+from engines.query.frames import ROWS, AnswerFrameReader
 from odfd.access.relations import Role
 from odfd.control import wire
 from odfd.errors import Bug
@@ -115,7 +115,7 @@ async def counted(node: Any) -> int:
         sent.extend(data)
 
     await node.api.queries.answer(wire.QueryRequest(sql="select n from projection.counted"), take)
-    frames = FrameReader().feed(bytes(sent))
+    frames = AnswerFrameReader().feed(bytes(sent))
     (row,) = pa.ipc.open_stream(b"".join(each for kind, each in frames if kind == ROWS)).read_all().to_pylist()
     return int(row["n"])
 

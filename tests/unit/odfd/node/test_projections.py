@@ -11,7 +11,7 @@ import trio
 from unit.odfd.node.test_mirrored_shards import CITIES, brought, passed, signed
 
 from chain.errors import Fault, Invalid, NotFound
-from engines.query.frames import HEAD, ROWS, FrameReader
+from engines.query.frames import HEAD, ROWS, AnswerFrameReader
 from odfd.control import wire
 from odfd.queries.askers import Asker
 from odfd.store.directory import PROJECTIONS
@@ -39,7 +39,7 @@ async def ask(alice: Any, sql: str, asker: Asker | None = None, **more: Any) -> 
     with trio.fail_after(PATIENCE):
         request = wire.QueryRequest(sql=sql, **more)
         await (alice.api.queries.answer(request, take, asker) if asker else alice.api.queries.answer(request, take))
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(AnswerFrameReader().feed(bytes(said)))
     assert frames[0][0] == HEAD
     rows = pa.ipc.open_stream(b"".join(content for kind, content in frames if kind == ROWS)).read_all().to_pylist()
     return msgspec.json.decode(frames[0][1], type=wire.QueryHead), rows

@@ -32,7 +32,7 @@ class Asked:
     def frames(self, _path: str, request: wire.QueryRequest, _meanwhile: object = None) -> Any:
         from contextlib import nullcontext
 
-        from engines.query.frames import FrameReader
+        from engines.query.frames import AnswerFrameReader
 
         said = bytearray()
 
@@ -40,7 +40,7 @@ class Asked:
             said.extend(data)
 
         trio.from_thread.run(self._alice.api.queries.answer, request, take)
-        return nullcontext(FrameReader().feed(bytes(said)))
+        return nullcontext(AnswerFrameReader().feed(bytes(said)))
 
 
 def session(alice: Any) -> Session:

@@ -15,7 +15,7 @@ import trio
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.store.files import DAMAGED
-from engines.query.frames import END, HEAD, ROWS, FrameReader
+from engines.query.frames import END, HEAD, ROWS, AnswerFrameReader
 from odfd.cli.sql.query import Shown
 from odfd.control import wire
 from odfd.node.query_parts import run_readers
@@ -49,7 +49,7 @@ async def ask(alice: Any, sql: str, **more: Any) -> tuple[wire.QueryHead, list[d
 
     with trio.fail_after(PATIENCE):
         await alice.api.queries.answer(wire.QueryRequest(sql=sql, **more), take)
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(AnswerFrameReader().feed(bytes(said)))
     assert [frames[0][0], frames[-1][0]] == [HEAD, END]
     if more.get("plain"):
         return shown(frames)

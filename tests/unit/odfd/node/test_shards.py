@@ -16,7 +16,7 @@ from chain.instant import SECOND
 from chain.model.events import AddData
 from chain.statements import answer
 from chain.store.shards import SEALED
-from engines.query.frames import ROWS, FrameReader
+from engines.query.frames import ROWS, AnswerFrameReader
 from odfd.api import resource_operations
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
@@ -52,7 +52,7 @@ async def answered(
 
     with trio.fail_after(PATIENCE):
         await (api or node.api).queries.answer(request, take, *more)
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(AnswerFrameReader().feed(bytes(said)))
     stream = b"".join(content for kind, content in frames if kind == ROWS)
     rows: list[dict[str, Any]] = pa.ipc.open_stream(stream).read_all().to_pylist()
     return rows, frames[0][1]
@@ -217,7 +217,7 @@ async def statement(node: Any, request: wire.QueryRequest) -> answer.AnswerState
 
     with trio.fail_after(PATIENCE):
         await node.api.queries.answer(request, take)
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(AnswerFrameReader().feed(bytes(said)))
     end = msgspec.json.decode(frames[-1][1], type=wire.QueryEnd)
     return answer.unseal(msgspec.json.encode(end.proof))[0]
 

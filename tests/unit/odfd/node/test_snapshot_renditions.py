@@ -15,7 +15,7 @@ from chain.errors import NotFound, Refused
 from chain.instant import SECOND, from_millis, render, to_millis
 from chain.model.events import AddData
 from chain.store.shards import SEALED
-from engines.query.frames import ROWS, FrameReader
+from engines.query.frames import ROWS, AnswerFrameReader
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.queries.log_files import files_of_log
@@ -46,7 +46,7 @@ async def answered(node: Any, sql: str) -> list[dict[str, Any]]:
 
     with trio.fail_after(PATIENCE):
         await node.api.queries.answer(wire.QueryRequest(sql=sql), take)
-    frames = list(FrameReader().feed(bytes(said)))
+    frames = list(AnswerFrameReader().feed(bytes(said)))
     stream = b"".join(content for kind, content in frames if kind == ROWS)
     rows: list[dict[str, Any]] = pa.ipc.open_stream(stream).read_all().to_pylist()
     return rows

@@ -16,7 +16,7 @@ from chain.errors import Environment, Fault, Invalid, Refused
 from chain.multihash import Multihash
 from config import model
 from engines.errors import EngineLost, LimitExceeded
-from engines.progress import Progress
+from engines.progress import EngineProgress
 from odfd.control import wire
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.runs import Runs
@@ -86,7 +86,7 @@ async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: 
         honest = bob.engine.transform
 
         async def transform(request: Any, on_progress: Any) -> Any:
-            on_progress(Progress(stage="computing", tasks_done=1, tasks_total=4))
+            on_progress(EngineProgress(stage="computing", tasks_done=1, tasks_total=4))
             seen.extend(await tasks(bob))
             with pytest.raises(Refused, match="which the node does by itself"):
                 await bob.api.tasks.cancel(next(each.name for each in seen if each.kind == "validate"))

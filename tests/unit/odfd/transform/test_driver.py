@@ -16,7 +16,7 @@ from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetInfo
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
-from engines.contract import InternalError, InvalidQuery, RawQueryRequest, Success
+from engines.contract import EngineInternalError, InvalidQuery, RawQueryRequest, Success
 from engines.errors import EngineFault
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
 from odfd.transform.pending import ahead
@@ -235,7 +235,7 @@ async def test_an_engine_that_fails_is_a_fault(world: Any, monkeypatch: pytest.M
     world.add_rows([1])
 
     async def transform(request: Any, on_progress: Any = None) -> Any:
-        return InternalError(message="a bug\nCaused by: another", backtrace="Traceback: here")
+        return EngineInternalError(message="a bug\nCaused by: another", backtrace="Traceback: here")
 
     monkeypatch.setattr(world.engine, "transform", transform)
     with pytest.raises(EngineFault, match="a bug Caused by: another") as told:

@@ -10,7 +10,7 @@ from chain.instant import MILLISECOND, Instant
 from chain.model.events import DataSlice, OffsetInterval
 from chain.multihash import Multihash
 from chain.state import InputPosition, Vocab
-from engines.spark.state.checkpoint import Arranged, Checkpoint, OpenInput, encode_checkpoint
+from engines.spark.state.checkpoint import Arranged, OpenInput, StateCheckpoint, encode_checkpoint
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.pacing import up_to, within
 from odfd.transform.plan import DataBlock, InputView
@@ -92,12 +92,12 @@ def test_a_replay_settles_what_was_recorded() -> None:
 
 def test_a_checkpoint_tells_what_waits() -> None:
     inputs = tuple(OpenInput(id=str(ID), alias=alias, w=w) for alias, w in (("a", 9), ("b", 7)))
-    known = Checkpoint(v=1, transform="t", mode="table", g=3, inputs=inputs, late={}, untimed={})
+    known = StateCheckpoint(v=1, transform="t", mode="table", g=3, inputs=inputs, late={}, untimed={})
     assert read_past(None) == TransformProgress()
     out = read_past(encode_checkpoint(known))
     assert (out.emitted, out.settled, out.slowest) == (3 * MILLISECOND, 3 * MILLISECOND, 7 * MILLISECOND)
     assert not out.waits
-    held = Checkpoint(
+    held = StateCheckpoint(
         v=1, transform="t", mode="table", g=3, inputs=(*inputs, OpenInput(id=str(ID), alias="c")), late={}, untimed={},
         ticks=(5, 6, 8), settled=6, arranged=(Arranged(name="rows:a", rows=4, size=1, digest=""),),
     )  # fmt: skip

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
-from engines.progress import STAGES, STARTING, Progress
+from engines.progress import STAGES, STARTING, EngineProgress
 from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.services.views.task_progress import show_failures, show_transform
@@ -21,12 +21,12 @@ from odfd.transform.replay import Replayed, replay
 DERIVED = DatasetId.from_public_key(b"d" * 32)
 BEGUN = TransformStep(stage="planning", slices=2, bytes=31_000, rows=1_500)
 TOLD = (
-    Progress(stage=STARTING),
-    Progress(),
-    Progress(stage="reading"),
-    Progress(stage="computing", tasks_done=1, tasks_total=4, rows_read=2),
-    Progress(stage="computing", tasks_done=1, tasks_total=4, rows_read=2),
-    Progress(stage="writing", tasks_done=4, tasks_total=4, rows_read=3),
+    EngineProgress(stage=STARTING),
+    EngineProgress(),
+    EngineProgress(stage="reading"),
+    EngineProgress(stage="computing", tasks_done=1, tasks_total=4, rows_read=2),
+    EngineProgress(stage="computing", tasks_done=1, tasks_total=4, rows_read=2),
+    EngineProgress(stage="writing", tasks_done=4, tasks_total=4, rows_read=3),
 )
 numbers = st.none() | st.integers(0, 2**64 - 1)
 
@@ -77,7 +77,7 @@ async def test_what_is_executed_again_is_numbered(world: Any, monkeypatch: pytes
 def test_an_engine_is_not_believed() -> None:
     steps: list[TransformStep] = []
     show = by_engine(BEGUN, steps.append)
-    show(Progress(stage="\x1b[2J" * 1000, tasks_done=9, tasks_total=4))
+    show(EngineProgress(stage="\x1b[2J" * 1000, tasks_done=9, tasks_total=4))
     assert [(each.stage, each.tasks_done, each.tasks_total) for each in steps] == [("computing", 4, 4)]
 
 
@@ -87,7 +87,7 @@ def test_whatever_an_engine_says_is_shown_in_one_short_line(
 ) -> None:
     report = Report()
     told = by_engine(BEGUN, lambda step: show_transform(report, step))
-    told(Progress(stage=stage, tasks_done=done, tasks_total=total, rows_read=read))
+    told(EngineProgress(stage=stage, tasks_done=done, tasks_total=total, rows_read=read))
     assert report.message.isprintable()
     assert len(report.message) < 160
     assert report.total is None or 0 <= report.done <= report.total

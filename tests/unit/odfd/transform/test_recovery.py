@@ -12,7 +12,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignored
-from engines.spark.state.checkpoint import VERSION, Checkpoint, decode_checkpoint, encode_checkpoint
+from engines.spark.state.checkpoint import VERSION, StateCheckpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.progress import TransformStep
 from odfd.transform.recovery import restore_state, run_recovering
@@ -38,7 +38,7 @@ class Counting(FakeEngine):
         if request.prev_checkpoint_path is not None:
             before = decode_checkpoint(Path(request.prev_checkpoint_path).read_bytes()).late.get("x", 0)
         count = before + self.step * (0 if interval is None else interval.end - interval.start + 1)
-        state = Checkpoint(v=VERSION, transform="t", mode="log", inputs=(), late={"x": count}, untimed={})
+        state = StateCheckpoint(v=VERSION, transform="t", mode="log", inputs=(), late={"x": count}, untimed={})
         Path(request.new_checkpoint_path).write_bytes(encode_checkpoint(state))
 
 

@@ -14,7 +14,7 @@ from chain.ids import KeyDid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
-from engines.sandbox.base import Level
+from engines.sandbox.base import SandboxLevel
 from odfd.policy.policy import SANDBOXES, KeyGroup, Policy, parse_expression
 from odfd.trust.judgement.verdicts import (
     STOPS,
@@ -230,7 +230,7 @@ KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 5)]
 
 @pytest.mark.parametrize(("least", "attested"), [("none", 4), ("host", 3), ("image", 2), ("container", 1)])
 def test_verdicts_behind_too_little_isolation_do_not_count(least: str, attested: int) -> None:
-    assert [level.value for level in sorted(Level, key=lambda level: level.rank)] == list(SANDBOXES)
+    assert [level.value for level in sorted(SandboxLevel, key=lambda level: level.rank)] == list(SANDBOXES)
     heard = dict(zip(KEYS, map(on, SANDBOXES), strict=True))
     assert decide(bench_of(KEYS, min_sandbox=least), heard, None, 3).attested == attested
     lies = {key: on("none", lie=True) for key in KEYS}
