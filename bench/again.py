@@ -139,7 +139,7 @@ class _Watched:
     def __init__(self, engine: Engine) -> None:
         self._engine, self.given = engine, 0
 
-    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
         self.given = len(request.prev_data_paths)
         return await self._engine.ingest(request, on_progress)
 

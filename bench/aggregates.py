@@ -15,7 +15,7 @@ from bench.engine import bare_spark
 from bench.measure import Row, Side, Size, in_turns
 from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.plans import frame_of
-from engines.spark.sql.parsing import analysed, parsed
+from engines.spark.sql.parsing import analyse_query, parse_query
 
 KEYS: Final = 1_000
 GOALS: Final = {"avg": "≤ 1.5", "sum": "≤ 1.6", "stddev": "≤ 2.5"}
@@ -38,7 +38,7 @@ def measure_exact(size: Size, folder: Path) -> list[Row]:
 
 
 def _row(size: Size, spark: SparkSession, call: str, rows: int) -> Row:
-    plan = analysed(spark, parsed(spark, f"select k, {call}(x) as v from x group by k"))
+    plan = analyse_query(spark, parse_query(spark, f"select k, {call}(x) as v from x group by k"))
     run = partial(_collected, spark)
     ours, peer = in_turns(
         partial(run_exactly, spark, plan, run), partial(run, plan), size.pick(1, 9), warm=size.pick(0, 5)

@@ -15,7 +15,7 @@ import pyarrow.flight as flight
 
 from bench.measure import Row, Side, Size, in_turns
 from bench.node import daemon
-from engines.flight.messages import packed
+from engines.flight.messages import pack_any
 
 BATCH = 65_536
 _READY = 1.5
@@ -50,7 +50,7 @@ def measure_flight(size: Size, folder: Path) -> list[Row]:
     found = []
     with daemon(folder, f'[flight]\nlisten = ["127.0.0.1:{port}"]\n'), _bare(batches) as bare:
         ours, theirs = flight.connect(f"grpc://127.0.0.1:{port}"), flight.connect(f"grpc://127.0.0.1:{bare}")
-        command = flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=sql))
+        command = flight.FlightDescriptor.for_command(pack_any("CommandStatementQuery", query=sql))
 
         def ask() -> int:
             (endpoint,) = ours.get_flight_info(command).endpoints

@@ -7,7 +7,7 @@ from typing import Any
 import trio
 from pyspark.sql import SparkSession
 
-from engines.contract import EngineIdentity, OnProgress, ignored
+from engines.contract import EngineIdentity, OnProgress, ignore_progress
 from engines.request_control import RequestControl
 from engines.spark.handler import SparkHandler
 
@@ -27,14 +27,14 @@ class LocalEngine:
     async def validate(self, request: Any) -> Any:
         return await trio.to_thread.run_sync(self._handler.validate, request)
 
-    async def transform(self, request: Any, on_progress: OnProgress = ignored) -> Any:
+    async def transform(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
         return await trio.to_thread.run_sync(self._handler.transform, request, RequestControl())
 
-    async def migrate(self, request: Any, on_progress: OnProgress = ignored) -> Any:
+    async def migrate(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
         return await trio.to_thread.run_sync(self._handler.migrate, request, RequestControl())
 
-    async def ingest(self, request: Any, on_progress: OnProgress = ignored) -> Any:
+    async def ingest(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
         return await trio.to_thread.run_sync(self._handler.ingest, request, RequestControl())
 
-    async def raw_query(self, request: Any, on_progress: OnProgress = ignored) -> Any:
+    async def raw_query(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
         return await trio.to_thread.run_sync(self._handler.raw_query, request, RequestControl())

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from chain.data.parquet import write_slice
-from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignored
+from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignore_progress
 from odfd.daemon import main as daemon
 from odfd.services.maintenance.engine import NodeEngine
 
@@ -44,7 +44,7 @@ def corrupt() -> None:
     honest = NodeEngine.transform
 
     async def transform(
-        self: NodeEngine, request: TransformRequest, on_progress: OnProgress = ignored
+        self: NodeEngine, request: TransformRequest, on_progress: OnProgress = ignore_progress
     ) -> TransformOutcome:
         answer = await honest(self, request, on_progress)
         if isinstance(answer, Success) and answer.new_offset_interval is not None:

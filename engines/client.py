@@ -42,7 +42,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
-    ignored,
+    ignore_progress,
 )
 from engines.errors import (
     ALIVE,
@@ -128,26 +128,26 @@ class GrpcEngine:
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await self._ask(codec.VALIDATE, request)
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: TransformOutcome = await self._work(codec.TRANSFORM, plan_transform(request, self._view), on_progress)
         return outcome
 
-    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
         outcome: IngestAnswer = await self._work(codec.INGEST, plan_ingest(request, self._view), on_progress)
         return outcome
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignore_progress) -> RawQueryOutcome:
         request = msgspec.structs.replace(request, reads_extensions=True)
         outcome: RawQueryOutcome = await self._work(codec.RAW_QUERY, plan_raw_query(request, self._view), on_progress)
         return outcome
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignore_progress) -> MigrateOutcome:
         outcome: MigrateOutcome = await self._work(codec.MIGRATE, plan_migrate(request, self._view), on_progress)
         return outcome
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignore_progress
     ) -> ProvenanceOutcome:
         plan = plan_provenance(request, self._view)
         outcome: ProvenanceOutcome = await self._work(codec.PROVENANCE, plan, on_progress)
@@ -231,19 +231,19 @@ def _only_answer(method: codec.Method[Any, A], call: _Call) -> A:
     answer = next(iter(call), None)
     if answer is None:
         raise EngineFault(f"the engine gave no answer to {method.path}", rule="engine-contract")
-    return _decoded(method, answer)
+    return _decode(method, answer)
 
 
 def _last_answer(method: codec.Method[Any, Any], on_progress: OnProgress, call: _Call) -> Any:
     for raw in call:
-        answer = _decoded(method, raw).value
+        answer = _decode(method, raw).value
         if not isinstance(answer, EngineProgress):
             return answer
         trio.from_thread.run_sync(on_progress, answer)
     raise EngineFault(f"the engine ended {method.path} without an answer", rule="engine-contract")
 
 
-def _decoded(method: codec.Method[Any, A], raw: bytes) -> A:
+def _decode(method: codec.Method[Any, A], raw: bytes) -> A:
     try:
         return method.decode_response(raw)
     except Invalid as error:

@@ -31,7 +31,7 @@ def closure(entry: str) -> dict[str, Path]:
         path = _file_of(name, roots) if name not in found else None
         if path is not None:
             found[name] = path
-            waiting += [name.rpartition(".")[0], *imported(path.read_text(encoding="utf-8"))]
+            waiting += [name.rpartition(".")[0], *find_imports(path.read_text(encoding="utf-8"))]
     return dict(sorted(found.items()))
 
 
@@ -46,7 +46,7 @@ def files_of(entry: str) -> dict[str, Path]:
     return found
 
 
-def imported(source: str) -> Iterator[str]:
+def find_imports(source: str) -> Iterator[str]:
     """Yields the names that a source imports: modules, and names that are either modules or members of one."""
     for match in _IMPORT.finditer(source):
         if match[1]:

@@ -51,9 +51,9 @@ class FileDigests:
 
     def __init__(self, memory: Path | None, installed: Path | None = None) -> None:
         self._memory = memory
-        self._own = _remembered(memory, _Seen) if memory else {}
+        self._own = _read_memory(memory, _Seen) if memory else {}
         # Thousands of entries, few of which are asked for where no image is used: each is decoded when it is.
-        self._installed = _remembered(installed, msgspec.Raw) if installed else {}
+        self._installed = _read_memory(installed, msgspec.Raw) if installed else {}
         self._fresh: dict[str, _Seen] = {}
 
     def of(self, path: Path | str) -> str:
@@ -62,7 +62,7 @@ class FileDigests:
         A text costs less than a ``Path``, whose parts are interned.
         """
         name = str(path)
-        recorded = self._recorded(name)
+        recorded = self._read_installed(name)
         try:
             stat = os.stat(path)  # noqa: PTH116
             known = self._own.get(name, recorded)
@@ -84,7 +84,7 @@ class FileDigests:
             self._fresh[name] = known
         return known.digest
 
-    def _recorded(self, name: str) -> _Seen | None:
+    def _read_installed(self, name: str) -> _Seen | None:
         try:
             return msgspec.json.decode(self._installed[name], type=_Seen)
         except (KeyError, msgspec.DecodeError):
@@ -159,7 +159,7 @@ def _platform() -> str:
     return f"{platform.system().lower()}/{_PLATFORMS.get(platform.machine(), platform.machine())}"
 
 
-def _remembered(memory: Path, kind: type[_T]) -> dict[str, _T]:
+def _read_memory(memory: Path, kind: type[_T]) -> dict[str, _T]:
     try:
         return msgspec.json.decode(memory.read_bytes(), type=dict[str, kind])  # type: ignore[valid-type]
     except (OSError, msgspec.DecodeError):

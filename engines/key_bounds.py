@@ -32,7 +32,7 @@ def bounds_table(
         kind = _kind(schema.field(key).type)
         if kind is None:
             continue
-        known = [_known(each.bounds.get(key), kind) for each in slices.values()]
+        known = [_usable_bounds(each.bounds.get(key), kind) for each in slices.values()]
         columns[f"low {key}"] = pa.array([each and each.low for each in known], kind)
         columns[f"high {key}"] = pa.array([each and each.high for each in known], kind)
         empty = [key in each.columns and key not in each.bounds for each in slices.values()]
@@ -65,7 +65,7 @@ def meeting(table: pa.Table, ranges: Mapping[str, ColumnBounds]) -> list[str]:
             continue
         may &= ~table.column(f"empty {key}").to_numpy()
         low, high = table.column(f"low {key}"), table.column(f"high {key}")
-        if _known(wanted, low.type) is None:
+        if _usable_bounds(wanted, low.type) is None:
             continue
         above = pc.greater(low, pa.scalar(wanted.high, low.type))
         below = pc.less(high, pa.scalar(wanted.low, low.type))
@@ -85,7 +85,7 @@ def _kind(kind: pa.DataType) -> pa.DataType | None:
     return pa.string() if pa.types.is_string(kind) else None
 
 
-def _known(bounds: ColumnBounds | None, kind: pa.DataType) -> ColumnBounds | None:
+def _usable_bounds(bounds: ColumnBounds | None, kind: pa.DataType) -> ColumnBounds | None:
     """Returns the bounds, or ``None`` if unknown or not of this type: an older type, or beyond 64 bits."""
     if bounds is None or not all(_fits(end, kind) for end in bounds):
         return None

@@ -30,7 +30,7 @@ def sha3_file(path: Path) -> Multihash:
         return Multihash.sha3_256_of(file)
 
 
-def measured(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
+def measure_slice(path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
     """Measures the slice in a file. Raises Invalid if it is malformed or (if given) has another ``schema``."""
     with open_slice(path) as file:
         found = file.stats(offset)

@@ -34,5 +34,5 @@ class EngineProgress(Variant, frozen=True, kw_only=True, tag="Progress"):
 OnProgress: TypeAlias = Callable[[EngineProgress], None]
 
 
-def ignored(_: EngineProgress) -> None:
+def ignore_progress(_: EngineProgress) -> None:
     """Drops a report of progress."""

@@ -49,7 +49,7 @@ class RequestControl:
         self._on_progress()
 
     @contextmanager
-    def measured(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
+    def measuring(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
         """Calls ``measure``, in other threads, to report progress while the block lasts."""
         self._measure = measure
         try:

@@ -174,7 +174,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             _Route(codec.INGEST, handler.ingest, IngestResponseRoot, _dataset, _data_output),
             _Route(codec.RAW_QUERY, handler.raw_query, RawQueryResponseRoot, _query_output, lambda _: ()),
             _Route(codec.MIGRATE, handler.migrate, MigrateResponseRoot, _dataset, lambda _: ()),
-            _Route(codec.PROVENANCE, handler.derive_provenance, ProvenanceResponseRoot, _asked, lambda _: ()),
+            _Route(codec.PROVENANCE, handler.derive_provenance, ProvenanceResponseRoot, _question_key, lambda _: ()),
         )
         self._streams = {route.method.path: route for route in streams}
         self._unary: dict[str, tuple[codec.Method[Any, Any], Callable[[Any], Any]]] = {
@@ -192,7 +192,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         return None
 
     def _one(self, method: codec.Method[Any, Any], work: Callable[[Any], Any], raw: bytes, context: Any) -> bytes:
-        request = _decoded(method, raw, context)
+        request = _decode(method, raw, context)
         if isinstance(request, SessionRequest) and not request.starts:
             return method.encode_response(work(request))  # it is also asked whether the pool is stuck
         future = self.pool.submit(work, request)
@@ -214,7 +214,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
             future.add_done_callback(lambda _: self._left.pop(future, None))
 
     def _stream(self, route: _Route, raw: bytes, context: Any) -> Iterator[bytes]:
-        request = _decoded(route.method, raw, context)
+        request = _decode(route.method, raw, context)
         signals: queue.SimpleQueue[None] = queue.SimpleQueue()
         control = RequestControl(lambda: signals.put(None))
         control.register_cancel(lambda: signals.put(None))
@@ -338,7 +338,7 @@ def _is_over(end: float | None) -> bool:
     return end is not None and time.monotonic() >= end
 
 
-def _decoded(method: codec.Method[Any, Any], raw: bytes, context: Any) -> Any:
+def _decode(method: codec.Method[Any, Any], raw: bytes, context: Any) -> Any:
     try:
         return method.decode_request(raw)
     except Invalid as error:
@@ -407,7 +407,7 @@ def _data_output(request: IngestBatchRequest) -> tuple[str, ...]:
     return (request.new_data_path,) if aside is None else (request.new_data_path, aside.path)
 
 
-def _asked(request: ProvenanceRequest) -> bytes:
+def _question_key(request: ProvenanceRequest) -> bytes:
     """Returns the lock key of a provenance question: not the dataset's, since it reads only finished blocks and need
     not wait for a transaction."""
     return b"provenance " + bytes(request.dataset_id)

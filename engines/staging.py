@@ -51,7 +51,7 @@ class Staging:
             except FileNotFoundError as error:
                 raise NotFound(f"an input of the engine is not there: {link.host}", rule="engine-input") from error
             except OSError as error:
-                raise _refused(f"cannot give {link.host} to the engine", error) from error
+                raise _disk_fault(f"cannot give {link.host} to the engine", error) from error
 
     def has(self, plan: IoPlan[Any], name: str) -> bool:
         """Whether the engine wrote anything under this name."""
@@ -69,7 +69,7 @@ class Staging:
             try:
                 _copy(reader, size, Path(host))
             except OSError as error:
-                raise _refused(f"cannot take the {size:,} bytes that the engine wrote", error) from error
+                raise _disk_fault(f"cannot take the {size:,} bytes that the engine wrote", error) from error
 
     def clear(self, plan: IoPlan[Any]) -> None:
         shutil.rmtree(self.inputs / plan.folder, ignore_errors=True)
@@ -84,7 +84,7 @@ def _copy(reader: BinaryIO, size: int, target: Path) -> None:
             size -= len(piece)
 
 
-def _refused(what: str, error: OSError) -> Environment:
+def _disk_fault(what: str, error: OSError) -> Environment:
     return Environment(
         f"{what}: {error.strerror}", rule="disk", hint="is the disk of the state directory full, read-only or failing?"
     )

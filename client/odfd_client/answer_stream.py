@@ -14,7 +14,7 @@ from typing import Any
 import pyarrow as pa
 
 from odfd_client.errors import Bug, OdfdError, from_problem
-from odfd_client.transport import Exchange, parsed
+from odfd_client.transport import Exchange, parse_json
 from odfd_client.values import NodeMetadata
 
 _HEAD, _SCHEMA, _ROWS, _END, FAULT = b"H", b"S", b"A", b"E", b"P"
@@ -35,7 +35,7 @@ class Frames:
             raise Bug("what came is no frame of an answer", rule="query-frame")
         content = self._exchange.exactly(length)
         if kind == FAULT:
-            problem = parsed(content)
+            problem = parse_json(content)
             raise from_problem(problem if isinstance(problem, dict) else {})
         return kind, content
 
@@ -63,7 +63,7 @@ class _Rows(io.RawIOBase):
             if kind == _ROWS:
                 self._rest = memoryview(content)
             elif kind == _END:
-                end = parsed(content)
+                end = parse_json(content)
                 self.end = end if isinstance(end, dict) else {}
             else:
                 raise Bug("what came is no frame of rows", rule="query-frame")
@@ -88,7 +88,7 @@ class Answer:
             kind, content = frames.next()
             if kind != _HEAD:
                 raise Bug("an answer begins with what it was made of", rule="query-frame")
-            self.told = NodeMetadata.of(parsed(content))
+            self.told = NodeMetadata.of(parse_json(content))
             self._rows = _Rows(frames)
             self._buffered = io.BufferedReader(self._rows, 1 << 18)
             self._stream = pa.ipc.open_stream(self._buffered)
@@ -148,7 +148,7 @@ class Reader:
     def __init__(self, answer: Answer) -> None:
         self.answer, self.schema = answer, answer.schema
         self.error: OdfdError | None = None
-        self._batches = self._kept()
+        self._batches = self._keep_error()
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
         return self._batches
@@ -163,7 +163,7 @@ class Reader:
     def close(self) -> None:
         self.answer.close()
 
-    def _kept(self) -> Iterator[pa.RecordBatch]:
+    def _keep_error(self) -> Iterator[pa.RecordBatch]:
         try:
             yield from self.answer.batches()
         except OdfdError as error:

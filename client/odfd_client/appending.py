@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from odfd_client.errors import Bug, Environment, Invalid, from_problem
-from odfd_client.transport import Transport, gone, part
+from odfd_client.transport import Transport, connection_lost, part
 
 _MAX_VIEW: Final = 16 << 20
 """Bytes of one line about a task."""
@@ -117,7 +117,7 @@ def _result(transport: Transport, task: str) -> Mapping[str, Any]:
                 item: Mapping[str, Any] = view["result"]["items"][0]
                 return item
             if view.get("state") == "cancelled" or "state" not in view:
-                raise from_problem(view) if "detail" in view else gone(transport.path)
+                raise from_problem(view) if "detail" in view else connection_lost(transport.path)
     except (ValueError, KeyError, IndexError, TypeError, AttributeError) as error:
         raise Bug(f"what the node says of a task is not understood: {error}", rule="answer") from error
     finally:

@@ -26,22 +26,22 @@ def expression(predicate: Predicate | None, schema: pa.Schema) -> Any:
     if predicate is None:
         return None
     try:
-        made = _made(predicate.tree, schema)
+        made = _make(predicate.tree, schema)
         schema.empty_table().filter(made)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
         raise Invalid(f"the predicate does not suit its columns: {error}", rule="predicate") from error
     return made
 
 
-def _made(tree: Tree, schema: pa.Schema) -> Any:
+def _make(tree: Tree, schema: pa.Schema) -> Any:
     import pyarrow.compute as pc
 
     sign, *rest = tree
     if sign in ("and", "or"):
-        left, right = (_made(each, schema) for each in rest)
+        left, right = (_make(each, schema) for each in rest)
         return left & right if sign == "and" else left | right
     if sign == "not":
-        return ~_made(rest[0], schema)
+        return ~_make(rest[0], schema)
     name = rest[0]
     if name not in schema.names:
         raise Invalid(f"there is no column {name}", rule="predicate", hint=f"columns are {', '.join(schema.names)}")
@@ -51,17 +51,17 @@ def _made(tree: Tree, schema: pa.Schema) -> Any:
     if sign == "in":
         if not rest[1]:
             return pc.scalar(False)
-        values = [_compared(column, kind, "=", each) for each in rest[1]]
+        values = [_compare(column, kind, "=", each) for each in rest[1]]
         found = values[0]
         for each in values[1:]:
             found = found | each
         return found
     if sign == "LIKE":
         return pc.match_like(column, rest[1].replace("\\", "\\\\"))
-    return _compared(column, kind, sign, rest[1])
+    return _compare(column, kind, sign, rest[1])
 
 
-def _compared(column: Any, kind: pa.DataType, sign: str, value: Any) -> Any:
+def _compare(column: Any, kind: pa.DataType, sign: str, value: Any) -> Any:
     if isinstance(value, float) and math.isnan(value):
         raise Invalid("a repository's rows are not compared with NaN", rule="predicate", hint="read them on a node")
     if str(kind) == "extension<arrow.uuid>":  # Arrow compares values of no extension

@@ -200,23 +200,23 @@ class _Table:
         return 0 if place is None else int(kind.unpack_from(self._raw, place)[0])
 
     def time(self, slot: int) -> int:
-        year, day, second, nanos = _TIME.unpack_from(self._raw, self._given(slot))
+        year, day, second, nanos = _TIME.unpack_from(self._raw, self._require(slot))
         if not (1 <= day <= 366 and second < 86_400 and nanos < 2_000_000_000):
             raise ValueError("no such time")
         days = datetime.date(year, 1, 1).toordinal() - _EPOCH + day - 1
         return int((days * 86_400 + second) * 1_000_000_000 + nanos)
 
     def table(self, slot: int) -> _Table:
-        return _Table(self._raw, _target(self._raw, self._given(slot)))
+        return _Table(self._raw, _target(self._raw, self._require(slot)))
 
     def octets(self, slot: int) -> bytes:
-        return _octets(self._raw, self._given(slot))
+        return _octets(self._raw, self._require(slot))
 
     def text(self, slot: int) -> str:
         return self.octets(slot).decode()
 
     def texts(self, slot: int) -> tuple[str, ...]:
-        start = _target(self._raw, self._given(slot))
+        start = _target(self._raw, self._require(slot))
         (count,) = _U32.unpack_from(self._raw, start)
         _inside(self._raw, start + 4, 4 * count)
         found, size = [], 0
@@ -227,7 +227,7 @@ class _Table:
                 raise ValueError("texts overlap")
         return tuple(each.decode() for each in found)
 
-    def _given(self, slot: int) -> int:
+    def _require(self, slot: int) -> int:
         place = self._place(slot)
         if place is None:
             raise ValueError("a field is missing")

@@ -17,7 +17,7 @@ Parameters: TypeAlias = "dict[str, Any]"
 Tree: TypeAlias = "tuple[Any, ...]"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     """Formats an identifier of SQL."""
     return '"' + name.replace('"', '""') + '"'
 
@@ -76,7 +76,7 @@ class Predicate:
 
     def sql(self, parameters: Parameters) -> str:
         """Formats the predicate; adds its values to ``parameters``."""
-        return "".join(each if isinstance(each, str) else _bound(each[0], parameters) for each in self._parts)
+        return "".join(each if isinstance(each, str) else _bind(each[0], parameters) for each in self._parts)
 
 
 class Column:
@@ -88,22 +88,22 @@ class Column:
         self.name = name
 
     def __eq__(self, value: Value) -> Predicate:  # type: ignore[override]
-        return self._compared("=", value)
+        return self._compare("=", value)
 
     def __ne__(self, value: Value) -> Predicate:  # type: ignore[override]
-        return self._compared("<>", value)
+        return self._compare("<>", value)
 
     def __lt__(self, value: Value) -> Predicate:
-        return self._compared("<", value)
+        return self._compare("<", value)
 
     def __le__(self, value: Value) -> Predicate:
-        return self._compared("<=", value)
+        return self._compare("<=", value)
 
     def __gt__(self, value: Value) -> Predicate:
-        return self._compared(">", value)
+        return self._compare(">", value)
 
     def __ge__(self, value: Value) -> Predicate:
-        return self._compared(">=", value)
+        return self._compare(">=", value)
 
     def between(self, least: Value, most: Value) -> Predicate:
         """Compares with two bounds, both included."""
@@ -111,24 +111,24 @@ class Column:
 
     def isin(self, values: Collection[Value]) -> Predicate:
         """Compares with several values; an empty list matches nothing."""
-        checked = [*map(_checked, values)]
+        checked = [*map(_check, values)]
         joined = [part for value in checked for part in (", ", (value,))][1:]
-        parts = (f"({quoted(self.name)} IN (", *joined, "))") if joined else ("(1 = 0)",)
+        parts = (f"({quote_name(self.name)} IN (", *joined, "))") if joined else ("(1 = 0)",)
         return Predicate(parts, ("in", self.name, tuple(checked)))
 
     def like(self, pattern: str) -> Predicate:
         """Matches a pattern: ``%`` stands for any text, ``_`` for one character."""
-        return self._compared("LIKE", pattern)
+        return self._compare("LIKE", pattern)
 
     def is_null(self) -> Predicate:
-        return Predicate((f"({quoted(self.name)} IS NULL)",), ("null", self.name))
+        return Predicate((f"({quote_name(self.name)} IS NULL)",), ("null", self.name))
 
     def is_not_null(self) -> Predicate:
-        return Predicate((f"({quoted(self.name)} IS NOT NULL)",), ("not", ("null", self.name)))
+        return Predicate((f"({quote_name(self.name)} IS NOT NULL)",), ("not", ("null", self.name)))
 
-    def _compared(self, sign: str, value: Value) -> Predicate:
-        value = _checked(value)
-        return Predicate((f"({quoted(self.name)} {sign} ", (value,), ")"), (sign, self.name, value))
+    def _compare(self, sign: str, value: Value) -> Predicate:
+        value = _check(value)
+        return Predicate((f"({quote_name(self.name)} {sign} ", (value,), ")"), (sign, self.name, value))
 
 
 def col(name: str) -> Column:
@@ -136,7 +136,7 @@ def col(name: str) -> Column:
     return Column(name)
 
 
-def _checked(value: Value) -> Value:
+def _check(value: Value) -> Value:
     if value is None:
         raise Invalid("nothing is equal to NULL", rule="predicate", hint="use is_null() or is_not_null()")
     if isinstance(value, uuid.UUID):
@@ -146,7 +146,7 @@ def _checked(value: Value) -> Value:
     return value
 
 
-def _bound(value: Value, parameters: Parameters) -> str:
+def _bind(value: Value, parameters: Parameters) -> str:
     """Adds a value to ``parameters`` under a new name. Returns its SQL, as the type that the value has."""
     name = f"p{len(parameters)}"
     if isinstance(value, bytes):

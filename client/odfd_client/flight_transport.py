@@ -14,7 +14,7 @@ import pyarrow.flight as flight
 
 from odfd_client.answer_stream import FAULT, HEADER
 from odfd_client.errors import Bug, NotFound, Refused, Unreachable, from_problem
-from odfd_client.transport import ANSWER_SECONDS, PAGE, Exchange, Transport, gone, parsed
+from odfd_client.transport import ANSWER_SECONDS, PAGE, Exchange, Transport, connection_lost, parse_json
 
 DATASETS, QUERY = "odfd.datasets", "odfd.query"
 
@@ -34,7 +34,7 @@ class FlightExchange(Exchange):
                 with _translated_faults(str(self._path)):
                     result = next(self._results, None)
                 if result is None:
-                    raise gone(self._path)
+                    raise connection_lost(self._path)
                 self._rest = memoryview(result.body)
             piece, self._rest = self._rest[:count], self._rest[count:]
             pieces.append(piece)
@@ -70,7 +70,7 @@ class FlightTransport(Transport):
         """Sends a query, the only request over Flight besides ``get``. Raises Refused, Unreachable."""
         if (method, path) != ("POST", "/node/v1alpha1/query") or query or not isinstance(body, Mapping):
             raise _other(path)
-        return self._acted(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
+        return self._perform(QUERY, json.dumps(body, allow_nan=False).encode(), patience)
 
     def get(self, path: str, _query: Mapping[str, object] | None = None) -> Any:
         """Raises Refused: only datasets and queries are told over Flight."""
@@ -78,15 +78,15 @@ class FlightTransport(Transport):
 
     def datasets(self, page: int = PAGE) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002  see above
         """Yields the node's datasets, which come all at once. Raises Refused, Unreachable."""
-        exchange = self._acted(DATASETS, b"", ANSWER_SECONDS)
+        exchange = self._perform(DATASETS, b"", ANSWER_SECONDS)
         try:
             with _translated_faults(str(self.path)):
                 data = b"".join(result.body.to_pybytes() for result in exchange._results)
         finally:
             exchange.close()
         if data.startswith(FAULT):
-            raise from_problem(parsed(data[HEADER.size :]))
-        value = parsed(data)
+            raise from_problem(parse_json(data[HEADER.size :]))
+        value = parse_json(data)
         if not isinstance(value, list):
             raise Bug("the node's list of datasets is not understood", rule="answer")
         yield from value
@@ -98,7 +98,7 @@ class FlightTransport(Transport):
             raise NotFound(f"no dataset {ref!r} here", rule="query-dataset", hint="c.datasets() lists them")
         return dict(found)
 
-    def _acted(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
+    def _perform(self, kind: str, body: bytes, patience: float | None) -> FlightExchange:
         headers = [(b"authorization", f"Bearer {self._token}".encode())] if self._token else []
         with _translated_faults(str(self.path)):
             client = flight.connect(str(self.path), **self._roots)

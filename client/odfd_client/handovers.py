@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from odfd_client.errors import Bug, HandedOver, Invalid, NotFound, Refused
-from odfd_client.expressions import Parameters, quoted
+from odfd_client.expressions import Parameters, quote_name
 from odfd_client.holds import SECONDS, take
 from odfd_client.relations import Dataset, Demand, Query, Selection
 from odfd_client.subscription import Progress, Source, Update, of_shards, progressing
@@ -53,7 +53,7 @@ class Ending:
     @classmethod
     def of(cls, transport: Transport, dataset: str) -> Ending:
         """Requests the end of a rendition. Raises NotFound: it has not ended, or its data is gone; Bug."""
-        said = _told(transport, dataset)
+        said = _ask_end(transport, dataset)
         try:
             columns, kept = said.get("columns"), said.get("difference")
             old, new = (tuple(map(Pin.of, said.get(f"{each}Shards") or (said[each],))) for each in ("old", "new"))
@@ -66,7 +66,7 @@ class Ending:
             raise Bug(f"the end of a rendition is not understood: {error}", rule="answer") from error
 
 
-def _told(transport: Transport, dataset: str) -> Any:
+def _ask_end(transport: Transport, dataset: str) -> Any:
     """Requests the end of a rendition, again while the handover is being completed. Raises NotFound."""
     path, pause, waited = f"/dataset/v1alpha1/datasets/{part(dataset)}/handover", _SOON, 0.0
     while True:
@@ -85,7 +85,7 @@ class Handovers(Protocol):
     def ending(self, source: Source, dataset: str) -> Ending:
         """Returns the end of a rendition. Raises NotFound: it has not ended, or its data is gone."""
 
-    def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
+    def switch(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
         """Yields the handover. Returns the position after it.
 
         ``position``: how far the former rendition was read, possibly beyond its end.
@@ -101,11 +101,11 @@ class HandoversOfNode:
     def ending(self, source: Source, dataset: str) -> Ending:  # noqa: ARG002  a repository asks it
         return Ending.of(self._transport, dataset)
 
-    def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
-        return _switched(self._transport, self._selection, self._demand, ending, position)
+    def switch(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
+        return _switch(self._transport, self._selection, self._demand, ending, position)
 
 
-def _switched(
+def _switch(
     transport: Transport, selection: Selection, demand: Demand, ending: Ending, position: Position
 ) -> Generator[Switched, None, Position]:
     read = tuple(Pin(each.id, each.id, each.block, each.sequence_number) for each in position.parts)
@@ -147,12 +147,14 @@ def _changes(selection: Selection, read: Sequence[Pin], ending: Ending) -> tuple
     named = selection.columns or ending.columns
     wanted = None if named is None else [name for name in named if name not in _SYSTEM]
     if wanted is None or (selection.columns and ending.columns is None):
-        chosen = ", ".join(map(quoted, wanted)) if wanted else "* EXCLUDE (" + ", ".join(map(quoted, _SYSTEM)) + ")"
+        chosen = (
+            ", ".join(map(quote_name, wanted)) if wanted else "* EXCLUDE (" + ", ".join(map(quote_name, _SYSTEM)) + ")"
+        )
         old, new = (f"{chosen} FROM {_standing(pins)}{where}" for pins in (read, ending.new))
         return f"SELECT 1 AS op, {old} UNION ALL BY NAME SELECT 0 AS op, {new}", parameters
-    columns = ", ".join(map(quoted, wanted))
+    columns = ", ".join(map(quote_name, wanted))
     old, new = (f"FROM {_standing(pins)}{where}" for pins in (read, ending.new))
-    return _summed(columns, f'SELECT {columns}, -1 AS "odfd w" {old} UNION ALL SELECT {columns}, 1 {new}'), parameters
+    return _sum_sql(columns, f'SELECT {columns}, -1 AS "odfd w" {old} UNION ALL SELECT {columns}, 1 {new}'), parameters
 
 
 def _kept_changes(selection: Selection, ending: Ending) -> tuple[str, Parameters]:
@@ -161,12 +163,12 @@ def _kept_changes(selection: Selection, ending: Ending) -> tuple[str, Parameters
     parameters: Parameters = {}
     where = "" if selection.where is None else f" WHERE {selection.where.sql(parameters)}"
     named = selection.columns or ending.columns or ()
-    columns = ", ".join(quoted(name) for name in named if name not in _SYSTEM)
-    rows = f"FROM {quoted(ending.difference.id)}{where}"
-    return _summed(columns, f'SELECT {columns}, if(op = 1, -1, 1) AS "odfd w" {rows}'), parameters
+    columns = ", ".join(quote_name(name) for name in named if name not in _SYSTEM)
+    rows = f"FROM {quote_name(ending.difference.id)}{where}"
+    return _sum_sql(columns, f'SELECT {columns}, if(op = 1, -1, 1) AS "odfd w" {rows}'), parameters
 
 
-def _summed(columns: str, both: str) -> str:
+def _sum_sql(columns: str, both: str) -> str:
     # Names are quoted, and values are parameters.
     sums = f'SELECT {columns}, sum("odfd w") AS "odfd s" FROM ({both}) GROUP BY ALL HAVING sum("odfd w") <> 0'  # noqa: S608
     each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'  # noqa: S608
@@ -175,8 +177,8 @@ def _summed(columns: str, both: str) -> str:
 
 def _standing(pins: Sequence[Pin]) -> str:
     """Formats the table of a rendition's current rows; rows of one key are always in one shard."""
-    parts = [f"SELECT * FROM current.{quoted(pin.id)}" for pin in pins]  # noqa: S608  quoted
-    return f"current.{quoted(pins[0].id)}" if len(pins) == 1 else f"({' UNION ALL BY NAME '.join(parts)})"
+    parts = [f"SELECT * FROM current.{quote_name(pin.id)}" for pin in pins]  # noqa: S608  quoted
+    return f"current.{quote_name(pins[0].id)}" if len(pins) == 1 else f"({' UNION ALL BY NAME '.join(parts)})"
 
 
 def cross(
@@ -235,7 +237,7 @@ def _to_the_end(
     for each, pin in zip(position.parts, ending.old, strict=True):
         if (each.block, each.sequence_number) != (pin.block, pin.sequence_number):  # that the end has, the node says
             source.stands_on(each)
-    return (yield from handovers.switched(ending, position))
+    return (yield from handovers.switch(ending, position))
 
 
 def _reaches(position: Position, pin: Pin) -> bool:

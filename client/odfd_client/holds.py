@@ -99,7 +99,7 @@ class Hold:
     def move(self, at: When) -> None:
         """Moves an owned hold to a later time that is complete: what is before may go. Raises HoldLost, Refused."""
         self.check()
-        self._extend({"fence": self.fence, "at": _zoned(at)})
+        self._extend({"fence": self.fence, "at": _format_time(at)})
 
     def _extend(self, more: Mapping[str, object]) -> None:
         """Asks the node to extend the hold. Raises HoldLost, also by ``check`` from then on, Refused, Unreachable."""
@@ -142,7 +142,7 @@ When = str | datetime.date | None
 """A time, as ``Dataset.at`` takes it; ``None``: none is asked for."""
 
 
-def _zoned(at: When) -> str | None:
+def _format_time(at: When) -> str | None:
     """Formats a time with its zone; one without is in UTC, and a day is its begin."""
     if at is None:
         return None
@@ -158,7 +158,7 @@ def take(transport: Transport, ref: str, at: When, seconds: int, note: str, owne
     """Takes a hold. Raises NotFound, Invalid, Refused, Unreachable."""
     if transport.is_remote:
         raise Refused("holds are taken at the node's own socket", rule="hold-remote", hint="connect() without a URL")
-    said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": _zoned(at)})
+    said = {"ref": ref, "seconds": seconds, "note": note} | ({} if at is None else {"at": _format_time(at)})
     said |= {"owner": owner} if owner else {}
     begun = time.monotonic()
     answer = transport.post("/node/v1alpha1/holds", said)

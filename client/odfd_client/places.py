@@ -57,7 +57,7 @@ class FolderPlace(Place):
             return None
         except OSError as error:
             raise _unreadable(self._root / path, error) from error
-        return _limited(self.shown, path, content, limit)
+        return _check_length(self.shown, path, content, limit)
 
     def open(self, path: str, size: int) -> IO[bytes] | None:  # noqa: ARG002  the caller hashes what there is
         try:
@@ -101,13 +101,13 @@ class WebPlace(Place):
 
     def read(self, path: str, limit: int) -> bytes | None:
         with self._get(path) as answer:
-            return None if answer is None else _limited(self.shown, path, answer.take(limit + 1), limit)
+            return None if answer is None else _check_length(self.shown, path, answer.take(limit + 1), limit)
 
     def open(self, path: str, size: int) -> IO[bytes] | None:
         with self._get(path) as answer:
             if answer is None:
                 return None
-            return _spooled(self.shown, path, size, answer.take)
+            return _spool(self.shown, path, size, answer.take)
 
     def _get(self, path: str) -> _Got:
         return _Got(self, quote(f"{self._path}/{path}"))
@@ -203,14 +203,14 @@ class StorePlace(Place):
         if found is None:
             return None
         with found:
-            return _limited(self.shown, path, self._take(found, limit + 1), limit)
+            return _check_length(self.shown, path, self._take(found, limit + 1), limit)
 
     def open(self, path: str, size: int) -> IO[bytes] | None:
         found = self._open(path)
         if found is None:
             return None
         with found:
-            return _spooled(self.shown, path, size, lambda count: self._take(found, count))
+            return _spool(self.shown, path, size, lambda count: self._take(found, count))
 
     def folders(self) -> list[str] | None:
         from pyarrow import fs
@@ -257,7 +257,7 @@ def open_place(where: str | os.PathLike[str], token: str, ca_file: str | os.Path
     return FolderPlace(root)
 
 
-def _spooled(shown: str, path: str, size: int, take: Any) -> IO[bytes]:
+def _spool(shown: str, path: str, size: int, take: Any) -> IO[bytes]:
     """Copies a file to the disk of this machine; its name is deleted at once."""
     file = tempfile.TemporaryFile(prefix="odfd-client-")  # noqa: SIM115  it is returned
     try:
@@ -283,7 +283,7 @@ def _close(file: IO[bytes]) -> None:
         file.close()
 
 
-def _limited(shown: str, path: str, content: bytes, limit: int) -> bytes:
+def _check_length(shown: str, path: str, content: bytes, limit: int) -> bytes:
     if len(content) > limit:
         raise Remote(f"{path} of {shown} has more than {limit:,} bytes", rule="repository-size")
     return content

@@ -31,7 +31,7 @@ class Proof:
 
         Rows over 1 MiB are left out: the checker computes them.
         """
-        return {"rows": self._carried(), "statement": self.statement}
+        return {"rows": self._encode_rows(), "statement": self.statement}
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Writes the document to a file. Raises Environment."""
@@ -44,7 +44,7 @@ class Proof:
             part.unlink(missing_ok=True)
             raise Environment(f"cannot write {place}: {error.strerror}", rule="proof-file") from error
 
-    def _carried(self) -> str:
+    def _encode_rows(self) -> str:
         if self.rows.nbytes > MAX_CARRIED:
             return ""
         sink = pa.BufferOutputStream()

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Environment, Invalid, NotFound, Refused
-from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quoted
+from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quote_name
 from odfd_client.proofs import Proof
 from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices, slice_files
 from odfd_client.subscription import MARK, Look, Progress, Rows, Source, Update, listen
@@ -83,7 +83,9 @@ class Query:
             source, rows = "odfd client rows", answer.reader()
             connection.register(source, rows.arrow())
             try:
-                connection.execute(f"CREATE OR REPLACE TEMP TABLE {quoted(name)} AS SELECT * FROM {quoted(source)}")
+                connection.execute(
+                    f"CREATE OR REPLACE TEMP TABLE {quote_name(name)} AS SELECT * FROM {quote_name(source)}"
+                )
             except Exception as error:
                 if rows.error is None:
                     raise
@@ -95,7 +97,7 @@ class Query:
     @property
     def pins(self) -> tuple[Pin, ...]:
         """The cut of each dataset."""
-        return self._known().pins
+        return self._ask_metadata().pins
 
     @property
     def pin(self) -> Pin:
@@ -108,16 +110,16 @@ class Query:
     @property
     def standing(self) -> str:
         """How far the data may be relied on: the weakest standing of all datasets."""
-        return self._known().standing
+        return self._ask_metadata().standing
 
     @property
     def standings(self) -> tuple[ReadStanding, ...]:
-        return self._known().standings
+        return self._ask_metadata().standings
 
     @property
     def remarks(self) -> tuple[str, ...]:
         """Remarks on data that is missing from the answer."""
-        return self._known().remarks
+        return self._ask_metadata().remarks
 
     def prove(self) -> Proof:
         """Returns the answer with the node's signature, for others to check: see ``docs/sql.md`` of the node.
@@ -144,7 +146,7 @@ class Query:
         """Returns the schema and the offsets of the slices, without their files; ``None`` as for ``files``."""
         return self.files()
 
-    def _known(self) -> NodeMetadata:
+    def _ask_metadata(self) -> NodeMetadata:
         if self._told is None:
             self._ask(explain=True).close()
         assert self._told is not None
@@ -171,7 +173,7 @@ class Selection:
 
     def sql(self) -> tuple[str, Parameters]:
         parameters: Parameters = {}
-        columns = ", ".join(map(quoted, self.columns)) or "*"
+        columns = ", ".join(map(quote_name, self.columns)) or "*"
         text = f"SELECT {columns} FROM {self.source()}"
         if self.where is not None:
             text += f" WHERE {self.where.sql(parameters)}"
@@ -180,7 +182,7 @@ class Selection:
     def source(self) -> str:
         """Formats the table, with its clauses of time."""
         times = "".join(f" {words} {literal(said)}" for words, said in self.clauses)
-        return ("current." if self.current else "") + quoted(self.name) + times
+        return ("current." if self.current else "") + quote_name(self.name) + times
 
 
 class Dataset(Query):
@@ -223,10 +225,10 @@ class Dataset(Query):
         self._told, self._pins = files.told, files.told.pins
         return files
 
-    def _known(self) -> NodeMetadata:
+    def _ask_metadata(self) -> NodeMetadata:
         if self._told is None:
             self.listed()
-        return super()._known()
+        return super()._ask_metadata()
 
     def at(self, when: str | datetime.date) -> Dataset:
         """Selects the state known at ``when``, by the times of the blocks. A time without a zone is in UTC."""
@@ -265,16 +267,16 @@ class Dataset(Query):
 
     def require(self, facts: str, *, cut: bool = False) -> Dataset:
         """Refuses data that does not satisfy ``facts`` (``attested:2``); ``cut``: reads only the part that does."""
-        return self._made(self._selection, (), Demand(facts, cut))
+        return self._make(self._selection, (), Demand(facts, cut))
 
     def pinned(self, *pins: Pin) -> Dataset:
         """Selects the cut of an earlier answer, or of each shard: the same rows, or an error with the reason."""
-        return self._made(self._selection, pins, self._demand)
+        return self._make(self._selection, pins, self._demand)
 
     def chains(self) -> list[Dataset]:
         """Returns the shards of the dataset at this cut: each is a chain with offsets of its own."""
         return [
-            self._made(replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
+            self._make(replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
             for pin in self.pins
         ]
 
@@ -350,12 +352,12 @@ class Dataset(Query):
 
     def _at(self, words: str, said: str) -> Dataset:
         others = tuple(each for each in self._selection.clauses if each[0] != words)
-        return self._made(replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
+        return self._make(replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
 
     def _with(self, **changes: Any) -> Dataset:
-        return self._made(replace(self._selection, **changes), self._pins, self._demand)
+        return self._make(replace(self._selection, **changes), self._pins, self._demand)
 
-    def _made(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
+    def _make(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
         """Makes another dataset of the same origin."""
         return Dataset(self._transport, selection, pins, demand)
 
@@ -417,14 +419,16 @@ class _Log(Source):
 
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
         parameters: Parameters = {}
-        columns = ", ".join(map(quoted, self._selection.columns)) or "*"
-        text = f'SELECT {columns}, "offset" AS {quoted(mark)} FROM {quoted(dataset)} WHERE "offset" > {offset}'
+        columns = ", ".join(map(quote_name, self._selection.columns)) or "*"
+        text = f'SELECT {columns}, "offset" AS {quote_name(mark)} FROM {quote_name(dataset)} WHERE "offset" > {offset}'
         if self._selection.where is not None:
             text += f" AND {self._selection.where.sql(parameters)}"
         return Answer(ask(self.transport, (text, parameters), () if pin is None else (pin,), self._demand))
 
     def cut(self, name: str) -> tuple[Pin, ...]:
-        with Answer(ask(self.transport, (f"SELECT 1 FROM {quoted(name)} LIMIT 0", None), (), self._demand)) as answer:
+        with Answer(
+            ask(self.transport, (f"SELECT 1 FROM {quote_name(name)} LIMIT 0", None), (), self._demand)
+        ) as answer:
             return answer.told.pins
 
 
@@ -437,7 +441,7 @@ class _RemoteLog(_Log):
     def holds(self, position: Position) -> bool:
         pin = Pin(position.id, position.id, position.block, position.sequence_number)
         try:
-            Answer(ask(self.transport, (f"SELECT 1 FROM {quoted(pin.id)} LIMIT 0", None), (pin,), Demand())).close()
+            Answer(ask(self.transport, (f"SELECT 1 FROM {quote_name(pin.id)} LIMIT 0", None), (pin,), Demand())).close()
         except NotFound:
             return False
         return True

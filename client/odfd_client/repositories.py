@@ -15,7 +15,7 @@ from odfd_client.places import Place, open_place
 from odfd_client.relations import Dataset, Selection
 from odfd_client.stored_chains import Cut, StoredChain
 from odfd_client.stored_collections import SEALED, StoredCollection, beside, shards_in
-from odfd_client.stored_datasets import StoredDataset, refused
+from odfd_client.stored_datasets import StoredDataset, refusal
 from odfd_client.stored_slices import CheckedObjects
 from odfd_client.values import DatasetInfo, moment
 
@@ -52,7 +52,7 @@ class Repository:
 
     def datasets(self) -> list[DatasetInfo]:
         """Lists the datasets. Raises Refused if the place does not tell its folders."""
-        return [self._info(name, folder) for name, folder in self._listed()]
+        return [self._info(name, folder) for name, folder in self._list()]
 
     def _info(self, name: str, folder: str) -> DatasetInfo:
         found = _info(name, self._of(folder))
@@ -92,14 +92,14 @@ class Repository:
 
     def hold(self, ref: str, **_: object) -> NoReturn:
         """Raises Refused: nobody keeps a hold in a repository."""
-        raise refused(
+        raise refusal(
             f"a hold of {ref}", "hold it on the node that writes it, or mirror it on yours: odfctl mirror add; "
             "pinned(pin) reads the same rows, or is an error"
         )  # fmt: skip
 
     def sql(self, *_: object, **__: object) -> NoReturn:
         """Raises Refused: SQL is answered by a node."""
-        raise refused("SQL", "open(NAME).select(…).where(…), or duckdb(connection)")
+        raise refusal("SQL", "open(NAME).select(…).where(…), or duckdb(connection)")
 
     def chain(self, ref: str, time: int | None = None) -> StoredChain:
         if not isinstance(ref, str) or not ref or len(ref) > _MAX_NAME:
@@ -114,7 +114,7 @@ class Repository:
         for notice in self.succession(found):
             if last is not None and notice.time > last:
                 if notice.ended > 1:
-                    raise refused(f"{ref} when it was {notice.ended} shards", "open its first shard by its id")
+                    raise refusal(f"{ref} when it was {notice.ended} shards", "open its first shard by its id")
                 break
             if notice.shards > 1:
                 break  # one shard would be taken for all; whoever listens is told where it goes on
@@ -200,7 +200,7 @@ class Repository:
         named = dataset.removeprefix(_DID)
         if named.isalnum() and self._of(named).head_name() is not None and self._of(named).id() == dataset:
             return named
-        for name, folder in self._listed(quietly=True):
+        for name, folder in self._list(quietly=True):
             if name == dataset or self._is_of(self._of(folder), dataset):
                 return folder
         raise NotFound(f"there is no dataset {dataset} in {self.shown}", rule="dataset", hint=_HINT)
@@ -211,13 +211,13 @@ class Repository:
         except OdfdError:
             return False
 
-    def _listed(self, *, quietly: bool = False) -> list[tuple[str, str]]:
+    def _list(self, *, quietly: bool = False) -> list[tuple[str, str]]:
         """Returns names and folders. Raises Refused if the place does not tell; ``quietly``: then none."""
         if self._of("").head_name() is not None:
             return [(".", "")]
         folders = self._place.folders()
         if folders is None:
-            folders = self._served()
+            folders = self._list_served()
         if folders is None:
             if quietly:
                 return []
@@ -232,7 +232,7 @@ class Repository:
             if (quietly or each not in shards) and self._of(folder).head_name() is not None
         ]
 
-    def _served(self) -> list[str] | None:
+    def _list_served(self) -> list[str] | None:
         """Returns the names in the list of a node's site; ``None``: it has none."""
         raw = self._place.read("", _MAX_LIST)
         try:

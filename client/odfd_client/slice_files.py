@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from odfd_client.answer_stream import Frames
 from odfd_client.errors import Bug, Environment, OdfdError
-from odfd_client.transport import Transport, parsed
+from odfd_client.transport import Transport, parse_json
 from odfd_client.values import NodeMetadata
 
 _BATCH = 1 << 16
@@ -131,9 +131,9 @@ class SliceFiles:
                 kept.append(batch)
                 size += batch.num_rows
                 if size >= _BATCH:
-                    yield from _joined(kept)
+                    yield from _join(kept)
                     count, kept, size = count + size, [], 0
-        yield from _joined(kept)
+        yield from _join(kept)
         if count + size != expected:
             raise Bug(
                 f"the slices have {count + size} rows of offsets {first} to {last}, not {expected}", rule="answer"
@@ -191,17 +191,17 @@ def _span(file: SliceFile, schema: pa.Schema, first: int, last: int) -> Iterator
         skipped -= min(skipped, whole.num_rows)
         left -= batch.num_rows
         if batch.num_rows:
-            yield typed(batch, schema)
+            yield cast_batch(batch, schema)
 
 
-def typed(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+def cast_batch(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """Returns the columns of a schema with exactly its types."""
     if batch.schema.equals(schema):
         return batch
     return pa.RecordBatch.from_arrays([batch.column(each.name).cast(each.type) for each in schema], schema=schema)
 
 
-def _joined(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
+def _join(batches: Sequence[pa.RecordBatch]) -> Sequence[pa.RecordBatch]:
     """Returns the rows in one batch, for receivers to whom each batch costs time."""
     if len(batches) < 2:
         return batches
@@ -265,7 +265,7 @@ def ask_slices(transport: Transport, body: Mapping[str, object], *, keep: bool =
     exchange = transport.ask("POST", "/node/v1alpha1/slices", body=body, patience=None)
     try:
         frames = Frames(exchange)
-        told = NodeMetadata.of(parsed(frames.one(b"H")))
+        told = NodeMetadata.of(parse_json(frames.one(b"H")))
         schema = given_schema(pa.ipc.read_schema(pa.py_buffer(frames.one(b"S"))))
         count = 0
         kind, content = frames.next()
@@ -274,10 +274,10 @@ def ask_slices(transport: Transport, body: Mapping[str, object], *, keep: bool =
             kind, content = frames.next()
         if kind != b"E":
             raise Bug("what came is no frame of slices", rule="query-frame")
-        end = parsed(content)
+        end = parse_json(content)
         spans = end["offsets"]
         is_listed = body.get("listed") is True
-        files = [] if is_listed else _mapped(exchange.descriptors(), count, spans, keep=keep and schema is not None)
+        files = [] if is_listed else _map(exchange.descriptors(), count, spans, keep=keep and schema is not None)
         found = None
         if schema is not None:
             found = SliceFiles(told, schema, files, int(end["rows"]), more=end.get("more") is True)
@@ -288,9 +288,7 @@ def ask_slices(transport: Transport, body: Mapping[str, object], *, keep: bool =
         exchange.close()
 
 
-def _mapped(
-    descriptors: Sequence[int], count: int, offsets: Sequence[tuple[int, int]], *, keep: bool
-) -> list[SliceFile]:
+def _map(descriptors: Sequence[int], count: int, offsets: Sequence[tuple[int, int]], *, keep: bool) -> list[SliceFile]:
     """Maps files, and closes their descriptors. Raises Bug unless there are ``count``."""
     try:
         if len(descriptors) != count:

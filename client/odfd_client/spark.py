@@ -38,7 +38,7 @@ from odfd_client.expressions import Predicate, col
 from odfd_client.relations import Dataset, Selection
 from odfd_client.repositories import Repository, open_repository
 from odfd_client.session import Client, connect, transport_to
-from odfd_client.slice_files import AT_ONCE, SliceFiles, typed
+from odfd_client.slice_files import AT_ONCE, SliceFiles, cast_batch
 from odfd_client.values import Pin, Position
 
 _MOST_PARTITIONS = 1024
@@ -108,9 +108,9 @@ class _ReadOptions:
         return connect(self.node, token=self.token, ca_file=self.ca_file)
 
     def dataset(self) -> Dataset:
-        return self._selected(self.connect().open(self.name))
+        return self._select(self.connect().open(self.name))
 
-    def _selected(self, found: Dataset) -> Dataset:
+    def _select(self, found: Dataset) -> Dataset:
         for key, value in self.clauses:
             found = {"asof": found.at, "atblock": found.at_block, "asat": found.as_at}[key](value)
         found = found.current() if self.current else found
@@ -120,9 +120,9 @@ class _ReadOptions:
     def chain(self, pin: Pin) -> Dataset:
         """Returns one chain of the dataset, at this cut. Asks the node nothing."""
         if self.repository is not None:  # it may know the dataset by its folder alone
-            return self._selected(self.connect().open(self.name)).pinned(pin)
+            return self._select(self.connect().open(self.name)).pinned(pin)
         transport = transport_to(self.node, self.token, self.ca_file)
-        return self._selected(Dataset(transport, Selection(pin.id))).pinned(pin)
+        return self._select(Dataset(transport, Selection(pin.id))).pinned(pin)
 
 
 @functools.lru_cache(maxsize=8)
@@ -146,7 +146,7 @@ def scan(session: SparkSession, name: str, **options: str) -> Iterator[DataFrame
         yield session.read.format(OdfDataSource.name()).options(**options).load(name)
         return
     try:
-        yield _scanned(session, files, asked.columns)
+        yield _scan(session, files, asked.columns)
     except Exception as error:
         if type(error).__module__.partition(".")[0] in _OF_SPARK:
             files.check_again(error)
@@ -162,8 +162,8 @@ def _is_local(session: SparkSession) -> bool:
     return False
 
 
-def _scanned(session: SparkSession, files: SliceFiles, columns: Sequence[str]) -> DataFrame:
-    schema = _spark_schema(_chosen(files.schema, columns))
+def _scan(session: SparkSession, files: SliceFiles, columns: Sequence[str]) -> DataFrame:
+    schema = _spark_schema(_choose(files.schema, columns))
     return session.read.schema(schema).parquet(*files.paths) if files.paths else session.createDataFrame([], schema)
 
 
@@ -187,7 +187,7 @@ class OdfDataSource(DataSource):  # type: ignore[misc]
         asked = _ReadOptions.of(self.options)
         dataset = asked.dataset()
         if (files := dataset.listed()) is not None:
-            return _spark_schema(_chosen(files.schema, asked.columns))
+            return _spark_schema(_choose(files.schema, asked.columns))
         with dataset.limit(0).answer() as answer:
             return _spark_schema(answer.schema)
 
@@ -347,7 +347,7 @@ def _batches(asked: _ReadOptions, schema: StructType, rows: _Rows) -> Iterator[p
     wanted = to_arrow_schema(schema, timezone="UTC")
     dataset = asked.chain(Pin.of(rows.pin)).select(*wanted.names)
     for batch in _within(dataset, rows, wanted.names):
-        yield typed(batch, wanted)
+        yield cast_batch(batch, wanted)
 
 
 def _within(dataset: Dataset, rows: _Rows, columns: Sequence[str]) -> Iterator[pa.RecordBatch]:
@@ -359,7 +359,7 @@ def _within(dataset: Dataset, rows: _Rows, columns: Sequence[str]) -> Iterator[p
     return iter(dataset.where((col("offset") >= rows.first) & (col("offset") <= rows.last)).reader())
 
 
-def _chosen(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
+def _choose(schema: pa.Schema, columns: Sequence[str]) -> pa.Schema:
     return pa.schema([schema.field(name) for name in columns]) if columns else schema
 
 

@@ -250,7 +250,7 @@ class StoredChain:
         self._packs.add(pack)
         try:
             raw = self.place.read(self.path(f"packs/{pack}"), _MAX_PACK)
-            blocks = [] if raw is None else [decode_block(each) for each in _unpacked(raw)]
+            blocks = [] if raw is None else [decode_block(each) for each in _unpack(raw)]
         except (Invalid, Remote):  # a pack is a hint: blocks are read one by one instead
             blocks = []
         self._has_packs = bool(blocks)
@@ -264,7 +264,7 @@ def _is_named(name: str, raw: bytes) -> bool:
     return made.hexdigest() == name[5:]
 
 
-def _unpacked(raw: bytes) -> list[bytes]:
+def _unpack(raw: bytes) -> list[bytes]:
     """Returns the blocks of a pack; none if it is malformed, for a pack is a hint."""
     blocks: list[bytes] = []
     at = 0

@@ -114,7 +114,7 @@ def shards_in(place: Place, folder: str) -> tuple[SignedShard, ...] | None:
         return None
     shown = f"{place.shown}/{folder}"
     try:
-        return _shards(_parted(raw), shown)
+        return _shards(_split(raw), shown)
     except (ValueError, KeyError, TypeError, AttributeError, binascii.Error, RecursionError) as error:
         raise Invalid(f"{FILE} of {shown} is damaged: {error}", rule="repository-collection") from error
 
@@ -126,7 +126,7 @@ def beside(folder: str, dataset: str) -> str:
 
 
 def _shards(statements: Sequence[bytes], shown: str) -> tuple[SignedShard, ...]:
-    _, listed = _said(statements[0], _CARD)
+    _, listed = _parse_statement(statements[0], _CARD)
     keys = base64.b64decode(listed["shards"]["keys"], validate=True)
     ids = [f"did:odf:fed01{keys[start : start + _KEY].hex()}" for start in range(0, len(keys), _KEY)]
     if len(keys) % _KEY or not 2 <= len(ids) <= _MOST or len(set(ids)) < len(ids) or listed["dataset"] != ids[0]:
@@ -135,7 +135,7 @@ def _shards(statements: Sequence[bytes], shown: str) -> tuple[SignedShard, ...]:
     for number, dataset in enumerate(ids, start=1):
         if number >= len(statements):
             raise NotFound(f"{shown} has no head of its shard {dataset}", rule=_RULE, hint="odfctl push")
-        head, said = _said(statements[number], _HEAD)
+        head, said = _parse_statement(statements[number], _HEAD)
         if said["dataset"] != dataset or said.get("collection") != ids[0]:
             raise Invalid(f"the head of {dataset} does not say that it is a shard of {shown}", rule=_RULE,
                           hint="its publisher pushes it again; a shard is read by its id")  # fmt: skip
@@ -146,7 +146,7 @@ def _shards(statements: Sequence[bytes], shown: str) -> tuple[SignedShard, ...]:
     return tuple(found)
 
 
-def _said(envelope: bytes, kind: str) -> tuple[str, dict[str, Any]]:
+def _parse_statement(envelope: bytes, kind: str) -> tuple[str, dict[str, Any]]:
     """Returns the block that a statement is about, and what it says. Raises ValueError, KeyError, TypeError."""
     payload = json.loads(base64.b64decode(json.loads(envelope)["payload"], validate=True))
     if payload["predicateType"] != kind:
@@ -156,7 +156,7 @@ def _said(envelope: bytes, kind: str) -> tuple[str, dict[str, Any]]:
     return "f1620" + bytes.fromhex(subject["digest"]["sha3_256"]).hex(), said
 
 
-def _parted(raw: bytes) -> list[bytes]:
+def _split(raw: bytes) -> list[bytes]:
     found: list[bytes] = []
     at = 0
     while at < len(raw) and len(found) <= _MOST:

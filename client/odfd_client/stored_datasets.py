@@ -64,10 +64,10 @@ class NoNode(Transport):
         return True
 
     def ask(self, *_: Any, **__: Any) -> Any:
-        raise refused("this", "ask a node: connect()")
+        raise refusal("this", "ask a node: connect()")
 
 
-def refused(what: str, hint: str) -> Refused:
+def refusal(what: str, hint: str) -> Refused:
     return Refused(f"{what} needs a node, and this is a repository", rule="repository-node", hint=hint)
 
 
@@ -80,7 +80,7 @@ class StoredDataset(Dataset):
         super().__init__(NoNode(chains.shown), selection, pins, demand)
         self._chains = chains
         if demand is not None and demand.require is not None:
-            raise refused("a requirement on data", "a node knows who attested it: odfctl mirror add")
+            raise refusal("a requirement on data", "a node knows who attested it: odfctl mirror add")
 
     def files(self, *, keep: bool = False, offsets: tuple[int, int] | None = None) -> SliceFiles | None:  # noqa: ARG002
         asked = self._selection
@@ -156,30 +156,30 @@ class StoredDataset(Dataset):
         self._check_whole()
         if after is not None:
             return self.listen(after, follow=follow, seconds=seconds)
-        return self._subscribed(follow=follow, seconds=seconds)
+        return self._subscribe(follow=follow, seconds=seconds)
 
-    def _subscribed(self, *, follow: bool, seconds: float) -> Generator[Snapshot | Update, None, None]:
+    def _subscribe(self, *, follow: bool, seconds: float) -> Generator[Snapshot | Update, None, None]:
         log = StoredDataset(self._chains, Selection(self._selection.name))
         parts = [(each.pin, each.last_offset()) for each in log.chains()]
         position = Position.of([Position(pin.id, last, pin.block, pin.sequence_number) for pin, last in parts])
-        yield Snapshot(self._made(replace(self._selection, current=True), log.pins, self._demand), position)
+        yield Snapshot(self._make(replace(self._selection, current=True), log.pins, self._demand), position)
         yield from self.listen(position, follow=follow, seconds=seconds)
 
-    def _made(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
+    def _make(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
         return StoredDataset(self._chains, selection, pins, demand)
 
     def _tell(self, cuts: Sequence[Cut]) -> NodeMetadata:
         clauses = ", ".join(f"{words} {said}" for words, said in self._selection.clauses)
-        self._told = told(cuts, self._selection.name, clauses)
+        self._told = describe_answer(cuts, self._selection.name, clauses)
         self._pins = self._told.pins
         return self._told
 
-    def _known(self) -> NodeMetadata:
+    def _ask_metadata(self) -> NodeMetadata:
         return self._told or self._tell(self.cuts())
 
     def _ask(self, *, explain: bool = False, prove: bool = False) -> Answer:
         if prove:
-            raise refused("a proof of an answer", "a node signs it: connect().sql(…).prove()")
+            raise refusal("a proof of an answer", "a node signs it: connect().sql(…).prove()")
         cuts = self.cuts()
         metadata = self._tell(cuts)
         slices = together(self._chains.objects, cuts, metadata)
@@ -210,7 +210,7 @@ def rows_of_all(
     whole = replace(asked, limit=None) if len(parts) > 1 else asked
     shown, _ = rows_of(*parts[0], whole, none=True)
     rows = (batch for part in parts for batch in rows_of(*part, whole, none=none)[1])
-    return shown, rows if asked.limit is None else _limited(rows, asked.limit)
+    return shown, rows if asked.limit is None else _limit(rows, asked.limit)
 
 
 def rows_of(
@@ -234,7 +234,7 @@ def rows_of(
             stands = pc.field(cut.vocabulary()[0]).isin(kept)
             among = stands if where is None else stands & where
     batches = (each for each in slices.scan(wanted, among) if each.num_rows)
-    return shown, batches if asked.limit is None else _limited(batches, asked.limit)
+    return shown, batches if asked.limit is None else _limit(batches, asked.limit)
 
 
 def _standing(cut: Cut, slices: StoredSlices, until: Any) -> Any:
@@ -266,7 +266,7 @@ def _until(cut: Cut, asked: Selection, schema: pa.Schema) -> Any:
     return pc.field(event_time).cast(pa.timestamp("us", unit)) <= moment
 
 
-def _limited(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
+def _limit(batches: Iterator[pa.RecordBatch], most: int) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         if most <= 0:
             return
@@ -297,7 +297,7 @@ class StoredLog(Source):
         super().__init__(NoNode(chains.shown), selection.name, always=False, whole=selection.where is None)
         self._chains, self._selection = chains, selection
 
-    def named(self, ref: str) -> dict[str, Any]:
+    def describe_dataset(self, ref: str) -> dict[str, Any]:
         collection = self._chains.collection(ref) if self.together else None
         if collection is not None:
             return {"id": collection.ids[0], "name": collection.name, "shards": collection.ids}
@@ -329,16 +329,16 @@ class StoredLog(Source):
     def cut(self, name: str) -> tuple[Pin, ...]:
         collection = self._chains.collection(name)
         if collection is not None:
-            return told(collection.cuts(), name, "").pins
+            return describe_answer(collection.cuts(), name, "").pins
         chain = self._chains.chain(name)
-        return told([Cut(chain, chain.head())], name, "").pins
+        return describe_answer([Cut(chain, chain.head())], name, "").pins
 
     def after(self, dataset: str, offset: int, mark: str, pin: Pin | None = None) -> Answer:
         import pyarrow.compute as pc
 
         chain = self._chains.chain(dataset)
         cut = Cut(chain, chain.head() if pin is None else chain.block(pin.block))
-        metadata = told([cut], dataset, "")
+        metadata = describe_answer([cut], dataset, "")
         if cut.last_offset() <= offset:
             return StoredAnswer(metadata, pa.schema([]), iter(()))
         slices = StoredSlices(self._chains.objects, cut, metadata, offset)
@@ -351,7 +351,7 @@ class StoredLog(Source):
         return StoredAnswer(metadata, shown.append(pa.field(mark, pa.int64())), rows)
 
 
-def told(cuts: Sequence[Cut], name: str, clauses: str) -> NodeMetadata:
+def describe_answer(cuts: Sequence[Cut], name: str, clauses: str) -> NodeMetadata:
     """Describes an answer: its pins, and that only hashes speak for it."""
     pins = tuple(Pin(name, cut.dataset, cut.head.hash, cut.head.number, clauses) for cut in cuts)
     standings = tuple(ReadStanding(name, UNSIGNED, 0, cut.head.number + 1) for cut in cuts)

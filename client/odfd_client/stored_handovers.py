@@ -14,7 +14,7 @@ from odfd_client.folding import difference
 from odfd_client.handovers import Ending, Switched
 from odfd_client.relations import Demand, Query, Selection
 from odfd_client.stored_chains import Cut, StoredChain
-from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, refused, rows_of, told
+from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, describe_answer, refusal, rows_of
 from odfd_client.stored_slices import StoredSlices
 from odfd_client.subscription import Source
 from odfd_client.values import NodeMetadata, Pin, Position
@@ -33,7 +33,7 @@ class StoredHandovers:
     def ending(self, source: Source, dataset: str) -> Ending:
         """Returns the end of a rendition. Raises NotFound if the next one is not in the repository."""
         if source.together and self._chains.collection(dataset) is not None:
-            raise refused("crossing from several shards", "cross at a node, or begin anew with the next rendition")
+            raise refusal("crossing from several shards", "cross at a node, or begin anew with the next rendition")
         found = self._chains.succession(dataset)[0]
         time, successor, block = found.time, found.to, found.block
         if not found.is_plain:
@@ -55,13 +55,15 @@ class StoredHandovers:
         notice = old.last_of(SET_INFO, old.head())
         assert notice is not None
         end = notice if notice.prev is None else old.block(notice.prev, notice.number - 1)
-        pins = [told([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, _at(new, block, time)))]
+        pins = [
+            describe_answer([cut], cut.dataset, "").pins for cut in (Cut(old, end), Cut(new, _at(new, block, time)))
+        ]
         at = datetime.datetime.fromtimestamp(time / 1000, datetime.UTC).isoformat(
             timespec="milliseconds" if time % 1000 else "seconds"
         )
         return Ending(at.replace("+00:00", "Z"), pins[0], pins[1], equal=False, columns=None)
 
-    def switched(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
+    def switch(self, ending: Ending, position: Position) -> Generator[Switched, None, Position]:
         """Yields the handover. Returns the position after it."""
         (new,) = ending.new
         cut = self._cut(new)
@@ -85,7 +87,7 @@ class StoredHandovers:
     def _current(self, cut: Cut) -> pa.Table:
         if cut.last_offset() < 0:
             return pa.table({})
-        slices = StoredSlices(self._chains.objects, cut, told([cut], cut.chain.id(), ""))
+        slices = StoredSlices(self._chains.objects, cut, describe_answer([cut], cut.chain.id(), ""))
         schema, rows = rows_of(cut, slices, Selection("", current=True, where=self._selection.where))
         return pa.Table.from_batches(rows, schema)
 

@@ -44,7 +44,7 @@ class CheckedObjects:
                 hint="they were deleted, or never copied; read another copy, or mirror it on a node",
             )
         with file:
-            content = _mapped(chain, file, wanted)
+            content = _map(chain, file, wanted)
         with self._lock:
             self._kept[key] = content
             while sum(size for _, size in self._kept) > _KEPT_BYTES and len(self._kept) > 1:
@@ -52,7 +52,7 @@ class CheckedObjects:
         return content
 
 
-def _mapped(chain: StoredChain, file: IO[bytes], wanted: Slice) -> mmap.mmap:
+def _map(chain: StoredChain, file: IO[bytes], wanted: Slice) -> mmap.mmap:
     file.seek(0, 2)
     made = hasher(wanted.hash)
     content = None

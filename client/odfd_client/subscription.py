@@ -119,9 +119,9 @@ class Source(ABC):
         """Returns the cuts of all shards of a dataset, by its name, at one time."""
 
     def describe(self) -> dict[str, Any]:
-        return self.named(self.ref)
+        return self.describe_dataset(self.ref)
 
-    def named(self, ref: str) -> dict[str, Any]:
+    def describe_dataset(self, ref: str) -> dict[str, Any]:
         """Returns the description of a dataset, as the node gives it."""
         return self.transport.dataset(ref)
 
@@ -130,7 +130,7 @@ class Source(ABC):
 
         Raises Refused for a node that does not say it.
         """
-        frontiers = self.named(dataset).get("frontiers")
+        frontiers = self.describe_dataset(dataset).get("frontiers")
         if not isinstance(frontiers, dict):
             hint = "ask a node at its own socket: connect()"
             raise Refused(f"the node does not say how far {self.ref} is complete", rule="listen-progress", hint=hint)
@@ -222,10 +222,10 @@ def progressing(
                     some = (
                         of_shards(source, shards, position, cut, resumed=resumed)
                         if shards
-                        else delivered(source, dataset, position, whole, rows)
+                        else deliver(source, dataset, position, whole, rows)
                     )
                     rows = None
-                    done, position = yield from _marked(some)
+                    done, position = yield from _mark_last(some)
                     resumed = False
                 seen = look.newest
             if upper != reached and not look.ended:
@@ -249,7 +249,7 @@ Some = Generator[Update, None, tuple[bool, Position | None]]
 """Updates; returns whether they were all rows of one cut, and the position after them."""
 
 
-def _marked(updates: Some) -> Some:
+def _mark_last(updates: Some) -> Some:
     """Passes updates on, each when the next one has come; marks the last one if it completes its cut."""
     waiting: Update | None = None
     while True:
@@ -286,7 +286,7 @@ def of_shards(
         done = not resumed and (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
         while not done:
             begun = parts[place] if parts[place].block else None
-            rows = delivered(source, shards[place], begun, replace(pin, name=pin.id))
+            rows = deliver(source, shards[place], begun, replace(pin, name=pin.id))
             while True:
                 try:
                     update = next(rows)
@@ -302,13 +302,13 @@ def of_shards(
 def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
     """Returns the cuts of these shards at one time, also if a handover gave the collection's name other shards."""
     for _ in range(_RENAMES):
-        pins = source.cut(str(source.named(shards[0])["name"]))
+        pins = source.cut(str(source.describe_dataset(shards[0])["name"]))
         if tuple(each.id for each in pins) == tuple(shards):
             return pins
     raise Bug(f"the shards of {source.ref} are not those that were listened to", rule="listen-dataset")
 
 
-def delivered(
+def deliver(
     source: Source, dataset: str, position: Position | None, up_to: Pin | None = None, rows: Rows | None = None
 ) -> Generator[Update, None, tuple[bool, Position | None]]:
     """Yields the rows after a position, of one request. Returns whether they were all, and the position after them.

@@ -120,7 +120,7 @@ class Exchange:
         with translated_faults(self._path):
             data = self._response.read(count)
         if len(data) < count:
-            raise gone(self._path)
+            raise connection_lost(self._path)
         return data
 
     def line(self, most: int) -> bytes:
@@ -128,7 +128,7 @@ class Exchange:
         with translated_faults(self._path):
             data = self._response.readline(most)
         if not data.endswith(b"\n"):
-            raise gone(self._path)
+            raise connection_lost(self._path)
         return data
 
     def whole(self) -> bytes:
@@ -222,7 +222,7 @@ class Transport:
         """Sends a GET request. Returns the JSON of the answer."""
         exchange = self.ask("GET", path, query)
         try:
-            return parsed(exchange.whole())
+            return parse_json(exchange.whole())
         finally:
             exchange.close()
 
@@ -232,7 +232,7 @@ class Transport:
         while True:
             found = self.get(_DATASETS, query)
             try:
-                yield from map(_described, found["items"])
+                yield from map(_describe, found["items"])
                 rest = found.get("continue")
             except (AttributeError, KeyError, TypeError) as error:
                 raise Bug("the node's list of datasets is not understood", rule="answer") from error
@@ -249,12 +249,12 @@ class Transport:
         """Sends a POST request. Returns the JSON of the answer."""
         exchange = self.ask("POST", path, query, body)
         try:
-            return parsed(exchange.whole())
+            return parse_json(exchange.whole())
         finally:
             exchange.close()
 
 
-def _described(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
+def _describe(manifest: Mapping[str, Any]) -> Mapping[str, Any]:
     """Returns the state in a manifest of a dataset, with its name and id."""
     told = manifest["status"]["conditions"].items()
     state: Mapping[str, Any] = next((each["value"] for key, each in told if key.endswith(_STATE)), {})
@@ -294,13 +294,13 @@ def translated_faults(path: Path | str) -> Iterator[None]:
         raise Unreachable(f"the node at {path} did not answer in time", rule="answer-deadline") from error
     except (http.client.HTTPException, ConnectionError, ValueError, AttributeError) as error:
         # A response that another thread closed raises the last two.
-        raise gone(path) from error
+        raise connection_lost(path) from error
     except OSError as error:  # for a URL: an unknown host, or no route to it
         hint = "is its http.query on, and is this its address?"
         raise Unreachable(f"no node answers at {path}: {error}", rule="connection", hint=hint) from error
 
 
-def gone(path: Path | str) -> Unreachable:
+def connection_lost(path: Path | str) -> Unreachable:
     return Unreachable(
         f"the node at {path} went away in the middle of an answer",
         rule="connection",
@@ -308,7 +308,7 @@ def gone(path: Path | str) -> Unreachable:
     )
 
 
-def parsed(data: bytes) -> Any:
+def parse_json(data: bytes) -> Any:
     """Decodes JSON. Raises Bug."""
     try:
         return json.loads(data)

@@ -88,13 +88,13 @@ def _classes() -> dict[str, Any]:
 CLASSES: Final[dict[str, Any]] = _classes()
 
 
-def packed(name: str, **values: Any) -> bytes:
+def pack_any(name: str, **values: Any) -> bytes:
     """Packs a message in an ``Any``, the form of commands and tickets."""
     wrapped = any_pb2.Any(type_url=_URL + name, value=CLASSES[name](**values).SerializeToString())
     return bytes(wrapped.SerializeToString())
 
 
-def unpacked(data: bytes) -> tuple[str, Any]:
+def unpack_any(data: bytes) -> tuple[str, Any]:
     """Returns the name and the value of the message in an ``Any``. Raises Invalid."""
     wrapped = any_pb2.Any()
     _parse(wrapped, data, "a command of Flight SQL")
@@ -104,10 +104,10 @@ def unpacked(data: bytes) -> tuple[str, Any]:
         raise Invalid(
             f"{said} is not understood here", rule="flight-command", hint="a node is read with SELECT, and not written"
         )
-    return name, parsed(name, wrapped.value)
+    return name, parse_message(name, wrapped.value)
 
 
-def parsed(name: str, data: bytes) -> Any:
+def parse_message(name: str, data: bytes) -> Any:
     """Parses a message of this name. Raises Invalid."""
     made = CLASSES[name]()
     _parse(made, data, f"a message {name}")

@@ -184,12 +184,12 @@ def _ipc(dataset: ListedDataset) -> bytes:
     to types of their own."""
     stored = base64.b64decode(dataset.schema) if dataset.schema else b""
     columns = pa.ipc.read_schema(pa.py_buffer(stored)) if stored else pa.schema([])
-    answered = [field.with_type(_answered(field.type)) for field in columns]
+    answered = [field.with_type(_answer_type(field.type)) for field in columns]
     told = pa.schema([field.with_metadata(_column_metadata(field.type)) for field in answered])
     return bytes(told.serialize().to_pybytes())
 
 
-def _answered(kind: pa.DataType) -> pa.DataType:
+def _answer_type(kind: pa.DataType) -> pa.DataType:
     """Returns the type in which a query answers: slices may hold times in milliseconds (ADR 74)."""
     is_coarser = pa.types.is_timestamp(kind) and kind.tz and kind.unit in ("s", "ms")
     return pa.timestamp("us", kind.tz) if is_coarser else kind

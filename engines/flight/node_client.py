@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from engines.flight.metadata import ListedDataset
-from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, frame, parted
+from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, frame, split_frame
 
 ANSWER_SECONDS: Final = 60.0
 """Seconds for a short answer."""
@@ -102,14 +102,14 @@ class NodeRows:
         self._response = self._connection.getresponse()
         if self._response.status >= 400:
             raise _fault(self._response.read(MAX_ANSWER))
-        self._frames = self._come()
+        self._frames = self._read_frames()
         kind, content = next(self._frames)
         pipes = self._socket.files()
         if kind != HEAD or len(pipes) != 1:
             raise Environment("the node's answer is not understood", rule="flight-answer")
         self.told = msgspec.json.decode(content, type=QueryInfo)
         self._pipe = io.BufferedReader(pipes[0], _BUFFER)
-        with self._explained():
+        with self._translate_faults():
             self._batches = pa.ipc.open_stream(self._pipe)
         self.schema = self._batches.schema
 
@@ -117,7 +117,7 @@ class NodeRows:
         """Yields the batches. Raises the fault that the answer ends with: an answer that was cut off
         never passes for a short one."""
         count = 0
-        with self._explained():
+        with self._translate_faults():
             for batch in self._batches:
                 count += batch.num_rows
                 yield batch
@@ -140,7 +140,7 @@ class NodeRows:
         self._connection.close()
 
     @contextmanager
-    def _explained(self) -> Iterator[None]:
+    def _translate_faults(self) -> Iterator[None]:
         """Raises the fault that the node reports, if the stream breaks off within it."""
         try:
             yield
@@ -154,12 +154,12 @@ class NodeRows:
                 return msgspec.json.decode(content, type=QueryEnd)
         raise _cut_off()
 
-    def _come(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
+    def _read_frames(self) -> Iterator[tuple[bytes, bytes | memoryview]]:
         assert self._response is not None
         reader = AnswerFrameReader()
         while data := self._response.read1(_PIECE):
             for kind, whole in reader.wholes(data):
-                content = parted(whole)[1]
+                content = split_frame(whole)[1]
                 if kind == FAULT:
                     raise _fault(content)
                 yield kind, content
@@ -174,21 +174,21 @@ class NodeSocket:
 
     def query(self, body: dict[str, Any], seen: Callable[[NodeRows], None]) -> NodeRows:
         """Runs a query; ``seen`` is called with the response before it starts. Raises the node's fault, Environment."""
-        rows = NodeRows(self._connected("/query", body | {"piped": True}, None))
+        rows = NodeRows(self._connect("/query", body | {"piped": True}, None))
         seen(rows)
         try:
             rows.begin()
             return rows
         except (OSError, http.client.HTTPException) as error:
             rows.close()
-            raise _gone() from error
+            raise _no_answer() from error
         except BaseException:
             rows.close()
             raise
 
-    def passed(self, path: str, body: dict[str, Any], seen: Callable[[NodeRows], None]) -> Iterator[bytes]:
+    def pass_on(self, path: str, body: dict[str, Any], seen: Callable[[NodeRows], None]) -> Iterator[bytes]:
         """Yields the bytes of a response, or one frame with the fault if the request is refused. Raises Environment."""
-        connection = self._connected(path, body, None)
+        connection = self._connect(path, body, None)
         rows = NodeRows(connection)
         seen(rows)
         try:
@@ -198,13 +198,13 @@ class NodeSocket:
             while response.status < 400 and (data := response.read1(_PIECE)):
                 yield data
         except (OSError, http.client.HTTPException) as error:
-            raise _gone() from error
+            raise _no_answer() from error
         finally:
             rows.close()
 
     def datasets(self, token: str) -> list[ListedDataset]:
         """Lists the datasets that the token may read. Raises the node's fault, Environment."""
-        connection = self._connected("/datasets", {"token": token}, ANSWER_SECONDS)
+        connection = self._connect("/datasets", {"token": token}, ANSWER_SECONDS)
         try:
             response = connection.getresponse()
             data = response.read(MAX_ANSWER)
@@ -212,17 +212,17 @@ class NodeSocket:
                 raise _fault(data)
             return msgspec.json.decode(data, type=list[ListedDataset])
         except (OSError, http.client.HTTPException, msgspec.DecodeError) as error:
-            raise _gone() from error
+            raise _no_answer() from error
         finally:
             connection.close()
 
-    def _connected(self, path: str, body: dict[str, Any], patience: float | None) -> _Connection:
+    def _connect(self, path: str, body: dict[str, Any], patience: float | None) -> _Connection:
         connection = _Connection(self._path, patience)
         try:
             connection.request("POST", path, msgspec.json.encode(body), {"content-type": "application/json"})
         except OSError as error:
             connection.close()
-            raise _gone() from error
+            raise _no_answer() from error
         return connection
 
 
@@ -230,7 +230,7 @@ def _cut_off() -> Environment:
     return Environment("the answer was cut off", rule="flight-answer", hint="ask again")
 
 
-def _gone() -> Environment:
+def _no_answer() -> Environment:
     return Environment("the node does not answer", rule="flight-node", hint="ask again in a while")
 
 
@@ -238,6 +238,6 @@ def _fault(data: bytes | memoryview) -> Fault:
     try:
         problem = msgspec.json.decode(data, type=dict[str, Any])
     except msgspec.DecodeError:
-        return _gone()
+        return _no_answer()
     words = {name: str(problem.get(name, "")) for name in ("rule", "hint", "place")}
     return _FAMILIES.get(str(problem.get("family")), Environment)(str(problem.get("detail", "it failed")), **words)

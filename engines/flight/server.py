@@ -20,7 +20,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
-from engines.flight.messages import CANCELLED, CLASSES, MAX_MESSAGE, parsed, unpacked
+from engines.flight.messages import CANCELLED, CLASSES, MAX_MESSAGE, parse_message, unpack_any
 from engines.flight.service import MAX_PARAMETERS_BYTES, FlightAnswer, FlightSql, Seen
 
 LOOK_SECONDS: Final = 0.5
@@ -111,7 +111,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
 
     def do_put(self, context: Any, descriptor: Any, reader: Any, writer: Any) -> None:
         with translated_faults():
-            name, message = unpacked(_command(descriptor))
+            name, message = unpack_any(_command(descriptor))
             if name != "CommandPreparedStatementQuery":
                 raise Invalid("rows are taken as parameters alone", rule="flight-command", hint="a node is not written")
             batches, size = [], 0
@@ -128,14 +128,14 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
     def do_action(self, context: Any, action: Any) -> Any:
         body = action.body.to_pybytes() if action.body is not None else b""
         if action.type in OWN_ACTIONS:
-            return self._passed(context, OWN_ACTIONS[action.type], body)
+            return self._pass_on(context, OWN_ACTIONS[action.type], body)
         with self._under_way.seeing(context) as seen, translated_faults():
-            acted = self._acted(action.type, body, _token(context), seen)
+            acted = self._perform(action.type, body, _token(context), seen)
             return [flight.Result(pa.py_buffer(each)) for each in acted]
 
-    def _passed(self, context: Any, path: str, body: bytes) -> Iterator[Any]:
+    def _pass_on(self, context: Any, path: str, body: bytes) -> Iterator[Any]:
         with self._under_way.seeing(context) as seen, translated_faults():
-            for data in self._service.passed(path, body, _token(context), seen):
+            for data in self._service.pass_on(path, body, _token(context), seen):
                 yield flight.Result(pa.py_buffer(data))
 
     def list_actions(self, _context: Any) -> list[Any]:
@@ -144,7 +144,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
     def list_flights(self, _context: Any, _criteria: Any) -> Any:
         return iter(())
 
-    def _acted(self, kind: str, body: bytes, token: str, seen: Seen) -> list[bytes]:
+    def _perform(self, kind: str, body: bytes, token: str, seen: Seen) -> list[bytes]:
         if kind == _CREATE:
             handle, schema, parameters = self._service.prepare(_request(kind, body).query, token, seen)
             result = CLASSES["ActionCreatePreparedStatementResult"](
@@ -158,7 +158,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             self._service.close(_request(kind, body).prepared_statement_handle, token)
             return []
         if kind == _CANCEL:
-            self._cancel(parsed("CancelFlightInfoRequest", body).info, token)
+            self._cancel(parse_message("CancelFlightInfoRequest", body).info, token)
             return [CLASSES["CancelFlightInfoResult"](status=CANCELLED).SerializeToString()]
         if kind == _CANCEL_QUERY:
             self._cancel(_request(kind, body).info, token)
@@ -178,7 +178,7 @@ class FlightSqlServer(flight.FlightServerBase):  # type: ignore[misc]
             yield from itertools.chain.from_iterable(map(pieces, answer.batches))
             return
         handle = self._service.handle_of(ticket, _token(context))
-        with self._under_way.watched(answer.begun, context, handle), translated_faults():
+        with self._under_way.watch(answer.begun, context, handle), translated_faults():
             yield from itertools.chain.from_iterable(map(pieces, answer.batches))
 
     def _watch(self) -> None:
@@ -214,20 +214,20 @@ class RunningAnswers:
         """Interrupts responses that are started within it when the client disconnects."""
         noted: list[int] = []
 
-        def seen(begun: Any) -> None:
+        def register(begun: Any) -> None:
             with self._lock:
                 self._all[id(begun)] = (begun, context, "")
             noted.append(id(begun))
 
         try:
-            yield seen
+            yield register
         finally:
             with self._lock:
                 for each in noted:
                     self._all.pop(each, None)
 
     @contextmanager
-    def watched(self, begun: Any, context: Any, handle: str) -> Iterator[None]:
+    def watch(self, begun: Any, context: Any, handle: str) -> Iterator[None]:
         with self._lock:
             self._all[id(begun)] = (begun, context, handle)
         try:
@@ -305,7 +305,7 @@ def _command(descriptor: Any) -> bytes:
 
 def _request(kind: str, body: bytes) -> Any:
     """Parses the request of an action. Raises Invalid."""
-    name, message = unpacked(body)
+    name, message = unpack_any(body)
     if name != f"Action{kind}Request":
         raise Invalid(f"{name} is no request of {kind}", rule="flight-action")
     return message

@@ -22,7 +22,7 @@ import pyarrow as pa
 from chain.errors import Invalid, NotFound
 from chain.wording import plural
 from engines.flight import metadata
-from engines.flight.messages import packed, unpacked
+from engines.flight.messages import pack_any, unpack_any
 from engines.flight.metadata import ListedDataset
 
 MOST_HELD: Final = 2
@@ -64,7 +64,7 @@ class NodePort(Protocol):
 
     def datasets(self, token: str) -> list[ListedDataset]: ...
 
-    def passed(self, path: str, body: dict[str, Any], seen: Seen) -> Iterator[bytes]: ...
+    def pass_on(self, path: str, body: dict[str, Any], seen: Seen) -> Iterator[bytes]: ...
 
 
 class FlightAnswer(NamedTuple):
@@ -85,29 +85,29 @@ class FlightSql:
 
     def info(self, command: bytes, token: str, seen: Seen = nobody) -> tuple[pa.Schema, bytes]:
         """Returns the columns of an answer, and the ticket that fetches it."""
-        name, message = unpacked(command)
+        name, message = unpack_any(command)
         if name == "CommandStatementQuery":
-            return self._begun((message.query, None), token, seen)
+            return self._begin((message.query, None), token, seen)
         if name == "CommandPreparedStatementQuery":
             statement = self._statement(message.prepared_statement_handle, token)
-            return self._begun((statement.sql, statement.parameters), token, seen)
-        return self._described(name, message, token).schema, command
+            return self._begin((statement.sql, statement.parameters), token, seen)
+        return self._describe(name, message, token).schema, command
 
     def columns(self, command: bytes, token: str, seen: Seen = nobody) -> pa.Schema:
         """Returns the columns of an answer without running the query."""
-        name, message = unpacked(command)
+        name, message = unpack_any(command)
         if name == "CommandStatementQuery":
             return self._columns(message.query, token, seen)[0]
         if name == "CommandPreparedStatementQuery":
             statement = self._statement(message.prepared_statement_handle, token)
             return pa.ipc.read_schema(pa.py_buffer(statement.schema))
-        return self._described(name, message, token).schema
+        return self._describe(name, message, token).schema
 
     def fetch(self, ticket: bytes, token: str, seen: Seen = nobody) -> FlightAnswer:
         """Fetches the rows of a ticket. The caller closes what was begun."""
-        name, message = unpacked(ticket)
+        name, message = unpack_any(ticket)
         if name != "TicketStatementQuery":
-            return self._described(name, message, token)
+            return self._describe(name, message, token)
         wanted = _ticket(message)
         held = self._held.take(_mine(token, wanted.held)) if wanted.held else None
         return held or self._ask((wanted.sql, wanted.parameters), token, wanted.pins, seen)
@@ -144,16 +144,16 @@ class FlightSql:
 
     def handle_of(self, ticket: bytes, token: str) -> str:
         """Returns the handle of the answer that was begun for a ticket; empty if none was. Raises Invalid."""
-        name, message = unpacked(ticket)
+        name, message = unpack_any(ticket)
         return _mine(token, _ticket(message).held) if name == "TicketStatementQuery" else ""
 
-    def passed(self, path: str, request: bytes, token: str, seen: Seen = nobody) -> Iterator[bytes]:
+    def pass_on(self, path: str, request: bytes, token: str, seen: Seen = nobody) -> Iterator[bytes]:
         """Passes on a request of our client, and the node's bytes in return. Raises Invalid."""
         try:
             said = msgspec.json.decode(request or b"null", type=dict[str, Any] | None)
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid("the question is not understood", rule="flight-message") from error
-        return self._node.passed(path, {"token": token} | ({} if said is None else {"request": said}), seen)
+        return self._node.pass_on(path, {"token": token} | ({} if said is None else {"request": said}), seen)
 
     def forget(self) -> None:
         now = self._clock()
@@ -163,13 +163,13 @@ class FlightSql:
     def _statement(self, handle: bytes, token: str) -> FlightStatement:
         return self._statements.get(_mine(token, _text(handle)), self._clock())
 
-    def _begun(self, asked: tuple[str, Any], token: str, seen: Seen) -> tuple[pa.Schema, bytes]:
+    def _begin(self, asked: tuple[str, Any], token: str, seen: Seen) -> tuple[pa.Schema, bytes]:
         answer = self._ask(asked, token, [], seen)
         assert answer.begun is not None
         held = uuid.uuid4().hex
         self._held.put(_mine(token, held), answer, self._clock())
         ticket = Ticket(sql=asked[0], parameters=asked[1], pins=answer.begun.told.pins, held=held)
-        return answer.schema, packed("TicketStatementQuery", statement_handle=msgspec.json.encode(ticket))
+        return answer.schema, pack_any("TicketStatementQuery", statement_handle=msgspec.json.encode(ticket))
 
     def _ask(self, asked: tuple[str, Any], token: str, pins: list[dict[str, Any]], seen: Seen) -> FlightAnswer:
         request = {"sql": asked[0], "parameters": asked[1], "pins": pins}
@@ -183,7 +183,7 @@ class FlightSql:
         finally:
             rows.close()
 
-    def _described(self, name: str, message: Any, token: str) -> FlightAnswer:
+    def _describe(self, name: str, message: Any, token: str) -> FlightAnswer:
         """Answers a command about metadata. Raises Invalid for a command that fetches nothing."""
         match name:
             case "CommandGetCatalogs":

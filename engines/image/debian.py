@@ -93,7 +93,7 @@ def lock(cache: Path) -> list[Locked]:
 def items(package: Path) -> Iterator[Item]:
     """Yields a package's files and links, at their places below /usr. Raises Environment."""
     with tarfile.open(fileobj=io.BytesIO(_data(package)), mode="r:*") as tar:
-        members = {_placed(member.name): member for member in tar if not member.isdir()}
+        members = {_target_path(member.name): member for member in tar if not member.isdir()}
         for path, member in members.items():
             if _UNWANTED.match(str(path)):
                 continue
@@ -106,7 +106,7 @@ def items(package: Path) -> Iterator[Item]:
             yield Item(path, content.read(), bool(member.mode & 0o100))
 
 
-def _placed(name: str) -> PurePosixPath:
+def _target_path(name: str) -> PurePosixPath:
     path = PurePosixPath(name.removeprefix("./").lstrip("/"))
     return PurePosixPath("usr", path) if path.parts[:1] and path.parts[0] in MERGED else path
 
@@ -114,7 +114,7 @@ def _placed(name: str) -> PurePosixPath:
 def _link(text: str) -> str:
     """Returns the target of a link; an absolute one goes below /usr too. Packages have relative links
     within one tree only."""
-    return "/" + str(_placed(text)) if text.startswith("/") else text
+    return "/" + str(_target_path(text)) if text.startswith("/") else text
 
 
 def _data(package: Path) -> bytes:

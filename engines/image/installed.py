@@ -18,8 +18,8 @@ import msgspec
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
 from engines.image.oci import CODE, SPARK, read_manifest
-from engines.image.tree import check, digest_of, encode, listed
-from engines.image.unpack import is_unpacked, unpacked
+from engines.image.tree import check, digest_of, encode, list_entries
+from engines.image.unpack import is_unpacked, unpack_image
 
 SITE: Final = "opt/odf"
 PYTHON: Final = "/usr/bin/python3.11"
@@ -67,9 +67,9 @@ def installed_layout() -> Path:
 
 def unpack_for_all(layout: Path) -> None:
     """Unpacks the image for all nodes, replaces the former one, and saves its files' digests. Raises Environment."""
-    shutil.rmtree(_shared(layout), ignore_errors=True)
+    shutil.rmtree(_files_folder(layout), ignore_errors=True)
     digests = FileDigests(_digests(layout))
-    unpacked(layout, _shared(layout), digests)
+    unpack_image(layout, _files_folder(layout), digests)
     digests.save()
 
 
@@ -88,8 +88,8 @@ def keep_preparation(layout: Path, image: Image, staged: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     staged.replace(folder)
     digests = FileDigests(_digests(layout))
-    unpacked(layout, _shared(layout), digests)
-    listing = encode(listed(folder, digests))
+    unpack_image(layout, _files_folder(layout), digests)
+    listing = encode(list_entries(folder, digests))
     folder.with_name(PREPARED_LISTING).write_bytes(listing)
     digests.save()
     write_record(layout, image.manifest, image.config, digest_of(listing))
@@ -102,7 +102,7 @@ def _preparation(rootfs: Path, listing: str, digests: FileDigests) -> Path:
     return folder
 
 
-def _shared(layout: Path) -> Path:
+def _files_folder(layout: Path) -> Path:
     return layout.with_name(f"{layout.name}-files")
 
 
@@ -114,7 +114,7 @@ def write_record(layout: Path, manifest: str, config: str, prepared: str = "") -
     layout.with_suffix(".json").write_bytes(msgspec.json.encode(InstallRecord(manifest, config, prepared)))
 
 
-def installed(cache: Path, layout: Path | None = None) -> Image | str:
+def prepare_image(cache: Path, layout: Path | None = None) -> Image | str:
     """Returns the checked image, or why there is none.
 
     If the installation has not unpacked it for all nodes, it is unpacked below ``cache``, which takes seconds the first
@@ -132,9 +132,9 @@ def installed(cache: Path, layout: Path | None = None) -> Image | str:
         digests = FileDigests(cache / "image-digests.json", _digests(place))
         if manifest.annotations.get(CODE) != code_digest(digests):
             return f"the engine image at {place} holds other code than this odfd: build it again (odfctl docs install)"
-        shared = _shared(place)
+        shared = _files_folder(place)
         is_shared = is_unpacked(shared, digest)
-        rootfs = unpacked(place, shared if is_shared else cache / "engine-image", digests)
+        rootfs = unpack_image(place, shared if is_shared else cache / "engine-image", digests)
         prepared = _preparation(rootfs, pinned.prepared, digests) if is_shared and pinned.prepared else None
         digests.save()
     except (OSError, msgspec.DecodeError, Environment) as error:

@@ -79,7 +79,7 @@ def _entries(listing: bytes) -> Iterator[TreeEntry]:
     return (msgspec.json.decode(line, type=TreeEntry) for line in io.BytesIO(listing))
 
 
-def listed(root: Path, digests: FileDigests) -> Iterator[TreeEntry]:
+def list_entries(root: Path, digests: FileDigests) -> Iterator[TreeEntry]:
     """Yields a folder's files and folders. Raises Environment for anything else."""
     for path, item in _walk(root):
         found = item.stat(follow_symlinks=False)

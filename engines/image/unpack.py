@@ -24,7 +24,7 @@ ROOTFS: Final = "rootfs"
 LISTING: Final = "listing"
 
 
-def unpacked(layout: Path, cache: Path, digests: FileDigests) -> Path:
+def unpack_image(layout: Path, cache: Path, digests: FileDigests) -> Path:
     """Returns the image's root file system below ``cache``, unpacked if absent, and checked file by file.
 
     ``digests``: remembers them, so that only changed files are hashed again. Raises Environment.

@@ -19,14 +19,14 @@ import trio
 from engines.contract import EngineIdentity
 from engines.errors import need_spark
 from engines.identity import FileDigests, host_manifest, identity_of, image_identity
-from engines.image.installed import installed
+from engines.image.installed import prepare_image
 from engines.provision.preparation import Preparation, of_host, of_image
 from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings, WarmthLimits, Within
 from engines.provision.warm import WarmEngine
 from engines.request_control import CallLimits
 from engines.sandbox.base import Sandbox, SandboxLevel
 from engines.sandbox.leftovers import label_of
-from engines.sandbox.probe import SandboxChoice, choose, unconfined
+from engines.sandbox.probe import SandboxChoice, choose, choose_unconfined
 from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
 from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
 from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
@@ -110,7 +110,7 @@ async def spark_engine(options: SparkOptions, environ: Mapping[str, str], on_eve
     memory = heap_bytes(options.heap) + MEMORY_BEYOND_HEAP
     settings = WarmSettings(
         name="spark",
-        program=_program(options, sandbox, sandbox.seen(start.archive) if start.archive else None),
+        program=_program(options, sandbox, sandbox.path_inside(start.archive) if start.archive else None),
         sandbox=sandbox,
         identity=identity,
         scratch=options.scratch,
@@ -135,10 +135,10 @@ async def _aside(call: Callable[[], R]) -> R:
 
 async def _isolation(options: SparkOptions, java: Java) -> SandboxChoice:
     if options.cluster is None:
-        image = await _aside(partial(installed, options.cache))
+        image = await _aside(partial(prepare_image, options.cache))
         return await choose(options.minimum, (java.runtime,), image, label_of(options.scratch))
     parse_master(options.cluster.master)
-    return await unconfined(options.minimum, _NETWORK)
+    return await choose_unconfined(options.minimum, _NETWORK)
 
 
 def _limits(options: SparkOptions) -> WarmthLimits:

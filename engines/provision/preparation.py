@@ -21,7 +21,7 @@ import trio
 from chain.errors import Fault
 from chain.terminal_text import visible
 from engines.errors import EngineLost
-from engines.image.installed import PYTHON, Image, installed, installed_layout, keep_preparation, staged_preparation
+from engines.image.installed import PYTHON, Image, installed_layout, keep_preparation, prepare_image, staged_preparation
 from engines.provision.archive import RECORD_SECONDS, recording
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.bubblewrap import Bubblewrap, image_runtime
@@ -106,7 +106,7 @@ def main() -> int:
     layout, bubblewrap = installed_layout(), shutil.which("bwrap")
     try:
         with tempfile.TemporaryDirectory(prefix="odf-") as cache:
-            image = installed(Path(cache), layout)
+            image = prepare_image(Path(cache), layout)
         if isinstance(image, str):
             raise EngineLost(image, rule="engine-archive")
         if bubblewrap is None:

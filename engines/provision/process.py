@@ -118,7 +118,7 @@ class EngineProcess:
                 Mount(self._home / "tmp", _INSIDE / "tmp", writable=True),
                 Mount(sockets, _INSIDE / "run", writable=True),
             )
-            seen = [self._settings.sandbox.seen(mount) for mount in mounts]
+            seen = [self._settings.sandbox.path_inside(mount) for mount in mounts]
             job = self._job(mounts, f"unix:{seen[3] / 's'}", seen[2])
             # gRPC takes a tenth of a second to import, so it is imported with the first engine, in a thread.
             client_of = await trio.to_thread.run_sync(importlib.import_module, "engines.client")

@@ -105,7 +105,7 @@ class Processes:
 
         If the limit is reached, an unused process is ended first: one more at a time costs more memory.
         """
-        unused = self._unused() if self._taken() >= self._settings.most else None
+        unused = self._find_unused() if self._count_running() >= self._settings.most else None
         if unused is not None:
             unused.leave("a fresh one is wanted")
             await unused.gone.wait()
@@ -135,10 +135,10 @@ class Processes:
             if not place.waiting and (place.process is None or place.process.gone.is_set()):
                 del self._places[tenant]
 
-    def _taken(self) -> int:
+    def _count_running(self) -> int:
         return sum(place.process is not None and not place.process.gone.is_set() for place in self._places.values())
 
-    def _unused(self) -> EngineProcess | None:
+    def _find_unused(self) -> EngineProcess | None:
         """Returns the unused process whose last request ended first; ``None``: all are in use."""
         found = [process for process in self.running().values() if not process.leases]
         return min(found, key=lambda process: process.last_used, default=None)
@@ -146,9 +146,9 @@ class Processes:
     async def _make_room(self) -> None:
         """Waits until one more process may be started. Does not yield between the last check and the return."""
         leaving = None
-        while self._taken() >= self._settings.most:
+        while self._count_running() >= self._settings.most:
             if leaving is None or leaving.gone.is_set():
-                leaving = self._unused()
+                leaving = self._find_unused()
                 if leaving is not None:
                     leaving.leave("its place is wanted")
             await self._room.park()

@@ -38,7 +38,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
-    ignored,
+    ignore_progress,
 )
 from engines.errors import ALIVE, DEADLINE, JVM_LOST, SESSION, EngineFault, EngineLost, LimitExceeded
 from engines.progress import STARTING
@@ -64,17 +64,17 @@ class EnginePool:
 
     def engine(self, name: str) -> Engine:
         """Returns the engine of that name for what pins none. Raises Invalid for one that this node does not have."""
-        return self._named(name)[0]
+        return self._find_named(name)[0]
 
-    async def pinned(self, name: str, digest: str | None) -> tuple[Engine, EngineIdentity]:
+    async def find_pinned(self, name: str, digest: str | None) -> tuple[Engine, EngineIdentity]:
         """Returns the engine of that name with a digest, or else the first one; and what it is. Raises as ``engine``.
 
         The caller compares the digests: what may be done with another engine depends on the work.
         """
-        found = [(each, await each.identity()) for each in self._named(name)]
+        found = [(each, await each.identity()) for each in self._find_named(name)]
         return next((each for each in found if each[1].digest == digest), found[0])
 
-    def _named(self, name: str) -> tuple[Engine, ...]:
+    def _find_named(self, name: str) -> tuple[Engine, ...]:
         found = self._engines.get(name.casefold())
         if not found:
             known = ", ".join(sorted(self._engines)) or "none"
@@ -105,25 +105,25 @@ class _Delegating(ABC):
         return self._settings.identity
 
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
-        return await self._with(None, lambda engine: engine.validate(request), ignored)
+        return await self._with(None, lambda engine: engine.validate(request), ignore_progress)
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.transform(request, on_progress), on_progress)
 
-    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
         needs = request.preprocess is not None
         return await self._with(
             request.dataset_id, lambda engine: engine.ingest(request, on_progress), on_progress, session=needs
         )
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignore_progress) -> RawQueryOutcome:
         return await self._with(None, lambda engine: engine.raw_query(request, on_progress), on_progress)
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignore_progress) -> MigrateOutcome:
         return await self._with(request.dataset_id, lambda engine: engine.migrate(request, on_progress), on_progress)
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignore_progress
     ) -> ProvenanceOutcome:
         return await self._with(
             request.dataset_id, lambda engine: engine.derive_provenance(request, on_progress), on_progress

@@ -15,7 +15,7 @@ from chain.errors import Environment, Fault, Invalid, Refused
 from engines.query.requests import UNREADABLE
 from engines.query.statement_check import TableRef, place_of
 from engines.query.temporal import first_of
-from engines.query.views import SliceView, quoted
+from engines.query.views import SliceView, quote_name
 
 _MAX_MESSAGE: Final = 600
 _NAME: Final = re.compile(r"""(?:[Cc]olumn|[Tt]able|named|function) (?:named |name )?["']([^"'(]+)""")
@@ -42,7 +42,7 @@ MAIN: Final = "memory.main."
 """Prefix of names of views: with catalog and schema, no table of a WITH can be meant."""
 
 
-def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]], within: str = MAIN) -> bytes:
+def replace_tables(statement: bytes, edits: Sequence[tuple[TableRef, str]], within: str = MAIN) -> bytes:
     """Returns the statement reading views in place of tables, each with the user's alias or the last
     part of the table's name. ``within``: prefix of the names of views."""
     parts: list[bytes] = []
@@ -54,8 +54,10 @@ def replaced(statement: bytes, edits: Sequence[tuple[TableRef, str]], within: st
 
 
 def instead(table: TableRef, view: str, within: str = MAIN) -> bytes:
-    alias = " " if table.alias else f" AS {quoted(table.path[-1])}"  # before an alias in quotes there may be no blank
-    return f" {within}{quoted(view)}{alias}".encode()
+    alias = (
+        " " if table.alias else f" AS {quote_name(table.path[-1])}"
+    )  # before an alias in quotes there may be no blank
+    return f" {within}{quote_name(view)}{alias}".encode()
 
 
 class Most(NamedTuple):
@@ -119,19 +121,22 @@ class translated_faults:  # noqa: N801  # it is used as a function is
                 f"{name} takes no ({types})",
                 rule="query-types",
                 hint=_CAST,
-                place=place or _called(name, self._statement),
+                place=place or _place_of_function(name, self._statement),
             )
-        message, proposed = _proposed(message)
+        message, proposed = _split_proposals(message)
         near = _near(message, proposed)
         hint = f"did you mean {near}?" if near else _HINTS.get(kind, "odfctl docs sql shows what a query may say")
         if proposed and not near and "olumn" in message:
-            hint = _listed(self._views) or hint
+            hint = _list_columns(self._views) or hint
         if kind == "Invalid Input" and "format specifier" in message:
             hint = "try_strptime gives null where a text has another form"
         if _OF_PARAMETERS.match(message):
             hint = "each ? or $NAME takes one value; in odfctl sql: -p VALUE, or -p NAME=VALUE"
         return Invalid(
-            message or "the query failed", rule=_rule(kind), hint=hint, place=place or _named(message, self._statement)
+            message or "the query failed",
+            rule=_rule(kind),
+            hint=hint,
+            place=place or _place_of_name(message, self._statement),
         )
 
 
@@ -151,7 +156,7 @@ def _is_of_a_file(error: BaseException, kind: str, message: str) -> bool:
     return isinstance(error, OSError) and kind != "Invalid Input"
 
 
-def _proposed(message: str) -> tuple[str, list[str]]:
+def _split_proposals(message: str) -> tuple[str, list[str]]:
     """Returns a message without the names that DuckDB proposes, and these, however far they are from what was meant."""
     for words in ("Candidate bindings:", "Candidate tables:", "Did you mean"):
         first, found, rest = message.partition(words)
@@ -170,7 +175,7 @@ def _near(message: str, proposed: Sequence[str]) -> str:
     return " or ".join(name for last in near for name in proposed if _last(name) == last)
 
 
-def _listed(views: Sequence[SliceView]) -> str:
+def _list_columns(views: Sequence[SliceView]) -> str:
     names = list(dict.fromkeys(name for view in views for name in pa.ipc.read_schema(pa.py_buffer(view.schema)).names))
     more = f" and {len(names) - _MOST_LISTED} more" if len(names) > _MOST_LISTED else ""
     return f"the columns are {', '.join(names[:_MOST_LISTED])}{more}" if names else ""
@@ -180,14 +185,14 @@ def _last(name: str) -> str:
     return name.rpartition(".")[2].lower()
 
 
-def _named(message: str, statement: bytes) -> str:
+def _place_of_name(message: str, statement: bytes) -> str:
     """Returns the place of the first occurrence of the name in a message; empty if that is not known."""
     found = _NAME.search(message)
     at = None if found is None else first_of(statement, found[1])
     return "" if at is None else place_of(statement, at)
 
 
-def _called(name: str, statement: bytes) -> str:
+def _place_of_function(name: str, statement: bytes) -> str:
     """Returns the place of the first occurrence of a function or operator; empty if there is none."""
     at = first_of(statement, name)
     return "" if at is None else place_of(statement, at)

@@ -18,11 +18,11 @@ import pyarrow as pa
 
 from chain.data.uuids import as_texts
 from chain.errors import Invalid, Refused
-from engines.query.duckdb_faults import MAIN, Most, replaced, translated_faults
+from engines.query.duckdb_faults import MAIN, Most, replace_tables, translated_faults
 from engines.query.plan_check import EXPLAINED, LOGICAL, PHYSICAL, check_bound
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
-from engines.query.statement_check import TableRef, check_statement, decoded, without_schemas
+from engines.query.statement_check import TableRef, check_statement, decode_document, without_schemas
 from engines.query.temporal import take_out, with_plain_blanks
 from engines.query.views import (
     FOLD_TABLE,
@@ -33,7 +33,7 @@ from engines.query.views import (
     folded_sql,
     marked_sql,
     marks_sql,
-    quoted,
+    quote_name,
     rows_sql,
     text,
 )
@@ -118,7 +118,7 @@ class QuerySession:
         """Loads modules and runs each step of a query once, so that the first request need not wait for it."""
         view = SliceView(name="odfd warm", files=(), schema=pa.schema([("x", pa.int64())]).serialize().to_pybytes())
         self.run(self.prepare("SELECT * FROM warm"), (view,), (0,), None).read_all()
-        self._connection.execute(f"DROP VIEW {quoted(view.name)}")
+        self._connection.execute(f"DROP VIEW {quote_name(view.name)}")
         self._declared.clear()
 
     def prepare(self, sql: str) -> PreparedStatement:
@@ -132,7 +132,7 @@ class QuerySession:
             raise Invalid("the query holds a character of value zero", rule="query-text")
         with translated_faults(statement, (), reads=False):
             ((tree,),) = self._connection.execute("SELECT json_serialize_sql(?::VARCHAR)", [clean]).fetchall()
-        parsed = decoded(tree)
+        parsed = decode_document(tree)
         tables = check_statement(parsed, statement, clauses)
         statement = without_schemas(parsed, statement, tables)
         return PreparedStatement(statement=statement, tables=tables, tree=parsed, parameters=_parameters(parsed))
@@ -188,13 +188,13 @@ class QuerySession:
         Raises Invalid for one that reads anything but the views, Refused for one that is to be proven and may not be.
         """
         edits = _edits(prepared, views, places)
-        statement = replaced(prepared.statement, edits).decode()
+        statement = replace_tables(prepared.statement, edits).decode()
         with translated_faults(prepared.statement, edits, self._most, EXPLAINED, reads=False, views=views):
             for view in views:
                 self._declare(view)
             values = _values(prepared, parameters, wanted)
             plans = dict(self._connection.execute(EXPLAINED + statement, values).fetchall())
-        check_bound(plans[LOGICAL], {MAIN + quoted(view.name) for view in views})
+        check_bound(plans[LOGICAL], {MAIN + quote_name(view.name) for view in views})
         if wanted.prove:
             self._judge_repeatable(prepared, statement, parameters)
         return statement
@@ -205,16 +205,18 @@ class QuerySession:
             raise Refused("a proven query has its values in its text", rule="query-prove", hint="write them there")
         judge_text(prepared.tree, prepared.statement)
         ((plan,),) = self._connection.execute("SELECT json_serialize_plan(?::VARCHAR)", [statement]).fetchall()
-        judge_plan(decoded(plan))
+        judge_plan(decode_document(plan))
 
     def save(self, view: SliceView, path: Path) -> int:
         """Writes the rows of a view to a new file, unchanged. Returns their number. Raises Refused."""
         with translated_faults(b"", (), self._most):
             self._declare(view)
             self._make(view)
-            said = f"COPY (SELECT * FROM {quoted(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
+            said = (
+                f"COPY (SELECT * FROM {quote_name(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
+            )
             ((rows,),) = self._connection.execute(said).fetchall()
-            if self._types(files_sql((str(path),), mixed=False)) != self._types(quoted(view.name)):
+            if self._types(files_sql((str(path),), mixed=False)) != self._types(quote_name(view.name)):
                 raise Refused("a file cannot hold its columns as they are", rule="query-view")
         return int(rows)
 
@@ -227,7 +229,7 @@ class QuerySession:
             self._declare(view)
             self._make(view)
             self._connection.execute(f"ATTACH {text(str(path))} AS kept (STORAGE_VERSION {text(_STORAGE)})")
-            said = f"CREATE TABLE kept.main.{FOLD_TABLE} AS SELECT * FROM {quoted(view.name)}"
+            said = f"CREATE TABLE kept.main.{FOLD_TABLE} AS SELECT * FROM {quote_name(view.name)}"
             ((rows,),) = self._connection.execute(said).fetchall()
             self._connection.execute("DETACH kept")
         return int(rows)
@@ -274,7 +276,7 @@ class QuerySession:
                 hint="odfctl tail shows the rows; a derived dataset can cast the column",
             )
         self._connection.register("odfd shape", pa.Table.from_batches((), schema))
-        self._connection.execute(f'CREATE TABLE {quoted(view.name)} AS SELECT * FROM "odfd shape"')
+        self._connection.execute(f'CREATE TABLE {quote_name(view.name)} AS SELECT * FROM "odfd shape"')
         self._connection.unregister("odfd shape")
 
     def _make(self, view: SliceView) -> None:
@@ -282,16 +284,16 @@ class QuerySession:
         for each in view.parts:
             self._make(each)
         if view.parts:
-            source = " UNION ALL ".join(f"SELECT * FROM {quoted(each.name)}" for each in view.parts)
+            source = " UNION ALL ".join(f"SELECT * FROM {quote_name(each.name)}" for each in view.parts)
         else:
-            wanted = self._types(quoted(view.name))
+            wanted = self._types(quote_name(view.name))
             described = view.files if view.mixed else view.files[:1]  # the first has the columns of all
             have = self._types(files_sql(described, mixed=view.mixed)) if described else {}
-            source = self._folded(view, rows_sql(view, wanted, have), wanted)
-        self._connection.execute(f"DROP TABLE {quoted(view.name)}")
-        self._connection.execute(f"CREATE VIEW {quoted(view.name)} AS {source}")
+            source = self._fold_view(view, rows_sql(view, wanted, have), wanted)
+        self._connection.execute(f"DROP TABLE {quote_name(view.name)}")
+        self._connection.execute(f"CREATE VIEW {quote_name(view.name)} AS {source}")
 
-    def _folded(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
+    def _fold_view(self, view: SliceView, source: str, wanted: Mapping[str, str]) -> str:
         """Returns SQL of a folded view. If possible, first marks the earlier rows that later ones change,
         so they need no sorting."""
         if view.earlier is None:
@@ -303,13 +305,13 @@ class QuerySession:
         if not 0 < rows <= MOST_MARKED:
             return folded_sql(view, source, wanted, held)
         marks = f"{view.name} touched"
-        self._connection.execute(f"SET VARIABLE {quoted(marks)} = ({marks_sql(view, source, held, rows)})")
+        self._connection.execute(f"SET VARIABLE {quote_name(marks)} = ({marks_sql(view, source, held, rows)})")
         return marked_sql(view, source, wanted, held, marks)
 
     def _held_table(self, fold: str) -> str:
         """Returns the name of the table in a fold's file; attaches the file on first use."""
         if fold not in self._folds:
-            self._folds[fold] = quoted(f"odfd fold {len(self._folds)}")
+            self._folds[fold] = quote_name(f"odfd fold {len(self._folds)}")
             self._connection.execute(f"ATTACH {text(fold)} AS {self._folds[fold]} (READ_ONLY)")
         return f"{self._folds[fold]}.main.{FOLD_TABLE}"
 
@@ -357,4 +359,4 @@ def _edits(
 
 def over_views(prepared: PreparedStatement, views: Sequence[SliceView], places: Sequence[int]) -> bytes:
     """Returns the statement with bare names of views, for an engine that has no others."""
-    return replaced(prepared.statement, _edits(prepared, views, places), within="")
+    return replace_tables(prepared.statement, _edits(prepared, views, places), within="")

@@ -40,7 +40,7 @@ def frame(kind: bytes, content: bytes) -> bytes:
     return _HEADER.pack(kind, len(content)) + content
 
 
-def parted(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
+def split_frame(whole: bytes | memoryview) -> tuple[bytes, bytes | memoryview]:
     """Splits a whole frame into kind and content."""
     return bytes(whole[:1]), whole[_HEADER.size :]
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any, Final
 
 from chain.errors import Invalid
-from engines.query.statement_check import TABLE_FUNCTIONS, decoded
+from engines.query.statement_check import TABLE_FUNCTIONS, decode_document
 
 EXPLAINED: Final = "EXPLAIN (FORMAT json) "
 """Comes before a statement to have its plans."""
@@ -35,7 +35,7 @@ def check_bound(plan: str, tables: Collection[str]) -> None:
     ``plan``: DuckDB's logical plan as JSON; ``tables``: those of the query, by their full names as DuckDB writes them.
     """
     permitted = _OPERATORS | {name.upper() for name in TABLE_FUNCTIONS}
-    for operator in _operators(decoded(plan)):
+    for operator in _operators(decode_document(plan)):
         name = str(operator["name"])
         table = str(operator["extra_info"].get("Table", "")) if name == _TABLE else ""
         if name not in permitted and table not in tables:

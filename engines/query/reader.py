@@ -24,7 +24,7 @@ import trio
 
 from chain.errors import Environment, Fault
 from engines.errors import EngineLost, LimitExceeded
-from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, parted
+from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, split_frame
 from engines.query.installed import need_sql
 from engines.query.requests import Execute, FaultReport, Prepare, SavedRows, TablesNamed
 from engines.query.row_pipe import row_pipe
@@ -72,7 +72,7 @@ class QueryProcess:
         for folder in (self._inputs, self._temporary):
             folder.mkdir(mode=0o700, parents=True)
         mounts = (Mount(self._inputs, _INSIDE / "in"), Mount(self._temporary, _INSIDE / "tmp", writable=True))
-        self._seen, temporary = (choice.sandbox.seen(mount) for mount in mounts)
+        self._seen, temporary = (choice.sandbox.path_inside(mount) for mount in mounts)
         self._seen_temporary = temporary
         argv = _argv(self._seen, temporary, limits)
         job = Job(
@@ -104,10 +104,10 @@ class QueryProcess:
         LimitExceeded, EngineLost."""
         with trio.move_on_after(START_SECONDS):
             await self._send(Prepare(sql=sql))
-            async with aclosing(self._come()) as frames:
+            async with aclosing(self._read_frames()) as frames:
                 async for kind, whole in frames:
                     if kind == HEAD:
-                        named: TablesNamed = _decoded(whole, TablesNamed)
+                        named: TablesNamed = _decode(whole, TablesNamed)
                         return named
         raise LimitExceeded("the query was not understood in time", rule="query-deadline", hint="ask something shorter")
 
@@ -115,14 +115,14 @@ class QueryProcess:
         """Makes files visible to the process under names. Raises Environment."""
         for name, path in files.items():
             try:
-                _linked(path, self._inputs / name)
+                _link(path, self._inputs / name)
             except OSError as error:
                 raise Environment(f"cannot give {path} to a query: {error.strerror}", rule="query-input") from error
 
-    def seen(self, name: str) -> str:
+    def path_inside(self, name: str) -> str:
         return str(self._seen / name)
 
-    def made(self, name: str) -> tuple[Path, str]:
+    def reserve(self, name: str) -> tuple[Path, str]:
         """Reserves a file for the process to write. Returns the path here, and inside the sandbox."""
         return self._temporary / name, str(self._seen_temporary / name)
 
@@ -131,14 +131,14 @@ class QueryProcess:
 
         Raises as ``row_pipe`` does.
         """
-        path, seen = self.made("rows")
+        path, seen = self.reserve("rows")
         return row_pipe(path), seen
 
     async def execute(self, request: Execute) -> AsyncGenerator[tuple[bytes, memoryview], None]:
         """Runs the query and yields (kind, whole frame) of rows and the end. Raises the fault that the
         process reports, EngineLost."""
         await self._send(request)
-        async with aclosing(self._come()) as frames:
+        async with aclosing(self._read_frames()) as frames:
             async for found in frames:
                 yield found
 
@@ -162,9 +162,9 @@ class QueryProcess:
         async with aclosing(self.execute(wanted)) as frames:
             async for kind, whole in frames:
                 if kind == END:
-                    saved: SavedRows = _decoded(whole, SavedRows)
+                    saved: SavedRows = _decode(whole, SavedRows)
                     return saved
-        raise self._lost()
+        raise self._engine_lost()
 
     def kill(self) -> None:
         """Ends the process; ``stop`` still has to be called."""
@@ -181,17 +181,17 @@ class QueryProcess:
         try:
             await self._process.stdin.send_all(len(data).to_bytes(4, "big") + data)
         except trio.BrokenResourceError as error:
-            raise self._lost() from error
+            raise self._engine_lost() from error
 
-    async def _come(self) -> AsyncGenerator[tuple[bytes, memoryview], None]:
+    async def _read_frames(self) -> AsyncGenerator[tuple[bytes, memoryview], None]:
         while data := await self._process.stdout.receive_some(_PIECE):
             for kind, whole in self._frames.wholes(data):
                 if kind == FAULT:
-                    raise _decoded(whole, FaultReport).fault()
+                    raise _decode(whole, FaultReport).fault()
                 yield kind, whole
-        raise self._lost()
+        raise self._engine_lost()
 
-    def _lost(self) -> Fault:
+    def _engine_lost(self) -> Fault:
         words = self._said.decode("utf-8", "replace").strip().splitlines()[-1:]
         return EngineLost(
             f"the process of the query ended: {words[0][:300] if words else 'it said nothing'}",
@@ -281,14 +281,14 @@ class QueryProcesses:
                     self._nursery.start_soon(self._renew, choice)
                 self._used.set()
 
-    def _begun(self) -> trio.Nursery:
+    def _require_nursery(self) -> trio.Nursery:
         """Returns the nursery of ``run``. Raises EngineLost while that does not run."""
         if self._nursery is None:
             raise EngineLost("queries are not being served", rule="query-process", hint="is the node stopping?")
         return self._nursery
 
     async def _isolation(self) -> SandboxChoice:
-        self._begun()
+        self._require_nursery()
         async with self._choosing:
             if self._choice is None:
                 self._choice = await self._choose()
@@ -328,7 +328,7 @@ class QueryProcesses:
             self.log(self.unforked)
 
     def _begin(self, choice: SandboxChoice) -> QueryProcess:
-        nursery = self._begun()  # the node may have stopped while the sandbox was chosen
+        nursery = self._require_nursery()  # the node may have stopped while the sandbox was chosen
         self._number += 1
         home = self._scratch / str(self._number)
         try:
@@ -364,7 +364,7 @@ def _argv(inputs: PurePosixPath, temporary: PurePosixPath, limits: QueryLimits) 
     )
 
 
-def _linked(path: Path, target: Path) -> None:
+def _link(path: Path, target: Path) -> None:
     if not target.exists():
         try:
             os.link(path, target)
@@ -372,8 +372,8 @@ def _linked(path: Path, target: Path) -> None:
             shutil.copyfile(path, target)
 
 
-def _decoded(whole: memoryview, kind: type[Any]) -> Any:
+def _decode(whole: memoryview, kind: type[Any]) -> Any:
     try:
-        return msgspec.json.decode(parted(whole)[1], type=kind)
+        return msgspec.json.decode(split_frame(whole)[1], type=kind)
     except msgspec.DecodeError as error:
         raise EngineLost(f"the process of the query said what is no answer: {error}", rule="query-process") from error

@@ -113,16 +113,16 @@ def _name(node: Mapping[str, Any]) -> str:
 
 def _check_name(name: str, node: Mapping[str, Any], statement: bytes) -> None:
     if name in _BY_ORDER:
-        raise _refused(f"{name}, which depends on the order of rows", f"say {_BY_ORDER[name]}", node, statement)
+        raise _refusal(f"{name}, which depends on the order of rows", f"say {_BY_ORDER[name]}", node, statement)
     if name in _BY_MOMENT or (name == "age" and len(node.get("arguments", ())) == 1):
-        raise _refused(
+        raise _refusal(
             f"{name}, which is another each time",
             "write the value itself, as TIMESTAMP '2024-05-01 12:00:00'",
             node,
             statement,
         )
     if name in _BY_MACHINE:
-        raise _refused(
+        raise _refusal(
             f"{name}, whose last digit depends on the machine", "compute it outside of what is proven", node, statement
         )
 
@@ -131,20 +131,20 @@ def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
     modifiers: Sequence[Any] = node.get("modifiers") or ()
     kinds = [each.get("type") for each in modifiers if isinstance(each, dict)]
     if any(kind in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER") for kind in kinds) and not _is_by_all(modifiers):
-        raise _refused(
+        raise _refusal(
             "LIMIT and OFFSET, where rows may be equal in their order",
             "say ORDER BY ALL LIMIT …, or QUALIFY rank() OVER (ORDER BY …) <= …", node, statement,
         )  # fmt: skip
     if any(each.get("distinct_on_targets") for each in modifiers if isinstance(each, dict)):
-        raise _refused("DISTINCT ON", "say QUALIFY rank() OVER (PARTITION BY … ORDER BY …) = 1", node, statement)
+        raise _refusal("DISTINCT ON", "say QUALIFY rank() OVER (PARTITION BY … ORDER BY …) = 1", node, statement)
     if node.get("ref_type") in ("POSITIONAL", "ASOF"):
-        raise _refused(
+        raise _refusal(
             f"a {node['ref_type']} join", "join by what rows say, with rank() for the nearest", node, statement
         )
     if node.get("class") == "COLLATE":
-        raise _refused("COLLATE, where other texts count as equal", "compare lower(x)", node, statement)
+        raise _refusal("COLLATE, where other texts count as equal", "compare lower(x)", node, statement)
     if node.get("sample"):
-        raise _refused("a sample", "take rows by what they say, like hash(key) % 100 = 0", node, statement)
+        raise _refusal("a sample", "take rows by what they say, like hash(key) % 100 = 0", node, statement)
 
 
 def _is_by_all(modifiers: Sequence[Any]) -> bool:
@@ -159,12 +159,12 @@ def _is_by_all(modifiers: Sequence[Any]) -> bool:
 def _check_window(node: Mapping[str, Any], statement: bytes) -> None:
     edges = f"{node.get('start')} {node.get('end')}"
     if node.get("type") not in _RANKS and "ROWS" in edges:
-        raise _refused(
+        raise _refusal(
             "a window of ROWS, where rows may be equal in their order", "say RANGE in place of ROWS", node, statement
         )
 
 
-def _refused(what: str, instead: str, node: Mapping[str, Any], statement: bytes) -> Refused:
+def _refusal(what: str, instead: str, node: Mapping[str, Any], statement: bytes) -> Refused:
     at = node.get("query_location")
     place = place_of(statement, at) if isinstance(at, int) and at <= len(statement) else ""
     return Refused(f"a proven answer may not use {what}", rule="query-prove", hint=instead, place=place)

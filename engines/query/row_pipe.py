@@ -24,7 +24,7 @@ def row_pipe(path: Path) -> int:
     try:
         os.mkfifo(path, mode=0o600)
     except FileExistsError as error:
-        raise _replaced() from error
+        raise _replacement_fault() from error
     except OSError as error:
         raise Environment(f"no pipe for the rows of a query: {error.strerror}", rule="query-pipe") from error
     return reading_end(path)
@@ -35,15 +35,15 @@ def reading_end(path: Path) -> int:
     try:
         end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
     except OSError as error:
-        raise _replaced() from error
+        raise _replacement_fault() from error
     if not stat.S_ISFIFO(os.fstat(end).st_mode):
         os.close(end)
-        raise _replaced()
+        raise _replacement_fault()
     os.set_blocking(end, True)
     with suppress(OSError):  # a larger pipe saves switches, and is not needed
         fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _SIZE)
     return end
 
 
-def _replaced() -> EngineLost:
+def _replacement_fault() -> EngineLost:
     return EngineLost("the process of the query has its pipe replaced", rule="query-process", hint="ask again")

@@ -79,7 +79,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
     ``statement``: the text that was parsed, without its ``clauses``.
     """
     if tree.get("error"):
-        raise _unparsed(tree, statement)
+        raise _parse_fault(tree, statement)
     statements = tree["statements"]
     if not statements:
         raise Invalid("the query is empty", rule="query-statement", hint="write one SELECT; odfctl docs sql shows some")
@@ -95,7 +95,7 @@ def check_statement(tree: Mapping[str, Any], statement: bytes, clauses: Sequence
     return _with_clauses(walk.tables, statement, clauses)
 
 
-def decoded(document: str) -> Any:
+def decode_document(document: str) -> Any:
     """Decodes what DuckDB says of a statement as JSON. Raises Invalid for a statement that is nested too deeply."""
     try:
         return json.loads(document)
@@ -112,11 +112,11 @@ def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[
 
     Each table is replaced by a view whose name is the last part of the table's.
     """
-    paths = {_folded(table.path) for table in tables if not table.alias and len(table.path) > 1}
+    paths = {_fold_case(table.path) for table in tables if not table.alias and len(table.path) > 1}
     lengths = sorted({len(path) for path in paths})
     left = bytearray(statement)
     for node in _column_refs(tree["statements"][0]["node"]) if paths else ():
-        names, start = _folded(node["column_names"]), node.get("query_location")
+        names, start = _fold_case(node["column_names"]), node.get("query_location")
         length = next((each for each in lengths if len(names) > each and names[:each] in paths), None)
         if length is None or not isinstance(start, int):
             continue
@@ -127,7 +127,7 @@ def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[
     return bytes(left)
 
 
-def _folded(path: Sequence[str]) -> tuple[str, ...]:
+def _fold_case(path: Sequence[str]) -> tuple[str, ...]:
     return tuple(str(part).lower() for part in path)
 
 
@@ -146,7 +146,7 @@ def place_of(statement: bytes, at: int) -> str:
     return f"line {before.count(chr(10)) + 1}, column {len(before) - (before.rfind(chr(10)) + 1) + 1}"
 
 
-def _unparsed(tree: Mapping[str, Any], statement: bytes) -> Invalid:
+def _parse_fault(tree: Mapping[str, Any], statement: bytes) -> Invalid:
     message = str(tree.get("error_message", "it cannot be read"))
     if tree.get("error_type") == "not implemented" and "SELECT" in message:
         word = statement.split(None, 1)[0].decode("utf-8", "replace").upper() if statement.strip() else "nothing"
@@ -216,9 +216,9 @@ def _check(node: Mapping[str, Any], statement: bytes) -> None:
     kind, group = node.get("type"), node.get("class")
     if isinstance(group, str):
         if group not in _CLASSES:
-            raise _refused(_WORDS.get(group, group), node, statement)
+            raise _refusal(_WORDS.get(group, group), node, statement)
     elif isinstance(kind, str) and kind not in _NODES and not kind.endswith(_INFO) and "id" not in node:
-        raise _refused(_WORDS.get(kind, kind), node, statement)
+        raise _refusal(_WORDS.get(kind, kind), node, statement)
     if kind == "TABLE_FUNCTION":
         name = _function_name(node["function"])
         if name not in TABLE_FUNCTIONS:
@@ -240,7 +240,7 @@ def _no_function(name: str, node: Mapping[str, Any], statement: bytes, known: fr
     return Invalid(f"a query may not call {name}", rule="query-function", hint=hint, place=_place(node, statement))
 
 
-def _refused(what: str, node: Mapping[str, Any], statement: bytes) -> Invalid:
+def _refusal(what: str, node: Mapping[str, Any], statement: bytes) -> Invalid:
     return Invalid(f"a query may not say {what}", rule="query-statement", hint=_HINT, place=_place(node, statement))
 
 

@@ -84,10 +84,10 @@ def name_end(statement: bytes, start: int, path: Sequence[str]) -> int | None:
         return None
     wanted = [each for part in path for each in (part.encode().lower(), b".")][:-1]
     found = list(itertools.islice(_words(statement, start), len(wanted)))
-    return found[-1].end if [_unquoted(word.text).lower() for word in found] == wanted else None
+    return found[-1].end if [_unquote(word.text).lower() for word in found] == wanted else None
 
 
-def _unquoted(word: bytes) -> bytes:
+def _unquote(word: bytes) -> bytes:
     quote = word[:1]
     return word[1:-1].replace(2 * quote, quote) if quote in (b'"', b"'") else word
 

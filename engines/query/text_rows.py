@@ -33,7 +33,7 @@ _FAR: Final = 253_402_300_800
 """The second at which the year 10000 begins."""
 
 
-def rendered(batch: pa.RecordBatch, form: Lines) -> Iterator[tuple[int, memoryview]]:
+def render_lines(batch: pa.RecordBatch, form: Lines) -> Iterator[tuple[int, memoryview]]:
     """Yields numbers of rows, and their lines."""
     step = max(1, min(_ROWS, batch.num_rows * _BYTES // max(1, batch.nbytes)))
     for start in range(0, batch.num_rows, step):

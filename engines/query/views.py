@@ -54,7 +54,7 @@ class SliceView(msgspec.Struct, frozen=True, kw_only=True):
         return self.fold != "log" or self.until is not None or self.mixed
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
@@ -77,7 +77,7 @@ def rows_sql(view: SliceView, wanted: Mapping[str, str], have: Mapping[str, str]
     source = f"SELECT {columns} " + (f"FROM {files_sql(view.files, mixed=view.mixed)}" if view.files else "WHERE false")
     if view.until is not None:
         moment = f"make_timestamp({view.until})"
-        source = f"SELECT * FROM ({source}) WHERE CAST({quoted(view.event_time)} AS TIMESTAMP) <= {moment}"
+        source = f"SELECT * FROM ({source}) WHERE CAST({quote_name(view.event_time)} AS TIMESTAMP) <= {moment}"
     return source
 
 
@@ -89,7 +89,7 @@ def can_mark(view: SliceView, wanted: Iterable[str]) -> bool:
 
 def marks_sql(view: SliceView, source: str, held_table: str, rows: int) -> str:
     """Builds SQL for a bit for each of the ``rows`` earlier rows, set if ``source`` has a statement about its key."""
-    names = ", ".join(map(quoted, view.key))
+    names = ", ".join(map(quote_name, view.key))
     held = f"SELECT {names}, {_PLACE} FROM {held_table}"
     _, touched = _apart(view, held, source, view.key)
     none = f"bitstring('0', {rows})"
@@ -99,22 +99,22 @@ def marks_sql(view: SliceView, source: str, held_table: str, rows: int) -> str:
 def marked_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str, marks: str) -> str:
     """Builds the SQL of ``folded_sql`` with marks from a variable; the offsets of ``source`` are after
     those of all earlier rows."""
-    columns = ", ".join(map(quoted, wanted))
+    columns = ", ".join(map(quote_name, wanted))
     kept = f"SELECT {columns} FROM {held_table} WHERE get_bit(getvariable({text(marks)}), {_PLACE}::INT) = 0"
     stands = _stands(view, source, view.key, wanted)
-    return f"{kept} UNION ALL (SELECT * FROM ({stands}) ORDER BY {quoted(view.system[0])})"
+    return f"{kept} UNION ALL (SELECT * FROM ({stands}) ORDER BY {quote_name(view.system[0])})"
 
 
 def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_table: str = "") -> str:
     """Builds SQL for the rows of ``source`` that are in force, after the earlier rows in
     ``held_table``, if there is one."""
-    offset = quoted(view.system[0])
+    offset = quote_name(view.system[0])
     if view.fold == "log":
         return source
     same = view.key if view.fold == "key" else tuple(name for name in wanted if name not in view.system)
     if not held_table:
         return f"{_stands(view, source, same, wanted)} ORDER BY {offset}"
-    columns = ", ".join(map(quoted, wanted))
+    columns = ", ".join(map(quote_name, wanted))
     held = f"SELECT {columns} FROM {held_table}"
     if not same:
         return f"{_stands(view, f'{held} UNION ALL {source}', same, wanted)} ORDER BY {offset}"
@@ -126,18 +126,18 @@ def folded_sql(view: SliceView, source: str, wanted: Mapping[str, str], held_tab
 
 def _apart(view: SliceView, held: str, source: str, same: Sequence[str]) -> tuple[str, str]:
     """Builds SQL for the earlier rows about which ``source`` has no statement, and for the others."""
-    op, names = quoted(view.system[1]), ", ".join(map(quoted, same))
+    op, names = quote_name(view.system[1]), ", ".join(map(quote_name, same))
     says = f"{op} <> 2" if view.fold == "key" else f"{op} NOT IN {ASSERTS}"
     new = f'(SELECT DISTINCT {names} FROM ({source}) WHERE {says}) AS "odfd new"'
-    equal = " AND ".join(f'"odfd held".{name} IS NOT DISTINCT FROM "odfd new".{name}' for name in map(quoted, same))
+    equal = " AND ".join(f'"odfd held".{name} IS NOT DISTINCT FROM "odfd new".{name}' for name in map(quote_name, same))
     kept, touched = (f'SELECT "odfd held".* FROM ({held}) AS "odfd held" {how} JOIN {new} ON {equal}' for how in _HOW)
     return kept, touched
 
 
 def _stands(view: SliceView, source: str, same: Sequence[str], wanted: Mapping[str, str]) -> str:
     """Builds SQL for the rows of ``source`` that are in force, in no order; ``same``: columns that identify a row."""
-    offset, op, _ = map(quoted, view.system)
-    group = ", ".join(map(quoted, same)) or "1"
+    offset, op, _ = map(quote_name, view.system)
+    group = ", ".join(map(quote_name, same)) or "1"
     if view.fold == "key":
         # The old row of a correction is ignored: the new one follows, unless the cut is between them.
         last = (
@@ -156,13 +156,13 @@ def _stands(view: SliceView, source: str, same: Sequence[str], wanted: Mapping[s
         f' ROWS UNBOUNDED PRECEDING) AS "odfd place", count(*) FILTER (NOT "odfd says") OVER (PARTITION BY {group})'
         f' + least(0, min("odfd balance") OVER (PARTITION BY {group})) AS "odfd taken" FROM ({counted})'
     )
-    columns = ", ".join(map(quoted, wanted))
+    columns = ", ".join(map(quote_name, wanted))
     return f'SELECT {columns} FROM ({ranked}) WHERE "odfd says" AND "odfd place" > "odfd taken"'
 
 
 def _column(name: str, wanted: str, have: str | None) -> str:
     if have is None:
-        return f"CAST(NULL AS {wanted}) AS {quoted(name)}"
+        return f"CAST(NULL AS {wanted}) AS {quote_name(name)}"
     if have == wanted:
-        return quoted(name)
-    return f"CAST({quoted(name)} AS {wanted}) AS {quoted(name)}"
+        return quote_name(name)
+    return f"CAST({quote_name(name)} AS {wanted}) AS {quote_name(name)}"

@@ -131,7 +131,7 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     wanted = _request(requests, Execute)
     if wanted.save_bytes:
         resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
-        out.write(frame(END, msgspec.json.encode(_saved(answering, prepared, wanted))))
+        out.write(frame(END, msgspec.json.encode(_save(answering, prepared, wanted))))
         return
     reader = answering.run(
         prepared, wanted.views, wanted.places, wanted.parameters, explain=wanted.explain, wanted=wanted.rows
@@ -155,7 +155,7 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     out.write(frame(END, msgspec.json.encode({"rows": counted.rows})))
 
 
-def _saved(answering: QuerySession, prepared: PreparedStatement, wanted: Execute) -> SavedRows:
+def _save(answering: QuerySession, prepared: PreparedStatement, wanted: Execute) -> SavedRows:
     if wanted.answer:
         rows = answering.save_answer(prepared, wanted.views, wanted.places, Path(wanted.answer))
         return SavedRows(rows=rows)
@@ -193,13 +193,13 @@ def _write_apart(counted: _Counted, schema: pa.Schema, pipe: str, out: BinaryIO)
 
 def _write_lines(batches: Iterable[pa.RecordBatch], schema: pa.Schema, form: Lines, out: BinaryIO) -> None:
     """Writes rows as lines of text, for files and pipes."""
-    from engines.query.text_rows import heading, rendered  # most processes answer without Arrow's functions
+    from engines.query.text_rows import heading, render_lines  # most processes answer without Arrow's functions
 
     first = heading(schema.names, form)
     out.write(frame(COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in schema])))
     out.write(frame(LINES, bytes(4) + first))
     for batch in batches:
-        for rows, text in rendered(batch, form):
+        for rows, text in render_lines(batch, form):
             for start in range(0, len(text), PIECE):
                 piece = text[start : start + PIECE]
                 out.write(header(LINES, 4 + len(piece)))

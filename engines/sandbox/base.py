@@ -18,7 +18,7 @@ from config.paths import code_environment
 TETHER: Final = Path(__file__).with_name("tether.py")
 
 
-def tethered(python: str, processes: int | None, *, hold: bool = False) -> tuple[str, ...]:
+def tether_command(python: str, processes: int | None, *, hold: bool = False) -> tuple[str, ...]:
     """Returns the prefix of a command that runs inside: see ``tether``."""
     bound = "-" if processes is None else str(processes)
     return (python, "-I", "-S", "-c", TETHER.read_text(encoding="utf-8"), bound, "hold" if hold else "-")
@@ -109,7 +109,7 @@ class Sandbox(Protocol):
     def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
         """Builds the whole command; ``files`` are descriptors of ``data``, in order."""
 
-    def seen(self, mount: Mount, /) -> PurePosixPath:
+    def path_inside(self, mount: Mount, /) -> PurePosixPath:
         """Returns the path at which the job sees a mount."""
 
 
@@ -133,5 +133,5 @@ class PlainProcess:
     def command(self, job: Job, _: Sequence[int], /) -> SandboxCommand:
         return SandboxCommand(job.argv, {**code_environment(), **job.env})
 
-    def seen(self, mount: Mount, /) -> PurePosixPath:
+    def path_inside(self, mount: Mount, /) -> PurePosixPath:
         return PurePosixPath(mount.source)

@@ -20,7 +20,7 @@ from typing import Final
 from config.paths import code_environment
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
 from engines.image.tree import WRITTEN
-from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tethered
+from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tether_command
 from engines.sandbox.seccomp import assemble, engine_filter
 
 TMP_BYTES: Final = 256 << 20
@@ -143,7 +143,7 @@ class Bubblewrap:
     def data(self) -> Sequence[bytes]:
         return (self.call_filter, *self._runtime.written.values())
 
-    def seen(self, mount: Mount, /) -> PurePosixPath:
+    def path_inside(self, mount: Mount, /) -> PurePosixPath:
         return mount.target
 
     def command(self, job: Job, files: Sequence[int], /) -> SandboxCommand:
@@ -151,7 +151,7 @@ class Bubblewrap:
         runtime = self._runtime
         whole = next((mount for mount in runtime.mounts if mount.target == ROOT), None)
         counted = job.processes is not None and self.counts_processes
-        tether = tethered(runtime.python, job.processes) if counted else ()
+        tether = tether_command(runtime.python, job.processes) if counted else ()
         argv = (
             self._binary,
             *(f"--unshare-{name}" for name in _NAMESPACES),

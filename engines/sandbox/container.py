@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 from typing import Final
 
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
-from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tethered
+from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tether_command
 from engines.sandbox.bubblewrap import RUN_BYTES, TMP_BYTES
 from engines.sandbox.leftovers import tool_environment
 from engines.sandbox.seccomp import container_profile
@@ -56,7 +56,7 @@ class Container:
     def data(self) -> Sequence[bytes]:
         return (container_profile(),)
 
-    def seen(self, mount: Mount, /) -> PurePosixPath:
+    def path_inside(self, mount: Mount, /) -> PurePosixPath:
         return mount.target
 
     @property
@@ -84,7 +84,7 @@ class Container:
             *(word for name, value in environment.items() for word in ("--env", f"{name}={value}")),
             *("--workdir=/tmp", "--entrypoint="),
             self.reference,
-            *tethered(self.python, None, hold=True),
+            *tether_command(self.python, None, hold=True),
             *job.argv,
         )
         place = next((mount.source for mount in job.mounts if mount.writable), None)

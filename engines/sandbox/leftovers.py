@@ -40,9 +40,9 @@ def label_of(folder: Path) -> str:
 
 async def remove_left(binary: str, label: str) -> int:
     """Removes all containers with a label, in whatever state. Returns how many there were. Raises Environment."""
-    found = (await _said(binary, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")).split()
+    found = (await _run_tool(binary, "ps", "--all", "--quiet", "--no-trunc", "--filter", f"label={label}")).split()
     if found:
-        await _said(binary, *_removal(binary), *found)
+        await _run_tool(binary, *_removal(binary), *found)
     return len(found)
 
 
@@ -60,7 +60,7 @@ def _removal(binary: str) -> tuple[str, ...]:
     return ("rm", "--force", "--volumes", *(("--time=0",) if Path(binary).name == "podman" else ()))
 
 
-async def _said(binary: str, *words: str) -> str:
+async def _run_tool(binary: str, *words: str) -> str:
     tool = Path(binary).name
     try:
         with trio.fail_after(SECONDS):

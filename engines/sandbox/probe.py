@@ -128,7 +128,7 @@ async def choose(
     )
 
 
-async def unconfined(minimum: SandboxLevel, why: str) -> SandboxChoice:
+async def choose_unconfined(minimum: SandboxLevel, why: str) -> SandboxChoice:
     """Chooses a plain process, where isolation is impossible. Raises Refused if that is weaker than ``minimum``.
 
     ``why``: the reason why no better level works.
@@ -196,7 +196,7 @@ async def trial(
             Mount(Path(folder, "in"), PurePosixPath("/odf/in")),
             Mount(Path(folder, "out"), PurePosixPath("/odf/out"), writable=True),
         )
-        places = dict(zip(("readable", "writable"), (str(sandbox.seen(mount)) for mount in mounts), strict=True))
+        places = dict(zip(("readable", "writable"), (str(sandbox.path_inside(mount)) for mount in mounts), strict=True))
         bounds = {"memory": str(TRIAL_MEMORY), "total": str(TRIAL_MEMORY), "processes": str(TRIAL_PROCESSES)}
         argv = (sandbox.python, "-I", "-S", "-c", _SUSPECT, json.dumps({**task, **places, **bounds}))
         job = Job(

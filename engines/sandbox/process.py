@@ -52,7 +52,7 @@ class ConfinedProcess:
         self._container = container
         self._group = group
         self._pidfd = os.pidfd_open(popen.pid)
-        self.stdin, self.stdout, self.stderr = map(trio.lowlevel.FdStream, pipes or _taken(popen))
+        self.stdin, self.stdout, self.stderr = map(trio.lowlevel.FdStream, pipes or _take_pipes(popen))
 
     @property
     def pid(self) -> int:
@@ -101,7 +101,7 @@ class ConfinedProcess:
             await self.stdout.aclose()
             await self.stderr.aclose()
             if self._group is not None:
-                await _emptied(self._group)
+                await _wait_until_empty(self._group)
             if self._container is not None and code:
                 await remove_named(*self._container)
         if self._pidfd >= 0:
@@ -110,7 +110,7 @@ class ConfinedProcess:
         return code
 
 
-def _taken(popen: subprocess.Popen[bytes]) -> Pipes:
+def _take_pipes(popen: subprocess.Popen[bytes]) -> Pipes:
     ends = []
     for pipe in (popen.stdin, popen.stdout, popen.stderr):
         assert pipe is not None
@@ -119,7 +119,7 @@ def _taken(popen: subprocess.Popen[bytes]) -> Pipes:
     return Pipes(*ends)
 
 
-async def _emptied(group: ControlGroup) -> None:
+async def _wait_until_empty(group: ControlGroup) -> None:
     """Waits until all killed processes are gone, which the kernel does in its own time; the next start
     sweeps the rest."""
     with trio.move_on_after(DYING_SECONDS):

@@ -78,7 +78,7 @@ def _child(line: socket.socket, order: bytes, files: list[int], main: Callable[[
         numbers, alive = files[4:]
         for place, file in enumerate(files[:4]):
             os.dup2(file, place, inheritable=True)
-        _enter(wanted, _started(numbers, alive))
+        _enter(wanted, _await_start(numbers, alive))
         os.closerange(_HOLD + 1, _HIGHEST)
         code = _inside(wanted, main)
     except BaseException as error:  # noqa: BLE001  # whatever it is, the child must not go on as a zygote
@@ -87,7 +87,7 @@ def _child(line: socket.socket, order: bytes, files: list[int], main: Callable[[
         os._exit(code)
 
 
-def _started(numbers: int, alive: int) -> Mapping[str, int]:
+def _await_start(numbers: int, alive: int) -> Mapping[str, int]:
     """Waits until the sandbox is complete. Returns its process and the numbers of its namespaces."""
     if not os.read(alive, 1):
         raise OSError("it did not start")

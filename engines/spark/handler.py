@@ -45,7 +45,7 @@ from engines.progress import STARTING
 from engines.request_control import RequestCancelled, RequestControl
 from engines.session import SessionRequest, SessionState
 from engines.spark.analysis.declarations import DeclaredQuery, Reading, read_query
-from engines.spark.analysis.determinism import misplaced
+from engines.spark.analysis.determinism import find_misplaced
 from engines.spark.analysis.parsed import PlanSize
 from engines.spark.analysis.tree import parse_plan
 from engines.spark.catalyst.plans import frame_of
@@ -63,9 +63,9 @@ from engines.spark.runtime.limits import DiskWatch, limit_met
 from engines.spark.runtime.task_counts import LastSample, TaskCounts
 from engines.spark.sql.diagnostics import diagnostic_at, diagnostic_of, refusal
 from engines.spark.sql.input_views import QueryInput
-from engines.spark.sql.parsing import analysed, as_json, parsed
+from engines.spark.sql.parsing import analyse_query, as_json, parse_query
 from engines.spark.sql.queries import Analyst
-from engines.spark.sql.spark_errors import answered, blames_query
+from engines.spark.sql.spark_errors import answer_faults, blames_query
 from engines.spark.sql.views import name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
@@ -115,7 +115,7 @@ class SparkHandler:
             query.check_inputs([given.query_alias for given in request.inputs])
             views = [_view(given, query) for given in request.inputs]
             analyst = self._caches.analyst
-            found = analyst.known(query.steps, views, request.vocab) or analyst.analyse(
+            found = analyst.recall(query.steps, views, request.vocab) or analyst.analyse(
                 self._spark.newSession(), query.steps, views, request.vocab
             )
             if found.classification is None or found.columns is None:
@@ -168,7 +168,7 @@ class SparkHandler:
             with self._session(control) as session:
                 return _raw_query(session, request)
 
-        return answered(run, request.transform)
+        return answer_faults(run, request.transform)
 
     def derive_provenance(self, request: ProvenanceRequest, control: RequestControl) -> ProvenanceOutcome:
         with self._session(control) as session:
@@ -187,7 +187,7 @@ class SparkHandler:
         group = uuid.uuid4().hex
         used: list[SparkSession] = []
 
-        def opened() -> SparkSession:
+        def open_session() -> SparkSession:
             with control.within(STARTING) if self.session(SessionRequest()).state != "ready" else nullcontext():
                 root = self._spark
             used.append(root)
@@ -206,7 +206,7 @@ class SparkHandler:
 
         with self._disk.over(stop) if self._disk is not None else nullcontext() as watched:
             try:
-                yield opened
+                yield open_session
             except (PySparkException, Py4JError, OSError, EOFError, ValueError, Environment) as fault:
                 if control.cancelled.is_set():
                     raise RequestCancelled("the request was cancelled") from fault
@@ -248,11 +248,11 @@ def _raw_query(session: SparkSession, request: RawQueryRequest) -> RawQueryOutco
     steps = read_query(request.transform).steps
     sizes: dict[str, PlanSize] = {}
     for number, step in enumerate(steps):
-        query = parsed(session, step.query, sizes)
+        query = parse_query(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
-        plan = analysed(session, query)
+        plan = analyse_query(session, query)
         root = parse_plan(as_json(plan))
-        found = misplaced(root)
+        found = find_misplaced(root)
         if found:
             raise refusal([diagnostic_at(finding, plan, root, number) for finding in found], len(steps))
         frame = frame_of(session, plan)

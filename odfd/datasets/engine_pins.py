@@ -32,7 +32,7 @@ class Engines(Protocol):
     def engine(self, name: str, /) -> Engine:
         """Returns an engine by name. Raises Invalid if this node does not have it."""
 
-    async def pinned(self, name: str, digest: str | None, /) -> tuple[Engine, EngineIdentity]:
+    async def find_pinned(self, name: str, digest: str | None, /) -> tuple[Engine, EngineIdentity]:
         """Returns the engine of that name with a digest, or else another of that name; and what it is."""
 
 
@@ -74,7 +74,7 @@ def differs(pin: str | None, here: Collection[str] | None) -> bool:
 
 async def engine_for(engines: Engines, transform: Transform) -> tuple[Engine, EngineInUse]:
     """Returns the engine that a transform pins, if it is here, or else the one that a re-run can use."""
-    engine, identity = await engines.pinned(transform.engine, transform.version)
+    engine, identity = await engines.find_pinned(transform.engine, transform.version)
     return engine, EngineInUse(identity, transform.version)
 
 

@@ -140,7 +140,7 @@ class FlightServer:
 
 def _job(choice: SandboxChoice, place: Path, version: str) -> Job:
     mount = Mount(place, _INSIDE, writable=True)
-    seen = choice.sandbox.seen(mount)
+    seen = choice.sandbox.path_inside(mount)
     return Job(
         argv=(choice.sandbox.python, "-P", "-m", "engines.flight", "--place", str(seen), "--version", version),
         env={"PATH": "/usr/bin:/bin", "HOME": str(seen), "LANG": "C.UTF-8", "TZ": "UTC"},

@@ -18,7 +18,7 @@ import trio
 from chain.errors import Invalid, NotFound
 from chain.model.source import CompressionFormat, Decompress, Pipe, PrepStep
 from chain.wording import plural
-from engines.spark.ingest.unpack import UnpackBounds, Unpacking, chosen, member_names
+from engines.spark.ingest.unpack import UnpackBounds, Unpacking, choose_members, member_names
 from odfd.ingest.commands import check_command, run_command
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import CHUNK, Check, IngestSettings, unstoppable
@@ -132,7 +132,7 @@ def _inflate_zip(file: PackedFile, member: str | None, target: Path) -> tuple[st
     try:
         with _Watched(file) as packed, zipfile.ZipFile(packed) as archive:
             names = member_names(archive)
-            matched = names if member is None else chosen(names, member)
+            matched = names if member is None else choose_members(names, member)
             if member is not None and len(matched) > 1:
                 raise Invalid(
                     f"{plural(len(matched), 'file')} of {file.name} match {member!r}: {', '.join(matched[:10])}",

@@ -34,7 +34,7 @@ from chain.terminal_text import is_visible
 from chain.wording import plural
 from engines.contract import InternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
-from engines.output_check import measured, operations
+from engines.output_check import measure_slice, operations
 from odfd.ingest.driver import IngestDependencies, prepared
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
@@ -268,7 +268,7 @@ def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
     path = Path(plan.request.new_data_path)
     if answer.new_offset_interval is not None:
         vocab = plan.request.vocab
-        slice_ = measured(path, answer.schema, vocab.offset_column)
+        slice_ = measure_slice(path, answer.schema, vocab.offset_column)
         done = settling(slice_, operations(path, vocab.operation_type_column))
     else:
         done = settling(None)

@@ -25,8 +25,16 @@ from chain.model.source import MergeLedger, MergeStrategy, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
-from engines.contract import Engine, HistoryNeeded, IngestAnswer, IngestBatchRequest, OnProgress, Success, ignored
-from engines.output_check import measured
+from engines.contract import (
+    Engine,
+    HistoryNeeded,
+    IngestAnswer,
+    IngestBatchRequest,
+    OnProgress,
+    Success,
+    ignore_progress,
+)
+from engines.output_check import measure_slice
 from odfd.datasets.engine_pins import ENGINE_CHANGED, differs, short
 from odfd.ingest.key_bounds import KeyBounds
 from odfd.ingest.plan import NO_HISTORY, EarlierSlices
@@ -177,7 +185,7 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
 
 
 async def asked(
-    engine: Engine, request: IngestBatchRequest, earlier: EarlierSlices, on_progress: OnProgress = ignored
+    engine: Engine, request: IngestBatchRequest, earlier: EarlierSlices, on_progress: OnProgress = ignore_progress
 ) -> IngestAnswer:
     """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault, Refused."""
     answer = await ingested(engine, request, on_progress)
@@ -196,7 +204,9 @@ async def asked(
     return answer
 
 
-async def ingested(engine: Engine, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+async def ingested(
+    engine: Engine, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress
+) -> IngestAnswer:
     """Sends a request to the engine; each ingest does it here. Raises Refused if its preprocess pins another engine."""
     if request.preprocess is not None and request.preprocess.version is not None:
         identity = await engine.identity()
@@ -219,7 +229,7 @@ def _with_slices(request: IngestBatchRequest, slices: Sequence[tuple[Multihash, 
 
 def keep_slice(objects: SliceStore, path: Path, schema: DataSchema | None, offset: str) -> DataSlice:
     """Measures a file and stores it as an object. Raises Invalid."""
-    found = measured(path, schema, offset)
+    found = measure_slice(path, schema, offset)
     if objects.add_file(path) != found.physical_hash:
         raise Invalid(f"{path.name} changed after it was measured", rule="engine-output")
     return found

@@ -9,7 +9,7 @@ import msgspec
 
 from chain.errors import Fault, Refused
 from chain.libraries import pa
-from engines.query.frames import HEAD, ROWS, SCHEMA, parted
+from engines.query.frames import HEAD, ROWS, SCHEMA, split_frame
 from odfd.control import wire
 from odfd.errors import http_status
 from odfd.kamu import schemas
@@ -91,7 +91,7 @@ class JsonRows:
 
     async def take(self, frame: bytes | memoryview) -> None:
         """Takes one frame of an answer. Raises Invalid for a schema that its format cannot express."""
-        kind, content = parted(frame)
+        kind, content = split_frame(frame)
         if kind == HEAD:
             self._head = msgspec.json.decode(content, type=wire.QueryHead)
         elif kind == SCHEMA:

@@ -12,7 +12,7 @@ import trio
 from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from engines.query.views import quoted
+from engines.query.views import quote_name
 from odfd.control import wire
 from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.node.parts import NodeParts
@@ -64,7 +64,7 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
         await parts.queries.keep(wire.QueryRequest(sql=sql), Asker(bound=bound), target, _ALL_OFFSETS)
 
     async def standing(dataset: DatasetId, block: Multihash, column: str, target: Path) -> None:
-        sql = f"SELECT {quoted(column)} FROM current.d"  # noqa: S608  it is quoted
+        sql = f"SELECT {quote_name(column)} FROM current.d"  # noqa: S608  it is quoted
         await write(sql, {"d": Bound(dataset, block)}, target)
 
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock

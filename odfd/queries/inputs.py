@@ -99,8 +99,8 @@ def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
             msgspec.structs.replace(each, name=f"{planned.view.name} shard {place}") for place, each in enumerate(parts)
         )
         return msgspec.structs.replace(planned.view, parts=tuple(named))
-    files = tuple(process.seen(str(each.slice.physical_hash)) for each in planned.slices)
+    files = tuple(process.path_inside(str(each.slice.physical_hash)) for each in planned.slices)
     if planned.table is not None:
-        files = (process.seen(planned.table.path.name),)
-    earlier = None if planned.fold is None else process.seen(_name(planned))
+        files = (process.path_inside(planned.table.path.name),)
+    earlier = None if planned.fold is None else process.path_inside(_name(planned))
     return msgspec.structs.replace(planned.view, files=files, earlier=earlier)

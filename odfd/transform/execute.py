@@ -25,7 +25,7 @@ from chain.model.schema import DataSchema
 from chain.store.base import ObjectReader
 from engines.contract import DerivationNeeded, Engine, EngineInternalError, InvalidQuery, OnProgress, RowCounts, Success
 from engines.errors import engine_failed
-from engines.output_check import measured, operations, sha3_file
+from engines.output_check import measure_slice, operations, sha3_file
 from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.engine_pins import ENGINE_CHANGED, EngineInUse, Engines, engine_for
 from odfd.store.row_counts import NOTHING_READ, with_written
@@ -113,7 +113,7 @@ def _weigh(plan: TransformPlan, by: EngineInUse, answer: Success, files: Files) 
     if answer.new_offset_interval is not None:
         if schema is None:
             raise Invalid("the engine wrote data and told no schema", rule="engine-answer")
-        data = measured(files.data, schema, plan.state.vocab.offset)
+        data = measure_slice(files.data, schema, plan.state.vocab.offset)
         written = operations(files.data, plan.state.vocab.operation_type)
     checkpoint = None
     if files.checkpoint.is_file():

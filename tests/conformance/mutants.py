@@ -64,17 +64,21 @@ def late_by_slowest_input(patch: pytest.MonkeyPatch) -> None:
 
 
 def bound_without_shift(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(incremental, "_bound", lambda paths, marks: incremental._slowest(marks[p.input] for p in paths))
+    patch.setattr(
+        incremental, "_settled_bound", lambda paths, marks: incremental._slowest(marks[p.input] for p in paths)
+    )
 
 
 def bound_of_one_input(patch: pytest.MonkeyPatch) -> None:
-    bound = incremental._bound
-    patch.setattr(incremental, "_bound", lambda paths, marks: bound([p for p in paths if p.input == "a"], marks))
+    bound = incremental._settled_bound
+    patch.setattr(
+        incremental, "_settled_bound", lambda paths, marks: bound([p for p in paths if p.input == "a"], marks)
+    )
 
 
 def open_rows_dropped(patch: pytest.MonkeyPatch) -> None:
-    kept = incremental._kept
-    patch.setattr(incremental, "_kept", lambda given, known, marks, still: kept(given, known, marks, ()))
+    kept = incremental._open_input
+    patch.setattr(incremental, "_open_input", lambda given, known, marks, still: kept(given, known, marks, ()))
 
 
 def no_output_filter(patch: pytest.MonkeyPatch) -> None:
@@ -133,7 +137,7 @@ def no_union_gate(patch: pytest.MonkeyPatch) -> None:
 
 
 def accumulators_not_merged(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(tables, "_merged", lambda *given: given[-1])
+    patch.setattr(tables, "_merge_parts", lambda *given: given[-1])
 
 
 def pairs_not_mended(patch: pytest.MonkeyPatch) -> None:
@@ -262,7 +266,7 @@ def earlier_rows_forgotten(patch: pytest.MonkeyPatch) -> None:
 
 
 def earlier_rows_of_idle_steps_forgotten(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(transform, "unchanged", lambda former: {})
+    patch.setattr(transform, "keep_unchanged", lambda former: {})
 
 
 def one_row_kept(patch: pytest.MonkeyPatch) -> None:

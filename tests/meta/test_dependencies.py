@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from engines.closure import imported
+from engines.closure import find_imports
 from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]
@@ -40,7 +40,7 @@ def modules(path: Path) -> Iterator[str]:
 
 def looks_like(path: Path) -> set[str]:
     """The same names and more: texts with the form of an import count too, and nothing is parsed."""
-    return {name.partition(".")[0] for name in imported(path.read_text())} - {""}
+    return {name.partition(".")[0] for name in find_imports(path.read_text())} - {""}
 
 
 def statements(node: ast.AST) -> Iterator[ast.AST]:

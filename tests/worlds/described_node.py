@@ -20,7 +20,7 @@ from chain.errors import NotFound
 from chain.instant import parse
 from chain.statements.keys import SigningKey
 from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
-from engines.query.text_rows import heading, rendered
+from engines.query.text_rows import heading, render_lines
 from odfd.control import wire
 from odfd.services.queries.answer_proofs import AnswerProof, Signer
 
@@ -71,7 +71,7 @@ class DescribedNode:
         if lines:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
             yield LINES, bytes(4) + heading(self._table.schema.names, lines)
-            for rows, text in (each for batch in self._table.to_batches() for each in rendered(batch, lines)):
+            for rows, text in (each for batch in self._table.to_batches() for each in render_lines(batch, lines)):
                 yield LINES, rows.to_bytes(4, "big") + text
         elif request.plain:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])

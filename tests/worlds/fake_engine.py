@@ -62,7 +62,7 @@ from engines.contract import (
     ValidateRequest,
     ValidateResponse,
     Vocabulary,
-    ignored,
+    ignore_progress,
 )
 from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
@@ -102,11 +102,11 @@ class FakeEngine:
         mode = None if request.preprocess else "log"
         return ValidateResponse(ok=True, mode=mode, schema=given.schema, determinism="strict")
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         on_progress(EngineProgress())
         return await trio.to_thread.run_sync(_answered, _transform, request)
 
-    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
         on_progress(EngineProgress())
         if request.prev_data_bounds is not None and (missing := _not_given(request)):
             return HistoryNeeded(hashes=missing)
@@ -115,11 +115,11 @@ class FakeEngine:
             outcome = msgspec.structs.replace(outcome, prev_data_bounds_hash=request.prev_data_bounds_hash)
         return outcome
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignore_progress) -> RawQueryOutcome:
         on_progress(EngineProgress())
         return await trio.to_thread.run_sync(_raw_query, request)
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignore_progress) -> MigrateOutcome:
         """It keeps no state, so the next query goes on from the next block, if it gives the same columns."""
         on_progress(EngineProgress())
         try:
@@ -128,7 +128,7 @@ class FakeEngine:
             return InvalidQuery.of(fault)
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignore_progress
     ) -> ProvenanceOutcome:
         on_progress(EngineProgress())
         try:

@@ -14,7 +14,7 @@ from chain.model.events import AddPushSource
 from chain.model.source import ReadStep
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import RangeTask, parse
-from engines.spark.ingest.source_files import OpenedSources, opened
+from engines.spark.ingest.source_files import OpenedSources, open_sources
 from engines.spark.ingest.unpack import UnpackBounds
 from odfd.datasets.creation import with_columns
 
@@ -40,7 +40,7 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
     path = folder / NAME
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        return _read(opened([SourceFile(path, NAME)], step, Path(scratch), UnpackBounds()), folder, step)
+        return _read(open_sources([SourceFile(path, NAME)], step, Path(scratch), UnpackBounds()), folder, step)
 
 
 def _read(sources: OpenedSources, folder: Path, step: ReadStep) -> Read:

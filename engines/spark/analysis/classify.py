@@ -22,7 +22,7 @@ from engines.spark.analysis.influence import Half, Influence, Life
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function, Zone
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import UNKNOWN, InputReadings, QueryRelation, path_of
-from engines.spark.analysis.running_windows import misplaced
+from engines.spark.analysis.running_windows import find_misplaced_windows
 from engines.spark.analysis.tables import TableShape, table_shape
 from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.analysis.walk import Walk
@@ -121,8 +121,8 @@ def classify(
         return QueryVerdict(None, (QueryFinding(fault.rule, fault.message, fault.hint),))
     linear = relation.linear
     names = [name for name, _ in relation.columns]
-    stated = _stated(names, walk, output)
-    dropped = tuple(name for name in _repeated(relation, output) if name != stated)
+    stated = _operation_column(names, walk, output)
+    dropped = tuple(name for name in _repeated_columns(relation, output) if name != stated)
     findings = [*walk.findings, *_names([name for name in names if name not in (*dropped, stated)], output)]
     if not linear:
         findings.extend(walk.operations)
@@ -130,7 +130,7 @@ def classify(
         return _table(root, walk, relation, findings)
     influence = _event_time(relation, output)
     if not findings and walk.running:
-        findings += misplaced(root, walk.shared, walk.running, influence, output.event_time_column)
+        findings += find_misplaced_windows(root, walk.shared, walk.running, influence, output.event_time_column)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
         half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
@@ -169,7 +169,7 @@ def classify(
     )  # fmt: skip
 
 
-def _stated(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
+def _operation_column(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
     """Returns the column ``op`` if all inputs are read as logs: there it is data, and states the
     operation of each output row."""
     name = output.operation_type_column
@@ -181,7 +181,7 @@ def _table(root: PlanNode, walk: Walk, relation: QueryRelation, findings: list[Q
     if any(finding.code != "partial-order" for finding in findings):
         findings.extend(core.blocker for core in walk.tables)
     if not findings:
-        findings.extend(misplaced(root, walk.shared, walk.running, {}, "") if walk.running else ())
+        findings.extend(find_misplaced_windows(root, walk.shared, walk.running, {}, "") if walk.running else ())
     if not findings:
         shape = table_shape(root, walk.shared, walk.tables, relation, walk.paths, walk.temporal)
         if isinstance(shape, TableShape) and shape.merge is None and not shape.first and _only_grow(walk):
@@ -205,7 +205,7 @@ def _event_time(relation: QueryRelation, output: Vocabulary) -> Influence:
     return {}
 
 
-def _repeated(relation: QueryRelation, output: Vocabulary) -> tuple[str, ...]:
+def _repeated_columns(relation: QueryRelation, output: Vocabulary) -> tuple[str, ...]:
     """Lists the system columns of an input that a linear query selects under their own names, as ``*`` does.
 
     Each output row has them from its one input row, so leaving them out loses nothing that was asked for.

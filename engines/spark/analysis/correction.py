@@ -153,11 +153,11 @@ def _follows(key: Influence, column: Influence) -> bool:
         set(key) == set(column)
         and _is_exact(key)
         and _is_exact(column)
-        and all(_unshifted(key[path].low) == _unshifted(column[path].low) for path in key)
+        and all(_drop_shifts(key[path].low) == _drop_shifts(column[path].low) for path in key)
     )
 
 
-def _unshifted(function: Function) -> Function:
+def _drop_shifts(function: Function) -> Function:
     while function and isinstance(function[-1], Shift):
         function = function[:-1]
     return function

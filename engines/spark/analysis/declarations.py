@@ -112,14 +112,14 @@ def read_query(transform: Transform) -> DeclaredQuery:
     """Returns the steps and declarations of a transform. Raises Invalid, with the statement at fault."""
     said = Declarations({}, {})
     steps: list[SqlQueryStep] = []
-    for number, step in enumerate(_given(transform)):
+    for number, step in enumerate(_queries_of(transform)):
         text = step.query
         if len(text) > MAX_TEXT:
             raise Invalid(f"query {number} has {len(text)} characters", rule="query-size", hint=f"at most {MAX_TEXT}")
         if not steps:
             declared, text = leading_declarations(text)
             for name, value in declared:
-                said = _declared(said, name, value)
+                said = _declare(said, name, value)
         if text.strip():
             steps.append(SqlQueryStep(alias=step.alias, query=text))
     if not steps:
@@ -177,14 +177,14 @@ def _temporal(transform: Transform) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def _given(transform: Transform) -> Sequence[SqlQueryStep]:
+def _queries_of(transform: Transform) -> Sequence[SqlQueryStep]:
     given = transform.queries or ((SqlQueryStep(query=transform.query),) if transform.query else ())
     if len(given) > MAX_STEPS:
         raise Invalid(f"{len(given)} queries in one transform", rule="query-count", hint=f"at most {MAX_STEPS}")
     return given
 
 
-def _declared(said: Declarations, name: str, value: str) -> Declarations:
+def _declare(said: Declarations, name: str, value: str) -> Declarations:
     """Returns the declarations with one more statement. Raises Invalid."""
     word, _, alias = name.removeprefix("odf.").partition(".")
     if word not in _WORDS or (alias and word in ("tick", "watermark")):

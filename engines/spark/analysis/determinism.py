@@ -103,11 +103,11 @@ def examine(expression: PlanNode, use: Use = Use.TRANSFORM) -> list[QueryFinding
         if _sorted_at_once(node):
             stack.extend((argument, ours) for argument in node.children[0].only.children)
             continue
-        if node.kind == "WindowExpression" and _aggregated(node.children[0]).kind in BY_ORDER:
+        if node.kind == "WindowExpression" and _unwrap_aggregate(node.children[0]).kind in BY_ORDER:
             # ``window_functions`` checks whether rows may tie.
-            stack.extend((part, ours) for part in (*_aggregated(node.children[0]).children, node.children[1]))
+            stack.extend((part, ours) for part in (*_unwrap_aggregate(node.children[0]).children, node.children[1]))
             continue
-        finding = _function(node, ours, use) or _aggregate(node) or _cast(node) or _misused(node)
+        finding = _function(node, ours, use) or _aggregate(node) or _cast(node) or _find_misuse(node)
         if finding is not None:
             found.append(finding)
             continue
@@ -120,7 +120,7 @@ def examine(expression: PlanNode, use: Use = Use.TRANSFORM) -> list[QueryFinding
     return found
 
 
-def misplaced(plan: PlanNode) -> list[QueryFinding]:
+def find_misplaced(plan: PlanNode) -> list[QueryFinding]:
     """Lists what is not permitted anywhere in a person's own query. Others never repeat it, so it may read a clock, and
     add floating point in any order."""
     found = []
@@ -283,7 +283,7 @@ def _cast(node: PlanNode) -> QueryFinding | None:
     )  # fmt: skip
 
 
-def _misused(node: PlanNode) -> QueryFinding | None:
+def _find_misuse(node: PlanNode) -> QueryFinding | None:
     """Returns a finding for functions whose value is the same everywhere only for some arguments, and
     is not for these."""
     if node.kind == "FormatString":
@@ -323,7 +323,7 @@ def _is_nested(node: PlanNode) -> bool:
     return node.kind in HOLDS_ITS_ARGUMENTS | PASSES_BYTES and any(_is_nested(child) for child in node.children)
 
 
-def _aggregated(node: PlanNode) -> PlanNode:
+def _unwrap_aggregate(node: PlanNode) -> PlanNode:
     return node.only if node.kind == "AggregateExpression" else node
 
 

@@ -30,7 +30,7 @@ def may_be_foreign(sql: str) -> bool:
 def foreign(words: Sequence[Word], columns: Collection[str] = ()) -> list[Phrase]:
     """Returns phrases of other dialects, in order. ``columns``: names of columns that the query sees."""
     known = {name.casefold() for name in columns}
-    found = _first(_quoted(words, known))
+    found = _first(_find_double_quoted(words, known))
     for read in (group_windows, table_windows, temporal_joins):
         found.update(_first(read(QueryText(words, found))))
     phrases = [found[first] for first in sorted(found)]
@@ -49,7 +49,7 @@ def _first(phrases: Iterator[Phrase]) -> dict[int, Phrase]:
     return {phrase.first: phrase for phrase in few if len(phrase.message) + len(phrase.replace) <= MAX_SAID}
 
 
-def _quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]:
+def _find_double_quoted(words: Sequence[Word], columns: Collection[str]) -> Iterator[Phrase]:
     """Yields texts in double quotes that stand where a name must be, or that are spelled like a column."""
     clauses = [False]
     for at, word in enumerate(words):

@@ -91,16 +91,16 @@ def growth_of(
     """Bounds the growth of an expression. ``name``: of its function, if any; ``below``: bounds of its
     arguments; ``columns``: bound of a column; ``known``: bounds of lambda variables by name. Raises
     Refused if it may be too large."""
-    found = _made(node, name, below, columns, known)
+    found = _growth_of(node, name, below, columns, known)
     if found.times > MAX_TIMES or found.characters > MAX_CHARACTERS:
-        raise _unbounded(
+        raise _refusal(
             node, f"{name or 'this'}: a value up to {found.times:.0f} times as large as a column, and of "
             f"{found.characters:.0f} characters", f"at most {MAX_TIMES} times and {MAX_CHARACTERS} characters: shorter",
         )  # fmt: skip
     return found
 
 
-def _made(
+def _growth_of(
     node: PlanNode, name: str, below: Sequence[ValueGrowth], columns: ValueGrowth, known: Mapping[str, ValueGrowth]
 ) -> ValueGrowth:
     if node.kind == "Literal":
@@ -123,13 +123,13 @@ def _made(
     if name in ("regexp_replace", "regexp_extract_all") and len(below) > 1:
         _check_pattern(node, name, arguments)
     if name in _INSERTS:
-        return below[0].by(_inserted(node, name, [below[at] for at in _INSERTS[name] if at < len(below)]))
+        return below[0].by(_insertion_length(node, name, [below[at] for at in _INSERTS[name] if at < len(below)]))
     if name == "concat_ws" and below:
-        return sum(below[1:], NOTHING).by(_inserted(node, name, below[:1]))
+        return sum(below[1:], NOTHING).by(_insertion_length(node, name, below[:1]))
     if name == "array_insert" and len(below) > 1:
         return sum(below, ValueGrowth(0, _position(node, name, arguments[1])))
     if name in _FORMATS and arguments:
-        return _formatted(node, name, arguments[0], below)
+        return _format_growth(node, name, arguments[0], below)
     if node.kind in _SMALL_KINDS or (name in FUNCTIONS and _is_small(FUNCTIONS[name].results)) or _is_small_cast(node):
         return NOTHING
     if name in _JOINS or node.kind in _JOINS:
@@ -137,7 +137,7 @@ def _made(
     if name in _ESCAPES:
         return sum(below, NOTHING).by(_ESCAPES[name])
     if name in PER_ELEMENT and len(below) > 1:
-        return below[0] | sum(below[1:], NOTHING).by(max(1, below[0].characters, _listed(node)))
+        return below[0] | sum(below[1:], NOTHING).by(max(1, below[0].characters, _count_listed(node)))
     total = NOTHING
     for each in below:
         total |= each
@@ -157,17 +157,17 @@ def _is_text(node: PlanNode) -> bool:
     return node.kind == "Literal" and node.fields.get("dataType") == "string"
 
 
-def _listed(node: PlanNode) -> int:
+def _count_listed(node: PlanNode) -> int:
     """Returns the number of elements of a list that is written out; 0 for other expressions."""
     first = node.children[0]
-    return len(first.children) if _called(first) == "array" else 0
+    return len(first.children) if _function_name(first) == "array" else 0
 
 
 def check_elements(node: PlanNode, name: str, held: ValueGrowth, outside: ValueGrowth) -> None:
     """Checks a function in ``PER_ELEMENT``. ``held``: growth of its list; ``outside``: growth of the lambda function's
     result by other columns. Raises QueryRefused for the product of two columns."""
-    if name in PER_ELEMENT and held.times and outside.times and not _listed(node):
-        raise _unbounded(
+    if name in PER_ELEMENT and held.times and outside.times and not _count_listed(node):
+        raise _refusal(
             node, f"{name}: each element becomes as large as a column is, and a row decides how many there are",
             "give what stands beside the element a bound: left(k, 100) of a text, cast(v as bigint) of a number",
         )  # fmt: skip
@@ -181,16 +181,16 @@ def _check_pattern(node: PlanNode, name: str, arguments: Sequence[PlanNode]) -> 
         if inserted.kind == "Literal" and "$" not in str(inserted.fields.get("value")):
             return
     if arguments[1].kind != "Literal" or _AROUND.search(str(arguments[1].fields.get("value"))):
-        raise _unbounded(
+        raise _refusal(
             node, f"{name}: a group that looks around a match may hold all of a text, for each of its characters",
             "write the pattern as a constant without (?= and (?<=, or a replacement without $",
         )  # fmt: skip
 
 
-def _inserted(node: PlanNode, name: str, given: Sequence[ValueGrowth]) -> float:
+def _insertion_length(node: PlanNode, name: str, given: Sequence[ValueGrowth]) -> float:
     """Returns how many characters are inserted at each place. Raises QueryRefused if a row decides."""
     if any(each.times for each in given):
-        raise _unbounded(
+        raise _refusal(
             node, f"{name}: what it puts in many times is as long as a row says",
             f"give what is put in a bound: {name}(…, left(j, 100))",
         )  # fmt: skip
@@ -201,20 +201,20 @@ def _position(node: PlanNode, name: str, at: PlanNode) -> int:
     """Returns up to which position, from either end, a list is filled. Raises QueryRefused if a row decides."""
     low, high = _bounds(at)
     if low is None or high is None:
-        raise _unbounded(
+        raise _refusal(
             node, f"{name}: up to where its list is filled, a row decides",
             f"give the place bounds: {name}(…, greatest(-1000, least(n, 1000)), …)",
         )  # fmt: skip
     return max(abs(low), abs(high))
 
 
-def _formatted(node: PlanNode, name: str, template: PlanNode, below: Sequence[ValueGrowth]) -> ValueGrowth:
+def _format_growth(node: PlanNode, name: str, template: PlanNode, below: Sequence[ValueGrowth]) -> ValueGrowth:
     if template.kind != "Literal":
-        raise _unbounded(node, f"{name}: how often it shows its arguments, a row decides", "write the format itself")
+        raise _refusal(node, f"{name}: how often it shows its arguments, a row decides", "write the format itself")
     text = str(template.fields.get("value"))
     wide = [int(digits) for digits in _FIELD.findall(text)]
     if any(each > MAX_WIDTH for each in wide):
-        raise _unbounded(node, f"{name}: a field that is {max(wide)} wide", f"at most {MAX_WIDTH}")
+        raise _refusal(node, f"{name}: a field that is {max(wide)} wide", f"at most {MAX_WIDTH}")
     largest = NOTHING
     for each in below[1:]:
         largest |= each
@@ -225,7 +225,7 @@ def check_fold(node: PlanNode, name: str, grown: float) -> None:
     """Checks ``aggregate``; ``grown``: how often the accumulator is in the next one. Raises QueryRefused if
     more than once."""
     if name in _FOLDS and grown > 1:
-        raise _unbounded(
+        raise _refusal(
             node, f"{name}: what is gathered becomes {grown:.0f} times as large with each element",
             "hold it once: concat(acc, x)",
         )  # fmt: skip
@@ -234,7 +234,7 @@ def check_fold(node: PlanNode, name: str, grown: float) -> None:
 def _length(node: PlanNode, name: str, amount: PlanNode) -> int:
     found = _greatest(amount)
     if found is None:
-        raise _unbounded(
+        raise _refusal(
             node, f"{name}: how long its result is, a row decides", f"give it a bound: {name}(…, least(n, 1000))"
         )
     return max(0, found)
@@ -252,7 +252,7 @@ def _bounds(amount: PlanNode) -> tuple[int | None, int | None]:
         return (None, None) if number is None else (-number, -number)
     if amount.kind == "Cast":
         return _bounds(amount.only)
-    called = _called(amount)
+    called = _function_name(amount)
     if called not in ("least", "greatest") or not amount.children:
         return (_number(amount),) * 2
     lows, highs = zip(*map(_bounds, amount.children), strict=True)
@@ -270,7 +270,7 @@ def _number(node: PlanNode) -> int | None:
 def _sequence(node: PlanNode, arguments: Sequence[PlanNode]) -> int:
     """Returns the greatest number of elements: between constants, or from a start to a constant distance after it."""
     start, stop, *steps = arguments
-    stops = stop.children if _called(stop) == "least" else (stop,)
+    stops = stop.children if _function_name(stop) == "least" else (stop,)
     spans = [found for each in stops if (found := _distance(start, each)) is not None]
     step = _span(steps[0], least=True) if steps else (1.0, False)
     if spans and step is not None and step[0]:
@@ -280,7 +280,7 @@ def _sequence(node: PlanNode, arguments: Sequence[PlanNode]) -> int:
             span, length = (span, length * _DAY) if timed else (span * _DAY, length)
         if span / length <= MAX_SEQUENCE:
             return int(span / length) + 1
-    raise _unbounded(
+    raise _refusal(
         node, "sequence: how many elements it has, a row decides, or too many",
         f"sequence(a, least(b, a + 1000)), and a constant step: up to {MAX_SEQUENCE} elements",
     )  # fmt: skip
@@ -292,7 +292,9 @@ def _distance(start: PlanNode, stop: PlanNode) -> tuple[float, bool] | None:
     first, last = _span(start), _span(stop)
     if first is not None and last is not None:
         return abs(last[0] - first[0]) + abs(min(first[0], 0)) * 2, False
-    if (stop.kind in ("Add", "Subtract") or _called(stop) in ("date_add", "date_sub")) and len(stop.children) == 2:
+    if (stop.kind in ("Add", "Subtract") or _function_name(stop) in ("date_add", "date_sub")) and len(
+        stop.children
+    ) == 2:
         return _span(stop.children[1]) if _alike(start, stop.children[0]) else None
     return None
 
@@ -308,7 +310,7 @@ def _span(node: PlanNode, least: bool = False) -> tuple[float, bool] | None:
     return float(abs(int(value))), kind.startswith("interval")
 
 
-def _called(node: PlanNode) -> str:
+def _function_name(node: PlanNode) -> str:
     return str(node.fields.get("nameParts"))[1:-1].lower() if node.kind == "UnresolvedFunction" else ""
 
 
@@ -319,7 +321,7 @@ def _alike(one: PlanNode, other: PlanNode) -> bool:
     return here == there
 
 
-def _unbounded(node: PlanNode, message: str, hint: str) -> QueryRefused:
+def _refusal(node: PlanNode, message: str, hint: str) -> QueryRefused:
     fault = QueryRefused(message, rule=RULE, hint=hint)
     fault.node = node
     return fault

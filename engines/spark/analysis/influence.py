@@ -185,11 +185,11 @@ def _session(window: PlanNode, scope: Scope) -> Unmerged:
     """Reads ``struct(start: t, end: t + gap)``. A gap that is computed has no bound and is given as zero."""
     start, end = (part for part in window.children[1::2])
     base = _plain(influence(start, scope))
-    spans = [span for part in end.preorder() if part.kind in ("Cast", "Literal") and (span := _written(part))]
+    spans = [span for part in end.preorder() if part.kind in ("Cast", "Literal") and (span := _literal_span(part))]
     return Unmerged(spans[0] if len(spans) == 1 else 0, base or {})
 
 
-def _written(node: PlanNode) -> int | None:
+def _literal_span(node: PlanNode) -> int | None:
     """Returns microseconds of an interval that is written as text, or as a literal without months; else ``None``."""
     if node.kind == "Cast":
         if node.fields.get("dataType") != "interval" or node.only.fields.get("dataType") != "string":
@@ -296,10 +296,10 @@ def _date_add(node: PlanNode, scope: Scope) -> Influence | None:
 def _to_local(node: PlanNode, scope: Scope) -> Influence | None:
     """Converts to or from the local time of a zone, which may be written in a column: at most ``FURTHEST`` from UTC. It
     falls back in autumn, so it is enclosed."""
-    return _local_floor(node, scope) or _enclosed(node, scope)
+    return _local_floor(node, scope) or _enclose(node, scope)
 
 
-def _enclosed(node: PlanNode, scope: Scope) -> Influence | None:
+def _enclose(node: PlanNode, scope: Scope) -> Influence | None:
     return _after(node.children[0], scope, (Shift(-FURTHEST),), (Shift(FURTHEST),))
 
 
@@ -410,7 +410,7 @@ _RULES: Final[Mapping[str, Callable[[PlanNode, Scope], Influence | None]]] = {
 """Closed list of the expressions that keep time in order."""
 
 
-def widened(value: Influence, key: Influence) -> Influence | None:
+def widen_to_key(value: Influence, key: Influence) -> Influence | None:
     """Returns the range of times from first to last row of a key, for rows decided together with all rows of that key.
 
     Covers each path of ``key``: the times of the rows whose keys it can affect. ``None`` if they have no bound.

@@ -19,7 +19,7 @@ from engines.spark.analysis.influence import (
     Scope,
     Value,
     influence,
-    widened,
+    widen_to_key,
 )
 from engines.spark.analysis.monotone import Function, first, last
 from engines.spark.analysis.relation import Origins, QueryRelation, path_of
@@ -163,7 +163,7 @@ def equal_columns(condition: tuple[PlanNode, ...], right: QueryRelation) -> list
     return names
 
 
-def joined(
+def join_relations(
     kind: str, left: QueryRelation, right: QueryRelation, near: Nearness, pair: int
 ) -> tuple[QueryRelation, bool]:
     """Returns the relation of a join, and whether any of its times is bounded. ``pair``: a number for its halves."""
@@ -213,7 +213,7 @@ def _side(mine: Scope, theirs: Scope, near: Nearness) -> dict[int, Value]:
             found[key] = {**own, **{path: interval.then(low, high) for path, interval in part.items()}}
     anchor = next(iter(found.values()), None)
     for key, own in _parts(mine):
-        if key not in found and anchor is not None and (wide := widened(own, anchor)) is not None:
+        if key not in found and anchor is not None and (wide := widen_to_key(own, anchor)) is not None:
             found[key] = {**wide, **own}
     scope: dict[int, Value] = {}
     for identity, value in mine.items():

@@ -118,7 +118,7 @@ def _too_deep(what: str, word: Word) -> Invalid:
     return Invalid(f"{what} (line {word.line}, column {word.column})", rule=TOO_LARGE, hint=_SPLIT)
 
 
-def undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
+def find_undated(words: Sequence[Word]) -> Iterator[tuple[str, int, int]]:
     """Yields (text, line, column) of each typed time literal without a day, which takes the day of the run.
 
     Adjacent texts are one to Spark. A text with an escape in it may spell anything, and no time needs one: it counts as

@@ -92,7 +92,7 @@ class Locality:
         return below[0] if len(below) == 1 else OperatorLocality((), frozenset(), parts=frozenset())
 
     def _project(self, node: PlanNode) -> OperatorLocality:
-        return _selected(self.go(node.only), node.expressions("projectList"))
+        return _derive_projection(self.go(node.only), node.expressions("projectList"))
 
     def _generate(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
@@ -105,7 +105,7 @@ class Locality:
         made = node.expressions("aggregateExpressions")
         parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
         ids = [next((each.id for each in made if same(_inner(each), key)), None) for key in keys]
-        selected = _selected(replace(below, unique=None, lost=False), made)
+        selected = _derive_projection(replace(below, unique=None, lost=False), made)
         unique = tuple(identity for identity in ids if identity is not None)
         whole = len(unique) == len(ids)
         return replace(selected, parts=frozenset(parts), unique=unique if whole else None, lost=not whole)
@@ -178,7 +178,7 @@ def _inner(expression: PlanNode) -> PlanNode:
     return expression.only if expression.kind == "Alias" else expression
 
 
-def _selected(below: OperatorLocality, expressions: Sequence[PlanNode]) -> OperatorLocality:
+def _derive_projection(below: OperatorLocality, expressions: Sequence[PlanNode]) -> OperatorLocality:
     """Derives a projection: columns that are only passed on or renamed keep their properties."""
     renamed: dict[int, int] = {}
     sources = {}

@@ -127,7 +127,7 @@ def bounded_size(root: PlanNode, known: Mapping[str, PlanSize], windows: Sequenc
     judging = _Judge()
     size = judging.operator(root, dict(known))
     beside = sum(judging.expression(window, dict(known), size.width) for window in windows)
-    return _checked(replace(size, cost=size.cost + beside))
+    return _check_size(replace(size, cost=size.cost + beside))
 
 
 class _Judge:
@@ -169,7 +169,7 @@ class _Judge:
             cost += width * (1 + made)
         if kind == "Aggregate":
             cost *= _sets([next(_trees(item)) for item in node.fields.get("groupingExpressions") or ()])
-        return _checked(PlanSize(cost, width, fields, growth))
+        return _check_size(PlanSize(cost, width, fields, growth))
 
     def _with(self, node: PlanNode, scope: dict[str, PlanSize]) -> PlanSize:
         if node.fields.get("allowRecursion"):
@@ -185,7 +185,7 @@ class _Judge:
                 inner[str(entry.get("_1"))] = size
                 cost += size.cost
         size = self.operator(node.only, inner)
-        return _checked(replace(size, cost=size.cost + cost))
+        return _check_size(replace(size, cost=size.cost + cost))
 
     def expression(self, node: PlanNode, scope: dict[str, PlanSize], width: int) -> int:
         """Returns the cost of an expression. ``width``: the number of columns that a star stands for."""
@@ -205,7 +205,7 @@ class _Judge:
             _check_literal(node)
         elif kind in _LIKES and _is_constant(node):
             with _at(node):
-                raise _computed("LIKE")
+                raise _constant_refusal("LIKE")
         elif kind in ("UnresolvedFunction", "UnresolvedGenerator"):
             name = _function_name(node)
             with _at(node):
@@ -266,7 +266,7 @@ def _at(node: PlanNode) -> Iterator[None]:
         raise
 
 
-def _checked(size: PlanSize) -> PlanSize:
+def _check_size(size: PlanSize) -> PlanSize:
     if size.cost > MAX_COST:
         raise _too_large("operators and expressions")
     if size.width > MAX_WIDTH:
@@ -362,7 +362,7 @@ def _check_function(name: str, node: PlanNode) -> None:
             f"{name}(…): its schema is computed", rule="constant-too-large", hint="write the schema itself"
         )
     if "heavy" in row.costs and arguments and _is_constant(node) and not _is_short(name, arguments):
-        raise _computed(name)
+        raise _constant_refusal(name)
 
 
 def _row_of(name: str) -> Function:
@@ -380,7 +380,7 @@ def _row_of(name: str) -> Function:
     return row
 
 
-def _computed(name: str) -> QueryRefused:
+def _constant_refusal(name: str) -> QueryRefused:
     return QueryRefused(f"{name} over nothing but constants", rule="constant-too-large", hint="write the value itself")
 
 

@@ -160,7 +160,7 @@ def as_of_unsaid(alias: str, keys: Sequence[str]) -> OperatorRefusal:
     )  # fmt: skip
 
 
-def placed(key: PlanNode, operator: PlanNode) -> PlanNode:
+def node_to_show(key: PlanNode, operator: PlanNode) -> PlanNode:
     """Returns the node whose place to show: Spark reports another place for a bare column."""
     return operator if key.kind == "AttributeReference" else key
 

@@ -67,7 +67,7 @@ def copies_of(identity: int, relation: QueryRelation) -> tuple[int, ...]:
     return (identity, *(other for other, of in relation.origins.items() if source and of == source))
 
 
-def timed(value: Value) -> bool:
+def is_timed(value: Value) -> bool:
     return bool(time_of(value))
 
 
@@ -110,7 +110,7 @@ def source_of(expression: PlanNode, below: QueryRelation) -> Mapping[int, str] |
     return below.origins.get(expression.id)
 
 
-def merged(branches: list[QueryRelation]) -> QueryRelation:
+def merge_branches(branches: list[QueryRelation]) -> QueryRelation:
     """Merges the rows of several relations by position. A column keeps event time only if it does in every branch."""
     first = branches[0]
     if len({len(branch.columns) for branch in branches}) > 1:  # nothing is known of an operator that is refused

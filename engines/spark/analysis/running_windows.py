@@ -25,7 +25,7 @@ PICKED: Final[Mapping[str, str]] = {"First": "first_value", "Last": "last_value"
 """Functions that give the value of one row -> their SQL names."""
 
 
-def judged(window: PlanNode, below: QueryRelation) -> QueryRelation | QueryFinding:
+def judge_window(window: PlanNode, below: QueryRelation) -> QueryRelation | QueryFinding:
     """Returns the relation of a window operator if all its functions can be maintained in order of
     event time, else a finding."""
     order = window.expressions("orderSpec")
@@ -37,7 +37,7 @@ def judged(window: PlanNode, below: QueryRelation) -> QueryRelation | QueryFindi
         if is_float(key):
             return QueryFinding(
                 "float-key", f"{key.name or 'a key'} is floating point: 0.0 and -0.0 are one key with two values",
-                "partition by cast(x as decimal(38,12))", _shown(window),
+                "partition by cast(x as decimal(38,12))", _node_to_show(window),
             )  # fmt: skip
     made = window.expressions("windowExpressions")
     for each in made:
@@ -53,10 +53,10 @@ def judged(window: PlanNode, below: QueryRelation) -> QueryRelation | QueryFindi
 
 
 def _finding(refusal: OperatorRefusal, window: PlanNode, made: PlanNode | None = None) -> QueryFinding:
-    return QueryFinding(refusal.code, refusal.message, refusal.replace, _shown(window, made))
+    return QueryFinding(refusal.code, refusal.message, refusal.replace, _node_to_show(window, made))
 
 
-def _shown(window: PlanNode, made: PlanNode | None = None) -> PlanNode:
+def _node_to_show(window: PlanNode, made: PlanNode | None = None) -> PlanNode:
     """Returns the node to report: the function with its OVER; the first one if none is at fault."""
     named = window.expressions("windowExpressions")[0] if made is None else made
     return named.only if named.kind == "Alias" else named
@@ -105,7 +105,7 @@ def _rows(bound: PlanNode) -> int | None:
     return count if count > 0 else None
 
 
-def misplaced(
+def find_misplaced_windows(
     root: PlanNode, shared: Mapping[int, PlanNode], cores: Sequence[Core], time: Influence, column: str
 ) -> list[QueryFinding]:
     """Returns findings for windows over all history that cannot be maintained at their place in the whole plan.
@@ -117,12 +117,12 @@ def misplaced(
     if len(met) != len(cores) or any(node is not core.node for node, core in zip(met, cores[::-1], strict=True)):
         return [QueryFinding(
             UNBOUNDED_FRAME.code, "OVER looks at all history, and its result is joined, grouped or ranked again",
-            "make the query with this OVER a dataset of its own", _shown(cores[0].node),
+            "make the query with this OVER a dataset of its own", _node_to_show(cores[0].node),
         )]  # fmt: skip
     return [
         QueryFinding(
             UNBOUNDED_FRAME.code, f"OVER looks at all history in another order than that of {column}, in which rows "
-            "come out", f"select the time by which OVER orders as {column}, as it is", _shown(core.node),
+            "come out", f"select the time by which OVER orders as {column}, as it is", _node_to_show(core.node),
         )
         for core in cores
         if path_of(influence(core.node.expressions("orderSpec")[0].only, core.below.scope)) != time

@@ -43,7 +43,7 @@ def read_source(transform: Transform | None) -> tuple[Transform | None, SourceDe
         if not steps:
             declared, text = leading_declarations(text)
             for name, value in declared:
-                said = _declared(said, name, value)
+                said = _declare(said, name, value)
         if text.strip():
             steps.append(step if text == step.query else msgspec.structs.replace(step, query=text))
     if not steps and said != SourceDeclarations():
@@ -51,7 +51,7 @@ def read_source(transform: Transform | None) -> tuple[Transform | None, SourceDe
     return msgspec.structs.replace(transform, query=None, queries=tuple(steps)), said
 
 
-def _declared(said: SourceDeclarations, name: str, value: str) -> SourceDeclarations:
+def _declare(said: SourceDeclarations, name: str, value: str) -> SourceDeclarations:
     word = name.removeprefix("odf.")
     if word not in _WORDS:
         raise Invalid(

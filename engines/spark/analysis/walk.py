@@ -25,7 +25,7 @@ from engines.spark.analysis.influence import (
     VersionedInput,
     influence,
     shift_of,
-    widened,
+    widen_to_key,
 )
 from engines.spark.analysis.joins import (
     TYPES,
@@ -33,7 +33,7 @@ from engines.spark.analysis.joins import (
     Nearness,
     equal_columns,
     filters_above_joins,
-    joined,
+    join_relations,
     kind_of,
     nearness,
     until_superseded,
@@ -56,23 +56,23 @@ from engines.spark.analysis.refusals import (
     as_of_changes,
     float_key,
     map_key,
-    placed,
+    node_to_show,
 )
 from engines.spark.analysis.relation import (
     InputReadings,
     QueryRelation,
     columns_of,
     floats_of,
-    merged,
+    is_timed,
+    merge_branches,
     path_of,
     projection,
     source_of,
     time_of,
-    timed,
 )
 from engines.spark.analysis.tables import RANKS, Core
 from engines.spark.analysis.tree import PASSING, PlanNode, build, temp_view
-from engines.spark.analysis.window_functions import frames_of, live_columns, relation_of, undecided
+from engines.spark.analysis.window_functions import find_undecided, frames_of, live_columns, relation_of
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),
@@ -256,9 +256,9 @@ class Walk:
         keys = node.expressions("groupingExpressions")
         for key in keys:
             if is_float(key):
-                self.findings.append(float_key(placed(key, node), key.name))
+                self.findings.append(float_key(node_to_show(key, node), key.name))
             elif is_map(key):
-                self.findings.append(map_key(placed(key, node), key.name))
+                self.findings.append(map_key(node_to_show(key, node), key.name))
         below = self._sessions(node, keys, below)
         times = [time for key in keys if (time := time_of(influence(key, below.scope)))]
         if not times and not any(isinstance(influence(key, below.scope), Unmerged) for key in keys):
@@ -319,7 +319,7 @@ class Walk:
         for name, identity in below.columns:
             if identity in below.floats:
                 self.findings.append(float_key(node, name))
-        if not any(timed(below.scope.get(identity)) for _, identity in below.columns):
+        if not any(is_timed(below.scope.get(identity)) for _, identity in below.columns):
             self._table(node, below, NO_TIME)
         else:
             self.settled.append(Core(node, below, _finding(NO_TIME, node)))
@@ -345,12 +345,12 @@ class Walk:
         if node.kind == "AsOfJoin" and not set(self._ends.values()) & set(right.scope):
             right = self._latest(node, right, near)
         self._pairs += 1
-        relation, bounded = joined(kind, left, right, near, self._pairs)
+        relation, bounded = join_relations(kind, left, right, near, self._pairs)
         if not bounded and not self.findings:
-            self._unbounded(node, relation, self.paths[first:], tables)
+            self._accept_unbounded(node, relation, self.paths[first:], tables)
         return relation
 
-    def _unbounded(self, node: PlanNode, relation: QueryRelation, inputs: Sequence[str], tables: int) -> None:
+    def _accept_unbounded(self, node: PlanNode, relation: QueryRelation, inputs: Sequence[str], tables: int) -> None:
         """Accepts a join without bounds as one of tables if no input only grows: else all history of
         that one would be kept."""
         can_change = {self.readings.can_change(alias) for alias in inputs}
@@ -391,13 +391,13 @@ class Walk:
     def _window(self, node: PlanNode) -> QueryRelation:
         below = self.go(node.only)
         offsets = [self.readings.offsets.get(alias) for alias in self.paths]
-        self.findings.extend(undecided(node, self._live.get(id(node)), below, offsets))
+        self.findings.extend(find_undecided(node, self._live.get(id(node)), below, offsets))
         relation = relation_of(node, below)
         if relation is None:
             if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
                 self._table(node, below, UNBOUNDED_FRAME)
             else:
-                found = running_windows.judged(node, below)
+                found = running_windows.judge_window(node, below)
                 if isinstance(found, QueryRelation):
                     self.running.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
                     return found
@@ -432,7 +432,7 @@ class Walk:
                 if attribute.id is not None and (source := source_of(value, below)) is not None
             }
             branches.append(QueryRelation(scope, columns_of(attributes), floats_of(attributes), False, origins))
-        return merged(branches)
+        return merge_branches(branches)
 
     def occurrence(self, path: int) -> int:
         """Returns the first of the paths of the same occurrence of an input."""
@@ -441,7 +441,7 @@ class Walk:
         return path
 
     def _union(self, node: PlanNode) -> QueryRelation:
-        return merged([self.go(child) for child in node.children])
+        return merge_branches([self.go(child) for child in node.children])
 
     def _with(self, node: PlanNode) -> QueryRelation:
         relation = QueryRelation({}, (), frozenset())
@@ -501,4 +501,4 @@ def _extreme(expression: PlanNode, below: QueryRelation, key: Influence) -> Infl
     inner = expression.only if expression.kind == "Alias" else expression
     if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):
         return None
-    return widened(path_of(influence(inner.only.only, below.scope)), key)
+    return widen_to_key(path_of(influence(inner.only.only, below.scope)), key)

@@ -10,7 +10,15 @@ from dataclasses import dataclass
 from typing import Final
 
 from engines.spark.analysis.determinism import QueryFinding, is_float
-from engines.spark.analysis.influence import FieldInfluences, Influence, Scope, Value, constant_span, influence, widened
+from engines.spark.analysis.influence import (
+    FieldInfluences,
+    Influence,
+    Scope,
+    Value,
+    constant_span,
+    influence,
+    widen_to_key,
+)
 from engines.spark.analysis.joins import conjuncts, kind_of
 from engines.spark.analysis.monotone import Shift
 from engines.spark.analysis.relation import QueryRelation, columns_of, copies_of, floats_of, path_of, time_of
@@ -59,9 +67,9 @@ def _by_partition(scope: Scope, time: Influence, keys: set[int | None]) -> dict[
         if identity in keys:
             found[identity] = value
         elif isinstance(value, FieldInfluences):
-            found[identity] = FieldInfluences(tuple(widened(part, time) if part else None for part in value.of))
+            found[identity] = FieldInfluences(tuple(widen_to_key(part, time) if part else None for part in value.of))
         elif path_of(value):
-            found[identity] = widened(path_of(value), time)
+            found[identity] = widen_to_key(path_of(value), time)
     return found
 
 
@@ -93,17 +101,17 @@ def frames_of(window: PlanNode) -> Iterator[Frame]:
                 function = function.only
             frame = node.children[1].children[-1]
             by_range = "RangeFrame" in str(frame.fields.get("frameType"))
-            low, high = (_bound(child) for child in frame.children)
+            low, high = (_frame_end(child) for child in frame.children)
             yield Frame(function.kind, by_range, low, high, node)
 
 
-def _bound(node: PlanNode) -> int | None:
+def _frame_end(node: PlanNode) -> int | None:
     if node.kind == "CurrentRow$":
         return 0
     return constant_span(node)
 
 
-def undecided(
+def find_undecided(
     window: PlanNode, live: frozenset[int] | None, below: QueryRelation, offsets: Sequence[str | None]
 ) -> list[QueryFinding]:
     """Returns findings for functions that depend on the order of rows which ORDER BY leaves open.
@@ -115,7 +123,7 @@ def undecided(
     by = (*window.expressions("partitionSpec"), *window.expressions("orderSpec"))
     missing = _left_open(window, by, live, below, offsets)
     return [
-        _partial_order(_called(frame), missing, below, frame.node)
+        _partial_order(_sql_name(frame), missing, below, frame.node)
         for frame in frames_of(window)
         if missing and (frame.function in ORDERED or _by_rows(frame))
     ]
@@ -154,7 +162,7 @@ def _left_open(
 ) -> list[str]:
     """Names the columns in which rows may still differ that are equal in all expressions ``by``."""
     parts = [each.only if each.kind == "SortOrder" else each for each in by]
-    given = _decided(ordering, {
+    given = _decided_columns(ordering, {
         part.id for part in parts
         if part.kind == "AttributeReference" and part.id is not None and part.id not in below.floats
     })  # fmt: skip
@@ -173,7 +181,7 @@ def _decided_by_offsets(below: QueryRelation, given: set[int], offsets: Sequence
     return below.rows_of is not None and below.rows_of <= known
 
 
-def _decided(window: PlanNode, given: set[int]) -> set[int]:
+def _decided_columns(window: PlanNode, given: set[int]) -> set[int]:
     """Returns the columns that are equal wherever those ``given`` are: computed from these alone, or
     other names of them."""
     made: dict[int, PlanNode] = {}
@@ -242,7 +250,7 @@ def _by_rows(frame: Frame) -> bool:
     return not frame.by_range and not whole and frame.function not in ("Rank", "DenseRank", "PercentRank", "CumeDist")
 
 
-def _called(frame: Frame) -> str:
+def _sql_name(frame: Frame) -> str:
     words = {
         "RowNumber": "row_number", "NTile": "ntile", "Lag": "lag", "Lead": "lead", "First": "first_value",
         "Last": "last_value", "NthValue": "nth_value",
@@ -267,24 +275,26 @@ def _below(node: PlanNode, wanted: frozenset[int] | None) -> frozenset[int] | No
     """Returns the ids that an operator needs from its children to give those that are wanted of it; ``None``: all."""
     match node.kind:
         case "Project":
-            return _used(_kept(node.expressions("projectList"), wanted))
+            return _used_columns(_select_wanted(node.expressions("projectList"), wanted))
         case "Aggregate":
             keys = node.expressions("groupingExpressions")
-            return _used((*keys, *_kept(node.expressions("aggregateExpressions"), wanted)))
+            return _used_columns((*keys, *_select_wanted(node.expressions("aggregateExpressions"), wanted)))
         case "Filter" | "Join":
-            return None if wanted is None else wanted | _used(node.expressions("condition"))
+            return None if wanted is None else wanted | _used_columns(node.expressions("condition"))
         case "Window":
             made = node.expressions("windowExpressions")
-            own = _used((*_kept(made, wanted), *node.expressions("partitionSpec"), *node.expressions("orderSpec")))
+            own = _used_columns(
+                (*_select_wanted(made, wanted), *node.expressions("partitionSpec"), *node.expressions("orderSpec"))
+            )
             return None if wanted is None else (wanted - {each.id for each in made}) | own
     return wanted if node.kind in PASSING else None
 
 
-def _kept(expressions: Iterable[PlanNode], wanted: frozenset[int] | None) -> list[PlanNode]:
+def _select_wanted(expressions: Iterable[PlanNode], wanted: frozenset[int] | None) -> list[PlanNode]:
     return [each for each in expressions if wanted is None or each.id in wanted]
 
 
-def _used(expressions: Iterable[PlanNode]) -> frozenset[int]:
+def _used_columns(expressions: Iterable[PlanNode]) -> frozenset[int]:
     return frozenset(
         part.id
         for expression in expressions

@@ -53,17 +53,17 @@ class BigIntegers:
         """Combines sums of limbs, lowest first, to a number in units of the grid."""
         total = self.of_long(sums[-1])
         for each in reversed(sums[:-1]):
-            total = self.add(self.shifted(total, width), self.of_long(each))
+            total = self.add(self.shift(total, width), self.of_long(each))
         return total
 
-    def unscaled(self, value: Any, scale: int) -> Any:
+    def unscale(self, value: Any, scale: int) -> Any:
         """Returns the unscaled whole number of a DECIMAL."""
         exact = self._call(value, "toJavaBigDecimal", self._exact)
         return self._call(self._call(exact, "setScale", self._exact, self._number(scale)), "unscaledValue", self._big)
 
     def limb(self, whole: Any, number: int, width: int, last: bool) -> Any:
         """Returns bits of a whole number as a BIGINT, lowest limb first; the last limb has the sign."""
-        part = self._call(self.shifted(whole, -width * number), "longValue", self._long)
+        part = self._call(self.shift(whole, -width * number), "longValue", self._long)
         return part if last else self._expressions.BitwiseAnd(part, self._literal(2**width - 1, self._long))
 
     def decimal(self, whole: Any, scale: int, by: Any, kind: Any, tries: bool) -> Any:
@@ -96,11 +96,11 @@ class BigIntegers:
     def absolute(self, value: Any) -> Any:
         return self._call(value, "abs", self._big)
 
-    def shifted(self, value: Any, bits: Any) -> Any:
+    def shift(self, value: Any, bits: Any) -> Any:
         """Shifts to the left by ``bits``, an expression or a number."""
         return self._call(value, "shiftLeft", self._big, self._number(bits))
 
-    def stored(self, value: Any) -> Any:
+    def to_bytes(self, value: Any) -> Any:
         return self._call(value, "toByteArray", self._bytes)
 
     def read(self, column: Any) -> Any:
@@ -114,7 +114,7 @@ class BigIntegers:
         cell = self._jvm.java.util.concurrent.atomic.AtomicReference
         total = variable("total", self._big, True, fresh(), cell())
         each = variable("each", element, True, fresh(), cell())
-        unit = self.shifted(self.one, -FINEST * len(fields))
+        unit = self.shift(self.one, -FINEST * len(fields))
         product = self._new(self._decimal, self._exact, unit)
         for at in fields:
             number = each if at is None else self._expressions.GetStructField(each, at, self._none)
@@ -125,13 +125,13 @@ class BigIntegers:
         finish = self._expressions.LambdaFunction(result, self._jvm.PythonUtils.toSeq([result]), False)
         return self._expressions.ArrayAggregate(values, self.whole(0), merge, finish)
 
-    def rounded(self, number: Any, by: Any, exponent: int) -> Any:
+    def divide(self, number: Any, by: Any, exponent: int) -> Any:
         """Returns ``number / by * 2**exponent`` as the nearest double; ``by`` is positive."""
         shift = self._sum(self._number(_BITS), self._bits(by), self._minus(self._bits(number)))
-        whole = self.shifted(self._call(number, "abs", self._big), self._at_least_zero(shift))
-        by = self.shifted(by, self._at_least_zero(self._minus(shift)))
+        whole = self.shift(self._call(number, "abs", self._big), self._at_least_zero(shift))
+        by = self.shift(by, self._at_least_zero(self._minus(shift)))
         quotient, rest = (self._call(whole, name, self._big, by) for name in ("divide", "mod"))
-        size = self._scaled(quotient, rest, self._sum(self._number(exponent - 1), self._minus(shift)))
+        size = self._scale_with_rest(quotient, rest, self._sum(self._number(exponent - 1), self._minus(shift)))
         return self.with_sign(size, number)
 
     def root(self, number: Any, by: Any, exponent: int) -> Any:
@@ -140,38 +140,38 @@ class BigIntegers:
         bits = self._sum(self._number(2 * _BITS), self._bits(by), self._minus(self._bits(number)))
         half = self._static(self._math, self._int, "floorDiv", bits, self._number(2))
         up, down = self._at_least_zero(half), self._at_least_zero(self._minus(half))
-        whole, by = self.shifted(number, self._sum(up, up)), self.shifted(by, self._sum(down, down))
+        whole, by = self.shift(number, self._sum(up, up)), self.shift(by, self._sum(down, down))
         root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
         rest = self.minus(whole, self.times(self.times(root, root), by))
-        return self._scaled(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
+        return self._scale_with_rest(root, rest, self._sum(self._number(exponent // 2 - 1), self._minus(half)))
 
-    def scaled(self, number: Any, exponent: int) -> Any:
+    def scale(self, number: Any, exponent: int) -> Any:
         """Returns ``number * 2**exponent`` as the nearest double, which must not be a subnormal one."""
         value = self._call(number, "doubleValue", self._double)
         return self._static(self._math, self._double, "scalb", value, self._number(exponent))
 
-    def divided(self, number: Any, by: Any, exponent: int) -> Any:
+    def divide_by_small(self, number: Any, by: Any, exponent: int) -> Any:
         """Computes ``rounded`` where ``by`` has up to 40 bits: a fixed shift suffices, in a plan a third as large."""
-        whole = self.shifted(self.absolute(number), _ROOM)
+        whole = self.shift(self.absolute(number), _ROOM)
         quotient, rest = (self._call(whole, name, self._big, by) for name in ("divide", "mod"))
-        size = self._scaled(quotient, rest, self._number(exponent - 1 - _ROOM))
+        size = self._scale_with_rest(quotient, rest, self._number(exponent - 1 - _ROOM))
         return self.with_sign(size, number)
 
     def root_of(self, number: Any, by: Any, exponent: int) -> Any:
         """Computes ``root`` where ``by`` has up to 40 bits: with a fixed shift, as ``divided``."""
-        whole = self.shifted(number, 2 * _ROOM)
+        whole = self.shift(number, 2 * _ROOM)
         root = self._call(self._call(whole, "divide", self._big, by), "sqrt", self._big)
         rest = self.minus(whole, self.times(self.times(root, root), by))
-        return self._scaled(root, rest, self._number(exponent // 2 - 1 - _ROOM))
+        return self._scale_with_rest(root, rest, self._number(exponent // 2 - 1 - _ROOM))
 
     def with_sign(self, size: Any, of: Any) -> Any:
         """Returns the double ``size`` with the sign of a whole number."""
         return self._static(self._math, self._double, "copySign", size, self._call(of, "doubleValue", self._double))
 
-    def _scaled(self, whole: Any, rest: Any, exponent: Any) -> Any:
+    def _scale_with_rest(self, whole: Any, rest: Any, exponent: Any) -> Any:
         """Returns ``whole * 2 + (1 if there is a rest)``, times two to ``exponent``, as a double."""
         more = self.of_long(self._static(self._math, self._long, "multiplyFull", self.sign(rest), self._number(1)))
-        number = self._call(self.add(self.shifted(whole, 1), more), "doubleValue", self._double)
+        number = self._call(self.add(self.shift(whole, 1), more), "doubleValue", self._double)
         return self._static(self._math, self._double, "scalb", number, exponent)
 
     def sign(self, value: Any) -> Any:

@@ -24,7 +24,7 @@ _WEIGHT: Final = 256
 most the bound over this, and counts twice its own size in the variance."""
 
 
-def prepared(call: AggregateCall, value: str, failure: str) -> tuple[list[str], ...]:
+def prepare_columns(call: AggregateCall, value: str, failure: str) -> tuple[list[str], ...]:
     """Returns SQL for columns to be added stage by stage. ``value``: the column of numbers, null where a row does not
     count.
 
@@ -87,7 +87,7 @@ def _piece(call: AggregateCall, whole: str, name: str, at: int, skipped: int = 0
     return f"{before} - {call.name(name)}{at}_"
 
 
-def counted(call: AggregateCall) -> list[str]:
+def count_units(call: AggregateCall) -> list[str]:
     """Returns SQL for the sums as BIGINT in units of their places, and for the error bound, null where
     it is unknown."""
     made = [_units(BOUNDED.numbers, call, "a", at) for at in range(BOUNDED.numbers.limbs)]
@@ -113,7 +113,7 @@ def totals(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> 
     found = {}
     for name, (part, grid) in terms.items():
         pieces = [column[f"{call.name(part)}{at}_"] for at in reversed(range(grid.limbs))]
-        found[name] = big.stored(big.limbs(pieces, grid.width))
+        found[name] = big.to_bytes(big.limbs(pieces, grid.width))
     return found
 
 
@@ -121,15 +121,15 @@ def ends(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> di
     """Returns expressions for the lower and the upper bound of a value before it is divided; BINARY."""
     total, off = big.read(column[call.name("ta")]), big.of_long(column[call.name("off")])
     if call.kind not in SPREADS:
-        total = big.shifted(total, BOUNDED.numbers.low - _BOUND)
-        return {"low": big.stored(big.minus(total, off)), "high": big.stored(big.add(total, off))}
+        total = big.shift(total, BOUNDED.numbers.low - _BOUND)
+        return {"low": big.to_bytes(big.minus(total, off)), "high": big.to_bytes(big.add(total, off))}
     count = big.of_long(column[call.name("n")])
-    square = big.shifted(big.times(total, total), 2 * BOUNDED.numbers.low - BOUNDED.products.low)
+    square = big.shift(big.times(total, total), 2 * BOUNDED.numbers.low - BOUNDED.products.low)
     spread = big.minus(big.times(count, big.read(column[call.name("tq")])), square)
     # Error of n * sum(x*x) - sum(x)**2: (n + twice the sum over the weight) times the bound, plus two for rounding.
-    size = big.shifted(big.absolute(total), BOUNDED.numbers.low + 1 - _WEIGHT.bit_length() + 1)
-    room = big.times(big.shifted(off, _BOUND - BOUNDED.products.low), big.add(big.add(count, size), big.whole(2)))
-    return {"low": big.stored(big.at_least(big.minus(spread, room), 0)), "high": big.stored(big.add(spread, room))}
+    size = big.shift(big.absolute(total), BOUNDED.numbers.low + 1 - _WEIGHT.bit_length() + 1)
+    room = big.times(big.shift(off, _BOUND - BOUNDED.products.low), big.add(big.add(count, size), big.whole(2)))
+    return {"low": big.to_bytes(big.at_least(big.minus(spread, room), 0)), "high": big.to_bytes(big.add(spread, room))}
 
 
 def quotients(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) -> dict[str, Any]:
@@ -138,12 +138,12 @@ def quotients(big: BigIntegers, call: AggregateCall, column: Mapping[str, Any]) 
     for name, end in (("v", "low"), ("w", "high")):
         number = big.read(column[call.name(end)])
         if call.kind == "Sum":
-            found[name] = big.scaled(number, _BOUND)
+            found[name] = big.scale(number, _BOUND)
         elif call.kind == "Average":
-            found[name] = big.divided(number, count, _BOUND)
+            found[name] = big.divide_by_small(number, count, _BOUND)
         else:
             less = big.at_least_one(big.minus(count, big.one)) if call.kind.endswith("Samp") else count
-            make = big.root_of if call.kind.startswith("Stddev") else big.divided
+            make = big.root_of if call.kind.startswith("Stddev") else big.divide_by_small
             found[name] = make(number, big.times(count, less), BOUNDED.products.low)
     return found
 

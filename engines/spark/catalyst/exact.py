@@ -38,7 +38,7 @@ from engines.spark.analysis.exact import (
 )
 from engines.spark.catalyst.exact_recipes import TOO_COARSE, WHOLE, Recipe, make_recipe
 from engines.spark.catalyst.expressions import Catalyst, over_as_sql
-from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replaced
+from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replace_parts
 
 Answer = TypeVar("Answer")
 Plan = TypeVar("Plan")
@@ -180,7 +180,7 @@ class _Exact:
     def _aggregate(self, node: Any, wholes: list[Any], calls: list[tuple[Any, Recipe]], below: Any) -> Any:
         named, keys, known = [], [], []
         for number, key in enumerate(items(node.groupingExpressions())):
-            column = key if kind_of(key) == "AttributeReference" else self._catalyst.named(key, f"__odf_by{number}")
+            column = key if kind_of(key) == "AttributeReference" else self._catalyst.alias(key, f"__odf_by{number}")
             named.append(column)
             keys.append((key, column.toAttribute()))
         for number, whole in enumerate(wholes):
@@ -189,7 +189,7 @@ class _Exact:
                 named += recipe.parts
                 known.append((whole, recipe.result))
             else:
-                named.append(self._catalyst.named(whole, f"__odf_as_it_is{number}"))
+                named.append(self._catalyst.alias(whole, f"__odf_as_it_is{number}"))
                 known.append((whole, named[-1].toAttribute()))
         inner = node.copy(node.groupingExpressions(), self._catalyst.sequence(named), below, node.hint())
         return self._final(items(node.aggregateExpressions()), known, keys, inner, calls)
@@ -216,7 +216,7 @@ class _Exact:
     ) -> Any:  # fmt: skip
         for layer in itertools.zip_longest(*(recipe.above for _, recipe in calls), fillvalue=()):
             plan = self._with(plan, [each for part in layer for each in part])
-        return self._logical.Project(self._catalyst.sequence([replaced(each, known, keys) for each in made]), plan)
+        return self._logical.Project(self._catalyst.sequence([replace_parts(each, known, keys) for each in made]), plan)
 
     def _with(self, plan: Any, more: Sequence[Any]) -> Any:
         if not more:

@@ -71,25 +71,25 @@ class _Cook:
         if call.wide:
             layers.append(tuple(self._split(columns[-1])))
             columns += [made.toAttribute() for made in layers[-1]]
-        parts = self._summed(_sums(call, self.grids), columns)
+        parts = self._sum(_sums(call, self.grids), columns)
         seen = [part.toAttribute() for part in parts]
         above = []
         steps = (self._totals, self._values, self._results)
-        for make in self._bounded() if self.grids is BOUNDED else steps:
+        for make in self._bounded_projections() if self.grids is BOUNDED else steps:
             made = make({each.name(): each for each in seen})
             above += [tuple(made)] if made else []
             seen += [each.toAttribute() for each in made]
         result = next(each for each in seen if each.name() == call.name("r"))
         return Recipe(tuple(given), tuple(layers), tuple(parts), tuple(above), result)
 
-    def _bounded(self) -> tuple[Callable[[Mapping[str, Any]], list[Any]], ...]:
+    def _bounded_projections(self) -> tuple[Callable[[Mapping[str, Any]], list[Any]], ...]:
         """Returns the projections above sums whose error is bounded; each reads the columns of the one before."""
         big, call = self._big, self.call
         return (
-            lambda column: self._read(certified.counted(call), list(column.values())),
-            lambda column: self._named(certified.totals(big, call, column)),
-            lambda column: self._named(certified.ends(big, call, column)),
-            lambda column: self._named(certified.quotients(big, call, column)),
+            lambda column: self._read(certified.count_units(call), list(column.values())),
+            lambda column: self._alias(certified.totals(big, call, column)),
+            lambda column: self._alias(certified.ends(big, call, column)),
+            lambda column: self._alias(certified.quotients(big, call, column)),
             lambda column: self._read([certified.result(call, TOO_COARSE)], list(column.values())),
         )
 
@@ -101,15 +101,15 @@ class _Cook:
 
     def _split(self, column: Any) -> list[Any]:
         """Splits a decimal into limbs, whose sums are BIGINTs."""
-        whole = self._big.unscaled(column, self.call.scale)
-        return self._named({f"l{at}": self._big.limb(whole, at, _LIMB, at == _LIMBS - 1) for at in range(_LIMBS)})
+        whole = self._big.unscale(column, self.call.scale)
+        return self._alias({f"l{at}": self._big.limb(whole, at, _LIMB, at == _LIMBS - 1) for at in range(_LIMBS)})
 
     def _read(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
         """Parses SQL texts over columns to named expressions."""
         made = self.catalyst.project([self.catalyst.read(text) for text in texts], self._stub(columns))
         return items(made.projectList())
 
-    def _summed(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
+    def _sum(self, texts: Sequence[str], columns: Sequence[Any]) -> list[Any]:
         made = self.catalyst.aggregate([], [self.catalyst.read(text) for text in texts], self._stub(columns))
         return items(made.aggregateExpressions())
 
@@ -119,8 +119,8 @@ class _Cook:
             self.catalyst.sequence(columns), self.catalyst.empty(), False, self.session._jvm.scala.Option.empty()
         )
 
-    def _named(self, values: Mapping[str, Any]) -> list[Any]:
-        return [self.catalyst.named(value, self.call.name(name)) for name, value in values.items()]
+    def _alias(self, values: Mapping[str, Any]) -> list[Any]:
+        return [self.catalyst.alias(value, self.call.name(name)) for name, value in values.items()]
 
     def _totals(self, column: Mapping[str, Any]) -> list[Any]:
         """Makes the totals of moments: sums of numbers and of products, as whole numbers in BINARY."""
@@ -129,45 +129,45 @@ class _Cook:
             grid = self.grids.numbers if len(term) == 1 else self.grids.products
             total = self._big.limbs([column[call.name(f"{term}{at}_")] for at in range(grid.limbs)], grid.width)
             if self.grids is not QUICK:
-                total = self._completed(total, grid.low, term, column)
-            found[term] = self._big.stored(total)
-        return self._named(found)
+                total = self._complete(total, grid.low, term, column)
+            found[term] = self._big.to_bytes(total)
+        return self._alias(found)
 
-    def _completed(self, total: Any, low: int, term: str, column: Mapping[str, Any]) -> Any:
+    def _complete(self, total: Any, low: int, term: str, column: Mapping[str, Any]) -> Any:
         """Adds the numbers that are not on the grid to a total, which is then in the finest units."""
         big, letters = self._big, _letters(self.call.kind)
         values = column[self.call.name("off")]
         fields = [None if len(letters) == 1 else letters.index(each) for each in term]
         off = big.sum_of(values, values.dataType().elementType(), fields)
-        return big.add(big.shifted(total, low - FINEST * len(term)), off)
+        return big.add(big.shift(total, low - FINEST * len(term)), off)
 
     def _values(self, column: Mapping[str, Any]) -> list[Any]:
         """Returns the values computed from the sums; ``v`` is the aggregate's value."""
         big, call = self._big, self.call
         if call.digits is not None:
-            return self._named({"v": self._decimal(column)})
+            return self._alias({"v": self._decimal(column)})
         if call.kind in EXTREMES or (call.kind == "Sum" and not call.floating):
             return []
         count = big.at_least_one(big.of_long(column[call.name("n")]))
         if call.kind in MOMENTS:
             unit = self.grids.numbers.low if self.grids is QUICK else FINEST
             sums = {term: big.read(column[call.name(term)]) for term in _terms(call.kind)}
-            return self._named(_moment(big, call.kind, count, sums, unit))
+            return self._alias(_moment(big, call.kind, count, sums, unit))
         if not call.floating:
             names = ("s",) if self.grids is QUICK else ("lo", "hi")
-            return self._named({"v": big.rounded(big.limbs([column[call.name(n)] for n in names], 32), count, 0)})
+            return self._alias({"v": big.divide(big.limbs([column[call.name(n)] for n in names], 32), count, 0)})
         grid = self.grids.numbers
         total, low = big.limbs([column[call.name(f"a{at}_")] for at in range(grid.limbs)], grid.width), grid.low
         if self.grids is not QUICK:
-            total, low = self._completed(total, low, "a", column), FINEST
-        return self._named({"v": big.rounded(total, big.one if call.kind == "Sum" else count, low)})
+            total, low = self._complete(total, low, "a", column), FINEST
+        return self._alias({"v": big.divide(total, big.one if call.kind == "Sum" else count, low)})
 
     def _decimal(self, column: Mapping[str, Any]) -> Any:
         big, call = self._big, self.call
         if call.wide:
             total = big.limbs([column[call.name(f"l{at}")] for at in range(_LIMBS)], _LIMB)
         else:
-            total = big.unscaled(column[call.name("s")], call.scale)
+            total = big.unscale(column[call.name("s")], call.scale)
         by = big.at_least_one(big.of_long(column[call.name("n")])) if call.kind == "Average" else None
         kind = self.catalyst.read(f"cast(null as {call.result})").dataType()
         return big.decimal(total, call.scale, by, kind, call.tries)
@@ -206,17 +206,17 @@ def _prepare(call: AggregateCall, grids: Grids) -> tuple[list[str], ...]:
     """Returns SQL for the columns to add below the aggregation, stage by stage."""
     if call.kind in EXTREMES:
         value = call.name("a")
-        return ([_filtered(call, value, [value], "xa")],)
+        return ([_filter(call, value, [value], "xa")],)
     letters = _letters(call.kind)
     given = [call.name(letter) for letter in "ab"[: len(call.types)]]
     if call.digits is not None:
-        return ([_filtered(call, given[0], given, "xa")],)
+        return ([_filter(call, given[0], given, "xa")],)
     if call.kind not in MOMENTS and not call.floating:
-        return ([_filtered(call, f"cast({given[0]} as bigint)", given, "xa")],)
-    first = [_filtered(call, f"cast({call.name(letter)} as double)", given, f"x{letter}") for letter in letters]
+        return ([_filter(call, f"cast({given[0]} as bigint)", given, "xa")],)
+    first = [_filter(call, f"cast({call.name(letter)} as double)", given, f"x{letter}") for letter in letters]
     numbers = [call.name(f"x{letter}") for letter in letters]
     if grids is BOUNDED:
-        return first, *certified.prepared(call, numbers[0], TOO_COARSE)
+        return first, *certified.prepare_columns(call, numbers[0], TOO_COARSE)
     holds = " and ".join(grids.numbers.holds(each) for each in numbers)
     nan, plus, minus = (
         " or ".join(text.format(each) for each in numbers)
@@ -238,7 +238,7 @@ def _prepare(call: AggregateCall, grids: Grids) -> tuple[list[str], ...]:
     return first, [flag, *second], halves, fourth
 
 
-def _filtered(call: AggregateCall, value: str, given: Sequence[str], name: str) -> str:
+def _filter(call: AggregateCall, value: str, given: Sequence[str], name: str) -> str:
     """Returns SQL for a value that is null where its row does not count: an argument is null, or FILTER excludes it."""
     counts = [f"{each} is not null" for each in given] if len(given) > 1 else []
     counts += [call.name("if")] if call.filtered else []
@@ -337,21 +337,21 @@ def _moment(big: BigIntegers, kind: str, count: Any, sums: Mapping[str, Any], un
     else:
         by = big.times(count, count)
     if len(letters) == 1:
-        make = big.root if kind.startswith("Stddev") else big.rounded
+        make = big.root if kind.startswith("Stddev") else big.divide
         return {"v": make(spread(letters, letters), by, 2 * unit)}
     both = spread("a", "b")
     if kind in ("CovPopulation", "CovSample", "RegrSXY"):
-        return {"v": big.rounded(both, by, 2 * unit)}
+        return {"v": big.divide(both, by, 2 * unit)}
     of_b = spread("b", "b")
     known, of_b = {"db": big.sign(of_b)}, big.at_least_one(of_b)
     if kind == "RegrSlope":
-        return {**known, "v": big.rounded(both, of_b, 0)}
+        return {**known, "v": big.divide(both, of_b, 0)}
     if kind == "RegrIntercept":
         left = big.minus(big.times(sums["a"], sums["bb"]), big.times(sums["b"], sums["ab"]))
-        return {**known, "v": big.rounded(left, of_b, unit)}
+        return {**known, "v": big.divide(left, of_b, unit)}
     of_a = spread("a", "a")
     known["da"] = big.sign(of_a)
     square, product = big.times(both, both), big.times(big.at_least_one(of_a), of_b)
     if kind == "RegrR2":
-        return {**known, "v": big.rounded(square, product, 0)}
+        return {**known, "v": big.divide(square, product, 0)}
     return {**known, "v": big.with_sign(big.root(square, product, 0), both)}

@@ -11,7 +11,7 @@ from typing import Any
 
 from pyspark.sql import SparkSession
 
-from engines.spark.catalyst.plans import inlined, items, jvm_object, kind_of
+from engines.spark.catalyst.plans import inline_ctes, items, jvm_object, kind_of
 
 
 def skip_commands(session: SparkSession) -> Any:
@@ -31,18 +31,18 @@ class Catalyst:
         self._expressions = jvm_object(session, "org.apache.spark.sql.catalyst.expressions")
         self._tag = jvm_object(session, "org.apache.spark.sql.catalyst.trees.TreeNodeTag")("odf.asked")
 
-    def inlined(self, plan: Any) -> Any:
+    def inline(self, plan: Any) -> Any:
         """Expands common table expressions where they are used."""
-        return inlined(self._session, plan)
+        return inline_ctes(self._session, plan)
 
-    def analysed(self, plan: Any) -> Any:
+    def analyse(self, plan: Any) -> Any:
         """Resolves all new nodes of a plan. Raises Spark's AnalysisException."""
         return self._state.executePlan(plan, self._skip).analyzed()
 
     def read(self, text: str) -> Any:
         return self._state.sqlParser().parseExpression(text)
 
-    def named(self, expression: Any, name: str) -> Any:
+    def alias(self, expression: Any, name: str) -> Any:
         """Aliases a resolved expression with a name of our own."""
         fresh, none, empty = self._expressions.NamedExpression.newExprId(), self._jvm.scala.Option.empty(), self.empty()
         return self._expressions.Alias(expression, name, fresh, empty, none, empty)
@@ -56,14 +56,14 @@ class Catalyst:
         """Attaches a text about its origin to an operator; it stays when the children change."""
         made.setTagValue(self._tag, text)
 
-    def noted(self, node: Any) -> str | None:
+    def note_of(self, node: Any) -> str | None:
         """Returns the text that ``note`` attached to an operator, if any."""
         found = node.getTagValue(self._tag)
         return str(found.get()) if found.isDefined() else None
 
     def over(self, function: str, window: Any, name: str) -> Any:
         """Builds ``function OVER window AS name``: the function as a text, the window as in a plan."""
-        return self.named(self._expressions.WindowExpression(self.read(function), window), name)
+        return self.alias(self._expressions.WindowExpression(self.read(function), window), name)
 
     def window(self, like: Any, by_range: bool, low: str, high: str) -> Any:
         """Builds a window like another with a new frame; bounds are ``Unbounded…`` or ``CurrentRow``."""
@@ -87,11 +87,11 @@ class Catalyst:
         return classes.WindowSpecDefinition(like.partitionSpec(), like.orderSpec(), longer)
 
     def project(self, columns: Iterable[Any], child: Any) -> Any:
-        return self.analysed(self._logical.Project(self.sequence(columns), child))
+        return self.analyse(self._logical.Project(self.sequence(columns), child))
 
     def aggregate(self, keys: Iterable[Any], made: Iterable[Any], child: Any) -> Any:
         node = self._logical.Aggregate(self.sequence(keys), self.sequence(made), child, self._jvm.scala.Option.empty())
-        return self.analysed(node)
+        return self.analyse(node)
 
     def join_type(self, name: str) -> Any:
         return self._jvm.org.apache.spark.sql.catalyst.plans.JoinType.apply(name)

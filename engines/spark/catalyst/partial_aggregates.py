@@ -15,7 +15,16 @@ from pyspark.sql import SparkSession
 
 from engines.spark.analysis.tables import BARE_KEY, BARE_PART, LISTS, MERGED_BY
 from engines.spark.catalyst.exact import complete_plan
-from engines.spark.catalyst.plans import HIDDEN_ROUND, carried, inlined, is_aggregate, items, kind_of, project, replaced
+from engines.spark.catalyst.plans import (
+    HIDDEN_ROUND,
+    carry_hidden,
+    inline_ctes,
+    is_aggregate,
+    items,
+    kind_of,
+    project,
+    replace_parts,
+)
 from engines.spark.rows.tables import frame_of_rows
 
 
@@ -29,7 +38,7 @@ class Partials:
 
     @classmethod
     def of(cls, session: SparkSession, plan: Any) -> Partials:
-        return cls(session, inlined(session, complete_plan(session, plan)))
+        return cls(session, inline_ctes(session, complete_plan(session, plan)))
 
     def merge(self) -> dict[str, str]:
         """Returns the function that merges each part, by the part's column name."""
@@ -43,18 +52,18 @@ class Partials:
         made = core.groupingExpressions()
         sequence = made.take(0)
         for number, key in enumerate(items(made)):
-            sequence = sequence.appended(self._named(key, f"{BARE_KEY}{number}"))
+            sequence = sequence.appended(self._alias(key, f"{BARE_KEY}{number}"))
         for number, part in enumerate(_aggregates(core)):
-            sequence = sequence.appended(self._named(part, f"{BARE_PART}{number}"))
+            sequence = sequence.appended(self._alias(part, f"{BARE_PART}{number}"))
         bare = core.copy(made, sequence, core.child(), core.hint())
-        return carried(self.session, bare, (HIDDEN_ROUND,)).toArrow()
+        return carry_hidden(self.session, bare, (HIDDEN_ROUND,)).toArrow()
 
     def whole(self, parts: pa.Table) -> pa.Table:
         """Computes the query's result from given parts; both have a column ``HIDDEN_ROUND``."""
         names = [name for name in parts.column_names if name != HIDDEN_ROUND]
         frame = frame_of_rows(self.session, parts).selectExpr(*names)
         source = frame._jdf.queryExecution().analyzed()
-        return carried(self.session, self._over(self.plan, source), (HIDDEN_ROUND,)).toArrow()
+        return carry_hidden(self.session, self._over(self.plan, source), (HIDDEN_ROUND,)).toArrow()
 
     def _over(self, node: Any, source: Any) -> Any:
         """Returns the plan with its aggregation replaced by the merged parts ``source``."""
@@ -67,10 +76,10 @@ class Partials:
         made = node.aggregateExpressions()
         for position, each in enumerate(items(made)):
             inner = each.child() if kind_of(each) == "Alias" else each
-            made = made.updated(position, self._named(replaced(inner, parts, keys), each.name(), each.exprId()))
+            made = made.updated(position, self._alias(replace_parts(inner, parts, keys), each.name(), each.exprId()))
         return project(self.session, made, source)
 
-    def _named(self, expression: Any, name: str, identity: Any = None) -> Any:
+    def _alias(self, expression: Any, name: str, identity: Any = None) -> Any:
         jvm = self.session._jvm
         expressions = jvm.org.apache.spark.sql.catalyst.expressions
         if identity is None:

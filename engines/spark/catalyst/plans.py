@@ -170,16 +170,16 @@ def items(sequence: Any) -> list[Any]:
     return [sequence.apply(position) for position in range(sequence.size())]
 
 
-def carried(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
+def carry_hidden(session: SparkSession, plan: Any, names: Sequence[str]) -> DataFrame:
     """Adds the hidden columns of a query's inputs as its last columns; they describe the row of origin.
 
     Rows are only grouped, ranked or made distinct together with others that agree in them, except for ``HIDDEN_ROW``.
     Spark resolves columns by id, so they need no place in any list that a person wrote.
     """
-    return frame_of(session, widened(session, inlined(session, plan), names))
+    return frame_of(session, widen_plan(session, inline_ctes(session, plan), names))
 
 
-def widened(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
+def widen_plan(session: SparkSession, plan: Any, names: Sequence[str]) -> Any:
     """Makes the plan of ``carried``, for a plan without common table expressions."""
     below, hidden = _carry(session, plan, names)
     sequence = plan.output()
@@ -210,7 +210,7 @@ def _carry(session: SparkSession, plan: Any, names: Sequence[str]) -> tuple[Any,
         children = children.updated(position, below)
     # Versions have no hidden columns, so rows joined with them keep their own.
     if kind == "Join" and everywhere:
-        return _joined(session, plan, children, names)
+        return _join(session, plan, children, names)
     if kind == "Project":
         listed = plan.projectList()
         for attribute in hidden:
@@ -243,12 +243,12 @@ def _ascending(session: SparkSession, attribute: Any) -> Any:
     return expressions.SortOrder(attribute, direction, nulls, attribute.children())
 
 
-def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
+def _join(session: SparkSession, plan: Any, children: Any, names: Sequence[str]) -> tuple[Any, list[Any]]:
     """Makes a join in which rows meet only if they agree in the hidden columns; these are taken from
     the preserved side."""
     expressions = session._jvm.org.apache.spark.sql.catalyst.expressions
     sides = [items(child.output()) for child in items(children)]
-    left, right = ([_named(side, name) for name in names] for side in sides)
+    left, right = ([_find_attribute(side, name) for name in names] for side in sides)
     condition = plan.condition()
     terms = [condition.get()] if condition.isDefined() else []
     terms += [expressions.EqualTo(one, other) for one, other in zip(left, right, strict=True)]
@@ -258,11 +258,11 @@ def _joined(session: SparkSession, plan: Any, children: Any, names: Sequence[str
     return met, right if plan.joinType().sql() == "RIGHT OUTER" else left
 
 
-def _named(attributes: Sequence[Any], name: str) -> Any:
+def _find_attribute(attributes: Sequence[Any], name: str) -> Any:
     return next(attribute for attribute in attributes if attribute.name() == name)
 
 
-def inlined(session: SparkSession, plan: Any) -> Any:
+def inline_ctes(session: SparkSession, plan: Any) -> Any:
     """Expands common table expressions where they are used."""
     return jvm_object(session, _INLINE, lambda rule: _always(session, rule)).apply(plan)
 
@@ -287,7 +287,7 @@ def is_aggregate(expression: Any) -> bool:
     return kind_of(expression) == "AggregateExpression"
 
 
-def replaced(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[tuple[Any, Any]]) -> Any:
+def replace_parts(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[tuple[Any, Any]]) -> Any:
     """Rewrites an expression over an aggregation's output: ``known`` pairs aggregates with columns,
     ``keys`` pairs keys."""
     for whole, column in known:
@@ -298,5 +298,5 @@ def replaced(expression: Any, known: Sequence[tuple[Any, Any]], keys: Sequence[t
             return column
     children = expression.children()
     for position, child in enumerate(items(children)):
-        children = children.updated(position, replaced(child, known, keys))
+        children = children.updated(position, replace_parts(child, known, keys))
     return expression.withNewChildren(children) if children.size() else expression

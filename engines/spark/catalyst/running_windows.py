@@ -20,7 +20,7 @@ from engines.spark.analysis.running_windows import PICKED
 from engines.spark.analysis.tables import LISTS, MERGED_BY
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.expressions import Catalyst
-from engines.spark.catalyst.plans import frame_of, inlined, items, kind_of
+from engines.spark.catalyst.plans import frame_of, inline_ctes, items, kind_of
 from engines.spark.rows.tables import frame_of_rows
 
 KEY: Final = "__odf_key"
@@ -81,7 +81,7 @@ class Staged(Protocol):
         """Returns the rows below the lowest window; runs everything below it."""
         ...
 
-    def filled(self, rows: pa.Table) -> Staged:
+    def fill(self, rows: pa.Table) -> Staged:
         """Returns the query with that window replaced by its rows, which have columns ``COLUMN`` and ``VALUE``."""
         ...
 
@@ -102,13 +102,13 @@ class RunningQuery:
 
     @classmethod
     def of(cls, session: SparkSession, plan: Any, windows: int) -> RunningQuery:
-        return cls(session, inlined(session, complete_plan(session, plan)), windows)
+        return cls(session, inline_ctes(session, complete_plan(session, plan)), windows)
 
     def stage(self) -> Stage:
         window, catalyst = self._window(), Catalyst(self.session)
         functions = [_function(each.child()) for each in items(window.windowExpressions())]
         arguments = [
-            catalyst.named(argument, f"{_ARGUMENT}{number}_{place}")
+            catalyst.alias(argument, f"{_ARGUMENT}{number}_{place}")
             for number, function in enumerate(functions)
             for place, argument in enumerate(_arguments(function))
         ]
@@ -117,9 +117,9 @@ class RunningQuery:
         given = (
             (KEY, items(window.partitionSpec())),
             (ORDER, [each.child() for each in order]),
-            (COLUMN, self._needed(window)),
+            (COLUMN, self._needed_columns(window)),
         )
-        made = [catalyst.named(each, f"{name}{at}") for name, some in given for at, each in enumerate(some)]
+        made = [catalyst.alias(each, f"{name}{at}") for name, some in given for at, each in enumerate(some)]
         made += [catalyst.read(f"{_alone(function, number)} as {PART}{number}")
                  for number, function in enumerate(functions)]  # fmt: skip
         made += [catalyst.read(f"{_ARGUMENT}{number}_1 as {DEFAULT}{number}")
@@ -131,13 +131,13 @@ class RunningQuery:
         rows = frame_of(self.session, catalyst.project(made, below)).toArrow()
         return Stage(rows, tuple(parts), directions)
 
-    def filled(self, rows: pa.Table) -> RunningQuery:
+    def fill(self, rows: pa.Table) -> RunningQuery:
         window, catalyst = self._window(), Catalyst(self.session)
         source = frame_of_rows(self.session, rows)._jdf.queryExecution().analyzed()
         columns = {each.name(): each for each in items(source.output())}
-        wanted = ((COLUMN, self._needed(window)), (VALUE, items(window.windowExpressions())))
+        wanted = ((COLUMN, self._needed_columns(window)), (VALUE, items(window.windowExpressions())))
         made = [catalyst.under(columns[f"{name}{at}"], like) for name, some in wanted for at, like in enumerate(some)]
-        plan = self._replaced(self.plan, self.windows, catalyst.project(made, source))
+        plan = self._replace(self.plan, self.windows, catalyst.project(made, source))
         return RunningQuery(self.session, plan, self.windows - 1)
 
     def result(self) -> pa.Table:
@@ -154,19 +154,19 @@ class RunningQuery:
     def _window(self) -> Any:
         return list(self._down())[-1]
 
-    def _needed(self, window: Any) -> list[Any]:
+    def _needed_columns(self, window: Any) -> list[Any]:
         """Returns the columns of the rows below that something above the window reads."""
         *above, _ = self._down()
         read = {each.exprId().id() for node in above for each in items(node.references().toSeq())}
         read |= {each.exprId().id() for each in items(self.plan.output())}
         return [each for each in items(window.child().output()) if each.exprId().id() in read]
 
-    def _replaced(self, node: Any, left: int, source: Any) -> Any:
+    def _replace(self, node: Any, left: int, source: Any) -> Any:
         left -= kind_of(node) == "Window"
         if not left:
             return source
         children = node.children()
-        return node.withNewChildren(children.updated(0, self._replaced(children.apply(0), left, source)))
+        return node.withNewChildren(children.updated(0, self._replace(children.apply(0), left, source)))
 
 
 def _function(window: Any) -> Any:

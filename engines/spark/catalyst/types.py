@@ -31,13 +31,13 @@ def struct_type(schema: pa.Schema) -> spark.StructType:
 
 
 def _field(name: str, kind: pa.DataType) -> spark.StructField:
-    kind = _unviewed(kind)
+    kind = _plain_type(kind)
     held = spark_type(kind, name)
-    metadata = {} if computed_type(held, name).equals(kind) else {_WAS: _written(kind)}
+    metadata = {} if computed_type(held, name).equals(kind) else {_WAS: _encode_type(kind)}
     return spark.StructField(name, held, metadata=metadata)
 
 
-def _unviewed(kind: pa.DataType) -> pa.DataType:
+def _plain_type(kind: pa.DataType) -> pa.DataType:
     """Returns the type without encodings that others write and slices never have: views, dictionaries, list views."""
     t = pa.types
     if t.is_string_view(kind):
@@ -45,20 +45,20 @@ def _unviewed(kind: pa.DataType) -> pa.DataType:
     if t.is_binary_view(kind):
         return pa.binary()
     if t.is_dictionary(kind):
-        return _unviewed(kind.value_type)
+        return _plain_type(kind.value_type)
     if t.is_list(kind) or t.is_list_view(kind) or t.is_large_list_view(kind):
-        return pa.list_(kind.value_field.with_type(_unviewed(kind.value_type)))
+        return pa.list_(kind.value_field.with_type(_plain_type(kind.value_type)))
     if t.is_large_list(kind):
-        return pa.large_list(kind.value_field.with_type(_unviewed(kind.value_type)))
+        return pa.large_list(kind.value_field.with_type(_plain_type(kind.value_type)))
     if t.is_struct(kind):
-        return pa.struct([child.with_type(_unviewed(child.type)) for child in kind])
+        return pa.struct([child.with_type(_plain_type(child.type)) for child in kind])
     return kind
 
 
 def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
     """Returns Spark's type for an Arrow type. Raises Invalid, naming ``column``, if it has none."""
     t = pa.types
-    kind = _unviewed(kind)
+    kind = _plain_type(kind)
     simple = _SIMPLE.get(kind)
     if simple is not None:
         return simple
@@ -122,7 +122,7 @@ def _was(field: spark.StructField) -> pa.DataType | None:
 
 
 @functools.lru_cache(1024)
-def _written(kind: pa.DataType) -> str:
+def _encode_type(kind: pa.DataType) -> str:
     return base64.b64encode(pa.schema([("", kind)]).serialize()).decode()
 
 

@@ -40,7 +40,7 @@ from engines.spark.execution.transform import SharedCaches, identity_of
 from engines.spark.output.slice import output_schema, schema_in_force, slice_of
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.ticks import differences, rounds_of
-from engines.spark.sql.spark_errors import answered
+from engines.spark.sql.spark_errors import answer_faults
 from engines.spark.state.checkpoint import StateCheckpoint
 from engines.spark.state.files import State, load, save
 
@@ -61,7 +61,7 @@ def run_migration(
         except _NewDerivation as reason:
             return DerivationNeeded(message=str(reason))
 
-    return answered(run, request.transform)
+    return answer_faults(run, request.transform)
 
 
 class _Handover:
@@ -85,7 +85,7 @@ class _Handover:
         if self._is_relabelled():
             return self._relabel()
         old, _ = self._analysed_old()
-        new, columns = self._new.analysed()
+        new, columns = self._new.analyse()
         _check_carries_over(old, new)
         self._check_windows()
         try:
@@ -96,7 +96,7 @@ class _Handover:
         self._check_meaning(new)
         if request.judge_only:
             return Success(schema=told)
-        state = self._loaded(old.mode.value)
+        state = self._load(old.mode.value)
         assert state.checkpoint is not None
         since = None if state.checkpoint.g is None else state.checkpoint.g * MILLISECOND
         try:
@@ -136,13 +136,13 @@ class _Handover:
     def _relabel(self) -> MigrateOutcome:
         request = self._request
         if not request.judge_only:
-            state = self._loaded(None)
+            state = self._load(None)
             assert state.checkpoint is not None
             checkpoint = msgspec.structs.replace(state.checkpoint, transform=identity_of(request.transform))
             save(request.new_checkpoint_path, checkpoint, state.tables)
         return Success(schema=request.output_schema)
 
-    def _loaded(self, mode: str | None) -> State:
+    def _load(self, mode: str | None) -> State:
         request = self._request
         if not request.prev_checkpoint_path:
             raise Invalid("a handover needs the checkpoint of the query so far", rule="checkpoint")
@@ -150,7 +150,7 @@ class _Handover:
 
     def _analysed_old(self) -> tuple[Classification, pa.Schema]:
         try:
-            return self._old.analysed()
+            return self._old.analyse()
         except Invalid as fault:
             raise _NewDerivation(f"this engine does not run the query so far: {fault}") from fault
 
@@ -206,7 +206,7 @@ def _check_carries_over(old: Classification, new: Classification) -> None:
         )
     if old.table is not None and new.table is not None and set(old.table.keys) != set(new.table.keys):
         raise _NewDerivation(
-            f"its table gets another primary key: {_listed(old.table.keys)} so far, now {_listed(new.table.keys)}"
+            f"its table gets another primary key: {_list_keys(old.table.keys)} so far, now {_list_keys(new.table.keys)}"
         )
 
 
@@ -227,7 +227,7 @@ def _check_cut(old: StateCheckpoint, new: StateCheckpoint, mode: Mode) -> None:
         raise _NewDerivation("rows of several inputs leave in the order of their watermarks, which others would change")
 
 
-def _listed(keys: tuple[str, ...]) -> str:
+def _list_keys(keys: tuple[str, ...]) -> str:
     return ", ".join(keys) or "none"
 
 

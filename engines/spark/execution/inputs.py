@@ -142,7 +142,7 @@ class Inputs:
                 check_ledger(alias)
         self._changes.add(alias)
 
-    def hidden(self, reads: Mapping[str, Sequence[SliceRead]]) -> tuple[str, ...]:
+    def hidden_columns(self, reads: Mapping[str, Sequence[SliceRead]]) -> tuple[str, ...]:
         """Returns the hidden columns needed to order the rows of a log and to correct their ops; as few as possible, as
         every column costs time in the JVM.
 

@@ -28,9 +28,9 @@ from engines.spark.execution.tables import (
     WRITTEN,
     TableInput,
     accumulate,
-    dated,
     plain,
     reevaluate,
+    state_columns,
 )
 from engines.spark.execution.transform import Transaction, check_tick, identity_of
 from engines.spark.planning.lateness import Ruling, rule
@@ -69,7 +69,7 @@ class Replay(Transaction):
         ids = {each.query_alias: str(each.dataset_id) for each in self._request.query_inputs}
         return [(ids[alias], alias, schema.json()) for alias, schema in self._inputs.schemas.items()]
 
-    def analysed(self) -> tuple[Classification, pa.Schema]:
+    def analyse(self) -> tuple[Classification, pa.Schema]:
         """Returns the query's classification and columns. Raises Invalid for a query that this engine does not run."""
         query = self._query
         found = self._caches.analyst.analyse(self._session, query.steps, self._inputs.views(), self._request.vocab)
@@ -106,7 +106,7 @@ class Replay(Transaction):
         late = self._late(step, self._query.declarations)
         versions = self._versions(step, State())
         checkpoint = next_checkpoint(shape, identity, replace(step, watermark=since), late, None)
-        return Rebuilt(checkpoint, {**self._kept(step, versions), **self._earlier_rows(shape, facts, since)})
+        return Rebuilt(checkpoint, {**self._rows_to_keep(step, versions), **self._earlier_rows(shape, facts, since)})
 
     def _earlier_rows(
         self, shape: Classification, facts: tuple[InputFacts, ...], since: int | None
@@ -148,7 +148,7 @@ class Replay(Transaction):
         ahead = reached is not None and (since is None or reached > since)
         step = replace(whole, watermark=since, settled=reached if ahead else None)
         checkpoint = next_checkpoint(shape, identity_of(self._request.transform), step, {}, None, ticks)
-        return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _stored(state), since))
+        return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _round_trip(state), since))
 
     def _rebuilt_windows(
         self, shape: Classification, table: TableShape, planned: tuple[TransactionStep, TableStep, tuple[int, ...]],
@@ -158,10 +158,10 @@ class Replay(Transaction):
         whole, ticking, waiting = planned
         until = ticking.until
         state = self._state_at(table, replace(ticking, closing=None), until)
-        rows = None if until is None else self.table_of(table, _stored(state), until)
+        rows = None if until is None else self.table_of(table, _round_trip(state), until)
         if ticking.closing is not None:
             closed = replace(_at(ticking, until), since=until, ticks=(), blocks=dict.fromkeys(ticking.blocks, ()))
-            state = self._kept_up(table, closed, _stored(state))
+            state = self._kept_up(table, closed, _round_trip(state))
         late = self._late(whole, self._query.declarations)
         identity = identity_of(self._request.transform)
         return Rebuilt(
@@ -175,7 +175,7 @@ class Replay(Transaction):
             for start in range(0, len(blocks), CHUNK):
                 self._control.check()
                 few = replace(nothing, blocks={**nothing.blocks, alias: blocks[start : start + CHUNK]})
-                state = self._kept_up(table, few, _stored(state))
+                state = self._kept_up(table, few, _round_trip(state))
         return state
 
     def _kept_up(self, table: TableShape, step: TableStep, former: Tables) -> dict[str, Kept]:
@@ -198,7 +198,7 @@ class Replay(Transaction):
         written = pa.concat_tables(parts)
         if not shape.bare:
             return written
-        empty = {alias: _in_round(plain(dated(source).empty_table())) for alias, source in sources.items()}
+        empty = {alias: _in_round(plain(state_columns(source).empty_table())) for alias, source in sources.items()}
         return self._split(empty).whole(_in_round(written)).drop_columns([HIDDEN_ROUND])
 
     def _keeps_rows(self, table: TableShape) -> bool:
@@ -216,7 +216,9 @@ def _alive(state: Tables, alias: str, source: TableInput, since: int) -> pa.Tabl
         for name in state
         if name.startswith((f"{ROWS}:{alias}/", f"{FIRST}:{alias}/")) or name == f"{WAITING}:{alias}"
     ]
-    rows = pa.concat_tables([dated(source).empty_table(), *(as_in_force(state[name], dated(source)) for name in names)])
+    rows = pa.concat_tables(
+        [state_columns(source).empty_table(), *(as_in_force(state[name], state_columns(source)) for name in names)]
+    )
     enter, leave = (np.asarray(rows.column(name)) for name in (ENTER, LEAVE))
     return _in_round(plain(rows.filter(pa.array((enter < since) & (leave >= since)))))
 
@@ -225,7 +227,7 @@ def _in_round(rows: pa.Table) -> pa.Table:
     return rows.append_column(HIDDEN_ROUND, pa.array(np.zeros(rows.num_rows, np.int64)))
 
 
-def _stored(state: Mapping[str, Kept]) -> Tables:
+def _round_trip(state: Mapping[str, Kept]) -> Tables:
     """Packs a state and unpacks it again, into the form in which a checkpoint gives it."""
     described, parts = pack(state)
     return unpack(described, memoryview(b"".join(parts)))

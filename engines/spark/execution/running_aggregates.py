@@ -56,13 +56,13 @@ def run_over_history(
     for number in range(windows):
         stage = query.stage()
         fresh = stage.rows if number else _between(stage.rows, emit_from, emit_until)
-        rows, kept = _advanced(session, f"{RUNNING}:{number}", stage, fresh, former)
+        rows, kept = _advance(session, f"{RUNNING}:{number}", stage, fresh, former)
         state.update(kept)
-        query = query.filled(rows)
+        query = query.fill(rows)
     return query.result(), state
 
 
-def unchanged(former: Mapping[str, StoredTable]) -> dict[str, Kept]:
+def keep_unchanged(former: Mapping[str, StoredTable]) -> dict[str, Kept]:
     """Returns the state after a transaction that settles nothing."""
     return {name: each for name, each in former.items() if name.startswith(f"{RUNNING}:")}
 
@@ -73,7 +73,7 @@ def _between(rows: pa.Table, since: int | None, until: int) -> pa.Table:
     return rows.filter(inside if since is None else pc.and_(inside, pc.greater_equal(times, since)))
 
 
-def _advanced(
+def _advance(
     session: SparkSession, name: str, stage: Stage, fresh: pa.Table, former: Mapping[str, StoredTable]
 ) -> tuple[pa.Table, dict[str, Kept]]:
     """Computes one window operator: returns the new rows with the value of each function, and the new state."""
@@ -87,7 +87,7 @@ def _advanced(
     codes = row_codes(pa.concat_tables([old, fresh.select(columns).cast(schema)]).select(keys))
     touched = np.isin(codes[: old.num_rows], codes[old.num_rows :])
     before = old.filter(pa.array(touched))
-    both = pa.concat_tables([_widened(before, fresh.schema), fresh.cast(_nullable(fresh.schema))])
+    both = pa.concat_tables([_add_missing_columns(before, fresh.schema), fresh.cast(_nullable(fresh.schema))])
     seen = frame_of_rows(session, both).selectExpr(*_texts(stage, keys, fresh.column_names)).toArrow()
     new = np.asarray(seen.column(HIDDEN_ROW)) == 0
     shown = [each for each in seen.column_names if each.startswith((COLUMN, VALUE))]
@@ -104,7 +104,7 @@ def _nullable(schema: pa.Schema) -> pa.Schema:
     return pa.schema([field.with_nullable(True) for field in schema])
 
 
-def _widened(rows: pa.Table, schema: pa.Schema) -> pa.Table:
+def _add_missing_columns(rows: pa.Table, schema: pa.Schema) -> pa.Table:
     """Adds the columns of ``schema`` that the rows lack, as nulls."""
     known = set(rows.column_names)
     columns = [rows.column(f.name) if f.name in known else pa.nulls(rows.num_rows, f.type) for f in schema]
@@ -156,7 +156,7 @@ def _last(seen: pa.Table, keys: Sequence[str], parts: Sequence[WindowPart], sche
         name = f"{PART}{at}"
         if _has_places_of_its_own(part):
             values = seen.column(name)
-            found = _found(part, np.asarray(values.is_valid()), codes, numbers, kept)
+            found = _find_sources(part, np.asarray(values.is_valid()), codes, numbers, kept)
             value = values.take(pa.array(found, mask=found < 0))
         elif part.preceding is None:
             value = _so_far(part, at, rows, schema.field(name).type)
@@ -190,7 +190,9 @@ def _has_places_of_its_own(part: WindowPart) -> bool:
     return part.preceding is None if part.function == NTH else part.function == LAG and part.passes_nulls
 
 
-def _found(part: WindowPart, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray) -> np.ndarray:
+def _find_sources(
+    part: WindowPart, valid: np.ndarray, codes: np.ndarray, numbers: np.ndarray, kept: np.ndarray
+) -> np.ndarray:
     """Returns for each row of ``kept`` the row whose value it gets, -1: none.
 
     A function that looks for the first n values of all rows, or for the last n that are not null, gets just these,

@@ -88,18 +88,20 @@ def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
 def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
     """Adds the expression for a row's round: the number of ticks up to when the row counts."""
     low, high = _ends(scan, ticks).tolist()
-    time = f"unix_micros(cast({_quoted(vocab.event_time_column)} as timestamp))"
+    time = f"unix_micros(cast({_quote_name(vocab.event_time_column)} as timestamp))"
     # No row counts before the least moment, so for ticks after it the row's own time decides.
     steps = [f"cast({time} >= {tick}L as bigint)" for tick in ticks[low:high].tolist()]
     return Scan(scan.path, scan.moments, " + ".join([f"{low}L", *steps]))
 
 
-def scanned(session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocabulary) -> list[DataFrame]:
+def scan_rows(
+    session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocabulary
+) -> list[DataFrame]:
     """Returns the rows of scans that have a time, with the column ``HIDDEN_ROUND``."""
     rounds = dict.fromkeys(scan.round for scan in scans)
     return [
         slices_view(session, [SliceRead(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
-        .where(f"{_quoted(vocab.event_time_column)} is not null")
+        .where(f"{_quote_name(vocab.event_time_column)} is not null")
         .selectExpr("*", f"{each} as {HIDDEN_ROUND}")
         for each in rounds
     ]
@@ -109,9 +111,9 @@ def _ends(scan: Scan, ticks: np.ndarray) -> np.ndarray:
     return np.searchsorted(ticks, [scan.moments.min(), scan.moments.max()], side="right")
 
 
-def united(frames: Sequence[DataFrame]) -> DataFrame:
+def unite(frames: Sequence[DataFrame]) -> DataFrame:
     return functools.reduce(DataFrame.unionAll, frames)
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -33,7 +33,7 @@ from engines.spark.planning.slice_facts import Closing, InputWindows
 from engines.spark.planning.table_transaction import TableStep
 from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, data_of, key_codes, positive, row_codes
 from engines.spark.rows.tables import arrow_columns, event_times, frame_of_rows, read_rows
-from engines.spark.rows.ticks import Rounds, differences, lived, rounds_of, stretches
+from engines.spark.rows.ticks import Rounds, differences, rounds_in_force, rounds_of, stretches
 from engines.spark.state.buckets import BucketedTable, hashes_of
 from engines.spark.state.files import Kept, Tables
 
@@ -94,7 +94,7 @@ def _fresh(
     but not those of ``scans``."""
     found = {}
     for alias, source in sources.items():
-        schema = dated(source)
+        schema = state_columns(source)
         old = former.get(f"{WAITING}:{alias}")
         parts = [] if old is None else [as_in_force(old, schema)]
         apart = {scan.path for scan in scans.get(alias, ())}
@@ -121,7 +121,7 @@ def _scans(step: TableStep, sources: Mapping[str, TableInput]) -> dict[str, list
     return {alias: [scan for scan in scans if not is_crowded(scan, ticks)] for alias, scans in found.items()}
 
 
-def dated(source: TableInput) -> pa.Schema:
+def state_columns(source: TableInput) -> pa.Schema:
     """Returns the columns of rows in the state: those of the input, and when each row counts."""
     more = [ENTER, LEAVE] if source.windows is None else [ENTER, LEAVE, WINDOW]
     return pa.schema([*arrow_columns(source.schema), *(pa.field(name, pa.int64()) for name in more)])
@@ -277,10 +277,10 @@ def _summed_up(
     alone = parts.filter(pa.array(~meets))
     if not meets.any():
         return alone
-    return pa.concat_tables([alone, _merged(session, merge, keys, parts.filter(pa.array(meets)))])
+    return pa.concat_tables([alone, _merge_parts(session, merge, keys, parts.filter(pa.array(meets)))])
 
 
-def _merged(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
+def _merge_parts(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
     """Adds up the parts of keys that have several, by the function for each column."""
     frame = frame_of_rows(session, parts)
     quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
@@ -308,7 +308,8 @@ def reevaluate(
     """
     name = FIRST if first else ROWS
     shelves = {
-        alias: BucketedTable(f"{name}:{alias}", dated(source), former.stored) for alias, source in sources.items()
+        alias: BucketedTable(f"{name}:{alias}", state_columns(source), former.stored)
+        for alias, source in sources.items()
     }
     by = {
         alias: (*shape.grouping.get(alias, ()), *(() if source.windows is None else (WINDOW,)))
@@ -339,10 +340,10 @@ def reevaluate(
     for begin, end in _stretches(happening, times, spans):
         here = (happening[1] > begin) & (happening[1] <= end)
         rounds = rounds_of(happening[0][here], happening[1][here] - begin, times[begin : end + 1])
-        places = {alias: lived(rounds, *span) for alias, span in zip(rows, spans, strict=True)}
-        ready = {alias: _placed(table, *places[alias]) for alias, table in rows.items()}
+        places = {alias: rounds_in_force(rounds, *span) for alias, span in zip(rows, spans, strict=True)}
+        ready = {alias: _take_rows(table, *places[alias]) for alias, table in rows.items()}
         if first:
-            ready = {alias: outrun.numbered(alias, table, places[alias][0]) for alias, table in ready.items()}
+            ready = {alias: outrun.number_rows(alias, table, places[alias][0]) for alias, table in ready.items()}
         result = evaluate(ready)
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         if first:
@@ -375,7 +376,7 @@ class OutrankedRows:
         self._begins = dict(zip(rows, np.cumsum([0, *sizes[:-1]]).tolist(), strict=True))
         self.rows = {alias: np.zeros(table.num_rows, bool) for alias, table in rows.items()}
 
-    def numbered(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
+    def number_rows(self, alias: str, table: pa.Table, rows: np.ndarray) -> pa.Table:
         """Adds a column with the number of each row, unique over all inputs."""
         return table.append_column(HIDDEN_ROW, pa.array((rows + self._begins[alias]).astype(np.int64)))
 
@@ -429,7 +430,7 @@ def _stretches(
     return [(int(first), int(last)) for first, last in itertools.pairwise(cuts)]
 
 
-def _placed(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
+def _take_rows(table: pa.Table, rows: np.ndarray, of: np.ndarray) -> pa.Table:
     return plain(table).take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
 
 

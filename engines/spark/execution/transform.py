@@ -40,13 +40,13 @@ from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.partial_aggregates import Partials
-from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carried, frame_of
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carry_hidden, frame_of
 from engines.spark.catalyst.running_windows import RunningQuery
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
-from engines.spark.execution.running_aggregates import run_over_history, unchanged
-from engines.spark.execution.scans import scanned, united
+from engines.spark.execution.running_aggregates import keep_unchanged, run_over_history
+from engines.spark.execution.scans import scan_rows, unite
 from engines.spark.execution.tables import FIRST, NO_SCANS, WRITTEN, Scans, TableInput, accumulate, reevaluate
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
@@ -57,9 +57,9 @@ from engines.spark.planning.table_transaction import plan_table, plan_windows, w
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.diagnostics import refusal
-from engines.spark.sql.prepared import prepared
+from engines.spark.sql.prepared import prepare_query
 from engines.spark.sql.queries import Analyst, run_queries
-from engines.spark.sql.spark_errors import answered
+from engines.spark.sql.spark_errors import answer_faults
 from engines.spark.sql.views import name_input, name_view
 from engines.spark.state.checkpoint import StateCheckpoint
 from engines.spark.state.files import Kept, State, StoredTable, load, save
@@ -88,7 +88,7 @@ def run_transform(
         with _folder(request) as folder:
             return Transaction(session, request, control, caches, Path(folder)).run()
 
-    return answered(run, request.transform)
+    return answer_faults(run, request.transform)
 
 
 def identity_of(transform: Transform) -> str:
@@ -136,7 +136,7 @@ class Transaction:
         request, query, stage = self._request, self._query, self._control.stage
         stage("planning")
         views, analyst = self._inputs.views(), self._caches.analyst
-        analysis = analyst.known(query.steps, views, request.vocab)
+        analysis = analyst.recall(query.steps, views, request.vocab)
         if analysis is None:
             analysis = analyst.analyse(self._session, query.steps, views, request.vocab)
         shape = analysis.classification
@@ -157,12 +157,12 @@ class Transaction:
         versions = self._versions(step, state)
         self._control.check()
         stage("computing")
-        rows, running = None, unchanged(state.stored)
+        rows, running = None, keep_unchanged(state.stored)
         if not step.idle:
             if shape.running:
                 self._show(ruling, step, versions)
                 result, running = self._over_history(shape.running, step, state.stored)
-                rows = self._settled(result, 0, step, schema, shape.operation)
+                rows = self._settle(result, 0, step, schema, shape.operation)
             else:
                 rows = self._rows(ruling, step, schema, versions)
         self._control.check()
@@ -177,7 +177,9 @@ class Transaction:
             )
             step = dataclasses.replace(step, watermark=mark)
         checkpoint = next_checkpoint(shape, identity, step, late, state.checkpoint)
-        save(request.new_checkpoint_path, self._embedding(checkpoint), {**self._kept(step, versions), **running})
+        save(
+            request.new_checkpoint_path, self._embedding(checkpoint), {**self._rows_to_keep(step, versions), **running}
+        )
         changelog = shape.changelog(self._inputs.can_change(alias) for alias in self._inputs.schemas)
         by_time = shape.mode is Mode.LOG and shape.operation is None and self._inputs.by_time
         return self._answer(rows, step, late, schema, changelog, by_time)
@@ -237,7 +239,9 @@ class Transaction:
         numbered = any(HIDDEN_ROW in table.column_names for table in rows.values())
         hidden = (HIDDEN_ROUND, HIDDEN_ROW) if numbered else (HIDDEN_ROUND,)
         return run_exactly(
-            self._session, self._plan_over(rows, scans), lambda plan: carried(self._session, plan, hidden).toArrow()
+            self._session,
+            self._plan_over(rows, scans),
+            lambda plan: carry_hidden(self._session, plan, hidden).toArrow(),
         )
 
     def _split(self, rows: Mapping[str, pa.Table], scans: Scans = NO_SCANS) -> Partials:
@@ -248,10 +252,10 @@ class Transaction:
             visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names
                        if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
             schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
-            frames = scanned(self._session, scans.get(alias, ()), schema, vocab)
+            frames = scan_rows(self._session, scans.get(alias, ()), schema, vocab)
             if table.num_rows or not frames:
                 frames.append(frame_of_rows(self._session, table))
-            name_view(united(frames).selectExpr(*visible), alias)
+            name_view(unite(frames).selectExpr(*visible), alias)
         self._control.progress()
         return run_queries(self._session, self._query.steps)
 
@@ -276,12 +280,12 @@ class Transaction:
             interval = OffsetInterval(start=start, end=start + count - 1)
         watermark = None if step.watermark is None else from_millis(step.watermark // MILLISECOND)
         # The dataset's own schema if it has one, with its attributes, even if it does not state whether rows change.
-        told = self._told(from_arrow(schema), changelog, by_time)
+        told = self._schema_to_state(from_arrow(schema), changelog, by_time)
         dropped = sum(late.values())
         counts = RowCounts(late=dropped, untimed=sum(step.untimed.values()))
         return Success(new_offset_interval=interval, new_watermark=watermark, schema=told, late=dropped, rows=counts)
 
-    def _told(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
+    def _schema_to_state(self, schema: DataSchema, changelog: bool | None, by_time: bool) -> DataSchema:
         """Returns the output schema to state: as in force, but with changes allowed once an input was corrected."""
         said = self._request.output_schema
         if said is not None and (says_changelog(said) is not False or changelog is False):
@@ -335,7 +339,7 @@ class Transaction:
         )
         return msgspec.structs.replace(checkpoint, inputs=inputs)
 
-    def _kept(self, step: TransactionStep, versions: Mapping[str, VersionRows]) -> dict[str, pa.Table]:
+    def _rows_to_keep(self, step: TransactionStep, versions: Mapping[str, VersionRows]) -> dict[str, pa.Table]:
         """Returns the part of the state that is rows: versions, and rows of inputs whose blocks
         cannot be mounted again."""
         embedded = {alias: reads for alias, reads in step.kept.items() if alias in self._foreign}
@@ -372,7 +376,7 @@ class Transaction:
         request = self._request
         hidden: tuple[str, ...] = ()
         if one_by_one:
-            hidden = HIDDEN if ruling.reach else self._inputs.hidden(step.reads)
+            hidden = HIDDEN if ruling.reach else self._inputs.hidden_columns(step.reads)
 
         def run(frame: DataFrame) -> pa.Table | int:
             self._control.progress()
@@ -380,20 +384,20 @@ class Transaction:
                 return frame.toArrow()
             return write_in_runs(
                 self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
-                lambda run, before: self._settled(run, before, step, schema, shape.operation),
+                lambda run, before: self._settle(run, before, step, schema, shape.operation),
             )  # fmt: skip
 
         seen = {alias: each.seen for alias, each in versions.items()}
         few = None if large else self._inputs.few(step.reads, seen, one_by_one)
         if few is not None:
             rows, widths = few
-            query = prepared(self._session, self._query.steps, rows, widths, hidden, shape.exact)
+            query = prepare_query(self._session, self._query.steps, rows, widths, hidden, shape.exact)
             self._control.progress()
             result = query.run(rows)
         else:
             self._show(ruling, step, versions)
             plan = run_queries(self._session, self._query.steps)
-            show = functools.partial(carried, names=hidden) if hidden else frame_of
+            show = functools.partial(carry_hidden, names=hidden) if hidden else frame_of
             result = run_exactly(self._session, plan, lambda made: run(show(self._session, made)), shape.exact)
         if isinstance(result, int):
             return result
@@ -402,9 +406,9 @@ class Transaction:
             if shape.operation is not None:
                 ops = stated_ops(rows, shape.operation)
             return slice_of(rows, ops, schema, request.vocab, request.system_time, request.next_offset)
-        return self._settled(result, 0, step, schema, shape.operation)
+        return self._settle(result, 0, step, schema, shape.operation)
 
-    def _settled(
+    def _settle(
         self, result: pa.Table, before: int, step: TransactionStep, schema: pa.Schema, operation: str | None
     ) -> pa.Table:
         """Returns rows of final mode as rows of the slice; ``before``: number of rows written already."""

@@ -108,7 +108,7 @@ def without_bad(cut: RecordCut, reader: RecordParser, name: str, limit: int) -> 
         except Invalid as fault:
             if fault.rule not in OF_RECORDS:
                 raise
-            missed = _refused(cut, left, reader.schema, reader.parse, limit - len(bad.faults))
+            missed = _find_refused(cut, left, reader.schema, reader.parse, limit - len(bad.faults))
             if not missed:
                 raise
             bad.faults.update(missed)
@@ -120,7 +120,7 @@ def _bad_texts(cut: RecordCut, among: np.ndarray, reader: RecordParser) -> _Bad:
     text that is no value of its column. Records that cannot be taken apart into texts are tried one by one."""
     texts = reader.cells.texts(cut, among, reader.schema.names)
     faults, columns = dict(texts.refused), dict[int, list[tuple[str, Invalid]]]()
-    faults.update(_refused(cut, texts.unclear, reader.schema, reader.parse, None))
+    faults.update(_find_refused(cut, texts.unclear, reader.schema, reader.parse, None))
     for field in reader.schema:
         for at, fault in _at_fault(field, texts.columns[field.name], reader):
             number = int(texts.numbers[at])
@@ -133,7 +133,7 @@ def _at_fault(field: pa.Field, column: pa.Array, reader: RecordParser) -> Iterat
     """Yields the positions of texts in a column that are no values of it, with the fault."""
     texts = reader.cells.alike(field, column).dictionary_encode()
     asked = reader.cells.alone(field, texts.dictionary)
-    refused = _refused(_as_cut(asked), np.arange(len(asked)), pa.schema([field]), reader.cells.parse, None)
+    refused = _find_refused(_as_cut(asked), np.arange(len(asked)), pa.schema([field]), reader.cells.parse, None)
     codes = texts.indices.to_numpy()
     for at in np.flatnonzero(np.isin(codes, np.fromiter(refused, np.int64, len(refused)))).tolist():
         fault = reader.cells.explain(field, column[at].as_py(), refused[int(codes[at])])
@@ -155,7 +155,7 @@ def _others(numbers: np.ndarray, without: dict[int, Invalid]) -> np.ndarray:
     return np.setdiff1d(numbers, np.fromiter(without, np.int64, len(without)), assume_unique=True)
 
 
-def _refused(
+def _find_refused(
     cut: RecordCut, among: np.ndarray, schema: pa.Schema, parse: Parse, limit: int | None
 ) -> dict[int, Invalid]:
     """Returns the faults of those records that the parser refuses alone; stops shortly after ``limit``."""
@@ -204,7 +204,7 @@ def _bad_rows(cut: RecordCut, bad: _Bad, name: str) -> pa.Table:
     rows, numbers = [], np.array(sorted(bad.faults), np.int64)
     for number, line in zip(numbers.tolist(), cut.lines(numbers).tolist(), strict=True):
         blamed = bad.columns.get(number, [])
-        text, left_out = shown(cut.raw(number))
+        text, left_out = show_record(cut.raw(number))
         reasons = [fault.message for _, fault in blamed] or [bad.faults[number].message]
         rows.append(
             {
@@ -220,7 +220,7 @@ def _bad_rows(cut: RecordCut, bad: _Bad, name: str) -> pa.Table:
     return pa.Table.from_pylist(rows, schema=BAD)
 
 
-def shown(raw: bytes) -> tuple[str, Sequence[str]]:
+def show_record(raw: bytes) -> tuple[str, Sequence[str]]:
     """Returns a record as text, and remarks on what was left out."""
     text = raw.decode("utf-8", "backslashreplace")
     if len(text) <= MAX_RAW:

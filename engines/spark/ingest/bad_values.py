@@ -23,7 +23,7 @@ from chain.errors import Invalid
 from engines.spark.ingest import csv_text, json_text
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import JsonTable
-from engines.spark.ingest.quoting import unescaped
+from engines.spark.ingest.quoting import unescape
 from engines.spark.ingest.record_split import RecordCut
 from engines.spark.ingest.records import object_lines
 from engines.spark.ingest.text_columns import misfit_fault
@@ -85,7 +85,7 @@ class CsvCells(NamedTuple):
 
     def texts(self, cut: RecordCut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
         """Returns the texts of records. If the parser sees more or fewer records than were cut, all are unclear."""
-        data = unescaped(cut.some(numbers), self.dialect)
+        data = unescape(cut.some(numbers), self.dialect)
         if not len(numbers) or not data.strip(b"\r\n"):
             return _unclear(numbers, names)
         bad: list[InvalidRow] = []
@@ -94,8 +94,8 @@ class CsvCells(NamedTuple):
         if table.num_rows + len(bad) != len(numbers) or any(row.number is None for row in bad):
             return _unclear(numbers, names)
         at = np.fromiter((row.number - 1 for row in bad), np.int64, len(bad))
-        faults = (csv_text.miscounted(row, self.names, self.dialect, self.place) for row in bad)
-        columns = {name: _joined(pc.fill_null(table.column(name), b"")) for name in names}
+        faults = (csv_text.count_fault(row, self.names, self.dialect, self.place) for row in bad)
+        columns = {name: _one_chunk(pc.fill_null(table.column(name), b"")) for name in names}
         refused = dict(zip(numbers[at].tolist(), faults, strict=True))
         return Texts(np.delete(numbers, at), columns, refused, numbers[:0])
 
@@ -132,7 +132,7 @@ class JsonCells(NamedTuple):
     def texts(self, cut: RecordCut, numbers: np.ndarray, names: Sequence[str]) -> Texts:
         """Marks as unclear any record that is not one object, or whose columns are in another order."""
         decoder, places = _members(tuple(names)), [f"c{number}" for number in range(len(names))]
-        rows, clear = _decoded(decoder, cut, numbers)
+        rows, clear = _decode(decoder, cut, numbers)
         columns = {
             name: pa.array(list(map(bytes, map(attrgetter(place), rows))), pa.large_binary())
             for name, place in zip(names, places, strict=True)
@@ -174,7 +174,7 @@ def _is_utf8(texts: pa.Array) -> bool:
     return True
 
 
-def _joined(column: pa.ChunkedArray) -> pa.Array:
+def _one_chunk(column: pa.ChunkedArray) -> pa.Array:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
@@ -197,7 +197,7 @@ def _members(names: tuple[str, ...]) -> msgspec.json.Decoder[Any]:
     return msgspec.json.Decoder(row)
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], cut: RecordCut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
+def _decode(decoder: msgspec.json.Decoder[Any], cut: RecordCut, numbers: np.ndarray) -> tuple[list[Any], np.ndarray]:
     """Decodes the records that are one object each, and marks which those are."""
     clear = np.ones(len(numbers), bool)
     try:

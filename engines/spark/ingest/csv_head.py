@@ -22,7 +22,7 @@ from chain.repeats import repeated
 from chain.wording import listed, plural, some
 from engines.spark.ingest.csv_text import NO_NUMBER, CsvHead, parse_csv, read_values
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.quoting import record_end, unescaped
+from engines.spark.ingest.quoting import record_end, unescape
 from engines.spark.ingest.ranges import View
 from engines.spark.ingest.text_columns import check_size, text_of
 
@@ -60,7 +60,7 @@ def read_head(view: View, dialect: CsvDialect, wanted: pa.Schema | None, place: 
     _check_names(first, dialect, wanted, here)
     if wanted is None:
         return CsvHead(tuple(first), _guess(view, body, first, dialect, place), body)
-    names = _matched(first, wanted, dialect, here)
+    names = _match_names(first, wanted, dialect, here)
     renamed = [f"{one!r} as {other!r}" for one, other in zip(first, names, strict=True) if _plain(one) != _plain(other)]
     remarks = (f"{place}: columns matched by their place: {some(renamed)}",) if renamed else ()
     return CsvHead(tuple(names), wanted, body, remarks)
@@ -99,7 +99,7 @@ def _check_names(header: list[str], dialect: CsvDialect, wanted: pa.Schema | Non
         )
 
 
-def _matched(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: str) -> list[str]:
+def _match_names(header: list[str], schema: pa.Schema, dialect: CsvDialect, here: str) -> list[str]:
     """Returns the schema's names for the file's columns, in the order of the file. Raises Invalid."""
     wanted: list[str] = schema.names
     if set(header) == set(wanted):
@@ -192,7 +192,7 @@ def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tu
         end = record_end(view, start, dialect)
         if end - start > MAX_HEAD:
             raise Invalid(f"the first line is longer than {MAX_HEAD} bytes", rule="read-csv", place=f"{place}:1")
-        text = text_of(unescaped(bytes(view[start:end]), dialect), place)
+        text = text_of(unescape(bytes(view[start:end]), dialect), place)
         try:
             values = next(
                 csv.reader(io.StringIO(text, newline=""), delimiter=dialect.separator, quotechar=dialect.quote)
@@ -208,7 +208,7 @@ def _first_record(view: View, start: int, dialect: CsvDialect, place: str) -> tu
 def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, place: str) -> pa.Schema:
     """Returns a schema of strings, or, if inference is requested, with types guessed from the first rows."""
     strings = pa.schema([(name, pa.string()) for name in names])
-    sample = unescaped(_sample(view, start, dialect), dialect) if dialect.infer else b""
+    sample = unescape(_sample(view, start, dialect), dialect) if dialect.infer else b""
     if not sample.strip():
         return strings
     whole = msgspec.structs.replace(dialect, escape=None, infer=False, whole=True)
@@ -219,7 +219,7 @@ def _guess(view: View, start: int, names: Sequence[str], dialect: CsvDialect, pl
         raise Invalid(
             f"types cannot be guessed: {error}", rule="read-infer", hint="give a schema", place=place
         ) from error
-    return pa.schema([(field.name, _guessed(field.type, texts.column(field.name))) for field in guessed])
+    return pa.schema([(field.name, _guess_type(field.type, texts.column(field.name))) for field in guessed])
 
 
 def _sample(view: View, start: int, dialect: CsvDialect) -> bytes:
@@ -231,7 +231,7 @@ def _sample(view: View, start: int, dialect: CsvDialect) -> bytes:
     return bytes(view[start:end])
 
 
-def _guessed(type_: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
+def _guess_type(type_: pa.DataType, texts: pa.ChunkedArray) -> pa.DataType:
     """Returns a type of the format that keeps every text exactly; a column without any value is text."""
     if pa.types.is_timestamp(type_):
         return pa.timestamp("ms", "UTC")

@@ -21,7 +21,7 @@ from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
 from chain.wording import a, agree, plural
 from engines.spark.ingest.dialect import CsvDialect
-from engines.spark.ingest.quoting import unescaped
+from engines.spark.ingest.quoting import unescape
 from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
@@ -64,7 +64,7 @@ def parse_csv(data: bytes, head: CsvHead, dialect: CsvDialect, place: str, lines
 
     Raises Invalid; its line is counted from the file's start, ``lines_before`` lines before this range.
     """
-    data = unescaped(data, dialect)
+    data = unescape(data, dialect)
     if not data.strip(b"\r\n"):
         return head.schema.empty_table()
     bad: list[InvalidRow] = []
@@ -72,7 +72,7 @@ def parse_csv(data: bytes, head: CsvHead, dialect: CsvDialect, place: str, lines
     try:
         table = read_values(data, head.names, types, dialect, bad)
     except pa.ArrowInvalid as error:
-        raise _explained(error, bad, data, head, dialect, place, lines_before) from error
+        raise _explain(error, bad, data, head, dialect, place, lines_before) from error
     columns = []
     for field in head.schema:
         column = table.column(field.name)
@@ -81,7 +81,7 @@ def parse_csv(data: bytes, head: CsvHead, dialect: CsvDialect, place: str, lines
                 _check_guess(data, head, field, dialect)
             _check_numbers(data, head, column, field, dialect)
             check_present(column, field)
-            columns.append(to_uuids(column) if is_marked(field) else _typed(column, field.type, dialect))
+            columns.append(to_uuids(column) if is_marked(field) else _convert(column, field.type, dialect))
         except Misfit as misfit:
             line = lines_before + (line_of_record(data, misfit.row + 1, dialect) if head.located else 0)
             if dialect.infer and misfit.value:
@@ -94,7 +94,7 @@ def parse_csv(data: bytes, head: CsvHead, dialect: CsvDialect, place: str, lines
     return pa.Table.from_arrays(columns, schema=schema)
 
 
-def _typed(column: pa.ChunkedArray, kind: pa.DataType, dialect: CsvDialect) -> pa.ChunkedArray:
+def _convert(column: pa.ChunkedArray, kind: pa.DataType, dialect: CsvDialect) -> pa.ChunkedArray:
     """Converts a column of text to a type. Raises Misfit."""
     if dialect.spelling.applies(kind):
         return dialect.spelling.values(column, kind)
@@ -195,7 +195,7 @@ def read_values(
     )
 
 
-def _explained(
+def _explain(
     error: pa.ArrowInvalid,
     bad: list[InvalidRow],
     data: bytes,
@@ -207,7 +207,7 @@ def _explained(
     if bad:
         row = bad[0]
         line = lines_before + (line_of_record(data, row.number or 1, dialect) if head.located else 0)
-        fault = miscounted(row, head.names, dialect, f"{place}:{line}")
+        fault = count_fault(row, head.names, dialect, f"{place}:{line}")
         return fault if row.number is None else RowFault(fault, row.number - 1)
     check_utf8(data, place, lines_before)
     match = _BAD_VALUE.match(str(error))
@@ -223,7 +223,7 @@ def _explained(
     return RowFault(fault, int(match[2]) - 1)
 
 
-def miscounted(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place: str) -> Invalid:
+def count_fault(row: InvalidRow, names: Sequence[str], dialect: CsvDialect, place: str) -> Invalid:
     """Makes the error for a record that has more or fewer values than there are columns."""
     are = agree(row.expected_columns, "is", "are")
     return Invalid(

@@ -79,16 +79,16 @@ def encoding_of(step: ReadStep) -> str | None:
     return step.encoding if isinstance(step, ReadCsv | ReadJson | ReadNdJson) else None
 
 
-def decoded(source: SourceFile, encoding: str | None, target: Path, growth: Unpacking) -> SourceFile:
+def to_utf8(source: SourceFile, encoding: str | None, target: Path, growth: Unpacking) -> SourceFile:
     """Converts a text to UTF-8 in ``target`` if it is not UTF-8 already. Raises Invalid with the line."""
     codec = codec_of(encoding)
     if codec == UTF8:
         return source
-    write(target, _recoded(source, codec), growth)
+    write(target, _recode(source, codec), growth)
     return SourceFile(target, source.name)
 
 
-def _recoded(source: SourceFile, codec: str) -> Iterator[bytes]:
+def _recode(source: SourceFile, codec: str) -> Iterator[bytes]:
     decoder = codecs.getincrementaldecoder(codec)()
     lines, more = 0, True
     with source.path.open("rb") as file:

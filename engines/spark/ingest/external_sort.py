@@ -41,7 +41,7 @@ class ExternalSort:
             raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
         self._paths.append(path)
 
-    def merged(self) -> Iterator[pa.Table]:
+    def merge(self) -> Iterator[pa.Table]:
         """Yields all rows in order, a window at a time; rows of equal times stay in input order."""
         runs = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in self._paths]
         times = [time_values(run.column(self._column)) for run in runs]
@@ -49,14 +49,14 @@ class ExternalSort:
         begun = np.zeros(len(runs), np.int64)
         for mark in np.unique(sample[:: max(1, WINDOW // SAMPLED)]):
             before = np.array([np.searchsorted(own, mark, "left") for own in times])
-            yield from self._sorted(_pieces(runs, begun, before))
+            yield from self._sort(_pieces(runs, begun, before))
             # Rows of this time may be many; they are in order as they stand.
             begun = np.array([np.searchsorted(own, mark, "right") for own in times])
             same = _pieces(runs, before, begun)
             yield from (same.slice(low, WINDOW) for low in range(0, same.num_rows, WINDOW))
-        yield from self._sorted(_pieces(runs, begun, np.array([len(own) for own in times])))
+        yield from self._sort(_pieces(runs, begun, np.array([len(own) for own in times])))
 
-    def _sorted(self, rows: pa.Table) -> Iterator[pa.Table]:
+    def _sort(self, rows: pa.Table) -> Iterator[pa.Table]:
         if rows.num_rows:
             yield rows.take(pa.array(np.argsort(time_values(rows.column(self._column)), kind="stable")))
 

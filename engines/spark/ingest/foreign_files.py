@@ -66,13 +66,13 @@ def converted_file(
         options=read_options(step.schema) if kind != "EsriShapefile" else ReadOptions(),
         sub_path=getattr(step, "sub_path", None),
     )
-    fault = _performed(job, check).fault()
+    fault = _run_process(job, check).fault()
     if fault is not None:
         raise fault
     return SourceFile(target, source.name)
 
 
-def _performed(job: Conversion, check: Callable[[], None]) -> ConversionResult:
+def _run_process(job: Conversion, check: Callable[[], None]) -> ConversionResult:
     command = [sys.executable, "-m", main.__module__, msgspec.json.encode(job).decode()]
     waited = 0.0
     with subprocess.Popen(

@@ -89,7 +89,7 @@ class History:
                 raise SlicesMissing(missing)
         return tuple(path for path in self.paths if may_meet(self._footer(path), ranges))
 
-    def changed(self, operation_column: str) -> bool:
+    def has_changes(self, operation_column: str) -> bool:
         """Whether any earlier row was corrected or retracted."""
         if self._bounds is not None and any_changed(self._bounds):
             return True

@@ -21,14 +21,14 @@ import pyarrow.json as pa_json
 from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
 from chain.wording import a, listed
-from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosened, needs_loosening, tightened
+from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosen, needs_loosening, tighten
 from engines.spark.ingest.records import JsonRecords
 from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
     check_present,
     check_utf8,
-    converted,
+    convert_column,
     misfit_fault,
     to_dates,
     to_instants,
@@ -122,7 +122,7 @@ def parse_json(records: JsonRecords, schema: pa.Schema, place: str) -> JsonTable
         column = table.column(field.name)
         try:
             check_present(column, field)
-            columns.append(to_uuids(column) if is_marked(field) else _typed(column, field.type))
+            columns.append(to_uuids(column) if is_marked(field) else _convert(column, field.type))
         except Misfit as misfit:
             line = records.line_of(misfit.row)
             fault = misfit_fault(f"{place}:{line}", field.name, named(field).type, misfit.value)
@@ -169,14 +169,14 @@ def _read_as(type_: pa.DataType) -> pa.DataType:
     return pa.float32() if pa.types.is_float16(type_) else type_
 
 
-def _typed(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
+def _convert(column: pa.ChunkedArray, type_: pa.DataType) -> pa.ChunkedArray:
     if pa.types.is_timestamp(type_):
         return to_instants(column, type_)
     if pa.types.is_date(type_):
         return to_dates(column)
     if column.type == type_:
         return column
-    return converted(column, lambda part: part.cast(type_))
+    return convert_column(column, lambda part: part.cast(type_))
 
 
 def read_objects(
@@ -192,10 +192,10 @@ def read_objects(
     except _Refused as refused:
         if refused.what == _UNEXPECTED and others == "error":
             raise _Unknown from refused
-        raise _placed(refused, records, schema, declared, place) from refused
+        raise _locate_fault(refused, records, schema, declared, place) from refused
     row = first_null(records.text, table)
     if row is not None:
-        raise _placed(_Refused(_NULL, row), records, schema, declared, place)
+        raise _locate_fault(_Refused(_NULL, row), records, schema, declared, place)
     return table
 
 
@@ -203,14 +203,14 @@ def _read(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     """Reads a text. Takes whole numbers written like ``1.0``, as the reference does, though the
     parser does not. Raises _Refused."""
     try:
-        return _parsed(text, schema, others)
+        return _parse(text, schema, others)
     except _Refused as refused:
         if schema is None or refused.what == _UNEXPECTED or not any(_has_whole(field.type) for field in schema):
             raise
         plain = with_whole_numbers(text)
         if plain == text:
             raise
-    return _parsed(plain, schema, others)
+    return _parse(plain, schema, others)
 
 
 def _has_whole(type_: pa.DataType) -> bool:
@@ -220,17 +220,17 @@ def _has_whole(type_: pa.DataType) -> bool:
     return bool(pa.types.is_integer(type_) or pa.types.is_decimal(type_))
 
 
-def _parsed(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
+def _parse(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     """Parses a text; works around pyarrow's refusal of structs that are null. Raises _Refused."""
     if begins_with_null(text):
         raise _Refused(_NULL, 0)
     if schema is None or not needs_loosening(schema):
         return _parsed_as(text, schema, others)
-    table = _parsed_as(text, loosened(schema), others)
+    table = _parsed_as(text, loosen(schema), others)
     row = first_missing(table, schema)
     if row is not None:
         raise _Refused(REFUSED, row)
-    return tightened(table, schema)
+    return tighten(table, schema)
 
 
 def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
@@ -247,12 +247,12 @@ def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
         raise _Refused(what, None if row is None else int(row)) from error
 
 
-def _placed(
+def _locate_fault(
     refused: _Refused, records: JsonRecords, schema: pa.Schema | None, declared: pa.Schema | None, place: str
 ) -> Invalid:
     """Makes the fault with its line, and with its column if a single value is at fault."""
     told = declared or schema
-    row, what = refused.row, _explained(refused.what, told)
+    row, what = refused.row, _explain(refused.what, told)
     if row is None:
         found = first_refused(records.text, lambda part: _is_refused(part, schema))
         if found is not None:
@@ -285,7 +285,7 @@ def _column_at_fault(record: bytes, schema: pa.Schema | None) -> pa.Field | None
     return next((field for field in schema or () if _is_refused(record, pa.schema([field]))), None)
 
 
-def _explained(what: str, schema: pa.Schema | None) -> str:
+def _explain(what: str, schema: pa.Schema | None) -> str:
     changed = _CHANGED.match(what)
     if changed is None:
         return f"not the JSON expected: {what}"

@@ -274,8 +274,8 @@ def _differing(
     """Whether rows of the batch and of a chunk differ in a compared column; a missing event time equals any."""
     differs = np.zeros(len(rows), bool)
     for name, old in zip(sought.compared, values, strict=True):
-        new = _taken(sought.batch.column(name), news)
-        distinct = _distinct(new, _taken(old, rows))
+        new = _take(sought.batch.column(name), news)
+        distinct = _distinct(new, _take(old, rows))
         if name == vocab.event_time_column and new.null_count:
             distinct &= new.is_valid().to_numpy()
         differs |= distinct
@@ -293,7 +293,7 @@ def _distinct(one: pa.ChunkedArray, other: pa.ChunkedArray) -> np.ndarray:
     return ~equal
 
 
-def _taken(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
+def _take(column: pa.ChunkedArray, rows: np.ndarray) -> pa.ChunkedArray:
     """Takes rows; neighbours, as of a snapshot in the order of its keys, are not copied."""
     if len(rows) and np.array_equal(rows, np.arange(rows[0], rows[0] + len(rows))):
         return column.slice(int(rows[0]), len(rows))

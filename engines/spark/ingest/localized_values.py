@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 from chain.errors import Invalid
 from chain.libraries import pa, pc
-from engines.spark.ingest.text_columns import Misfit, converted, instant_type, to_dates, to_instants
+from engines.spark.ingest.text_columns import Misfit, convert_column, instant_type, to_dates, to_instants
 
 RFC3339: Final = "rfc3339"
 _MONTHS: Final = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
@@ -61,8 +61,12 @@ class Spelling(NamedTuple):
             return to_dates(_plain_times(text, self.date or "%Y-%m-%d"))
         if pa.types.is_timestamp(kind):
             plain = text if self.timestamp is None else _plain_times(text, self.timestamp)
-            return to_instants(plain, kind) if self.zone is None else converted(plain, partial(self._zoned, kind))
-        return converted(text, partial(self._number, kind))
+            return (
+                to_instants(plain, kind)
+                if self.zone is None
+                else convert_column(plain, partial(self._convert_zoned, kind))
+            )
+        return convert_column(text, partial(self._number, kind))
 
     def _number(self, kind: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
         point, group = re.escape(self.decimal or "."), re.escape(self.thousands or "")
@@ -77,7 +81,7 @@ class Spelling(NamedTuple):
             plain = pc.replace_substring(plain, self.decimal, ".")
         return pc.cast(pc.utf8_ltrim(plain, characters="+"), kind)
 
-    def _zoned(self, kind: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
+    def _convert_zoned(self, kind: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
         """Converts times: those that state a zone keep it; the others are in ``zone``."""
         wanted = instant_type(kind)
         zoned = pc.match_substring_regex(text, r":\d\d(?:\.\d+)?(?:[Zz]|[+-]\d\d(?::?\d\d)?)\s*$")
@@ -142,7 +146,7 @@ def _part(found: re.Match[str]) -> str:
 
 def _plain_times(text: pa.ChunkedArray, format_: str) -> pa.ChunkedArray:
     """Rewrites times in RFC 3339. Raises Misfit."""
-    return converted(text, partial(_as_rfc3339, format_))
+    return convert_column(text, partial(_as_rfc3339, format_))
 
 
 def _as_rfc3339(format_: str, text: pa.ChunkedArray) -> pa.ChunkedArray:

@@ -92,7 +92,7 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
             check_primary_key(batch, [*keys, vocab.operation_type_column])
             op = _operations(batch, vocab.operation_type_column)
             rows = batch.drop_columns([vocab.operation_type_column])
-            return Merged(rows, op, _repeated(True, len(op)), (*keys, vocab.operation_type_column), PassedOver())
+            return Merged(rows, op, _repeat(True, len(op)), (*keys, vocab.operation_type_column), PassedOver())
         case MergeSnapshot(primary_key=keys, compare_columns=compare):
             check_primary_key(batch, keys)
             _check_columns(batch, compare or ())
@@ -106,7 +106,7 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
 def all_new(rows: pa.Table, order: tuple[str, ...], passed_over: PassedOver = PassedOver()) -> Merged:  # noqa: B008
     """All rows are new."""
     count = rows.num_rows
-    return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeated(True, count), order, passed_over)
+    return Merged(rows, pa.array(np.zeros(count, np.int32)), _repeat(True, count), order, passed_over)
 
 
 def _unseen(
@@ -131,8 +131,8 @@ def _unseen_on_spark(
     context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str], slices: Sequence[Path]
 ) -> np.ndarray:
     names = _aliases(keys)
-    new = _staged(context, batch, names)
-    old = _renamed(history.frame(context.session(), list(names.values()), slices), names)
+    new = _stage(context, batch, names)
+    old = _rename(history.frame(context.session(), list(names.values()), slices), names)
     same = [new[alias] == old[alias] for alias in names]
     found = new.join(old, same, "left_anti").select(_ORDINAL).toArrow().column(_ORDINAL)
     return np.sort(found.to_numpy())
@@ -145,18 +145,18 @@ def _repeating(
 
     A missing event time equals any: the row would get that of the source.
     """
-    if not history.changed(context.vocab.operation_type_column):
+    if not history.has_changes(context.vocab.operation_type_column):
         others = tuple(name for name in seen.column_names if name not in keys)
         found = repeating_rows(Sought(seen, _distinct(keys), others), history, context.vocab, slices)
         if found is not None:
             return found
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
-    new = _staged(context, seen, {**names, **values})
-    if history.changed(context.vocab.operation_type_column):
+    new = _stage(context, seen, {**names, **values})
+    if history.has_changes(context.vocab.operation_type_column):
         old = _standing(context, history, names, values, slices)
     else:
-        old = _renamed(
+        old = _rename(
             history.frame(context.session(), [*names.values(), *values.values()], slices), {**names, **values}
         )
     same = [new[alias] == old[alias] for alias in names]
@@ -176,7 +176,7 @@ def _standing(
     vocab = context.vocab
     beside = {"o": vocab.offset_column, "p": vocab.operation_type_column}
     columns = {**names, **values, **beside}
-    rows = _renamed(history.frame(context.session(), list(dict.fromkeys(columns.values())), slices), columns)
+    rows = _rename(history.frame(context.session(), list(dict.fromkeys(columns.values())), slices), columns)
     last = rows.filter(f.col("p") != APPEND).groupBy(*names).agg(f.max("o").alias("l"))
     last = last.select(*(last[alias].alias(f"l{alias}") for alias in names), "l")
     same = [rows[alias] == last[f"l{alias}"] for alias in names]
@@ -191,9 +191,9 @@ def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy
     if not history.paths:
         return all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
-    found = _changed(context, Sought(batch, _distinct(keys), _distinct(compared)), history, whole=True)
+    found = _find_changes(context, Sought(batch, _distinct(keys), _distinct(compared)), history, whole=True)
     passed_over = PassedOver(unchanged=batch.num_rows - found.taken)
-    return _assembled(context, batch, history, found, order, passed_over)
+    return _assemble(context, batch, history, found, order, passed_over)
 
 
 def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
@@ -208,12 +208,12 @@ def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequ
         unknown = int(np.count_nonzero(gone))
         return all_new(rows.filter(pa.array(~gone)), order, PassedOver(unknown, 0, superseded))
     compared = [name for name in rows.column_names if name not in keys]
-    found = _changed(context, Sought(rows, _distinct(keys), _distinct(compared)), history, gone, whole=False)
+    found = _find_changes(context, Sought(rows, _distinct(keys), _distinct(compared)), history, gone, whole=False)
     passed_over = PassedOver(rows.num_rows - len(found.old), 0, superseded)
-    return _assembled(context, rows, history, found, order, passed_over)
+    return _assemble(context, rows, history, found, order, passed_over)
 
 
-def _changed(
+def _find_changes(
     context: MergeContext,
     sought: Sought,
     history: History,
@@ -225,10 +225,10 @@ def _changed(
     found = changed_rows(sought, history, context.vocab, gone, whole=whole)
     if found is not None:
         return found
-    return _joined(context, sought, history, "full_outer" if whole else "left_outer", gone)
+    return _join(context, sought, history, "full_outer" if whole else "left_outer", gone)
 
 
-def _joined(
+def _join(
     context: MergeContext,
     sought: Sought,
     history: History,
@@ -244,7 +244,7 @@ def _joined(
     values = _values(sought.compared)
     marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
     extra = {} if gone is None else {"g": "\0gone"}
-    new = _staged(context, marked, {**names, **values, **extra})
+    new = _stage(context, marked, {**names, **values, **extra})
     state = _state(context, history, names, values)
     differs = f.lit(False)
     for alias, name in values.items():
@@ -277,7 +277,7 @@ def _state(context: MergeContext, history: History, names: dict[str, str], value
     columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
     runs, parts = history.runs(vocab.offset_column), []
     for place, paths in enumerate(runs):
-        part = _renamed(history.frame(context.session(), columns, paths), {**names, **values, **system})
+        part = _rename(history.frame(context.session(), columns, paths), {**names, **values, **system})
         offset = part["old"].cast("long")
         parts.append(part.withColumn("old", offset if len(runs) == 1 else offset * len(runs) + place))
     old = reduce(lambda one, other: one.unionByName(other), parts)  # a key is in one run, so its newest row is too
@@ -287,7 +287,7 @@ def _state(context: MergeContext, history: History, names: dict[str, str], value
     return ranked.where((ranked["rank"] == 1) & stands).drop("rank", "op")
 
 
-def _assembled(
+def _assemble(
     context: MergeContext,
     batch: pa.Table,
     history: History,
@@ -311,7 +311,7 @@ def _assembled(
     return Merged(rows, pa.array(op.astype(np.int32)), pa.array(fresh), order, passed_over)
 
 
-def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> DataFrame:
+def _stage(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> DataFrame:
     """Writes columns of the batch under ``names`` (alias to column), with ordinals, for Spark to read."""
     columns = [batch.column(name) for name in names.values()]
     ordinals = pa.array(np.arange(batch.num_rows, dtype=np.int64))
@@ -322,8 +322,8 @@ def _staged(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> Da
     return context.session().read.schema(schema).parquet(str(path))
 
 
-def _renamed(frame: DataFrame, names: dict[str, str]) -> DataFrame:
-    return frame.select(*(frame[_quoted(column)].alias(alias) for alias, column in names.items()))
+def _rename(frame: DataFrame, names: dict[str, str]) -> DataFrame:
+    return frame.select(*(frame[_quote_name(column)].alias(alias) for alias, column in names.items()))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -339,7 +339,7 @@ def _values(columns: Iterable[str]) -> dict[str, str]:
     return {f"c{index}": name for index, name in enumerate(dict.fromkeys(columns))}
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
@@ -360,7 +360,7 @@ def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
     counts = table.group_by(names, use_threads=False).aggregate([([], "count_all")])
     doubled = counts.filter(pc.greater(counts.column("count_all"), 1)).slice(0, 1)
     if doubled.num_rows:
-        key = ", ".join(f"{name}={_shown(doubled.column(alias))}" for alias, name in _aliases(keys).items())
+        key = ", ".join(f"{name}={_show_first(doubled.column(alias))}" for alias, name in _aliases(keys).items())
         raise Invalid(
             f"{doubled.column('count_all')[0]} rows of the snapshot have the key {key}",
             rule="snapshot-key-unique",
@@ -368,7 +368,7 @@ def _refuse_doubles(batch: pa.Table, keys: Sequence[str]) -> None:
         )
 
 
-def _shown(column: pa.ChunkedArray) -> str:
+def _show_first(column: pa.ChunkedArray) -> str:
     """Formats the first value for messages; Python has no dates before the year 1, and no nanoseconds."""
     kind = column.type
     if pa.types.is_date(kind) or pa.types.is_timestamp(kind) or pa.types.is_time(kind):
@@ -412,5 +412,5 @@ def _check_columns(batch: pa.Table, names: Sequence[str]) -> None:
             )
 
 
-def _repeated(value: bool, count: int) -> pa.Array:
+def _repeat(value: bool, count: int) -> pa.Array:
     return pa.array(np.full(count, value))

@@ -29,7 +29,7 @@ def _is_strict(field: pa.Field, *, may_be_null: bool) -> bool:
     return any(_is_strict(inner, may_be_null=may_be_null or field.nullable) for inner in field.type.fields)
 
 
-def loosened(schema: pa.Schema) -> pa.Schema:
+def loosen(schema: pa.Schema) -> pa.Schema:
     """Makes all fields within structs optional."""
     return pa.schema([field.with_type(_loose(field.type)) for field in schema])
 
@@ -63,7 +63,7 @@ def _missing(column: pa.StructArray, type_: pa.DataType) -> list[int]:
     return found
 
 
-def tightened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def tighten(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Converts the columns to the types of the schema, after ``first_missing`` found none."""
     columns, fields = [], []
     for field in table.schema:
@@ -82,18 +82,18 @@ def _tight(column: pa.Array, type_: pa.DataType) -> pa.Array:
     inner = []
     for number, field in enumerate(type_.fields):
         values = _tight(pc.struct_field(column, number), field.type)
-        inner.append(values if field.nullable else _filled(values))
+        inner.append(values if field.nullable else _fill(values))
     return pa.StructArray.from_arrays(inner, fields=list(type_.fields), mask=column.is_null())
 
 
-def _filled(values: pa.Array) -> pa.Array:
+def _fill(values: pa.Array) -> pa.Array:
     if not values.null_count:
         return values
     if pa.types.is_struct(values.type):
         fields = list(values.type.fields)
         inner = [values.field(number) for number in range(len(fields))]
         return pa.StructArray.from_arrays(
-            [each if field.nullable else _filled(each) for each, field in zip(inner, fields, strict=True)],
+            [each if field.nullable else _fill(each) for each, field in zip(inner, fields, strict=True)],
             fields=fields,
         )
     return pc.coalesce(values, _zero(values.type))

@@ -33,13 +33,13 @@ MAX_DECIMAL128: Final = 38
 
 def footer(path: Path, name: str) -> ParquetFooter:
     """Raises Invalid for a file that is no Parquet."""
-    with _opened(path, name) as file:
+    with _open(path, name) as file:
         return file.footer
 
 
-def described(path: Path, name: str) -> tuple[ParquetFooter, pa.Schema]:
+def describe_file(path: Path, name: str) -> tuple[ParquetFooter, pa.Schema]:
     """Returns the footer of a file, and its columns with types that slices can hold. Raises Invalid."""
-    with _opened(path, name) as file:
+    with _open(path, name) as file:
         check_once(file.schema, name)
         columns = [
             field if is_marked(field) else field.with_type(_plain(field.type)).remove_metadata()
@@ -48,7 +48,7 @@ def described(path: Path, name: str) -> tuple[ParquetFooter, pa.Schema]:
         return file.footer, pa.schema(columns)
 
 
-def decoded(path: Path, name: str, span: Range) -> int:
+def estimate_decoded(path: Path, name: str, span: Range) -> int:
     """Estimates the bytes that the rows of a range take in memory. Raises Invalid."""
     own = footer(path, name)
     return decoded_bytes(own, groups_of(own, span, path.stat().st_size))
@@ -67,7 +67,7 @@ def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[J
     Raises Invalid for a file that is no Parquet, or has other columns or values.
     """
     first = 0
-    with _opened(path, name) as file:
+    with _open(path, name) as file:
         check_once(file.schema, name)
         wanted, there = dict.fromkeys(schema.names), dict.fromkeys(file.schema.names)
         if missing := next((column for column in wanted if column not in there), None):
@@ -81,13 +81,13 @@ def batches(path: Path, name: str, span: Range, schema: pa.Schema) -> Iterator[J
         groups = groups_of(file.footer, span, path.stat().st_size)
         for batch in file.batches(columns=schema.names, groups=groups):
             table = pa.Table.from_batches([batch])
-            columns = [_converted(table.column(field.name), field, path, name, span, first) for field in schema]
+            columns = [_convert(table.column(field.name), field, path, name, span, first) for field in schema]
             yield JsonTable(pa.Table.from_arrays(columns, schema=schema), dict.fromkeys(others, batch.num_rows))
             first += batch.num_rows
 
 
 @contextmanager
-def _opened(path: Path, name: str) -> Iterator[SliceFile]:
+def _open(path: Path, name: str) -> Iterator[SliceFile]:
     """Opens a file; what is wrong with it is told as of a source. Raises Invalid, Environment."""
     try:
         with open_slice(path) as file:
@@ -100,7 +100,7 @@ def _opened(path: Path, name: str) -> Iterator[SliceFile]:
         raise
 
 
-def _converted(
+def _convert(
     column: pa.ChunkedArray, field: pa.Field, path: Path, name: str, span: Range, first: int
 ) -> pa.ChunkedArray:
     """Converts values of the rows from ``first`` on of a range. Raises Invalid."""

@@ -160,7 +160,7 @@ def parse_sources(
     if wanted is None or not planned:
         return None
     control = control or RequestControl()
-    with control.measured(functools.partial(_how_far, todo)):
+    with control.measuring(functools.partial(_how_far, todo)):
         rows, bad, unknown = _run(None if _is_here(todo, spread) else session, tuple(todo), control)
     if quarantine is not None:
         _check_share(quarantine, todo, rows, bad)
@@ -236,7 +236,7 @@ def _run(
     else:
         answers = _on_spark(session(), todo)
     for fault in answers.column("fault").drop_null().slice(0, 1):
-        raise msgspec.json.decode(fault.as_py(), type=range_tasks.TaskFault).raised()
+        raise msgspec.json.decode(fault.as_py(), type=range_tasks.TaskFault).to_invalid()
     unknown: Counter[str] = Counter()
     for text in answers.column("unknown").drop_null().to_pylist():
         unknown.update(msgspec.json.decode(text, type=dict[str, int]))
@@ -253,7 +253,10 @@ def _is_here(todo: Sequence[RangeTask], spread: bool) -> bool:
     if all(isinstance(task.format, range_tasks.CsvFormat) for task in todo) and not spread:
         return max(sizes, default=0) <= MAX_HERE
     if all(isinstance(task.format, range_tasks.ParquetFormat) for task in todo):
-        return not spread or sum(parquet_rows.decoded(Path(task.path), task.name, task.span) for task in todo) <= SMALL
+        return (
+            not spread
+            or sum(parquet_rows.estimate_decoded(Path(task.path), task.name, task.span) for task in todo) <= SMALL
+        )
     texts = all(not isinstance(task.format, range_tasks.ParquetFormat) for task in todo)
     return texts and sum(sizes) <= SMALL
 
@@ -277,9 +280,9 @@ def plan_file(source: SourceFile, step: ReadStep, wanted: pa.Schema | None) -> P
     """Plans how one nonempty file is read; the types guessed from the first file apply to the others.
     Raises Invalid."""
     declared = read_schema(step) is not None
-    with _mapped(source) as view:
+    with _map_file(source) as view:
         if isinstance(step, ReadParquet):
-            footer, columns = parquet_rows.described(source.path, source.name)
+            footer, columns = parquet_rows.describe_file(source.path, source.name)
             schema = wanted or columns
             return Planned(schema, range_tasks.ParquetFormat(), parquet_ranges(footer, len(view)))
         check_text(view, str(step.__struct_config__.tag), source.name)
@@ -370,7 +373,7 @@ def _sample(view: View) -> bytes:
 
 
 @contextlib.contextmanager
-def _mapped(source: SourceFile) -> Iterator[mmap.mmap]:
+def _map_file(source: SourceFile) -> Iterator[mmap.mmap]:
     try:
         file = source.path.open("rb")
     except OSError as error:

@@ -28,7 +28,7 @@ from engines.spark.analysis.walk_of_ingest import walk_of_ingest
 from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
-from engines.spark.sql.parsing import analysed, as_json, parsed
+from engines.spark.sql.parsing import analyse_query, as_json, parse_query
 from engines.spark.sql.time_patterns import unreadable
 from engines.spark.sql.views import empty_view
 
@@ -46,7 +46,7 @@ def preprocess(spark: SparkSession, parts: Sequence[Path], schema: pa.Schema, tr
     """
     frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in parts]
     source = functools.reduce(DataFrame.unionAll, frames) if frames else empty_view(spark, struct_type(schema))
-    with _queried(spark, source, transform) as (result, plan):
+    with _analyse_steps(spark, source, transform) as (result, plan):
         analysed_plan = result._jdf.queryExecution().analyzed()
         rows = run_exactly(spark, analysed_plan, lambda made: frame_of(spark, made).toArrow())
         table = as_written(rows, slice_types(result.schema))
@@ -63,7 +63,7 @@ def preprocess_in_turns(
     """
     for group in groups:
         frames = [spark.read.schema(struct_type(schema)).parquet(str(path)) for path in group]
-        with _queried(spark, functools.reduce(DataFrame.unionAll, frames), transform) as (result, plan):
+        with _analyse_steps(spark, functools.reduce(DataFrame.unionAll, frames), transform) as (result, plan):
             if not _keeps_order(plan) or plan.count(_RELATION) != len(group):
                 return
             yield as_written(result.toArrow(), slice_types(result.schema))
@@ -71,12 +71,12 @@ def preprocess_in_turns(
 
 def result_schema(spark: SparkSession, schema: pa.Schema, transform: Transform) -> pa.Schema:
     """Returns the columns of ``preprocess`` for rows of ``schema``, without reading any. Raises as it does."""
-    with _queried(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):
+    with _analyse_steps(spark, empty_view(spark, struct_type(schema)), transform) as (result, _):
         return slice_types(result.schema)
 
 
 @contextlib.contextmanager
-def _queried(spark: SparkSession, source: DataFrame, transform: Transform) -> Iterator[tuple[DataFrame, str]]:
+def _analyse_steps(spark: SparkSession, source: DataFrame, transform: Transform) -> Iterator[tuple[DataFrame, str]]:
     """Yields the last query, judged and analysed over ``source`` but not run yet, and its plan's JSON."""
     steps = _steps(transform)
     source.createOrReplaceTempView(INPUT)
@@ -84,10 +84,10 @@ def _queried(spark: SparkSession, source: DataFrame, transform: Transform) -> It
     try:
         sizes: dict[str, PlanSize] = {}
         for step in steps:
-            query = parsed(spark, step.query, sizes)
+            query = parse_query(spark, step.query, sizes)
             for finding in literals(query.judgement.undated):
                 raise _refusal(finding.message, finding.replace)
-            found = analysed(spark, query)
+            found = analyse_query(spark, query)
             plan = _check_plan(spark, found)
             result = frame_of(spark, found)
             if step is not steps[-1]:

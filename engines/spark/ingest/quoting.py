@@ -51,7 +51,7 @@ def check_quotes(view: View, start: int, dialect: CsvDialect, place: str) -> Quo
     walked = _walk(dialect).match(view, start)
     end = walked.end() if walked else start
     if end < len(view):
-        raise _misplaced(view, end, dialect, place)
+        raise _quote_fault(view, end, dialect, place)
     return Quotes.LITERAL
 
 
@@ -107,10 +107,10 @@ def _walk(dialect: CsvDialect) -> re.Pattern[bytes]:
     """Returns a pattern that matches as many complete values, with the separator after each, as there are."""
     separator = re.escape(dialect.separator.encode())
     bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
-    return re.compile(rb"(?:(?:%b|%b|)(?:%b|\r\n?|\n|\Z))*+" % (_quoted(dialect), bare, separator))
+    return re.compile(rb"(?:(?:%b|%b|)(?:%b|\r\n?|\n|\Z))*+" % (_quoted_pattern(dialect), bare, separator))
 
 
-def _quoted(dialect: CsvDialect) -> bytes:
+def _quoted_pattern(dialect: CsvDialect) -> bytes:
     quote = re.escape(dialect.quote.encode())
     if dialect.escape is None:
         return rb"%b(?:[^%b]++|%b%b)*+%b" % (quote, quote, quote, quote, quote)
@@ -122,7 +122,7 @@ def _quoted(dialect: CsvDialect) -> bytes:
 def record_pattern(dialect: CsvDialect) -> bytes:
     separator = re.escape(dialect.separator.encode())
     bare = rb"[^%b%b\r\n][^%b\r\n]*+" % (re.escape(dialect.quote.encode()), separator, separator)
-    value = rb"(?:%b|%b|)" % (_quoted(dialect), bare)
+    value = rb"(?:%b|%b|)" % (_quoted_pattern(dialect), bare)
     return rb"%b(?:%b%b)*+(?:\r\n?|\n|\Z)" % (value, separator, value)
 
 
@@ -140,32 +140,32 @@ def quote_marks(data: bytes, dialect: CsvDialect) -> np.ndarray | None:
     return _marks(np.frombuffer(data, np.uint8), dialect)
 
 
-def _misplaced(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
+def _quote_fault(view: View, at: int, dialect: CsvDialect, place: str) -> Invalid:
     """Makes the error for a value that cannot be read; ``at``: position of the quote that opens it."""
     line = view[:at].count(b"\n") + 1
-    closed = re.compile(_quoted(dialect)).match(view, at)
+    closed = re.compile(_quoted_pattern(dialect)).match(view, at)
     if closed is None:
         lost = view[at:].count(b"\n")
         behind = f"; the {plural(lost, 'line')} behind it would be one value" if lost else ""
         return Invalid(
-            f"a quote is opened and never closed{behind}: {_shown(view, at)}",
+            f"a quote is opened and never closed{behind}: {_excerpt(view, at)}",
             rule="read-quotes",
             hint="close it, or if the file's last part is missing, wait for the whole file",
             place=f"{place}:{line}",
         )
     return Invalid(
-        f"text behind the quote that closes a value: {_shown(view, at)}",
+        f"text behind the quote that closes a value: {_excerpt(view, at)}",
         rule="read-quotes",
         hint="write quotes within a quoted value twice, or declare the escape character that the file has",
         place=f"{place}:{line}",
     )
 
 
-def _shown(view: View, at: int) -> str:
+def _excerpt(view: View, at: int) -> str:
     return repr(bytes(view[at : at + _SHOWN]).split(b"\n")[0].decode("utf-8", "replace"))
 
 
-def unescaped(data: bytes, dialect: CsvDialect) -> bytes:
+def unescape(data: bytes, dialect: CsvDialect) -> bytes:
     """Rewrites quoted values with doubled quotes and without escapes; lines stay unchanged."""
     if dialect.escape is None or dialect.escape.encode() not in data:
         return data
@@ -175,13 +175,13 @@ def unescaped(data: bytes, dialect: CsvDialect) -> bytes:
         return escape.join(parts)
     pairs = re.compile(rb"%b([%b%b])" % tuple(map(re.escape, (escape, quote, escape))))
     separator = re.escape(dialect.separator.encode())
-    values = re.compile(rb"(?<![^%b\r\n])%b" % (separator, _quoted(dialect)))
+    values = re.compile(rb"(?<![^%b\r\n])%b" % (separator, _quoted_pattern(dialect)))
 
-    def doubled(pair: re.Match[bytes]) -> bytes:
+    def double(pair: re.Match[bytes]) -> bytes:
         return quote + quote if pair[1] == quote else escape
 
     def rewritten(value: re.Match[bytes]) -> bytes:
-        return pairs.sub(doubled, value[0]) if escape in value[0] else value[0]
+        return pairs.sub(double, value[0]) if escape in value[0] else value[0]
 
     return values.sub(rewritten, data)
 

@@ -87,7 +87,7 @@ class TaskFault(msgspec.Struct, frozen=True):
     hint: str
     place: str
 
-    def raised(self) -> Invalid:
+    def to_invalid(self) -> Invalid:
         return Invalid(self.message, rule=self.rule, hint=self.hint, place=self.place)
 
 
@@ -221,13 +221,13 @@ def _reader(task: RangeTask) -> RecordParser:
 
 def parse(task: RangeTask) -> JsonTable:
     """Returns the rows of the task's range. Raises Invalid, also if no field of a file is in the schema."""
-    table = _parsed(task)
+    table = _parse(task)
     if task.span.start == 0:  # the beginning tells what a file is of; later ranges may lack what is rare
         json_text.check_matches(table, task.schema, task.name)
     return table
 
 
-def _parsed(task: RangeTask) -> JsonTable:
+def _parse(task: RangeTask) -> JsonTable:
     match task.format:
         case ParquetFormat():
             unknown: Counter[str] = Counter()
@@ -236,11 +236,11 @@ def _parsed(task: RangeTask) -> JsonTable:
             )
         case CsvFormat(dialect, names):
             head = csv_text.CsvHead(names, task.schema, 0)
-            return _located(
+            return _parse_located(
                 task, lambda data, before: JsonTable(csv_text.parse_csv(data, head, dialect, task.name, before), {})
             )
         case JsonLinesFormat():
-            return _located(task, partial(_objects, task))
+            return _parse_located(task, partial(_objects, task))
     return json_text.parse_json(records_of(task.format, _bytes(task), task.name), task.schema, task.name)
 
 
@@ -260,7 +260,7 @@ def records_of(format_: Format, data: bytes, name: str, limit: int | None = None
     return records.object_lines(data)
 
 
-def _located(task: RangeTask, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
+def _parse_located(task: RangeTask, parse_at: Callable[[bytes, int], JsonTable]) -> JsonTable:
     """Parses with lines counted from the range; only if there is a fault, again with lines counted from
     the file's start."""
     data = _bytes(task)

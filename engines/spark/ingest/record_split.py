@@ -89,18 +89,18 @@ def feature_line_records(data: bytes, lines_before: int, own_id: OwnId) -> Recor
     """Splits GeoJSON features, one per line, and converts each to the object of its columns."""
     lines = line_records(data, lines_before)
     spans = zip(lines.starts[:-1].tolist(), lines.starts[1:].tolist(), strict=True)
-    made = _flattened([data[start:stop] for start, stop in spans], None, own_id)
-    return _joined(*made, lines.raw, lines.lines)
+    made = _flatten([data[start:stop] for start, stop in spans], None, own_id)
+    return _join(*made, lines.raw, lines.lines)
 
 
 def item_records(data: bytes, items: Items) -> RecordCut:
-    return _joined(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
+    return _join(list(map(bytes, items.texts)), {}, *_in_document(data, items.texts))
 
 
 def feature_records(data: bytes, items: Items, own_id: OwnId) -> RecordCut:
     """Splits the features of a collection, and converts each to the object of its columns."""
-    made = _flattened(items.texts, items.crs, own_id)
-    return _joined(*made, *_in_document(data, items.texts))
+    made = _flatten(items.texts, items.crs, own_id)
+    return _join(*made, *_in_document(data, items.texts))
 
 
 Raw = Callable[[int], bytes]
@@ -135,7 +135,7 @@ def _line_counter(data: bytes, starts: np.ndarray, lines_before: int) -> Lines:
     return lines
 
 
-def _flattened(
+def _flatten(
     texts: Sequence[bytes | msgspec.Raw], crs: object, own_id: OwnId
 ) -> tuple[list[bytes], dict[int, Invalid]]:
     made: list[bytes] = []
@@ -149,6 +149,6 @@ def _flattened(
     return made, broken
 
 
-def _joined(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> RecordCut:
+def _join(texts: list[bytes], broken: dict[int, Invalid], raw: Raw, lines: Lines) -> RecordCut:
     ends = np.cumsum(np.fromiter((len(text) + 1 for text in texts), np.int64, len(texts)))
     return RecordCut(b"".join(text + b"\n" for text in texts), np.append([0], ends), raw, lines, broken)

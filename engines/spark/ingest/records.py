@@ -98,21 +98,21 @@ def array_items(data: bytes, sub_path: str | None, place: str) -> Items:
     node: bytes | msgspec.Raw = data
     walked = "$"
     for step in sub_path.split(".") if sub_path else ():
-        fields = _decoded(_OBJECT, node, data, place) if _opens(node, b"{") else {}
+        fields = _decode(_OBJECT, node, data, place) if _opens(node, b"{") else {}
         if step not in fields:
             there = ", ".join(sorted(fields)[:10]) or _kind(node)
             raise Invalid(f"no {step!r} at {walked}", rule="read-sub-path", hint=f"there is: {there}", place=place)
         node, walked = fields[step], f"{walked}.{step}"
     if not _opens(node, b"["):
         if walked == "$":
-            _decoded(_SHAPE, node, data, place)
+            _decode(_SHAPE, node, data, place)
         raise Invalid(
             f"{walked} is not an array but {_kind(node)}",
             rule="read-json",
             hint="name the array of records with subPath",
             place=place,
         )
-    return Items(_decoded(_ARRAY, node, data, place))
+    return Items(_decode(_ARRAY, node, data, place))
 
 
 def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = None) -> JsonRecords:
@@ -131,7 +131,7 @@ def feature_records(data: bytes, place: str, own_id: OwnId, limit: int | None = 
 def feature_items(data: bytes, place: str) -> Items:
     """Returns the features of one FeatureCollection. Raises Invalid."""
     data = _whole(data, place)
-    document = _decoded(_COLLECTION, data, data, place) if _opens(data, b"{") else _Collection()
+    document = _decode(_COLLECTION, data, data, place) if _opens(data, b"{") else _Collection()
     if document.features is None:
         raise Invalid(
             "not a FeatureCollection: it has no array 'features'",
@@ -158,7 +158,7 @@ def flat(raw: bytes | msgspec.Raw, crs: object, own_id: OwnId) -> bytes:
 
     Members beside its properties become a field that no schema names, so that they are counted as unread.
     """
-    feature: dict[str, msgspec.Raw] = _decoded(_OBJECT, raw, bytes(raw), "") if _opens(raw, b"{") else {}
+    feature: dict[str, msgspec.Raw] = _decode(_OBJECT, raw, bytes(raw), "") if _opens(raw, b"{") else {}
     if bytes(feature.get("type", b"")) != b'"Feature"':
         raise Invalid("not a GeoJSON Feature", rule="read-geojson")
     properties = bytes(feature.get("properties", _NO_VALUE)).strip()
@@ -183,7 +183,7 @@ def _beside_properties(feature: dict[str, msgspec.Raw], properties: bytes, own_i
     members = [_member(f"{name} beside properties", feature[name]) for name in feature if name not in _READ]
     number = feature.get("id", _NO_VALUE)
     if number != _NO_VALUE:
-        property_ = _decoded(_OBJECT, properties, properties, "").get("id")
+        property_ = _decode(_OBJECT, properties, properties, "").get("id")
         if own_id == "column" and property_ is None:
             members.append(_member("id", number))
         elif property_ != number:
@@ -197,7 +197,7 @@ def _member(name: str, value: msgspec.Raw) -> bytes:
 
 def _beside_geometry(properties: bytes) -> bytes:
     """Returns the properties, without one that has the name of the shape's column. Raises Invalid."""
-    fields: dict[str, Any] = _decoded(_OBJECT, properties, properties, "")
+    fields: dict[str, Any] = _decode(_OBJECT, properties, properties, "")
     if "geometry" not in fields:
         return properties
     if "_geometry" in fields:
@@ -214,7 +214,7 @@ def _geometry(raw: msgspec.Raw, crs: object) -> bytes:
     numbers are as kamu's."""
     text = bytes(raw)
     exact = _MANY_DIGITS.search(text) is not None
-    shape = _decoded(msgspec.json.Decoder(float_hook=_exact) if exact else _SHAPE, raw, text, "")
+    shape = _decode(msgspec.json.Decoder(float_hook=_exact) if exact else _SHAPE, raw, text, "")
     if shape is None:
         return b"null"
     if crs is not None and isinstance(shape, dict):
@@ -229,7 +229,7 @@ def _exact(text: str) -> float | Decimal:
 
 def _foreign_crs(raw: msgspec.Raw) -> object:
     """Returns the value of a member ``crs``; ``None`` if it names GeoJSON's default system."""
-    said = _decoded(_SHAPE, raw, bytes(raw), "")
+    said = _decode(_SHAPE, raw, bytes(raw), "")
     properties = said.get("properties") if isinstance(said, dict) else None
     name = properties.get("name") if isinstance(properties, dict) else None
     return None if isinstance(name, str) and _WGS84.search(name) else said
@@ -286,7 +286,7 @@ def _kind(node: bytes | msgspec.Raw) -> str:
     return {b"{": "an object", b"[": "an array", b'"': "a string", b"n": "null"}.get(_first(node), "a value")
 
 
-def _decoded(decoder: msgspec.json.Decoder[Any], node: bytes | msgspec.Raw, data: bytes, place: str) -> Any:
+def _decode(decoder: msgspec.json.Decoder[Any], node: bytes | msgspec.Raw, data: bytes, place: str) -> Any:
     try:
         return decoder.decode(node)
     except RecursionError as error:

@@ -59,7 +59,7 @@ class RowOrigin(NamedTuple):
     column: str
     """Name of the column of event times."""
 
-    def asked(self, paths: list[Path]) -> pa.Table:
+    def query_paths(self, paths: list[Path]) -> pa.Table:
         """Runs the query over these parts alone. Raises Invalid, and what Spark raises."""
         assert self.query is not None
         return preprocess(self.session(), paths, self.parts.schema, self.query)
@@ -68,7 +68,7 @@ class RowOrigin(NamedTuple):
 def locate(origin: RowOrigin, fails: Fails) -> str:
     """Returns file and line of the first row for which ``fails`` holds; names of files if no single row fails."""
     filled = [number for number, rows in enumerate(origin.parts.rows) if rows]
-    names = _listed(list(dict.fromkeys(origin.parts.tasks[number].name for number in filled)))
+    names = _list_names(list(dict.fromkeys(origin.parts.tasks[number].name for number in filled)))
     try:
         while len(filled) > 1:
             half = filled[: len(filled) // 2]
@@ -77,19 +77,19 @@ def locate(origin: RowOrigin, fails: Fails) -> str:
         low, high = 0, rows.num_rows
         while high - low > 1:
             middle = (low + high) // 2
-            low, high = (low, middle) if fails([_staged(rows, low, middle, origin)]) else (middle, high)
-        return range_tasks.place_of(task, low) if fails([_staged(rows, low, high, origin)]) else names
+            low, high = (low, middle) if fails([_stage(rows, low, middle, origin)]) else (middle, high)
+        return range_tasks.place_of(task, low) if fails([_stage(rows, low, high, origin)]) else names
     except (Invalid, PySparkException):
         return names  # the query does not run over only some of its rows
 
 
-def _staged(rows: pa.Table, low: int, high: int, origin: RowOrigin) -> Path:
+def _stage(rows: pa.Table, low: int, high: int, origin: RowOrigin) -> Path:
     path = origin.scratch / f"sought-{low}-{high}.parquet"
     pq.write_table(rows.slice(low, high - low), path, compression="none")
     return path
 
 
-def _listed(names: list[str]) -> str:
+def _list_names(names: list[str]) -> str:
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(names[:SHOWN]) + more
 
@@ -185,7 +185,7 @@ def places_of(origin: RowOrigin, batch: pa.Table, wrong: Wrong) -> list[str]:
 
 def _locate_rows(origin: RowOrigin, wrong: Wrong) -> str:
     """Returns the place of the first row of a file for which the query gives a faulty row."""
-    return locate(origin, lambda paths: bool(pc.any(wrong(origin.asked(paths))).as_py()))
+    return locate(origin, lambda paths: bool(pc.any(wrong(origin.query_paths(paths))).as_py()))
 
 
 def rows_have(count: int) -> str:

@@ -56,9 +56,17 @@ from engines.spark.ingest.row_checks import (
     missing_fault,
     null_key_fault,
 )
-from engines.spark.ingest.shape import check_columns, coerce_guessed, finished, fitted, no_rows, prepared, timed
-from engines.spark.ingest.source_files import OpenedSources, bounds_of, opened
-from engines.spark.ingest.streamed import Streamed, rows_in_parts, streamed
+from engines.spark.ingest.shape import (
+    check_columns,
+    coerce_guessed,
+    fill_times,
+    finish_rows,
+    fit_schema,
+    no_rows,
+    prepare_batch,
+)
+from engines.spark.ingest.source_files import OpenedSources, bounds_of, open_sources
+from engines.spark.ingest.streamed import Streamed, rows_in_parts, stream_slice
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
 from engines.spark.runtime.memory import give_back
 from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
@@ -100,10 +108,10 @@ def _ingest(
     vocab, force = request.vocab, None if request.schema is None else to_arrow(request.schema)
     query, declared = read_source(request.preprocess)
     keys = checked_keys(request)
-    sources = opened(_sources(request), request.read, scratch, bounds_of(request), control.check)
+    sources = open_sources(_sources(request), request.read, scratch, bounds_of(request), control.check)
     control.check()
     parse = functools.partial(parse_sources, session, sources.files, sources.step, scratch, spread=spread)
-    parts = _parsed(parse, request, sources, keys, control, strict=query is None and not request.fills_event_time)
+    parts = _parse(parse, request, sources, keys, control, strict=query is None and not request.fills_event_time)
     control.check()
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
@@ -119,8 +127,8 @@ def _ingest(
         control.stage("writing")
         control.progress()
         limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead + declared.behind)
-        if (done := streamed(rows, history, limit)) is not None:
-            return _streamed(request, parts, declared, done, empty)
+        if (done := stream_slice(rows, history, limit)) is not None:
+            return _answer_streamed(request, parts, declared, done, empty)
     batch = _rows(origin) if rows is None else rows.whole()
     control.check()
     if query is not None:
@@ -135,17 +143,17 @@ def _ingest(
         check_present(batch, origin)
     if guessed:
         batch = coerce_guessed(batch, vocab, request.merge)
-    batch = prepared(batch, vocab, request.merge, force)
+    batch = prepare_batch(batch, vocab, request.merge, force)
     check_columns(batch.schema, vocab, force)
-    batch, untimed = _keyed(request, batch, keys, origin)
+    batch, untimed = _add_keys(request, batch, keys, origin)
     merged = merge(MergeContext(session, scratch, vocab), batch, history, request.merge)
     control.check()
     times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
     counts = _counts_of(parts, batch.num_rows, merged.passed_over, late, times.null_count + untimed, empty)
-    table = finished(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
+    table = finish_rows(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
     mark = _watermark(request, declared, batch, table, origin)
-    table = fitted(table, force)
+    table = fit_schema(table, force)
     control.stage("writing")
     control.progress()
     if table.num_rows:
@@ -155,7 +163,7 @@ def _ingest(
     return _success(request, table.schema, table.num_rows, mark, counts)
 
 
-def _streamed(
+def _answer_streamed(
     request: IngestBatchRequest,
     parts: ParsedRows,
     declared: SourceDeclarations,
@@ -166,7 +174,7 @@ def _streamed(
     counts = _counts_of(parts, done.rows, PassedOver(), done.late, done.untimed, empty)
     if counts.quarantined and request.quarantine is not None:
         _write_quarantine(parts, request.quarantine, request.system_time)
-    mark = advanced(request.prev_watermark, Instant(done.latest - declared.behind))
+    mark = advance_watermark(request.prev_watermark, Instant(done.latest - declared.behind))
     return _success(request, done.schema, done.rows, mark, counts)
 
 
@@ -189,7 +197,7 @@ def _nothing(request: IngestBatchRequest, skipped: tuple[SkippedFile, ...], rema
     )
 
 
-def _parsed(
+def _parse(
     parse: Callable[[Mapping[str, Absence], RequestControl], ParsedRows | None],
     request: IngestBatchRequest,
     sources: OpenedSources,
@@ -214,7 +222,7 @@ def _parsed(
         raise null_key_fault(told, keys) from fault
 
 
-def _keyed(
+def _add_keys(
     request: IngestBatchRequest, batch: pa.Table, keys: Sequence[str], origin: RowOrigin
 ) -> tuple[pa.Table, int]:
     """Returns the batch with the keys by which its rows are looked up, and the number of rows without event time.
@@ -226,7 +234,7 @@ def _keyed(
     if name in primary_key(request.merge):
         untimed = batch.column(name).null_count
         given = request.source_event_time
-        batch = timed(batch, name, request.system_time if given is None else given)
+        batch = fill_times(batch, name, request.system_time if given is None else given)
     check_keys(batch, keys, origin)
     return batch, untimed
 
@@ -250,7 +258,7 @@ def _watermark(
     latest = greatest(table.column(request.vocab.event_time_column))
     if latest is None:
         return before
-    mark = advanced(before, Instant(latest - declared.behind))
+    mark = advance_watermark(before, Instant(latest - declared.behind))
     limit = None if declared.ahead is None else Instant(request.system_time + declared.ahead)
     if limit is not None and mark > limit and (before is None or mark > before):
         reached = Instant(max(limit, limit if before is None else before) + declared.behind)
@@ -300,7 +308,7 @@ def _success(
     )
 
 
-def advanced(before: Instant | None, to: Instant) -> Instant:
+def advance_watermark(before: Instant | None, to: Instant) -> Instant:
     """Advances a watermark in whole milliseconds; late rows do not move it back."""
     here = Instant(to // MILLISECOND * MILLISECOND)
     return here if before is None else max(before, here)
@@ -312,7 +320,7 @@ def _rows(origin: RowOrigin) -> pa.Table:
     filled = [path for path, rows in zip(parts.paths, parts.rows, strict=True) if rows]
     if origin.query is not None:
         try:
-            return origin.asked(filled)
+            return origin.query_paths(filled)
         except PySparkException as fault:
             if not blames_query(fault):
                 raise
@@ -333,7 +341,7 @@ def _of_preprocess(fault: PySparkException, query: Transform, origin: RowOrigin)
         nonlocal last
         last = None
         try:
-            origin.asked(paths)
+            origin.query_paths(paths)
         except PySparkException as again:
             if again.getCondition() != fault.getCondition():
                 raise

@@ -51,7 +51,7 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
     return batch.set_column(kept.index(name), name, times)
 
 
-def prepared(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
+def prepare_batch(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
     """Returns the batch with logical types and an event time column (null if the source has none). Raises Invalid."""
     reserved = [vocab.offset_column, vocab.system_time_column]
     reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
@@ -149,7 +149,7 @@ def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) 
         )
 
 
-def finished(
+def finish_rows(
     merged: Merged, vocab: Vocabulary, system_time: Instant, source_time: Instant | None, next_offset: int
 ) -> pa.Table:
     """Adds system columns, sorts rows to their final order, and counts offsets from ``next_offset``.
@@ -161,7 +161,9 @@ def finished(
     kind = rows.schema.field(name).type
     times = rows.column(name)
     if times.null_count:
-        times = _filled(times, merged.fresh, _instant_as(system_time if source_time is None else source_time, kind))
+        times = _fill_source_time(
+            times, merged.fresh, _instant_as(system_time if source_time is None else source_time, kind)
+        )
     stamp = pa.scalar(to_millis(system_time), pa.int64()).cast(millis_type())
     data = [field for field in rows.schema if field.name != name]
     columns = [merged.op, pa.repeat(stamp, count), times, *(rows.column(field.name) for field in data)]
@@ -171,12 +173,12 @@ def finished(
         pa.field(name, kind, times.null_count > 0),
         *data,
     ]
-    table = ordered(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
+    table = sort_rows(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
     offsets = pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64))
     return table.add_column(0, pa.field(vocab.offset_column, OFFSET_TYPE, False), offsets)
 
 
-def timed(batch: pa.Table, name: str, given: Instant) -> pa.Table:
+def fill_times(batch: pa.Table, name: str, given: Instant) -> pa.Table:
     """Gives rows without event time (column ``name``) the time ``given``."""
     place, times = batch.schema.get_field_index(name), batch.column(name)
     if not times.null_count:
@@ -184,7 +186,7 @@ def timed(batch: pa.Table, name: str, given: Instant) -> pa.Table:
     return batch.set_column(place, batch.schema.field(place), pc.coalesce(times, _instant_as(given, times.type)))
 
 
-def _filled(times: pa.ChunkedArray, fresh: pa.Array, value: pa.Scalar) -> pa.ChunkedArray:
+def _fill_source_time(times: pa.ChunkedArray, fresh: pa.Array, value: pa.Scalar) -> pa.ChunkedArray:
     """Gives the source's time to rows of the batch only; a retraction keeps that of its old row."""
     return pc.if_else(pc.and_(pc.is_null(times), fresh), value, times)
 
@@ -196,7 +198,7 @@ def _instant_as(instant: Instant, kind: pa.DataType) -> pa.Scalar:
     return pa.scalar(millis, pa.int64()).cast(millis_type()).cast(kind)
 
 
-def ordered(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+def sort_rows(table: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     """Sorts ascending by ``keys``, nulls first; rows with equal keys stay in input order."""
     if len(keys) == 1 and ascending(table.column(keys[0])):
         return table
@@ -219,7 +221,7 @@ def time_values(column: pa.ChunkedArray) -> np.ndarray:
     return values
 
 
-def fitted(table: pa.Table, force: pa.Schema | None) -> pa.Table:
+def fit_schema(table: pa.Table, force: pa.Schema | None) -> pa.Table:
     """Casts the table to the schema in force, or its own if there is none. Raises Invalid for forbidden nulls."""
     schema = table.schema if force is None else pa.schema([force.field(name) for name in force.names])
     columns = []

@@ -17,9 +17,9 @@ from chain.model.read_options import ReadOptions, read_options
 from chain.model.source import ReadCsv, ReadStep
 from chain.wording import plural
 from engines.contract import IngestBatchRequest
-from engines.spark.ingest.encodings import decoded, encoding_of
+from engines.spark.ingest.encodings import encoding_of, to_utf8
 from engines.spark.ingest.foreign_files import converted_file, foreign_kind, step_behind
-from engines.spark.ingest.unpack import CHUNK, SourceFile, UnpackBounds, Unpacking, unpacked, write
+from engines.spark.ingest.unpack import CHUNK, SourceFile, UnpackBounds, Unpacking, unpack_source, write
 
 _END: Final = re.compile(rb"\r\n|\n|\r")
 
@@ -65,14 +65,14 @@ class LinesPassed:
         yield b"\n" * self.passed.before
         if self._comment is not None:
             for found in re.compile(rb"(?<![^\r\n])" + self._comment + rb"[^\r\n]*").finditer(view, at, self._stop):
-                yield from self._kept(at, found.start())
+                yield from self._read_blocks(at, found.start())
                 at = found.start()
                 if not self._open:  # inside quotes it is part of a value
                     at = found.end()
                     self.passed = self.passed._replace(comments=self.passed.comments + 1)
-        yield from self._kept(at, self._stop)
+        yield from self._read_blocks(at, self._stop)
 
-    def _kept(self, start: int, stop: int) -> Iterator[bytes]:
+    def _read_blocks(self, start: int, stop: int) -> Iterator[bytes]:
         for at in range(start, stop, CHUNK):
             block = self._view[at : min(at + CHUNK, stop)]
             self._open ^= bool(block.count(self._quote) % 2)
@@ -120,7 +120,7 @@ def bounds_of(request: IngestBatchRequest) -> UnpackBounds:
     )
 
 
-def opened(
+def open_sources(
     sources: Sequence[SourceFile],
     step: ReadStep,
     folder: Path,
@@ -138,14 +138,16 @@ def opened(
             continue
         own = folder / f"opened-{number}"
         own.mkdir()
-        inside = unpacked(source, own, bounds, options.members, keeps_zip=kind in _ZIPS and options.members is None)
+        inside = unpack_source(
+            source, own, bounds, options.members, keeps_zip=kind in _ZIPS and options.members is None
+        )
         for place, each in enumerate(inside):
             check()
             growth = Unpacking(each.name, each.path.stat().st_size, bounds)
             if kind is not None:
                 text = converted_file(each, step, own / f"made-{place}", bounds, check)
             else:
-                text = decoded(each, encoding_of(step), own / f"text-{place}", growth)
+                text = to_utf8(each, encoding_of(step), own / f"text-{place}", growth)
             rows, said = _rows_of(text, behind, options, own / f"rows-{place}", bounds)
             files.append(rows._replace(record_bytes=bounds.record))
             remarks += said

@@ -33,7 +33,15 @@ from engines.spark.ingest.parse import ParsedRows
 from engines.spark.ingest.preprocess import preprocess_in_turns
 from engines.spark.ingest.range_tasks import write_part
 from engines.spark.ingest.row_checks import RowOrigin, behind, checked_keys, greatest
-from engines.spark.ingest.shape import ascending, check_columns, coerce_guessed, finished, fitted, prepared, timed
+from engines.spark.ingest.shape import (
+    ascending,
+    check_columns,
+    coerce_guessed,
+    fill_times,
+    finish_rows,
+    fit_schema,
+    prepare_batch,
+)
 from engines.spark.ingest.text_columns import NULL_KEY, check_made
 
 LEAST: Final = 1 << 20
@@ -95,19 +103,19 @@ class RowsInParts(NamedTuple):
         vocab, merge, force = self.request.vocab, self.request.merge, self.force
         for part in _tables(self.parts, columns):
             self.control.check()
-            yield prepared(coerce_guessed(part, vocab, merge) if self.guessed else part, vocab, merge, force)
+            yield prepare_batch(coerce_guessed(part, vocab, merge) if self.guessed else part, vocab, merge, force)
 
     def whole(self) -> pa.Table:
         """Returns all rows as they are in the parts."""
         return pa.concat_tables([self.parts.schema.empty_table(), *_tables(self.parts)])
 
-    def sorted(self) -> Iterator[pa.Table]:
+    def sort(self) -> Iterator[pa.Table]:
         """Yields the rows in the order of their times, none of which is null. Raises Invalid, Environment."""
         runs = ExternalSort(self.scratch, self.column)
         for batch in self.batches():
             check_columns(batch.schema, self.request.vocab, self.force)
-            runs.add(timed(batch, self.column, self.given))
-        for batch in runs.merged():
+            runs.add(fill_times(batch, self.column, self.given))
+        for batch in runs.merge():
             self.control.check()
             yield batch
 
@@ -125,7 +133,7 @@ def rows_in_parts(
         return None
     if query is not None:
         try:
-            parts = _queried(origin, query, control)
+            parts = _query_parts(origin, query, control)
         except (Invalid, PySparkException):
             return None  # told of all rows
     if not sum(parts.rows):
@@ -133,24 +141,24 @@ def rows_in_parts(
     return RowsInParts(request, parts, control, origin.scratch, guessed, query is not None)
 
 
-def streamed(rows: RowsInParts, history: History, limit: Instant | None = None) -> Streamed | None:
+def stream_slice(rows: RowsInParts, history: History, limit: Instant | None = None) -> Streamed | None:
     """Writes the slice; ``None``, and no file, where ``run`` must tell what is wrong, or a ledger may have their keys.
 
     ``limit``: of event times. Raises Environment, SlicesMissing.
     """
     try:
-        seen = _seen(rows)
+        seen = _scan(rows)
         is_lacking = seen.untimed and rows.queried and not rows.request.fills_event_time
         if is_lacking or (limit is not None and seen.latest > limit):
             return None
         if rows.keys and history.overlapping(seen.keys):
             return None
-        return _written(rows, seen)
+        return _write(rows, seen)
     except Invalid:
         return None
 
 
-def _queried(origin: RowOrigin, query: Transform, control: RequestControl) -> ParsedRows:
+def _query_parts(origin: RowOrigin, query: Transform, control: RequestControl) -> ParsedRows:
     """Returns the rows of a query, as parts on disk, of a row group or more each; none if it may change their order.
 
     Raises Invalid, and what Spark raises.
@@ -181,7 +189,7 @@ def _groups(parts: ParsedRows) -> list[list[Path]]:
     return groups
 
 
-def _seen(rows: RowsInParts) -> _Seen:
+def _scan(rows: RowsInParts) -> _Seen:
     """Reads only the event times and keys, or only the first column if there are none. Raises Invalid."""
     before, needed = rows.request.prev_watermark, checked_keys(rows.request)
     names = rows.parts.schema.names
@@ -191,11 +199,11 @@ def _seen(rows: RowsInParts) -> _Seen:
     for batch in rows.batches([name for name in names if name in (rows.column, *rows.keys)] or names[:1]):
         own = batch.column(rows.column)
         untimed += own.null_count
-        batch = timed(batch, rows.column, rows.given)
+        batch = fill_times(batch, rows.column, rows.given)
         times = batch.column(rows.column)
         if rows.keys:
             check_primary_key(batch, rows.keys)
-            keys = _widened(keys, ranges_of(batch.select(list(dict.fromkeys(rows.keys)))))
+            keys = _widen(keys, ranges_of(batch.select(list(dict.fromkeys(rows.keys)))))
         if any(batch.column(name).null_count for name in needed):
             raise Invalid("a row has no key", rule=NULL_KEY)
         late += 0 if before is None else behind(times if rows.column in rows.keys else own, before)
@@ -205,7 +213,7 @@ def _seen(rows: RowsInParts) -> _Seen:
     return _Seen(max(time for time in latest if time is not None), late, untimed, sorted_, keys)
 
 
-def _widened(one: dict[str, ColumnBounds], other: dict[str, ColumnBounds]) -> dict[str, ColumnBounds]:
+def _widen(one: dict[str, ColumnBounds], other: dict[str, ColumnBounds]) -> dict[str, ColumnBounds]:
     both = {
         name: ColumnBounds(min(one[name].low, other[name].low), max(one[name].high, other[name].high))
         for name in one.keys() & other.keys()
@@ -213,16 +221,16 @@ def _widened(one: dict[str, ColumnBounds], other: dict[str, ColumnBounds]) -> di
     return one | other | both
 
 
-def _written(rows: RowsInParts, seen: _Seen) -> Streamed:
+def _write(rows: RowsInParts, seen: _Seen) -> Streamed:
     """Raises Invalid, Environment."""
     request = rows.request
     offset, writer = request.next_offset, None
     with ExitStack() as stack:
-        for batch in rows.batches() if seen.sorted else rows.sorted():
+        for batch in rows.batches() if seen.sorted else rows.sort():
             check_columns(batch.schema, request.vocab, rows.force)
             merged = all_new(batch, (rows.column,))
-            whole = finished(merged, request.vocab, request.system_time, request.source_event_time, offset)
-            table = fitted(whole, rows.force)
+            whole = finish_rows(merged, request.vocab, request.system_time, request.source_event_time, offset)
+            table = fit_schema(whole, rows.force)
             if writer is None:
                 writer = stack.enter_context(SliceWriter(Path(request.new_data_path), table.schema))
             writer.write(table)

@@ -98,20 +98,20 @@ def to_instants(text: pa.ChunkedArray, kind: pa.DataType | None = None) -> pa.Ch
     local = _attempt(text, lambda part: pc.assume_timezone(pc.cast(part, naive), "UTC"))
     if local is not None:
         return local
-    return converted(text, functools.partial(_mixed, wanted))
+    return convert_column(text, functools.partial(_convert_mixed, wanted))
 
 
 def to_uuids(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Parses texts like ``123e4567-e89b-12d3-a456-426614174000``. Raises Misfit."""
-    return converted(text, uuids.parsed)
+    return convert_column(text, uuids.parsed)
 
 
 def to_dates(text: pa.ChunkedArray) -> pa.ChunkedArray:
     """Parses ``2024-05-01`` texts as ``date32``. Raises Misfit."""
-    return converted(text, lambda part: pc.cast(part, pa.date32()))
+    return convert_column(text, lambda part: pc.cast(part, pa.date32()))
 
 
-def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
+def convert_column(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.ChunkedArray]) -> pa.ChunkedArray:
     """Returns ``convert(text)``, which works value by value; when it fails, Misfit names the first failing value."""
     try:
         return convert(text)
@@ -124,7 +124,7 @@ def converted(text: pa.ChunkedArray, convert: Callable[[pa.ChunkedArray], pa.Chu
         raise Misfit(low, str(text[low].as_py())) from None
 
 
-def _mixed(wanted: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
+def _convert_mixed(wanted: pa.DataType, text: pa.ChunkedArray) -> pa.ChunkedArray:
     trimmed = pc.utf8_upper(pc.utf8_trim_whitespace(text))
     plain = pc.replace_substring_regex(trimmed, _FINER[wanted.unit], r"\1")
     zoned = pc.match_substring_regex(plain, _ZONE)
@@ -199,7 +199,7 @@ def misfit_fault(place: str, column: str, type_: pa.DataType, value: str) -> Inv
 def check_read(schema: pa.Schema, place: str, *, queried: bool) -> None:
     """Raises Invalid for columns of a type that no slice can hold; ``queried``: a query converts them first."""
     for field in schema:
-        if not _known(_read_by_spark if queried else described, field):
+        if not _is_known(_read_by_spark if queried else described, field):
             raise Invalid(_message(field), rule=_RULE, hint=_hint_of_read(field), place=place)
 
 
@@ -207,7 +207,7 @@ def check_made(schema: pa.Schema) -> None:
     """Checks the names and types of a query's columns. Raises Invalid."""
     check_once(schema, "preprocess", hint="name all but one otherwise: … as OTHER_NAME")
     for field in schema:
-        if not _known(described, field):
+        if not _is_known(described, field):
             hint = f"make it a number, or a text, in its query: to_json({field.name}) as {field.name}"
             raise Invalid(_message(field), rule=_RULE, hint=hint)
 
@@ -247,7 +247,7 @@ def check_once(
             check_once(pa.schema(list(field.type)), place, f"{above}{field.name}.", hint)
 
 
-def _known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:
+def _is_known(judge: Callable[[pa.Schema], object], field: pa.Field) -> bool:
     try:
         judge(pa.schema([field]))
     except Invalid:
@@ -273,6 +273,6 @@ def _message(field: pa.Field) -> str:
 def _hint_of_read(field: pa.Field) -> str:
     if pa.types.is_duration(field.type):
         return f"declare the columns in the read schema, this one as {field.name} BIGINT: the number of its units"
-    if _known(_read_by_spark, field):
+    if _is_known(_read_by_spark, field):
         return f"make it a text in preprocess: to_json({field.name}) as {field.name}"
     return "declare the other columns in the read schema, which leaves it out, or write it as a text of JSON"

@@ -96,7 +96,7 @@ def packing_of(begin: bytes) -> str | None:
     return "zip" if found is None and begin.startswith(_ZIP) else found
 
 
-def unpacked(
+def unpack_source(
     source: SourceFile, folder: Path, bounds: UnpackBounds, members: str | None = None, *, keeps_zip: bool = False
 ) -> list[SourceFile]:
     """Returns the files in a packed file, written to ``folder``, or the file itself. ``members``: a pattern for names
@@ -162,9 +162,9 @@ def _stream(path: Path, kind: str) -> Iterator[bytes]:
             with gzip.open(path, "rb") as packed:
                 yield from blocks(packed)
         case "bzip2":
-            yield from _coded(path, bz2.BZ2Decompressor)
+            yield from _decompress(path, bz2.BZ2Decompressor)
         case "xz":
-            yield from _coded(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
+            yield from _decompress(path, lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_MEMORY))
         case _:
             with pa.CompressedInputStream(pa.OSFile(str(path)), "zstd") as packed:
                 yield from blocks(packed)
@@ -175,7 +175,7 @@ def blocks(packed: IO[bytes] | gzip.GzipFile | zipfile.ZipExtFile | pa.NativeFil
         yield block
 
 
-def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
+def _decompress(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
     """Yields the content of concatenated streams; xz pads them with zeros."""
     with path.open("rb") as file:
         coder, data = fresh(), b""
@@ -196,7 +196,7 @@ def _coded(path: Path, fresh: Callable[[], _Coder]) -> Iterator[bytes]:
             data = b""
 
 
-def chosen(names: list[str], pattern: str) -> list[str]:
+def choose_members(names: list[str], pattern: str) -> list[str]:
     """Returns the member with this name, or else those that the pattern matches."""
     return [pattern] if pattern in names else [name for name in names if fnmatch.fnmatchcase(name, pattern)]
 
@@ -211,7 +211,7 @@ def _members(source: SourceFile, folder: Path, growth: Unpacking, pattern: str |
     made = []
     with UnpackFaults(source.name, "zip"), zipfile.ZipFile(source.path) as archive:
         names = member_names(archive)
-        wanted = names if pattern is None else chosen(names, pattern)
+        wanted = names if pattern is None else choose_members(names, pattern)
         if not wanted or (pattern is None and len(wanted) > 1):
             raise _which(source.name, names, pattern)
         for number, name in enumerate(sorted(wanted)):

@@ -82,11 +82,11 @@ def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
 
     Rows that are equal so far are in one run. A float has a second expression, since to Spark -0.0 equals 0.0.
     """
-    yield f"unix_millis(cast({_quoted(event_time)} as timestamp))"
+    yield f"unix_millis(cast({_quote_name(event_time)} as timestamp))"
     for column in columns:
         if column.name == event_time:
             continue
-        kind, quoted = column.dataType, _quoted(column.name)
+        kind, quoted = column.dataType, _quote_name(column.name)
         if isinstance(kind, (st.FloatType, st.DoubleType)):
             yield quoted
             yield f"case when {quoted} = 0 then not startswith(cast({quoted} as string), '-') end"
@@ -96,5 +96,5 @@ def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
             return
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

@@ -211,7 +211,7 @@ class LateInput(Generic[B]):
     """How late rows may be, microseconds; ``None``: unlimited."""
     judged: Sequence[tuple[B, int]]
 
-    def needed(self, done: int | None, bound: int) -> Iterator[Placed]:
+    def find_needed(self, done: int | None, bound: int) -> Iterator[Placed]:
         """Yields the rows with output times from ``done`` to before ``bound``, perhaps more; slices with equal bounds
         together."""
         groups: dict[tuple[int, int, int], list[str]] = {}

@@ -137,7 +137,7 @@ class Sessions:
         key = (sessions.gap, sessions.of)
         if key not in self._known:
             rows = [
-                _accepted(FilePath(block.path), self._vocabs[member.input].event_time_column, member, threshold)
+                _read_accepted(FilePath(block.path), self._vocabs[member.input].event_time_column, member, threshold)
                 for member in sessions.of
                 for block, threshold in judged[member.input]
                 if block.path is not None and block.first is not None
@@ -171,7 +171,7 @@ def _keys(parts: Sequence[pa.Table]) -> pa.Table:
     return pa.table(found, names=[str(at) for at in range(len(found))])
 
 
-def _accepted(path: FilePath, time: str, member: SessionMember, threshold: int) -> pa.Table:
+def _read_accepted(path: FilePath, time: str, member: SessionMember, threshold: int) -> pa.Table:
     """Returns rows that are not late: effective times (int64 microseconds), keys by number; missing columns null."""
     with open_slice(path) as source:
         there = set(source.schema.names)

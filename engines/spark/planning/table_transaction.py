@@ -93,7 +93,7 @@ def plan_table(
     reached = tuple(mark for mark in later if until is not None and mark <= until)
     settled = None
     if limit is not None and grid is not None and until is not None:
-        settled, until = until, min(until, _paced(grid, at.done, limit))
+        settled, until = until, min(until, _last_point(grid, at.done, limit))
     elif limit is not None and reached and reached[-1] > limit:
         settled = until
         reached = tuple(mark for mark in reached if mark <= limit) or reached[:1]
@@ -106,7 +106,7 @@ def plan_table(
     return step, TableStep(at.done, until, reached, blocks, lateness, grid), waiting
 
 
-def _paced(grid: Tick, done: int | None, limit: int) -> int:
+def _last_point(grid: Tick, done: int | None, limit: int) -> int:
     """Returns the last point of a grid up to ``limit``, or the first point after ``done`` if that is later."""
     place = grid(limit)
     if done is None or place > done:

@@ -159,7 +159,7 @@ def plan_step(
     if query.mode is Mode.LOG:
         return _log_step(query, inputs, known, watermarks, done)
     untimed = {given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs}
-    settled = _later(done, _bound(query.paths, watermarks))
+    settled = _later(done, _settled_bound(query.paths, watermarks))
     bound = _later(done, limit) if settled is not None and limit is not None and limit < settled else settled
     moved = bound is not None and (done is None or bound > done)
     reads = {}
@@ -168,7 +168,7 @@ def plan_step(
     versions, kept = {}, {}
     until = bound if moved else None
     late = {given.alias: _late_input(query, given) for given in inputs if given.reach != 0}
-    all_judged = {given.alias: _judged(query, given) for given in inputs if given.reach == 0}
+    all_judged = {given.alias: _judge(query, given) for given in inputs if given.reach == 0}
     seen_after = None if done is None else min([done, *(each.earliest(done, until) for each in late.values())])
     kept_after = reached_back([(path, each.reach) for each in late.values() for path in each.paths], bound)
     for given in inputs:
@@ -177,25 +177,27 @@ def plan_step(
         if life is not None:
             versions[given.alias] = _version_step(given, paths, life, bound, seen_after, kept_after)
             checks.extend(_late_checks(given.alias, () if life.clamped else versions[given.alias].blocks))
-            opened.append(_kept(given, known.get(given.alias), watermarks, ()))
+            opened.append(_open_input(given, known.get(given.alias), watermarks, ()))
             continue
         if given.alias in late:
             mine = late[given.alias]
             checks.extend(_late_checks(given.alias, mine.judged))
-            reads[given.alias] = () if until is None else tuple(SliceRead(*each) for each in mine.needed(done, until))
+            reads[given.alias] = (
+                () if until is None else tuple(SliceRead(*each) for each in mine.find_needed(done, until))
+            )
             again = list(mine.still_open(bound))
         else:
             judged = all_judged[given.alias]
             since = partial(_since, paths, all_judged, oldest)
             checks.extend(_late_checks(given.alias, judged))
-            reads[given.alias] = () if until is None else _needed(paths, judged, since(done), until)
+            reads[given.alias] = () if until is None else _needed_reads(paths, judged, since(done), until)
             needed = since(bound)
             again = [(block, max(needed, low), EARLIEST) for block, low in _still_open(judged, needed)]
         kept[given.alias] = tuple(
             SliceRead((block.path,), low, before=before) for block, low, before in again if block.path is not None
         )
         still = [(block, low) for block, low, _ in again]
-        opened.append(_kept(given, known.get(given.alias), watermarks, still))
+        opened.append(_open_input(given, known.get(given.alias), watermarks, still))
     waits = settled if settled != bound else None
     return TransactionStep(reads, tuple(checks), done, until, bound, tuple(opened), untimed, versions, kept, waits)
 
@@ -221,7 +223,7 @@ def progress(inputs: Sequence[InputFacts], previous: StateCheckpoint | None) -> 
     return InputProgress(
         done=None if previous is None or previous.g is None else previous.g * MILLISECOND,
         slowest=_slowest(marks.values()),
-        inputs=tuple(_kept(given, known.get(given.alias), marks, ()) for given in inputs),
+        inputs=tuple(_open_input(given, known.get(given.alias), marks, ()) for given in inputs),
         untimed={given.alias: sum(block.untimed for block in given.blocks if not block.reopened) for given in inputs},
     )
 
@@ -262,8 +264,8 @@ def _log_step(
     promised = not any(given.only_late for given in inputs)
     if len(inputs) == 1:
         reads = {given.alias: _new_slices(query, given) for given in inputs}
-        kept = tuple(_kept(given, known.get(given.alias), watermarks, ()) for given in inputs)
-        bound = _bound(query.paths, watermarks) if promised else None
+        kept = tuple(_open_input(given, known.get(given.alias), watermarks, ()) for given in inputs)
+        bound = _settled_bound(query.paths, watermarks) if promised else None
         return TransactionStep(reads, (), None, None, _later(done, bound), kept, {})
     old = {given.alias: known[given.alias].w if given.alias in known else None for given in inputs}
     reached = _slowest(None if mark is None else mark * MILLISECOND for mark in old.values())
@@ -287,7 +289,7 @@ def _log_step(
             for block, _ in waiting
             if block.path is not None
         )
-        opened.append(_kept(given, known.get(given.alias), watermarks, waiting))
+        opened.append(_open_input(given, known.get(given.alias), watermarks, waiting))
     bound = None if gate is None or not promised else min((apply(path.low, gate) for path in query.paths), default=None)
     return TransactionStep(reads, (), None, None, _later(done, bound), tuple(opened), {}, kept=again)
 
@@ -360,7 +362,7 @@ def _later(one: int | None, other: int | None) -> int | None:
     return other if one is None else one if other is None else max(one, other)
 
 
-def _bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int | None:
+def _settled_bound(paths: Sequence[Path], watermarks: Mapping[str, int | None]) -> int | None:
     """Returns the time before which output is settled: the least that any path's watermark reaches, if all do."""
     reached = []
     for path in paths:
@@ -401,7 +403,7 @@ def _late_input(query: Classification, given: InputFacts) -> LateInput[BlockFact
     return LateInput(paths, given.lateness, given.reach, judged)
 
 
-def _judged(query: Classification, given: InputFacts) -> Judged:
+def _judge(query: Classification, given: InputFacts) -> Judged:
     paths = [path for path in query.paths if path.input == given.alias]
     return [(block, _threshold(paths, block.before, given.lateness)) for block in given.blocks]
 
@@ -442,7 +444,7 @@ def _reaching(path: Path, judged: Mapping[str, Judged], oldest: Oldest, time: in
     return begins if begins == LATEST else begins - path.life.shift
 
 
-def _needed(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[SliceRead, ...]:
+def _needed_reads(paths: Sequence[Path], judged: Judged, low: int, bound: int) -> tuple[SliceRead, ...]:
     """Returns the accepted rows from ``low`` on whose influence begins before ``bound``; slices with equal bounds
     together."""
     # Below LATEST, so that there is a bound, which rows without a time are never within.
@@ -468,7 +470,7 @@ def _still_open(judged: Judged, since: int) -> tuple[tuple[BlockFacts, int], ...
     )
 
 
-def _kept(
+def _open_input(
     given: InputFacts,
     known: OpenInput | None,
     watermarks: Mapping[str, int | None],

@@ -30,7 +30,7 @@ from engines.contract import (
 )
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Mode, Path
-from engines.spark.catalyst.plans import HIDDEN, carried, frame_of
+from engines.spark.catalyst.plans import HIDDEN, carry_hidden, frame_of
 from engines.spark.execution.inputs import net
 from engines.spark.execution.transform import SharedCaches
 from engines.spark.execution.versions import VersionRows, advance
@@ -42,7 +42,7 @@ from engines.spark.provenance.question import (
     ShownInputs,
     microseconds_of,
     numbers,
-    quoted,
+    quote_name,
     reaching,
     rows_of,
 )
@@ -50,7 +50,7 @@ from engines.spark.provenance.row_lineage import LINEAGE, trace
 from engines.spark.provenance.row_numbers import pick
 from engines.spark.provenance.table_mode import TableTracer
 from engines.spark.rows.tables import read_rows
-from engines.spark.sql.spark_errors import answered
+from engines.spark.sql.spark_errors import answer_faults
 from engines.spark.sql.views import name_view
 
 
@@ -62,7 +62,7 @@ def derive(
     session: SparkSession, request: ProvenanceRequest, control: RequestControl, caches: SharedCaches
 ) -> ProvenanceOutcome:
     """Derives origins; ``session`` is this request's alone. Raises Environment, and Spark's faults of the engine."""
-    return answered(lambda: _derive(session, request, control, caches), request.transform)
+    return answer_faults(lambda: _derive(session, request, control, caches), request.transform)
 
 
 def _derive(
@@ -108,7 +108,7 @@ class LogTracer:
         self._reads = context.steps()[1].reads
         for number, (alias, reads) in enumerate(self._reads.items()):
             name_view(context.inputs.view(context.session, alias, reads, number), alias)
-        frame = carried(context.session, context.plan(), HIDDEN)
+        frame = carry_hidden(context.session, context.plan(), HIDDEN)
         result = frame.toArrow().drop_columns(list(context.shape.dropped))
         self._rows, self._ops, self._places = placed_log_rows(result, context.data.schema)
         if context.shape.operation is not None:
@@ -210,7 +210,9 @@ class FinalTracer:
 
         Spark applies this down to the scans as far as keys allow, so of a window only the record's group is computed.
         """
-        wanted = [col(quoted(name)).eqNullSafe(lit(value)) for name, value in self._context.plain_values(place).items()]
+        wanted = [
+            col(quote_name(name)).eqNullSafe(lit(value)) for name, value in self._context.plain_values(place).items()
+        ]
         return frame.where(reduce(and_, wanted)) if wanted else frame
 
     def _rows(self, alias: str, reads: Sequence[SliceRead], at: int) -> pa.Table:
@@ -221,7 +223,7 @@ class FinalTracer:
             return net(rows_of(context, alias, reads), context.inputs.vocabs[alias])
         paths = [path for path in context.shape.paths if path.input == alias]
         whole = context.shape.running > 0
-        return rows_of(context, alias, [narrowed(read, paths, at, whole) for read in reads])
+        return rows_of(context, alias, [narrow(read, paths, at, whole) for read in reads])
 
     def _version(self, alias: str) -> VersionRows:
         """Returns the versions that the transaction saw, computed from the input's first statement on."""
@@ -237,7 +239,7 @@ class FinalTracer:
         return advance(step, former, schema, vocab, told, by_time)
 
 
-def narrowed(read: SliceRead, paths: Sequence[Path], at: int, history: bool = False) -> SliceRead:
+def narrow(read: SliceRead, paths: Sequence[Path], at: int, history: bool = False) -> SliceRead:
     """Narrows a read to rows that can reach the output time ``at`` (microseconds). ``history``: and to
     all earlier rows."""
     low, high = reaching(paths, at)

@@ -222,7 +222,7 @@ class ShownInputs:
         self._sources.append(np.full(len(offsets), context.aliases.index(alias)))
         self._offsets.append(offsets)
         frame = frame_of_rows(context.session, rows.append_column(ROW, pa.array(numbers)))
-        visible = [quoted(name) for name in rows.column_names]
+        visible = [quote_name(name) for name in rows.column_names]
         name_view(frame.selectExpr(*visible), alias)
 
     @property
@@ -258,7 +258,7 @@ def _meets(block: BlockFacts, read: SliceRead) -> bool:
     return block.first is not None and block.last is not None and block.first < read.high and block.last >= read.low
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

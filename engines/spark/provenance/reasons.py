@@ -89,7 +89,7 @@ def name_of_view(view: Any) -> str:
     return str(view.desc().identifier().table())
 
 
-def _listed(expressions: Any) -> str:
+def _list_sql(expressions: Any) -> str:
     return ", ".join(str(each.sql()) for each in items(expressions))
 
 
@@ -110,7 +110,7 @@ def _window(plan: Any) -> tuple[str, str]:
 
 _TOLD: Final[Mapping[str, Any]] = {
     "Filter": lambda plan: ("where", str(plan.condition().sql())),
-    "Aggregate": lambda plan: ("group by", _listed(plan.groupingExpressions())),
+    "Aggregate": lambda plan: ("group by", _list_sql(plan.groupingExpressions())),
     "Distinct": lambda _: ("distinct", ""),
     "Generate": lambda plan: ("explode", str(plan.generator().sql())),
     "Union": lambda _: ("union all", ""),

@@ -66,7 +66,7 @@ def trace(
     ones. Raises Invalid for an unknown column.
     """
     tracing = _Tracing(Catalyst(session), aliases, running)
-    whole = tracing.catalyst.inlined(plan)
+    whole = tracing.catalyst.inline(plan)
     wanted: Attributes = None
     if asked is not None:
         found = column(whole, asked)
@@ -107,7 +107,7 @@ class _Tracing:
         if kind == "View":
             self.view = name_of_view(plan)
             self.query = self.aliases.get(self.view, self.query)
-        asked = self.catalyst.noted(plan) if kind == "Window" else None
+        asked = self.catalyst.note_of(plan) if kind == "Window" else None
         reason = reason_of(plan, kind, self.operators, self.query, self.above, self.running > 0, asked)
         self.operators += 1
         self.above += [reason] if reason is not None else []
@@ -138,7 +138,7 @@ class _Tracing:
         return self.catalyst.project([*listed, _lineage(below)], below)
 
     def _around(self, plan: Any, below: Any) -> Any:
-        return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([below])))
+        return self.catalyst.analyse(plan.withNewChildren(self.catalyst.sequence([below])))
 
     def _union(self, plan: Any, wanted: Attributes) -> Any:
         places = [at for at, each in enumerate(items(plan.output())) if wanted is None or each.exprId().id() in wanted]
@@ -148,7 +148,7 @@ class _Tracing:
             mine = None if wanted is None else frozenset(columns[at].exprId().id() for at in places)
             below = self.go(child, mine)
             branches.append(self.catalyst.project([*columns, _lineage(below)], below))
-        return self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence(branches)))
+        return self.catalyst.analyse(plan.withNewChildren(self.catalyst.sequence(branches)))
 
     def _expand(self, plan: Any, wanted: Attributes) -> Any:
         rows = [items(row) for row in items(plan.projections())]
@@ -157,7 +157,7 @@ class _Tracing:
         below = self.go(plan.child(), mine)
         lineage = _lineage(below)
         longer = self.catalyst.sequence(self.catalyst.sequence([*row, lineage]) for row in rows)
-        return self.catalyst.analysed(plan.copy(longer, plan.output().appended(lineage), below))
+        return self.catalyst.analyse(plan.copy(longer, plan.output().appended(lineage), below))
 
     def _distinct(self, plan: Any, _: Attributes) -> Any:
         below = self.go(plan.children().apply(0), None)
@@ -173,11 +173,11 @@ class _Tracing:
             # A key's value comes from any row of the group, so all rows are listed for it.
             below = self.go(plan.child(), None if wanted is None else references([*keys, *asked]))
             listed = plan.aggregateExpressions().appended(self.catalyst.read(_ALL))
-            return self.catalyst.analysed(plan.copy(plan.groupingExpressions(), listed, below, plan.hint()))
+            return self.catalyst.analyse(plan.copy(plan.groupingExpressions(), listed, below, plan.hint()))
         below = self.go(plan.child(), references([*keys, *functions]))
-        return self._valued(plan, functions, below)
+        return self._collect_values(plan, functions, below)
 
-    def _valued(self, plan: Any, functions: list[Any], below: Any) -> Any:
+    def _collect_values(self, plan: Any, functions: list[Any], below: Any) -> Any:
         """Collects the rows from which the value of each function is made; for ``min`` and ``max``
         those that attain it."""
         read = self.catalyst.read
@@ -186,11 +186,11 @@ class _Tracing:
             call, counts = function.aggregateFunction(), "true"
             arguments = items(call.children())
             if function.filter().isDefined():
-                facts.append(self.catalyst.named(function.filter().get(), f"__odf_if{number}"))
+                facts.append(self.catalyst.alias(function.filter().get(), f"__odf_if{number}"))
                 counts = f"coalesce(__odf_if{number}, false)"
             extreme = kind_of(call) in ("Min", "Max")
             for place, argument in enumerate(arguments if kind_of(call) in _NULLS_PASSED else []):
-                facts.append(self.catalyst.named(argument, f"__odf_x{number}_{place}"))
+                facts.append(self.catalyst.alias(argument, f"__odf_x{number}_{place}"))
                 counts += f" and __odf_x{number}_{place} is not null"
             if extreme:
                 value = f"__odf_x{number}_0"
@@ -205,8 +205,8 @@ class _Tracing:
         made = plan.aggregateExpressions()
         for piece in (*pieces, read(_ALL)):
             made = made.appended(piece)
-        grouped = self.catalyst.analysed(plan.copy(plan.groupingExpressions(), made, wide, plan.hint()))
-        found = ", ".join(_collected(number, kind_of(f.aggregateFunction())) for number, f in enumerate(functions))
+        grouped = self.catalyst.analyse(plan.copy(plan.groupingExpressions(), made, wide, plan.hint()))
+        found = ", ".join(_collected_sql(number, kind_of(f.aggregateFunction())) for number, f in enumerate(functions))
         # If no row gave a value, all rows of the group are the reason.
         chosen = f"array_distinct(concat({found}))"
         final = read(f"if(size({chosen}) = 0, {LINEAGE}, {chosen}) as {LINEAGE}")
@@ -218,23 +218,23 @@ class _Tracing:
         left, right = (self.go(side, _more(wanted, conditions)) for side in (plan.left(), plan.right()))
         if stated == "LEFT ANTI":
             # The right side was walked for its paths alone: none of its rows contributes to the result.
-            return self.catalyst.analysed(plan.copy(left, plan.right(), plan.joinType(), plan.condition(), plan.hint()))
-        left, right = self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)
+            return self.catalyst.analyse(plan.copy(left, plan.right(), plan.joinType(), plan.condition(), plan.hint()))
+        left, right = self._rename_lineage(left, LINEAGE), self._rename_lineage(right, _RIGHT)
         if stated == "LEFT SEMI":
             return self._semi(plan, left, right)
-        joined = self.catalyst.analysed(plan.withNewChildren(self.catalyst.sequence([left, right])))
+        joined = self.catalyst.analyse(plan.withNewChildren(self.catalyst.sequence([left, right])))
         return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
 
     def _as_of(self, plan: Any, _: Attributes) -> Any:
         left, right = (self.go(side, None) for side in (plan.left(), plan.right()))
-        both = self.catalyst.sequence([self._renamed(left, LINEAGE), self._renamed(right, _RIGHT)])
-        joined = self.catalyst.analysed(plan.withNewChildren(both))
+        both = self.catalyst.sequence([self._rename_lineage(left, LINEAGE), self._rename_lineage(right, _RIGHT)])
+        joined = self.catalyst.analyse(plan.withNewChildren(both))
         return self.catalyst.project([*items(plan.output()), self.catalyst.read(_BOTH)], joined)
 
-    def _renamed(self, side: Any, name: str) -> Any:
+    def _rename_lineage(self, side: Any, name: str) -> Any:
         """Renames the lineage of one side and gives it an id of its own: both sides may be of one input."""
         columns = [each for each in items(side.output()) if each.name() != LINEAGE]
-        return self.catalyst.project([*columns, self.catalyst.named(_lineage(side), name)], side)
+        return self.catalyst.project([*columns, self.catalyst.alias(_lineage(side), name)], side)
 
     def _semi(self, plan: Any, left: Any, right: Any) -> Any:
         """Traces a semi join: each row of the left side once, with all rows of the right that match it."""
@@ -244,7 +244,7 @@ class _Tracing:
         pairs = plan.copy(left, right, self.catalyst.join_type("inner"), plan.condition(), plan.hint())
         decide = f"transform(flatten(collect_list({_RIGHT})), each -> each | {DECIDES}L)"
         lineage = self.catalyst.read(f"array_distinct(concat({LINEAGE}, {decide})) as {LINEAGE}")
-        pairs = self.catalyst.analysed(pairs)
+        pairs = self.catalyst.analyse(pairs)
         keys = [*columns, _lineage(left), column(left, _UNIQUE)]
         return self.catalyst.project(
             [*columns, self.catalyst.read(LINEAGE)], self.catalyst.aggregate(keys, [*columns, lineage], pairs)
@@ -261,17 +261,17 @@ class _Tracing:
             if running and looks_back_to_the_first(each):
                 continue
             window = next(part for part in parts(each) if kind_of(part) == "WindowExpression")
-            added, piece = self._framed(window, number)
+            added, piece = self._collect_frame(window, number)
             frames += added
             pieces.append(piece)
         listed = plan.windowExpressions()
         for frame in frames:
             listed = listed.appended(frame)
-        wide = self.catalyst.analysed(plan.copy(listed, plan.partitionSpec(), plan.orderSpec(), below, plan.hint()))
+        wide = self.catalyst.analyse(plan.copy(listed, plan.partitionSpec(), plan.orderSpec(), below, plan.hint()))
         lineage = self.catalyst.read(f"array_distinct(concat({', '.join(pieces)})) as {LINEAGE}")
         return self.catalyst.project([*items(plan.output()), lineage], wide)
 
-    def _framed(self, window: Any, number: int) -> tuple[list[Any], str]:
+    def _collect_frame(self, window: Any, number: int) -> tuple[list[Any], str]:
         """Returns columns that collect the rows which a window function reads, and SQL that combines them."""
         function, frame = window.windowFunction(), window.windowSpec()
         name = kind_of(function.aggregateFunction() if kind_of(function) == "AggregateExpression" else function)
@@ -334,7 +334,7 @@ def _read_by(listed: list[Any], wanted: Attributes) -> Attributes:
     return None if wanted is None else references([each for each in listed if each.exprId().id() in wanted])
 
 
-def _collected(number: int, kind: str) -> str:
+def _collected_sql(number: int, kind: str) -> str:
     if kind not in ("Min", "Max"):
         return f"flatten(__odf_p{number})"
     return f"flatten(transform(filter(__odf_p{number}, each -> each.x <=> __odf_v{number}), each -> each.l))"

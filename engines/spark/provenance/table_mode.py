@@ -21,18 +21,35 @@ from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.analysis.tables import TableShape
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.catalyst.plans import HIDDEN_ROUND, carried, frame_of, json_of
+from engines.spark.catalyst.plans import HIDDEN_ROUND, carry_hidden, frame_of, json_of
 from engines.spark.catalyst.types import as_written
 from engines.spark.output.slice import same_rows
 from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows
 from engines.spark.planning.transaction import InputFacts, TransactionStep
 from engines.spark.provenance.answers import FoundLineage
-from engines.spark.provenance.question import ProvenanceContext, ShownInputs, microseconds_of, numbers, quoted, reaching
+from engines.spark.provenance.question import (
+    ProvenanceContext,
+    ShownInputs,
+    microseconds_of,
+    numbers,
+    quote_name,
+    reaching,
+)
 from engines.spark.provenance.row_lineage import LINEAGE, Traced, trace
 from engines.spark.provenance.row_numbers import ROWS, pick
 from engines.spark.rows.changelog import LONG_AGO, positive
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
-from engines.spark.rows.ticks import Lifetimes, Rounds, dating, differences, entering, lived, lives, of_key, rounds_of
+from engines.spark.rows.ticks import (
+    Lifetimes,
+    Rounds,
+    dating,
+    differences,
+    entering,
+    lives,
+    of_key,
+    rounds_in_force,
+    rounds_of,
+)
 from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import name_view
 from engines.spark.state.checkpoint import StateCheckpoint
@@ -60,11 +77,11 @@ class TableTracer:
     def __init__(self, context: ProvenanceContext, shape: TableShape) -> None:
         self._context = context
         self._shape = shape
-        self._step = self._planned()
+        self._step = self._plan_step()
         plan = run_queries(context.session, context.query.steps) if self._name_empty() else None
         self._columns = key_columns(context, shape, json_of(plan) if plan is not None else "")
 
-    def _planned(self) -> TableStep:
+    def _plan_step(self) -> TableStep:
         context, previous = self._context, None
         earlier = context.before()
         if any(given.blocks for given in earlier):
@@ -98,21 +115,21 @@ class TableTracer:
         now, then = change.round, change.round - 1
         says = bool(positive(np.array([change.op]))[0])
         at, other = (now, then) if says else (then, now)
-        traced, rows, shown, places = self._traced(known, rounds, at, key)
+        traced, rows, shown, places = self._trace(known, rounds, at, key)
         same = np.flatnonzero(context.matching(rows, place))
         if not len(same):
             raise context.unlike(place)
         mine = [numbers(rows.column(LINEAGE))[row] for row in same]
         chosen = mine[pick([each.tolist() for each in mine], min(self._equal(place), len(mine) - 1))]
         here = self._all(rows, places)
-        _, others, _, places_there = self._traced(known, rounds, other, key)
+        _, others, _, places_there = self._trace(known, rounds, other, key)
         there = self._all(others, places_there)
         after, before = (here, there) if says else (there, here)
         came = frozenset((source, offset) for source, offset, *_ in after - before)
         gone = {
             (source, said)
             for source, offset, *ended in before - after
-            if ended[0] >= 0 and self._left(known, source, offset, rounds.times) == rounds.ticks[now]
+            if ended[0] >= 0 and self._leaving_tick(known, source, offset, rounds.times) == rounds.ticks[now]
             for said in ended
         }
         told = set(zip(shown.sources[chosen % ROWS].tolist(), shown.offsets[chosen % ROWS].tolist(), strict=True))
@@ -194,7 +211,7 @@ class TableTracer:
         """Returns the change that is the record, found by the record's number among the records of its key."""
         context, total = self._context, 0
         for alias, each in known.items():
-            rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
+            rows, of = rounds_in_force(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             total += len(rows)
             if total > MAX_LIVED:
                 raise Invalid(
@@ -202,10 +219,10 @@ class TableTracer:
                     rule="provenance-size", hint="group by a window of event time, or by more columns",
                 )  # fmt: skip
             table = each.rows.take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
-            visible = [quoted(name) for name in each.rows.column_names]
+            visible = [quote_name(name) for name in each.rows.column_names]
             name_view(frame_of_rows(context.session, table).selectExpr(*visible), alias)
         plan = context.plan()
-        result = carried(context.session, plan, (HIDDEN_ROUND,)).toArrow()
+        result = carry_hidden(context.session, plan, (HIDDEN_ROUND,)).toArrow()
         of = np.asarray(result.column(HIDDEN_ROUND)).astype(np.int64)
         mine = self._of_key(result, key)
         result, of = (
@@ -232,7 +249,7 @@ class TableTracer:
             found += [_Change(int(number), int(op), rows.slice(at, 1)) for at, op in enumerate(ops)]
         return found
 
-    def _traced(
+    def _trace(
         self, known: dict[str, Lifetimes], rounds: Rounds, number: int, key: dict[str, pa.Scalar]
     ) -> tuple[Traced, pa.Table, ShownInputs, list[_Place]]:
         """Runs the query over the rows at one tick; returns its rows of the key with lineage, and the
@@ -240,7 +257,7 @@ class TableTracer:
         context, shown = self._context, ShownInputs(self._context)
         places: list[_Place] = []
         for alias, each in known.items():
-            rows, of = lived(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
+            rows, of = rounds_in_force(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             now = rows[of == number]
             shown.show(alias, each.rows.take(pa.array(now)))
             offsets = np.asarray(each.rows.column(context.inputs.vocabs[alias].offset_column))[now]
@@ -257,7 +274,7 @@ class TableTracer:
         of = np.unique(np.concatenate([np.empty(0, np.int64), *numbers(rows.column(LINEAGE))]) % ROWS)
         return frozenset(places[each] for each in of)
 
-    def _left(self, known: dict[str, Lifetimes], source: int, offset: int, times: np.ndarray) -> int:
+    def _leaving_tick(self, known: dict[str, Lifetimes], source: int, offset: int, times: np.ndarray) -> int:
         """Returns the number of the tick at which a row was taken back; a row may also leave only
         because others displace it."""
         alias = self._context.aliases[source]

@@ -69,8 +69,8 @@ def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.nd
     idle = ~asserted & (lowest < earlier)
     effective = ~asserted & ~idle
     canceller = np.full(count, -1, np.int64)
-    additions = _keyed(sorted_groups, asserted)
-    removals = _keyed(sorted_groups, effective)
+    additions = _number_places(sorted_groups, asserted)
+    removals = _number_places(sorted_groups, effective)
     taken = np.isin(additions, removals)
     # Both hold (group, number within it) ascending, so matching elements are in the same order.
     canceller[order[np.flatnonzero(asserted)[taken]]] = order[np.flatnonzero(effective)]
@@ -79,7 +79,7 @@ def cancelled_by(groups: np.ndarray, ops: np.ndarray) -> tuple[np.ndarray, np.nd
     return canceller, nothing
 
 
-def _keyed(groups: np.ndarray, chosen: np.ndarray) -> np.ndarray:
+def _number_places(groups: np.ndarray, chosen: np.ndarray) -> np.ndarray:
     """Returns a number for each chosen row that identifies its group and its place among
     the chosen rows of that group."""
     numbers = _within(groups, np.cumsum(chosen))

@@ -67,7 +67,9 @@ def stretches(rounds: Rounds, spans: Sequence[tuple[np.ndarray, np.ndarray, np.n
     return np.append(np.append(0, np.flatnonzero(np.diff(stretch)) + 1), count - 1)
 
 
-def lived(rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def rounds_in_force(
+    rounds: Rounds, keys: np.ndarray, enter: np.ndarray, leave: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
     """Returns (row, round) for every round of a row's key in which the row is in force: ``enter < tick <= leave``."""
     begin, sizes = _spans(rounds, keys, enter, leave)
     rows = np.repeat(np.arange(len(keys)), sizes)

@@ -61,7 +61,7 @@ def find_java(environ: Mapping[str, str], scratch: Path) -> Java:
     """Returns the first usable Java, its wrapper (if needed) in ``scratch``. Raises EngineLost with what was tried."""
     tried = []
     for origin, stated in _candidates(environ):
-        home = _unwrapped(stated)
+        home = _unwrap(stated)
         version = _version(home)
         if version is None:
             tried.append(f"{origin} ({home}): no working bin/java")
@@ -122,7 +122,7 @@ def _run(home: Path, *arguments: str) -> str:
     return done.stderr + done.stdout
 
 
-def _unwrapped(home: Path) -> Path:
+def _unwrap(home: Path) -> Path:
     """Returns the runtime behind a wrapper of ours: a wrapper of the wrapper would be the same file,
     and start itself for ever."""
     wrapped = home / _WRAPPED

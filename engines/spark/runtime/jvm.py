@@ -150,7 +150,7 @@ class Jvm:
         while life is not None:
             code = life.code
             if code is not None:
-                return self._lost(life, code)
+                return self._loss(life, code)
             if time.monotonic() >= end:
                 return None
             time.sleep(_POLL_SECONDS)
@@ -194,14 +194,14 @@ class Jvm:
                     return
                 time.sleep(_POLL_SECONDS)
 
-    def _lost(self, life: _Life, code: int) -> EngineLost:
+    def _loss(self, life: _Life, code: int) -> EngineLost:
         if self._ended is not None and self._ended[0] is life:
             return EngineLost(
                 f"the JVM was ended, because {self._ended[1]}; the next request gets a new one",
                 rule=JVM_LOST,
                 hint="ask again",
             )
-        return _lost(code)
+        return _loss_by_code(code)
 
     def stop(self) -> None:
         """Stops the JVM. Idempotent."""
@@ -217,7 +217,7 @@ class Jvm:
 
     def _bury(self, life: _Life) -> None:
         """Forgets a dead JVM, which PySpark keeps in places of its own, and removes its files."""
-        sys.stderr.write(visible(f"{self._lost(life, life.code or 0)}\n"))
+        sys.stderr.write(visible(f"{self._loss(life, life.code or 0)}\n"))
         with contextlib.suppress(OSError):
             life.gateway.shutdown()
         if life.process.stdin is not None:
@@ -245,7 +245,7 @@ def _is_busy(tracker: Any, group: str) -> bool:
     return any(stage is not None and stage.numActiveTasks for stage in stages)
 
 
-def _lost(code: int) -> EngineLost:
+def _loss_by_code(code: int) -> EngineLost:
     if code == _OUT_OF_MEMORY:
         return EngineLost(
             "the JVM ran out of memory and ended; the next request gets a new one",

@@ -39,15 +39,15 @@ class RememberedNames(JVMView):  # type: ignore[misc]
         super().__init__(view._gateway_client, _NAME, id=view._id)
 
     def __getattr__(self, name: str) -> Any:
-        return _remembered(self, name, super().__getattr__(name))
+        return _remember(self, name, super().__getattr__(name))
 
 
 class _Package(JavaPackage):  # type: ignore[misc]
     def __getattr__(self, name: str) -> Any:
-        return _remembered(self, name, super().__getattr__(name))
+        return _remember(self, name, super().__getattr__(name))
 
 
-def _remembered(place: Any, name: str, found: Any) -> Any:
+def _remember(place: Any, name: str, found: Any) -> Any:
     if isinstance(found, JavaPackage):
         found = _Package(found._fqn, found._gateway_client, found._jvm_id)
     if isinstance(found, JavaPackage | JavaClass):

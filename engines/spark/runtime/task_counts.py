@@ -69,14 +69,14 @@ class LastSample:
         if taking is not None and not taking.done():
             return self._last
         if taking is not None and not taking.cancelled():
-            self._last = self._told(taking)
+            self._last = self._result_of(taking)
         try:
             self._taking = self._threads.submit(self._take)
         except RuntimeError:  # the process is ending, so progress is not reported any more
             self._taking = None
         return self._last
 
-    def _told(self, taking: Future[EngineProgress]) -> EngineProgress:
+    def _result_of(self, taking: Future[EngineProgress]) -> EngineProgress:
         fault = taking.exception()
         if fault is None:
             return taking.result()

@@ -20,7 +20,7 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.determinism import arguments
 from engines.spark.analysis.tree import PlanNode, parse_plan
 from engines.spark.catalyst.expressions import Catalyst
-from engines.spark.catalyst.plans import counterpart, frame_of, inlined, json_of, jvm_object
+from engines.spark.catalyst.plans import counterpart, frame_of, inline_ctes, json_of, jvm_object
 
 _RULES: Final = (
     "analysis.EliminateSubqueryAliases", "analysis.EliminateView",
@@ -77,7 +77,7 @@ def failing(session: SparkSession, plan: Any, root: PlanNode) -> list[ConstantFa
     if next(trials(root), None) is None:
         return []
     try:
-        pruned = _pruned(session, plan)
+        pruned = _prune(session, plan)
         below = parse_plan(json_of(pruned))
     except (PySparkException, Py4JJavaError):  # the rules do not know this plan: faults will show when rows are read
         return []
@@ -95,8 +95,8 @@ def failing(session: SparkSession, plan: Any, root: PlanNode) -> list[ConstantFa
     return failures[::-1]
 
 
-def _pruned(session: SparkSession, plan: Any) -> Any:
-    plan = inlined(session, plan)
+def _prune(session: SparkSession, plan: Any) -> Any:
+    plan = inline_ctes(session, plan)
     for rule in _RULES:
         plan = jvm_object(session, f"org.apache.spark.sql.catalyst.{rule}").apply(plan)
     return plan
@@ -115,7 +115,7 @@ def _fault(session: SparkSession, catalyst: Catalyst, calls: Sequence[Any]) -> P
     """Evaluates expressions over constants. Returns the error if any fails, else ``None``."""
     nothing = jvm_object(session, "org.apache.spark.sql.catalyst.plans.logical.OneRowRelation")
     try:
-        frame = frame_of(session, catalyst.project([catalyst.named(call, "x") for call in calls], nothing()))
+        frame = frame_of(session, catalyst.project([catalyst.alias(call, "x") for call in calls], nothing()))
         frame._jdf.collectAsList()  # not toArrow: Python cannot read values of every type
     except (PySparkException, Py4JJavaError) as fault:
         return fault
@@ -152,7 +152,7 @@ def trials(plan: PlanNode) -> Iterator[Trial]:
             node = stack.pop()
             if node.kind in _FUNCTIONS:
                 function, *beside = node.children
-                stack += [function] if function.kind in _FUNCTIONS else _evaluated(function)
+                stack += [function] if function.kind in _FUNCTIONS else _evaluated_children(function)
                 stack += beside if node.kind == _AGGREGATE else ()
             elif _is_constant(node):
                 if any(_may_fail(part) for part in node.preorder()):
@@ -160,7 +160,7 @@ def trials(plan: PlanNode) -> Iterator[Trial]:
             else:
                 if _may_fail_by_second(node):
                     yield Trial(node, _variables(node))
-                stack += _evaluated(node)
+                stack += _evaluated_children(node)
 
 
 def _may_fail_by_second(node: PlanNode) -> bool:
@@ -190,7 +190,7 @@ def _conjuncts(condition: PlanNode) -> list[PlanNode]:
     return [part for each in condition.children for part in _conjuncts(each)]
 
 
-def _evaluated(node: PlanNode) -> tuple[PlanNode, ...]:
+def _evaluated_children(node: PlanNode) -> tuple[PlanNode, ...]:
     return node.children[: _GUARDS.get(node.kind, len(node.children))]
 
 

@@ -24,7 +24,7 @@ from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
 from engines.spark.analysis.declarations import MAX_TEXT
-from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, read_words, undated
+from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, find_undated, read_words
 from engines.spark.analysis.parsed import PlanSize, bounded_size
 from engines.spark.analysis.refusals import QueryRefused
 from engines.spark.analysis.tree import PlanNode, parse_plan
@@ -72,7 +72,7 @@ _kinds: dict[int, str] = {}
 _lock = threading.Lock()
 
 
-def parsed(session: SparkSession, sql: str, known: Mapping[str, PlanSize] = _NOTHING) -> ParsedQuery:
+def parse_query(session: SparkSession, sql: str, known: Mapping[str, PlanSize] = _NOTHING) -> ParsedQuery:
     """Parses a text and bounds its cost. ``known``: sizes of the queries before it, by alias.
 
     Raises Invalid for a text that is not only a query, or is too large; Spark's ParseException for one that it cannot
@@ -92,7 +92,7 @@ def parsed(session: SparkSession, sql: str, known: Mapping[str, PlanSize] = _NOT
     except QueryRefused as fault:
         fault.at = place_of(plan, root, fault.node) if fault.node is not None else None
         raise
-    judgement = TextFindings(size, tuple(undated(words)))
+    judgement = TextFindings(size, tuple(find_undated(words)))
     with _lock:
         _judged[key] = judgement
         while len(_judged) > _REMEMBERED:
@@ -107,7 +107,7 @@ def words_of(session: SparkSession, sql: str) -> list[Word]:
     return read_words(_tokens_of(session, sql), sql, lambda kind: _name_of(session, kind))
 
 
-def analysed(session: SparkSession, query: ParsedQuery) -> Any:
+def analyse_query(session: SparkSession, query: ParsedQuery) -> Any:
     """Returns the analysed plan (a JVM object); executes nothing. Raises Spark's AnalysisException, and Invalid."""
     skip = skip_commands(session)
     return within_the_jvm(lambda: analyse(session, query.plan, skip))
@@ -208,7 +208,7 @@ class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors 
         return self._condition
 
     def getSqlState(self) -> str | None:  # noqa: N802  PySpark's name
-        state = self._asked("getSqlState")
+        state = self._ask("getSqlState")
         return None if state is None else str(state)
 
     def getQueryContext(self) -> list[Any]:  # noqa: N802  PySpark's name
@@ -219,9 +219,9 @@ class _SparkError(AnalysisException):  # type: ignore[misc]  # PySpark's errors 
 
     @cached_property
     def _contexts_of_sql(self) -> list[Any]:
-        return list(self._asked("getQueryContext"))
+        return list(self._ask("getQueryContext"))
 
-    def _asked(self, name: str) -> Any:
+    def _ask(self, name: str) -> Any:
         return jvm_object(self._session, _UTILS + name)(self._thrown)
 
 

@@ -24,7 +24,7 @@ from pyspark.util import _load_from_socket
 
 from chain.model.source import SqlQueryStep
 from engines.spark.catalyst.exact import complete_plan, first_exact, quick_plans
-from engines.spark.catalyst.plans import frame_of, inlined, items, jvm_object, widened
+from engines.spark.catalyst.plans import frame_of, inline_ctes, items, jvm_object, widen_plan
 from engines.spark.rows.tables import arrow_columns, frame_of_rows
 from engines.spark.sql.queries import run_queries
 from engines.spark.sql.views import FEW_ROWS, name_view, without_hidden
@@ -108,10 +108,10 @@ class PreparedQuery:
     def _all(self) -> Iterator[_Plan]:
         yield from self.plans
         session = self.kept.session
-        yield _planned(session, complete_plan(session, self.analysed), self.aliases, self.hidden)
+        yield _plan_query(session, complete_plan(session, self.analysed), self.aliases, self.hidden)
 
 
-def prepared(
+def prepare_query(
     session: SparkSession, steps: Sequence[SqlQueryStep], rows: Mapping[str, pa.Table], widths: Mapping[str, int],
     hidden: tuple[str, ...], exact: bool,
 ) -> PreparedQuery:  # fmt: skip
@@ -124,8 +124,8 @@ def prepared(
     if found is None:
         for number, (alias, table) in enumerate(rows.items()):
             name_view(without_hidden(session, _bare(session, table.schema, number), widths[alias]), alias)
-        plan = inlined(session, run_queries(session, steps))
-        plans = [_planned(kept.session, each, tuple(rows), hidden) for each in quick_plans(session, plan, exact)]
+        plan = inline_ctes(session, run_queries(session, steps))
+        plans = [_plan_query(kept.session, each, tuple(rows), hidden) for each in quick_plans(session, plan, exact)]
         found = kept.queries[key] = PreparedQuery(plan, tuple(rows), hidden, plans, kept)
         while len(kept.queries) > REMEMBERED:
             kept.queries.popitem(last=False)
@@ -146,8 +146,8 @@ def _bare(session: SparkSession, schema: pa.Schema, number: int) -> DataFrame:
     return frame_of(session, bare).coalesce(1)
 
 
-def _planned(session: SparkSession, plan: Any, aliases: Sequence[str], hidden: tuple[str, ...]) -> _Plan:
-    frame = frame_of(session, widened(session, plan, hidden) if hidden else plan)
+def _plan_query(session: SparkSession, plan: Any, aliases: Sequence[str], hidden: tuple[str, ...]) -> _Plan:
+    frame = frame_of(session, widen_plan(session, plan, hidden) if hidden else plan)
     root = frame._jdf.queryExecution().optimizedPlan()
     inputs = [(leaf, aliases[leaf.data().size() - FEW_ROWS - 1]) for leaf in items(root.collectLeaves())]
     return _Plan(frame, root, inputs)

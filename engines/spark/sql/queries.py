@@ -43,7 +43,7 @@ from engines.spark.sql.diagnostics import (
     of_phrase,
 )
 from engines.spark.sql.input_views import QueryInput, check_versions, name_inputs, readings_of
-from engines.spark.sql.parsing import analysed, as_json, parsed, words_of
+from engines.spark.sql.parsing import analyse_query, as_json, parse_query, words_of
 from engines.spark.sql.spark_errors import NOT_DETERMINISTIC, blames_query
 from engines.spark.sql.time_patterns import unreadable, zones_in
 from engines.spark.sql.views import name_view
@@ -74,7 +74,7 @@ class Analyst:
         self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary
     ) -> Analysis:
         """Analyses the queries, over views that it names in ``session``. Faults are in the result."""
-        known = self.known(steps, inputs, vocab)
+        known = self.recall(steps, inputs, vocab)
         if known is None:
             zones = zones_in(session, [step.query for step in steps], self._zones)
             known = _analyse(session, steps, inputs, vocab, zones)
@@ -83,7 +83,7 @@ class Analyst:
                 self._known.popitem(last=False)
         return known
 
-    def known(self, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> Analysis | None:
+    def recall(self, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> Analysis | None:
         """Returns an earlier result for the same queries and inputs, or ``None``; needs no session."""
         return self._known.get(_key(steps, inputs, vocab))
 
@@ -100,10 +100,10 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
     """
     sizes: dict[str, PlanSize] = {}
     for step in steps[:-1]:
-        query = parsed(session, step.query, sizes)
+        query = parse_query(session, step.query, sizes)
         sizes[step.alias or ""] = query.judgement.size
-        name_view(frame_of(session, analysed(session, query)), step.alias or "")
-    return analysed(session, parsed(session, steps[-1].query, sizes))
+        name_view(frame_of(session, analyse_query(session, query)), step.alias or "")
+    return analyse_query(session, parse_query(session, steps[-1].query, sizes))
 
 
 def _analyse(
@@ -124,11 +124,11 @@ def _analyse(
         phrases = _phrases(session, step.query, names)
         warnings += [of_phrase(phrase, number) for phrase in phrases if not phrase.certain]
         try:
-            query = parsed(session, step.query, sizes)
+            query = parse_query(session, step.query, sizes)
             if not are_named:
                 name_inputs(session, inputs)
                 are_named = True
-            plan = analysed(session, query)
+            plan = analyse_query(session, query)
             root = parse_plan(as_json(plan), zones)
         except PySparkException as fault:
             said = diagnostic_of(fault, step.query, number)

@@ -99,7 +99,7 @@ _DATA_HINTS: Final[Mapping[str, str]] = {
 _DATA_OTHERWISE: Final = "keep such values from it: case when … then … end, or where before it"
 
 
-def answered(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
+def answer_faults(work: Callable[[], Answer], transform: Transform) -> Answer | InvalidQuery:
     """Returns the result of ``work``, or as an answer its faults in ``transform``'s
     queries or data. Raises engine faults."""
     try:
@@ -188,15 +188,15 @@ def _in(fragment: str) -> str:
 
 def hint_of(condition: str | None) -> str:
     """Returns the hint for a condition of Spark's, like ``UNRESOLVED_COLUMN.WITH_SUGGESTION``."""
-    return _found(_HINTS, condition) or _OTHERWISE
+    return _find_hint(_HINTS, condition) or _OTHERWISE
 
 
 def hint_of_data(condition: str | None) -> str:
     """Returns the hint for a condition that a value of a row caused while the query ran."""
-    return _found(_DATA_HINTS, condition) or _DATA_OTHERWISE
+    return _find_hint(_DATA_HINTS, condition) or _DATA_OTHERWISE
 
 
-def _found(hints: Mapping[str, str], condition: str | None) -> str | None:
+def _find_hint(hints: Mapping[str, str], condition: str | None) -> str | None:
     """Looks up the hint of a condition, or else of the same with fewer and fewer of its parts;
     ``None``: none is known."""
     parts = (condition or "").split(".")

@@ -143,7 +143,7 @@ def slices_view(
     if not parts:
         types = ("bigint", "int", "int", "bigint")
         bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
-        parts = [empty_view(session, schema).selectExpr(*(_quoted(name) for name in schema.names), *bare)]
+        parts = [empty_view(session, schema).selectExpr(*(_quote_name(name) for name in schema.names), *bare)]
     whole = functools.reduce(DataFrame.unionAll, parts)
     if events:
         whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
@@ -219,8 +219,8 @@ def _scans(
         with open_slice(Path(path)) as source:
             groups.setdefault(source.schema.remove_metadata(), []).append(path)
     hidden = () if number is None else (
-        f"cast({_quoted(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
-        f"cast({_quoted(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+        f"cast({_quote_name(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({_quote_name(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
         f"{number} as {HIDDEN_SOURCE}",
         f"{read.before}L as {HIDDEN_BEFORE}",
     )  # fmt: skip
@@ -237,17 +237,17 @@ def _scan(
     hidden: Sequence[str],
 ) -> DataFrame:
     _check_event_time(physical, vocab)
-    stored = _stored(physical, schema)
+    stored = _stored_types(physical, schema)
     frame = session.read.schema(stored).parquet(*paths)
     # As texts, since every Column object takes several calls into the JVM, longer than a small query. And all at once,
     # since Spark analyses each step anew.
-    time = f"cast({_quoted(vocab.event_time_column)} as timestamp)"
+    time = f"cast({_quote_name(vocab.event_time_column)} as timestamp)"
     if read.low > EARLIEST or read.high < LATEST:
         frame = frame.where(f"{time} >= timestamp_micros({read.low}) and {time} < timestamp_micros({read.high})")
     return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)
 
 
-def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:
+def _stored_types(physical: pa.Schema, schema: st.StructType) -> st.StructType:
     """Returns the types with which to read those columns of a file that the view has; nested ones directly as in the
     view.
 
@@ -260,12 +260,12 @@ def _stored(physical: pa.Schema, schema: st.StructType) -> st.StructType:
 
 
 def _column(field: st.StructField, stored: st.StructType) -> str:
-    name = _quoted(field.name)
+    name = _quote_name(field.name)
     if field.name in stored.names and stored[field.name].dataType == field.dataType:
         return name
     value = name if field.name in stored.names else "null"
     return f"cast({value} as {field.dataType.simpleString()}) as {name}"
 
 
-def _quoted(name: str) -> str:
+def _quote_name(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

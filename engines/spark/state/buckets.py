@@ -36,11 +36,11 @@ def hashes_of(keys: pa.Table) -> np.ndarray:
         array = column.combine_chunks()
         valid = np.asarray(array.is_valid())
         values = _values(array)
-        found = _mixed(found * _PRIME + np.where(valid, values, _NULL))
+        found = _mix(found * _PRIME + np.where(valid, values, _NULL))
     return found
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mix(values: np.ndarray) -> np.ndarray:
     """Applies the finaliser of splitmix64: every bit of the result depends on every bit of the value."""
     values = (values ^ (values >> np.uint64(30))) * _MIX[0]
     values = (values ^ (values >> np.uint64(27))) * _MIX[1]

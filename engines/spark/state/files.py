@@ -58,7 +58,7 @@ def load(path: str | None, transform: str, mode: str | None) -> State:
     try:
         if file.stat().st_size > MAX_CHECKPOINT + MAX_STATE:
             raise Invalid(f"the checkpoint {file.name} is too large", rule="checkpoint-size")
-        raw = _mapped(file)
+        raw = _map(file)
     except OSError as error:
         raise Environment(f"cannot read checkpoint {file}: {error.strerror}", rule="disk") from error
     end = raw.find(b"\n", 0, MAX_CHECKPOINT + 1)
@@ -69,7 +69,7 @@ def load(path: str | None, transform: str, mode: str | None) -> State:
     return State(checkpoint, unpack(described, memoryview(raw)[end + 1 if end >= 0 else len(raw) :]))
 
 
-def _mapped(file: Path) -> bytes | mmap.mmap:
+def _map(file: Path) -> bytes | mmap.mmap:
     """Maps the bytes of a file into memory, so that only what is used is read. Raises OSError."""
     with file.open("rb") as opened:
         return mmap.mmap(opened.fileno(), 0, access=mmap.ACCESS_READ) if os.fstat(opened.fileno()).st_size else b""

@@ -33,7 +33,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
-    ignored,
+    ignore_progress,
 )
 from engines.errors import NOT_INSTALLED, EngineLost
 from engines.provision.host import HostEngine, SparkOptions, spark_engine
@@ -200,19 +200,19 @@ class NodeEngine:
     async def validate(self, request: ValidateRequest) -> ValidateResponse:
         return await (await self._engine()).validate(request)
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         return await (await self._engine()).transform(request, on_progress)
 
-    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+    async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
         return await (await self._engine()).ingest(request, on_progress)
 
-    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignored) -> RawQueryOutcome:
+    async def raw_query(self, request: RawQueryRequest, on_progress: OnProgress = ignore_progress) -> RawQueryOutcome:
         return await (await self._engine()).raw_query(request, on_progress)
 
-    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignored) -> MigrateOutcome:
+    async def migrate(self, request: MigrateRequest, on_progress: OnProgress = ignore_progress) -> MigrateOutcome:
         return await (await self._engine()).migrate(request, on_progress)
 
     async def derive_provenance(
-        self, request: ProvenanceRequest, on_progress: OnProgress = ignored
+        self, request: ProvenanceRequest, on_progress: OnProgress = ignore_progress
     ) -> ProvenanceOutcome:
         return await (await self._engine()).derive_provenance(request, on_progress)

@@ -57,7 +57,7 @@ class EngineQueries:
         self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path
     ) -> tuple[str, tuple[RawQueryView, ...]]:
         """Returns the statement for the engine, and its views, once the query process has written them."""
-        made = [process.made(f"view-{number}") for number in range(len(views))]
+        made = [process.reserve(f"view-{number}") for number in range(len(views))]
         names = [seen if _is_made(planned) else "" for planned, (_, seen) in zip(plan.views, made, strict=True)]
         saved = await process.save(views, tuple(plan.places), tuple(names), self._most)
         found = []

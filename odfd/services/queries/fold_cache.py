@@ -100,7 +100,7 @@ class FoldCache:
     async def _save(self, planned: PlannedView, process: QueryProcess) -> None:
         await process.prepare("SELECT 1")
         (view,) = await self._inputs.show((planned,), process)
-        path, seen = process.made("fold")
+        path, seen = process.reserve("fold")
         rows = (await process.save_fold(view, seen, self._store.most)).rows
         cut = (planned.cut.size, planned.cut.block)
         await trio.to_thread.run_sync(lambda: self._store.keep(planned.dataset, path, planned.view, cut, rows))

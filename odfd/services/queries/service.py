@@ -15,7 +15,7 @@ import trio
 from chain.errors import Invalid
 from chain.ids import DatasetId
 from engines.errors import LimitExceeded
-from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS, SCHEMA, frame, parted
+from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS, SCHEMA, frame, split_frame
 from engines.query.reader import QueryProcess, QueryProcesses
 from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, TablesNamed
 from odfd.control import wire
@@ -150,7 +150,7 @@ class QueryService:
                 _, plan = await self._planned(process, (request, asker, ALL_ROWS))
                 with self._inputs.held(plan.views):
                     views = await self._inputs.show(plan.views, process)
-                    path, seen = process.made("answer")
+                    path, seen = process.reserve("answer")
                     async with self._inputs.told_apart(plan.views):
                         rows = (await process.save_answer(views, plan.places, seen, most)).rows
                     content = await trio.to_thread.run_sync(copied, path, target, most)
@@ -209,7 +209,7 @@ class QueryService:
             async with self._processes.one() as process:
                 await process.prepare(STATEMENT)
                 process.link({"answer": place / "answer"})
-                view = msgspec.structs.replace(view, files=(process.seen("answer"),))
+                view = msgspec.structs.replace(view, files=(process.path_inside("answer"),))
                 wanted = Execute(
                     views=(view,),
                     places=(0,),
@@ -294,7 +294,7 @@ def _signing(
     async def sent(kind: bytes, whole: memoryview) -> bytes | memoryview:
         if proof is None:
             return whole
-        content = parted(whole)[1]
+        content = split_frame(whole)[1]
         if kind == ROWS:
             proof.take(content)
         if kind != END:

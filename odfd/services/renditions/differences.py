@@ -27,7 +27,7 @@ from chain.multihash import Multihash
 from chain.state import Vocab, load_state
 from chain.store.objects import staged_in
 from chain.wording import plural
-from engines.query.views import quoted
+from engines.query.views import quote_name
 from odfd.control import wire
 from odfd.datasets.commit import Commit, CommitPart
 from odfd.ingest.file_writer import staged_folder
@@ -166,7 +166,7 @@ class RenditionDifferences:
 
 def difference_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str:
     """Builds SQL for the rows that one of both cuts has more often, as many times: operation 1 retracts, 0 adds."""
-    chosen = ", ".join(map(quoted, columns))
+    chosen = ", ".join(map(quote_name, columns))
     sums = _sums(chosen, _sides(chosen, reading))
     each = f'SELECT *, unnest(range(abs("odfd s")::BIGINT)) AS "odfd r" FROM ({sums})'  # noqa: S608  quoted
     return f'SELECT if("odfd s" < 0, 1, 0) AS op, {chosen} FROM ({each}) ORDER BY op DESC, {chosen}'  # noqa: S608
@@ -174,7 +174,7 @@ def difference_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str
 
 def check_sql(columns: Sequence[str], reading: wire.HandoverReading) -> str:
     """Builds SQL for the number of rows by which ``kept`` is not the difference of both cuts."""
-    chosen = ", ".join(map(quoted, columns))
+    chosen = ", ".join(map(quote_name, columns))
     sides = [*_sides(chosen, reading), f'SELECT {chosen}, if(op = 1, 1, -1) AS "odfd w" FROM kept']  # noqa: S608
     return f'SELECT coalesce(sum(abs("odfd s")), 0)::BIGINT AS n FROM ({_sums(chosen, sides)})'  # noqa: S608
 

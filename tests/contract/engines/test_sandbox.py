@@ -22,7 +22,7 @@ from engines.sandbox import probe
 from engines.sandbox.base import Job, Mount, PlainProcess, SandboxCommand, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.cgroups import find_groups
-from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, trial, unconfined
+from engines.sandbox.probe import BOUNDS, FORBIDDEN, choose, choose_unconfined, trial
 from engines.sandbox.process import start
 from worlds.eventually import PATIENCE
 
@@ -103,11 +103,11 @@ async def test_without_bubblewrap_the_choice_depends_on_the_minimum(monkeypatch:
 
 
 async def test_what_no_isolation_can_hold_says_why() -> None:
-    choice = await unconfined(SandboxLevel.NONE, "it takes the network")
+    choice = await choose_unconfined(SandboxLevel.NONE, "it takes the network")
     assert choice.level is SandboxLevel.NONE
     assert str(choice.passed_over[0]) == "container: it takes the network"
     with pytest.raises(Refused, match="`host` or better is asked for, and it takes the network"):
-        await unconfined(SandboxLevel.HOST, "it takes the network")
+        await choose_unconfined(SandboxLevel.HOST, "it takes the network")
 
 
 @pytest.mark.parametrize("level", [SandboxLevel.IMAGE, SandboxLevel.CONTAINER])
@@ -227,4 +227,4 @@ async def test_what_cannot_be_started_is_a_loss_with_its_name(tmp_path: Path, mo
 
 
 def test_plain_jobs_see_host_paths(tmp_path: Path) -> None:
-    assert PlainProcess().seen(Mount(tmp_path, PurePosixPath("/odf/in"))) == PurePosixPath(tmp_path)
+    assert PlainProcess().path_inside(Mount(tmp_path, PurePosixPath("/odf/in"))) == PurePosixPath(tmp_path)

@@ -246,7 +246,7 @@ async def test_how_far_the_work_is_reaches_the_caller_and_only_while_it_is_known
     sizes = iter(range(1000))
 
     def act(_request: Any, control: RequestControl) -> InvalidQuery:
-        with control.measured(lambda: EngineProgress(bytes_read=next(sizes), bytes_total=9_000_000_000)):
+        with control.measuring(lambda: EngineProgress(bytes_read=next(sizes), bytes_total=9_000_000_000)):
             came[0].wait(PATIENCE)
         came[1].wait(PATIENCE)
         return InvalidQuery(message="x")
@@ -274,7 +274,7 @@ async def test_the_stage_and_its_tasks_reach_the_caller(bench: Any) -> None:
         control.stage("computing")
         came[0].wait(PATIENCE)
         control.stage("reading")
-        with control.measured(lambda: measured):
+        with control.measuring(lambda: measured):
             came[1].wait(PATIENCE)
         return InvalidQuery(message="x")
 

@@ -465,7 +465,7 @@ async def test_a_pool_gives_the_engine_that_is_pinned() -> None:
     old, new = FakeEngine(), FakeEngine()
     old.digest, new.digest = "sha256:1", "sha256:2"
     pool = EnginePool({"spark": (new, old)})
-    found = {digest: await pool.pinned("Spark", digest) for digest in ("sha256:1", "sha256:2", "sha256:3", None)}
+    found = {digest: await pool.find_pinned("Spark", digest) for digest in ("sha256:1", "sha256:2", "sha256:3", None)}
     assert {digest: (engine, identity.digest) for digest, (engine, identity) in found.items()} == {
         "sha256:1": (old, "sha256:1"),
         "sha256:2": (new, "sha256:2"),

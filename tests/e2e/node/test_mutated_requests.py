@@ -26,7 +26,7 @@ import pyarrow.flight as flight
 import pytest
 
 from chain.errors import Invalid
-from engines.flight.messages import CLASSES, packed, unpacked
+from engines.flight.messages import CLASSES, pack_any, unpack_any
 from engines.flight.server import ACTIONS
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
@@ -172,7 +172,7 @@ def mutated_http(place: tuple[str, int], dataset: str, sent: Sent, count: int) -
 
 def is_flight_question(raw: bytes) -> bool:
     with suppress(Invalid):
-        return unpacked(raw)[0] in ASKING
+        return unpack_any(raw)[0] in ASKING
     return False
 
 
@@ -209,19 +209,19 @@ def mutated_flight(url: str, sent: Sent, count: int) -> None:
             return type(error).__name__ + " with a trace" * ("Traceback" in str(error))
         return "answered"
 
-    made = packed("ActionCreatePreparedStatementRequest", query="select ?")
+    made = pack_any("ActionCreatePreparedStatementRequest", query="select ?")
     commands = [
-        packed("CommandStatementQuery", query="select 1", transaction_id=b"x"),
-        packed("CommandPreparedStatementQuery", prepared_statement_handle=b"0123456789abcdef"),
-        packed("CommandGetTables", table_types=["TABLE"], table_name_filter_pattern="c%\\_", include_schema=True),
-        packed("CommandGetSqlInfo", info=[1, 2, 507]),
-        packed("CommandGetXdbcTypeInfo", data_type=12),
-        packed("CommandGetDbSchemas", db_schema_filter_pattern="c%"),
-        packed("CommandGetPrimaryKeys", table="cities", db_schema="current"),
-        packed("TicketStatementQuery", statement_handle=b'{"sql":"select 1","parameters":null,"pins":[],"held":"a"}'),
-        packed("ActionClosePreparedStatementRequest", prepared_statement_handle=b"0123456789abcdef"),
-        packed("ActionCancelQueryRequest", info=client.get_flight_info(
-            flight.FlightDescriptor.for_command(packed("CommandGetSqlInfo", info=[1]))).serialize()),
+        pack_any("CommandStatementQuery", query="select 1", transaction_id=b"x"),
+        pack_any("CommandPreparedStatementQuery", prepared_statement_handle=b"0123456789abcdef"),
+        pack_any("CommandGetTables", table_types=["TABLE"], table_name_filter_pattern="c%\\_", include_schema=True),
+        pack_any("CommandGetSqlInfo", info=[1, 2, 507]),
+        pack_any("CommandGetXdbcTypeInfo", data_type=12),
+        pack_any("CommandGetDbSchemas", db_schema_filter_pattern="c%"),
+        pack_any("CommandGetPrimaryKeys", table="cities", db_schema="current"),
+        pack_any("TicketStatementQuery", statement_handle=b'{"sql":"select 1","parameters":null,"pins":[],"held":"a"}'),
+        pack_any("ActionClosePreparedStatementRequest", prepared_statement_handle=b"0123456789abcdef"),
+        pack_any("ActionCancelQueryRequest", info=client.get_flight_info(
+            flight.FlightDescriptor.for_command(pack_any("CommandGetSqlInfo", info=[1]))).serialize()),
         CLASSES["CancelFlightInfoRequest"](info=b"info").SerializeToString(),
         b'{"sql":"select 1","parameters":[1],"pins":[]}', made,
     ]  # fmt: skip
@@ -279,7 +279,7 @@ def test_a_node_outlives_mutated_requests(make_daemon: Callable[..., Any]) -> No
     said = exchanged(place_of(url), http_of("/query", b'{"query":"select count(*) n from cities"}'))
     assert b'"n":' in said, said
     with flight.connect(flights) as client:
-        asked = flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query="select 7 as n"))
+        asked = flight.FlightDescriptor.for_command(pack_any("CommandStatementQuery", query="select 7 as n"))
         info = client.get_flight_info(asked)
         assert client.do_get(info.endpoints[0].ticket).read_all().to_pylist() == [{"n": 7}]
     assert (daemon.process.pid, set(children(pid))) == (pid, serving)

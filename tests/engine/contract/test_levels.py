@@ -19,7 +19,7 @@ from pathlib import Path
 import pytest
 import trio
 
-from engines.image.installed import PYTHON, installed
+from engines.image.installed import PYTHON, prepare_image
 from engines.provision.preparation import of_image
 from engines.sandbox import process as confined
 from engines.sandbox.base import Job
@@ -52,7 +52,7 @@ def mapped_by(pid: int) -> set[str]:
 
 async def test_a_start_from_the_image_compiles_nothing(tmp_path: Path) -> None:
     """Each module that the engine imports has its bytecode, which whoever works inside cannot write."""
-    image, bubblewrap = installed(tmp_path), shutil.which("bwrap")
+    image, bubblewrap = prepare_image(tmp_path), shutil.which("bwrap")
     if isinstance(image, str) or image.prepared is None or bubblewrap is None:
         pytest.skip("no image that was prepared, or no bubblewrap")
     start = of_image(image)

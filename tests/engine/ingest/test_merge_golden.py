@@ -17,7 +17,7 @@ from chain.model.source import MergeStrategy
 from engines.contract import Vocabulary
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import MergeContext, Merged, merge
-from engines.spark.ingest.shape import ordered
+from engines.spark.ingest.shape import sort_rows
 
 pytestmark = pytest.mark.engine
 
@@ -52,7 +52,7 @@ def batch_of(rows: list[list[Any]]) -> pa.Table:
 
 
 def said(merged: Merged) -> list[list[Any]]:
-    table = ordered(merged.rows.append_column("op", merged.op), merged.order)
+    table = sort_rows(merged.rows.append_column("op", merged.op), merged.order)
     rows = table.select(["op", "year", "city", "population"]).to_pylist()
     return [[LETTERS[row["op"]], row["year"], row["city"], row["population"]] for row in rows]
 

@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
 from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
-from engines.output_check import measured
+from engines.output_check import measure_slice
 from engines.request_control import RequestControl
 from engines.spark.ingest import parse, ranges
 from engines.spark.ingest.run import run_ingest
@@ -83,7 +83,7 @@ def test_good_and_set_aside_are_all_that_was_read(engine: Engine, monkeypatch: p
     assert told.column("line").to_pylist() == [1, 5, 9, 13, 17] * 2
     assert told.column("raw").to_pylist() == rows[::4]
     assert set(told.column("column").to_pylist()) == {"id"}
-    assert measured(engine.aside, SCHEMA, "offset").offset_interval.end == 16
+    assert measure_slice(engine.aside, SCHEMA, "offset").offset_interval.end == 16
     assert from_arrow(told.schema) == SCHEMA
     assert pq.read_table(engine.data).num_rows == 30
 

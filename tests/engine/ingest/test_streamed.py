@@ -26,11 +26,11 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
     told: list[bool] = [False]
 
     def watched(*given: Any, **named: Any) -> Any:
-        found = streamed.streamed(*given, **named)
+        found = streamed.stream_slice(*given, **named)
         told.append(found is not None)
         return found
 
-    monkeypatch.setattr(run, "streamed", watched)
+    monkeypatch.setattr(run, "stream_slice", watched)
     monkeypatch.setattr(external_sort, "WINDOW", 50)
 
     def ingest(

@@ -17,7 +17,7 @@ from chain.model.changelog import says_changelog
 from chain.model.events import DatasetKind, Seed, SetTransform, TransformInput
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.state import load_state
-from engines.contract import ignored
+from engines.contract import ignore_progress
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
@@ -83,7 +83,7 @@ class InProcess(FakeEngine):
         super().__init__()
         self.spark, self.caches = spark, SharedCaches(Analyst(), SliceReader())
 
-    async def transform(self, request, on_progress=ignored):
+    async def transform(self, request, on_progress=ignore_progress):
         session = self.spark.newSession()
         return await trio.to_thread.run_sync(run_transform, session, request, RequestControl(), self.caches)
 

@@ -117,7 +117,7 @@ def groups(seed):
 
 
 def analysed(spark, sql):
-    return parsing.analysed(spark, parsing.parsed(spark, sql))
+    return parsing.analyse_query(spark, parsing.parse_query(spark, sql))
 
 
 def laid(spark, rows):

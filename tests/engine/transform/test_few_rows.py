@@ -11,7 +11,7 @@ from pyspark.errors import ArithmeticException
 
 from chain.data.parquet import write_slice
 from engines.contract import Vocabulary
-from engines.spark.catalyst.plans import HIDDEN, carried
+from engines.spark.catalyst.plans import HIDDEN, carry_hidden
 from engines.spark.planning.transaction import SliceRead
 from engines.spark.sql import views
 from engines.spark.sql.views import name_empty_view, name_input, slices_view, view_schema
@@ -61,7 +61,7 @@ def shown(spark, reads, columns, number, monkeypatch, few, events=False):
     name_input(frame, schema, "a.b")
     table = session.table("`a.b`")
     if number is not None:
-        table = carried(session, table._jdf.queryExecution().analyzed(), HIDDEN)
+        table = carry_hidden(session, table._jdf.queryExecution().analyzed(), HIDDEN)
     rows = table.toArrow().sort_by([("offset", "ascending")])
     kinds = [(field.name, field.type) for field in rows.schema]
     return rows.to_pylist(), kinds, "parquet" in frame._jdf.queryExecution().toString()

@@ -31,7 +31,7 @@ from chain.errors import Invalid
 from engines.spark.analysis.functions import FUNCTIONS, TABLE_FUNCTIONS
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.plans import frame_of, items
-from engines.spark.sql.parsing import analysed, parsed
+from engines.spark.sql.parsing import analyse_query, parse_query
 
 pytestmark = pytest.mark.engine
 SOAK = "ODF_SOAK" in os.environ
@@ -229,7 +229,7 @@ class Layout:
     def values(self, sql):
         self.spark.conf.set("spark.sql.codegen.wholeStage", str(self.compiled).lower())
         self.spark.conf.set("spark.sql.codegen.factoryMode", "CODEGEN_ONLY" if self.compiled else "NO_CODEGEN")
-        plan = complete_plan(self.spark, analysed(self.spark, parsed(self.spark, sql)))
+        plan = complete_plan(self.spark, analyse_query(self.spark, parse_query(self.spark, sql)))
         frame = frame_of(self.spark, plan)
         months = [field.name for field in frame.schema if isinstance(field.dataType, YearMonthIntervalType)]
         table = frame.withColumns({name: frame[name].cast("string") for name in months}).toArrow()
@@ -317,7 +317,7 @@ def test_the_table_is_the_registry_of_the_pinned_spark(spark):
 def test_a_function_without_a_row_runs_nowhere(spark, monkeypatch):
     monkeypatch.setattr("engines.spark.analysis.parsed.FUNCTIONS", {k: v for k, v in FUNCTIONS.items() if k != "upper"})
     with pytest.raises(Invalid) as refused:
-        parsed(spark, "select upper('a') as new_in_the_next_spark")
+        parse_query(spark, "select upper('a') as new_in_the_next_spark")
     assert refused.value.rule == "unknown-function"
 
 
@@ -478,7 +478,7 @@ def sensible(layout, sql):
     """Whether Spark can make sense of it, and the engine lets it through."""
     layout.rows().createOrReplaceTempView("samples")
     with contextlib.suppress(PySparkException, Invalid):
-        analysed(layout.spark, parsed(layout.spark, f"select {sql} from samples"))
+        analyse_query(layout.spark, parse_query(layout.spark, f"select {sql} from samples"))
         return True
     return False
 

@@ -272,7 +272,11 @@ def codes():
                     [each.value for each in call.keywords if each.arg == "rule"] if isinstance(call, ast.Call) else []
                 )
                 given = (
-                    call.args[:1] if name in ("QueryFinding", "OperatorRefusal") else named if name in ("QueryRefused", "Invalid") else []
+                    call.args[:1]
+                    if name in ("QueryFinding", "OperatorRefusal")
+                    else named
+                    if name in ("QueryRefused", "Invalid")
+                    else []
                 )
                 found |= {each.value for each in given if isinstance(each, ast.Constant)}
     return found

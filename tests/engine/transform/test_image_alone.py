@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from engines.image.build import CONTRACT_PORT, RUN
-from engines.image.installed import Image, installed
+from engines.image.installed import Image, prepare_image
 from engines.listen_address import READY
 from engines.sandbox.container import NAME
 from worlds import foreign_coordinator as foreign
@@ -41,7 +41,7 @@ PODMAN = (
 @pytest.fixture
 def image(tmp_path: Path) -> str:
     """As podman knows it."""
-    found = installed(tmp_path / "cache")
+    found = prepare_image(tmp_path / "cache")
     if not isinstance(found, Image):
         pytest.skip(f"no engine image: {found}")
     name = f"localhost/{NAME}@{found.manifest}"

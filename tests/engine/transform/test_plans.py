@@ -18,7 +18,7 @@ from engines.spark.analysis.classify import classify
 from engines.spark.analysis.parsed import QueryRefused
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.catalyst.plans import json_of
-from engines.spark.sql.parsing import analysed, parsed
+from engines.spark.sql.parsing import analyse_query, parse_query
 from engines.spark.sql.views import empty_view, name_view
 
 pytestmark = pytest.mark.engine
@@ -48,12 +48,12 @@ def test_recorded_plans_are_those_of_this_spark(spark):
         for alias in times:
             name_view(empty_view(spark, VERSIONS if alias in temporal else COLUMNS), alias)
         try:
-            query = parsed(spark, case["sql"])
+            query = parse_query(spark, case["sql"])
         except QueryRefused as fault:
             # Never analysed; the recorded plan is from before, and shows that a second look would refuse it too.
             unseen.append(fault.rule)
             continue
-        plan = json_of(analysed(spark, query)).encode()
+        plan = json_of(analyse_query(spark, query)).encode()
         path = PLANS / f"{name}.json.gz"
         if os.environ.get("ODF_RECORD"):
             path.write_bytes(gzip.compress(plan, mtime=0))

@@ -15,7 +15,7 @@ from conformance.histories import START
 from engines.spark.execution.inputs import Inputs
 from engines.spark.runtime.settings import CONFINEMENT, MEANING
 from engines.spark.sql import prepared as plans
-from engines.spark.sql.prepared import prepared
+from engines.spark.sql.prepared import prepare_query
 from engines.spark.sql.views import FEW, FEW_ROWS
 
 pytestmark = pytest.mark.engine
@@ -105,7 +105,7 @@ def test_a_sum_that_leaves_its_type_on_its_way_is_exact(spark):
     steps = (SqlQueryStep(query="select sum(v) as s from a"),)
     rows = {"a": pa.table({"v": pa.array([2**62, 2**62, -(2**62), -(2**62) + 7], pa.int64())})}
     for _ in range(2):
-        query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+        query = prepare_query(spark, steps, rows, {"a": 1}, (), exact=False)
         assert query.run(rows).to_pylist() == [{"s": 7}]
 
 
@@ -114,14 +114,14 @@ def test_a_plan_is_not_optimised_for_the_rows_that_it_was_made_with(spark):
     steps = (SqlQueryStep(query="select v, count(*) as n from a group by v"),)
     for given, wanted in ([1], {1: 1}), ([1, 1, 2], {1: 2, 2: 1}), ([], {}), ([7] * FEW_ROWS, {7: FEW_ROWS}):
         rows = {"a": pa.table({"v": pa.array(given, pa.int64())})}
-        found = prepared(spark, steps, rows, {"a": 1}, (), exact=False).run(rows)
+        found = prepare_query(spark, steps, rows, {"a": 1}, (), exact=False).run(rows)
         assert {row["v"]: row["n"] for row in found.to_pylist()} == wanted
     assert [len(kept.queries) for kept in plans._KEPT.values()] == [1]
 
 
 def test_kept_plans_run_where_nothing_is_named_and_tasks_know_every_setting(spark):
     rows = {"a": pa.table({"v": pa.array([3], pa.int64())})}
-    query = prepared(spark, (SqlQueryStep(query="select v from a"),), rows, {"a": 1}, (), exact=False)
+    query = prepare_query(spark, (SqlQueryStep(query="select v from a"),), rows, {"a": 1}, (), exact=False)
     told = spark._jsparkSession.sharedState().statusStore()
     before = told.executionsCount()
     assert query.run(rows).to_pylist() == [{"v": 3}]
@@ -137,7 +137,7 @@ def test_a_kept_plan_that_is_cancelled_ends_as_spark_says(spark):
     )
     steps = (SqlQueryStep(query=f"{text} where x * y = -1"),)
     rows = {"a": pa.table({"v": pa.array([3] * FEW_ROWS, pa.int64())})}
-    query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+    query = prepare_query(spark, steps, rows, {"a": 1}, (), exact=False)
     ended = []
 
     def work():
@@ -160,7 +160,7 @@ def test_columns_of_other_types_have_plans_of_their_own(spark):
     steps = (SqlQueryStep(query="select v + v as w from a"),)
     for kind in (pa.int32(), pa.int64(), pa.decimal128(5, 2)):
         rows = {"a": pa.table({"v": pa.array([3], kind)})}
-        query = prepared(spark, steps, rows, {"a": 1}, (), exact=False)
+        query = prepare_query(spark, steps, rows, {"a": 1}, (), exact=False)
         found = query.run(rows)
         assert found.column("w").to_pylist() == [6]
         assert pa.types.is_decimal(found.schema.field("w").type) == pa.types.is_decimal(kind)
@@ -170,5 +170,5 @@ def test_of_many_queries_the_newest_are_kept(spark, monkeypatch):
     monkeypatch.setattr(plans, "REMEMBERED", 2)
     rows = {"a": pa.table({"v": pa.array([3], pa.int64())})}
     for number in range(4):
-        prepared(spark, (SqlQueryStep(query=f"select v + {number} as w from a"),), rows, {"a": 1}, (), exact=False)
+        prepare_query(spark, (SqlQueryStep(query=f"select v + {number} as w from a"),), rows, {"a": 1}, (), exact=False)
     assert [len(kept.queries) for kept in plans._KEPT.values()] == [2]

@@ -707,7 +707,7 @@ def right_side_forgotten(monkeypatch):
 
 
 def frames_forgotten(monkeypatch):
-    monkeypatch.setattr(row_lineage._Tracing, "_framed", lambda *_: ([], row_lineage.LINEAGE))
+    monkeypatch.setattr(row_lineage._Tracing, "_collect_frame", lambda *_: ([], row_lineage.LINEAGE))
 
 
 def first_of_a_group(monkeypatch):

@@ -166,13 +166,13 @@ def test_one_row_of_all_that_ever_came_is_merged(lab, seed):
 
 def rounds_mixed(monkeypatch):
     """Rows of one tick meet those of others."""
-    kept = plans._joined
+    kept = plans._join
 
     def mutant(session, plan, children, names):
         _, hidden = kept(session, plan, children, names)
         return plan.withNewChildren(children), hidden
 
-    monkeypatch.setattr(plans, "_joined", mutant)
+    monkeypatch.setattr(plans, "_join", mutant)
 
 
 def one_side_unseen(monkeypatch):

@@ -136,8 +136,8 @@ def test_slices_that_spark_reads_by_itself_make_the_same_history(lab, monkeypatc
     """Large ones do; rows of such a slice that do not count yet still wait."""
     sql, streams, _, _, _ = case(lab, name, 0)
     parts, scanned = schedule(1, streams), []
-    kept = transform.scanned
-    monkeypatch.setattr(transform, "scanned", lambda *given: scanned.extend(given[1]) or kept(*given))
+    kept = transform.scan_rows
+    monkeypatch.setattr(transform, "scan_rows", lambda *given: scanned.extend(given[1]) or kept(*given))
     read = lab.run(said + sql, streams, parts, restart=True)
     assert not scanned, "all are small"
     monkeypatch.setattr(scans, "SCANNED", 0)
@@ -244,8 +244,8 @@ def test_a_transaction_costs_its_keys_and_not_the_table(lab, monkeypatch, sql, c
 @pytest.mark.parametrize("sql", [GROUPED, COMPUTED], ids=["values", "parts"])
 def test_only_parts_that_meet_are_summed_up(lab, monkeypatch, sql):
     """What is new of 500 keys is their sum; five of them get more, which meets what was kept."""
-    met, merged = [], tables._merged
-    monkeypatch.setattr(tables, "_merged", lambda *given: met.append(given[-1].num_rows) or merged(*given))
+    met, merged = [], tables._merge_parts
+    monkeypatch.setattr(tables, "_merge_parts", lambda *given: met.append(given[-1].num_rows) or merged(*given))
     first = [(DAY, f"key {number}", number) for number in range(500)]
     more = [(2 * DAY, f"key {number * 100}", number) for number in range(5)]
     streams = {"a": lab.given("parts", [(first, 2 * DAY), (more, 3 * DAY), ([], 4 * DAY)])}
@@ -265,7 +265,7 @@ def one_tick_per_transaction(monkeypatch):
 
 
 def nothing_merged(monkeypatch):
-    monkeypatch.setattr(tables, "_merged", lambda session, merge, keys, parts: parts)
+    monkeypatch.setattr(tables, "_merge_parts", lambda session, merge, keys, parts: parts)
 
 
 def no_cancellation(monkeypatch):

@@ -11,7 +11,7 @@ import duckdb
 import pytest
 
 from odfd_client import Invalid, Predicate, col
-from odfd_client.expressions import instant, plain, quoted
+from odfd_client.expressions import instant, plain, quote_name
 from odfd_client.relations import Dataset, Selection
 from odfd_client.transport import Transport
 from odfd_client.values import Pin
@@ -72,7 +72,7 @@ def test_what_no_predicate_can_say_is_told() -> None:
 def test_times_and_names_are_written_as_sql_reads_them() -> None:
     assert instant(NOON.replace(tzinfo=None)) == instant(NOON) == "2024-01-02T12:00:00Z"
     assert instant(datetime.date(2024, 1, 2)) == "2024-01-02"
-    assert quoted('a"; drop') == '"a""; drop"'
+    assert quote_name('a"; drop') == '"a""; drop"'
     assert plain([1, decimal.Decimal("1.10"), None]) == [1, "1.10", None]
 
 

@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, subscription
 from odfd_client.answer_stream import Answer
 from odfd_client.handovers import Ending
-from odfd_client.holds import _zoned
+from odfd_client.holds import _format_time
 from odfd_client.subscription import Source, listen
 from odfd_client.transport import Exchange, Transport
 from odfd_client.values import NodeMetadata, Pin
@@ -424,7 +424,7 @@ class InTwo(Source):
     def cut(self, name: str) -> tuple[Pin, ...]:
         return tuple(Pin(name, each, f"head of {each}", 3) for each in (DID, OTHER))
 
-    def named(self, ref: str) -> dict[str, Any]:
+    def describe_dataset(self, ref: str) -> dict[str, Any]:
         return {"id": DID, "name": "both", "shards": [DID, OTHER]}
 
     def holds(self, position: Position) -> bool:
@@ -492,4 +492,4 @@ def test_the_position_of_another_collection_that_handed_over_is_told_as_such() -
     ],
 )
 def test_a_hold_takes_times_as_reading_does(said: str | datetime.date | None, sent: str | None) -> None:
-    assert _zoned(said) == sent
+    assert _format_time(said) == sent

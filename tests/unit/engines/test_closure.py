@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.closure import OURS, closure, files_of, imported
+from engines.closure import OURS, closure, files_of, find_imports
 from engines.identity import ENGINE, FileDigests, code_digest, code_digests
 
 TREE = Path(__file__).parents[3]
@@ -56,7 +56,7 @@ def test_imports_are_found_by_their_form_as_by_syntax(package: str) -> None:
     files = [path for path in SOURCES if path.is_relative_to(TREE / package)]
     assert len(files) > 4
     for path in files:
-        assert ours(imported(path.read_text())) == ours(by_syntax(path)), path
+        assert ours(find_imports(path.read_text())) == ours(by_syntax(path)), path
 
 
 def test_a_lazy_import_is_an_import(tmp_path: Path) -> None:
@@ -72,8 +72,8 @@ def late():
 """
     path = tmp_path / "late.py"
     path.write_text(source)
-    assert ours(imported(source)) == ours(by_syntax(path))
-    assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.check"} <= set(imported(source))
+    assert ours(find_imports(source)) == ours(by_syntax(path))
+    assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.check"} <= set(find_imports(source))
 
 
 def test_a_fresh_process_imports_the_closure_and_nothing_else(tmp_path: Path) -> None:

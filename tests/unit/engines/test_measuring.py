@@ -11,7 +11,7 @@ from chain.errors import Invalid
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
 from engines import output_check
-from engines.output_check import both_hashes, measured
+from engines.output_check import both_hashes, measure_slice
 
 
 def written(path: Path, offsets: list[int]) -> Path:
@@ -22,7 +22,7 @@ def written(path: Path, offsets: list[int]) -> Path:
 
 def test_a_slice_is_measured(tmp_path: Path) -> None:
     path = written(tmp_path / "slice", [7, 8, 9])
-    found = measured(path, None, "offset")
+    found = measure_slice(path, None, "offset")
     assert found.offset_interval == OffsetInterval(start=7, end=9)
     assert found.size == path.stat().st_size
     assert (found.logical_hash, found.physical_hash) == (
@@ -34,14 +34,14 @@ def test_a_slice_is_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize("offsets", [[], [1, 3], [1, 1]])
 def test_gaps_are_refused(tmp_path: Path, offsets: list[int]) -> None:
     with pytest.raises(Invalid, match="gaps") as refused:
-        measured(written(tmp_path / "slice", offsets), None, "offset")
+        measure_slice(written(tmp_path / "slice", offsets), None, "offset")
     assert refused.value.rule == "engine-answer"
 
 
 def test_what_is_no_slice_is_refused(tmp_path: Path) -> None:
     (tmp_path / "slice").write_bytes(b"PAR1 but no more")
     with pytest.raises(Invalid):
-        measured(tmp_path / "slice", None, "offset")
+        measure_slice(tmp_path / "slice", None, "offset")
 
 
 def test_threads_come_to_the_same_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,7 +77,7 @@ def _columns(schema: Schema, place: str) -> pa.Schema:
         kind = _kind(field["type"], 0)
         if kind is None:
             raise Invalid(
-                f"column {field['name']!r} is {a(_named(field['type']))}, which no dataset holds without loss",
+                f"column {field['name']!r} is {a(_type_name(field['type']))}, which no dataset holds without loss",
                 rule="column-type",
                 hint="leave the column out, or write it as a text, where the file is written",
                 place=place,
@@ -123,7 +123,7 @@ def _complex(schema: dict[str, Any], depth: int) -> pa.DataType | None:
     return None if plain is None else plain[0]
 
 
-def _named(schema: Any) -> str:
+def _type_name(schema: Any) -> str:
     if isinstance(schema, dict):
         return str(schema.get("logicalType") or schema.get("type"))
-    return "union of " + ", ".join(map(_named, schema)) if isinstance(schema, list) else str(schema)
+    return "union of " + ", ".join(map(_type_name, schema)) if isinstance(schema, list) else str(schema)

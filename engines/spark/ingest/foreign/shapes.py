@@ -19,7 +19,15 @@ import shapefile
 from chain.errors import Invalid
 from engines.spark.ingest.encodings import codec_of
 from engines.spark.ingest.foreign.job import RULE, Conversion, one_of
-from engines.spark.ingest.unpack import UnpackBounds, UnpackFaults, Unpacking, blocks, chosen, member_names, write
+from engines.spark.ingest.unpack import (
+    UnpackBounds,
+    UnpackFaults,
+    Unpacking,
+    blocks,
+    choose_members,
+    member_names,
+    write,
+)
 
 _PARTS: Final = ("shp", "shx", "dbf", "prj", "cpg")
 _WGS84: Final = frozenset({"gcswgs1984", "wgs84", "wgs1984"})
@@ -28,7 +36,7 @@ _BROKEN: Final = (shapefile.ShapefileException, struct.error, ValueError, IndexE
 
 def shape_text(job: Conversion) -> Iterator[bytes]:
     """Yields the features as lines of text. Raises Invalid."""
-    parts = _unpacked(job)
+    parts = _unpack(job)
     crs = _crs(parts)
     codec = _codec(parts)
     try:
@@ -62,7 +70,7 @@ def _value(value: Any) -> Any:
     return value.isoformat() if isinstance(value, dt.date) else value
 
 
-def _unpacked(job: Conversion) -> dict[str, Path]:
+def _unpack(job: Conversion) -> dict[str, Path]:
     """Unpacks the parts of the zip's one shapefile; returns them by their endings."""
     if not zipfile.is_zipfile(job.path):
         raise Invalid(
@@ -77,7 +85,7 @@ def _unpacked(job: Conversion) -> dict[str, Path]:
         shapes = [name for name in names if name.lower().endswith(".shp")]
         wanted = job.sub_path
         if wanted is not None:
-            found = chosen(shapes, wanted) or [name for name in shapes if name.startswith(wanted)]
+            found = choose_members(shapes, wanted) or [name for name in shapes if name.startswith(wanted)]
             wanted = found[0] if len(found) == 1 else wanted
         stem = one_of(wanted, shapes, "shapefile", "subPath", job.name)[:-4].lower()
         made = {}

@@ -36,7 +36,7 @@ from chain.model.source import (
 )
 from chain.wording import plural
 from engines.spark.ingest.encodings import UTF8, guess
-from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpacked
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpack_source
 from odfd.cli.offline.sampling.guess import Guess
 from odfd.cli.offline.sampling.markup import markup
 from odfd.cli.offline.sampling.parts import with_part
@@ -112,13 +112,13 @@ def _members(path: Path, name: str, folder: Path) -> tuple[list[SourceFile], str
     """Chooses, in a zip of several files, those with the most frequent ending."""
     source = SourceFile(path, name)
     if not zipfile.is_zipfile(path):
-        return unpacked(source, folder, UnpackBounds()), None
+        return unpack_source(source, folder, UnpackBounds()), None
     with zipfile.ZipFile(path) as archive:
         names = member_names(archive)
     if len(names) <= 1:
-        return unpacked(source, folder, UnpackBounds()), None
+        return unpack_source(source, folder, UnpackBounds()), None
     ending, _ = Counter(f".{each.rpartition('.')[2]}" for each in names).most_common(1)[0]
-    return unpacked(source, folder, UnpackBounds(), f"*{ending}"), f"*{ending}"
+    return unpack_source(source, folder, UnpackBounds(), f"*{ending}"), f"*{ending}"
 
 
 def _of_zip(path: Path) -> Guess | None:

@@ -13,7 +13,7 @@ from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.parse import plan_file, read_schema
 from engines.spark.ingest.range_tasks import ParquetFormat, RangeTask, parse
 from engines.spark.ingest.ranges import Range
-from engines.spark.ingest.source_files import opened
+from engines.spark.ingest.source_files import open_sources
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds
 
 _BOUNDS: Final = UnpackBounds()
@@ -30,7 +30,7 @@ def shown(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBound
     """Reads at most ``limit`` rows, of the first range only. Raises Invalid as an ingest does; Environment."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         folder = Path(scratch)
-        sources = opened([SourceFile(path, name)], step, folder, bounds)
+        sources = open_sources([SourceFile(path, name)], step, folder, bounds)
         try:
             return _first(sources.files, sources.step, sources.remarks, limit, folder)
         except Invalid as fault:

@@ -14,7 +14,7 @@ import pytest
 
 from chain.errors import Fault, Invalid, NotFound
 from engines.flight import metadata
-from engines.flight.messages import CLASSES, MAX_MESSAGE, packed, parsed, unpacked
+from engines.flight.messages import CLASSES, MAX_MESSAGE, pack_any, parse_message, unpack_any
 from engines.flight.metadata import ListedDataset
 from engines.flight.node_client import QueryInfo
 from engines.flight.server import ACTIONS, MAX_BATCH, FlightSqlServer, RunningAnswers, pieces, token_of, words
@@ -73,7 +73,7 @@ def made() -> tuple[FlightSql, Asked, Hand]:
 
 def rows(service: FlightSql, token: str, name: str, **values: Any) -> list[dict[str, Any]]:
     """Of a command that asks what there is; its columns are told as they come."""
-    schema, ticket = service.info(packed(name, **values), token)
+    schema, ticket = service.info(pack_any(name, **values), token)
     answer = service.fetch(ticket, token)
     assert schema.equals(answer.schema, check_metadata=True)
     return pa.Table.from_batches(answer.batches, answer.schema).to_pylist()
@@ -113,14 +113,14 @@ def test_what_there_is() -> None:
 
 def test_an_answer_that_was_begun_is_fetched_once_and_then_asked_at_its_pins() -> None:
     service, node, hand = made()
-    _, ticket = service.info(packed("CommandStatementQuery", query="select 1"), "t")
+    _, ticket = service.info(pack_any("CommandStatementQuery", query="select 1"), "t")
     assert service.fetch(ticket, "t").begun is node.begun[0]
     assert service.fetch(ticket, "t").begun is node.begun[1]
     assert node.bodies[1] == {"token": "t", "request": {"sql": "select 1", "parameters": None, "pins": [PIN]}}
     assert service.fetch(ticket, "other").begun is node.begun[2]
     assert node.bodies[2]["token"] == "other"
     for _ in range(MOST_HELD + 1):
-        service.info(packed("CommandStatementQuery", query="select 1"), "t")
+        service.info(pack_any("CommandStatementQuery", query="select 1"), "t")
     assert [each.closed for each in node.begun[3:]] == [True] + [False] * MOST_HELD
     hand.now = HELD_SECONDS
     service.forget()
@@ -135,7 +135,7 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
     assert node.bodies[0]["unbound"]
     values = [dt.datetime(2024, 1, 1, tzinfo=dt.UTC), decimal.Decimal("1.5")]
     service.bind(handle, pa.table([[value] for value in values], ["1", "2"]), "t")
-    command = packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+    command = pack_any("CommandPreparedStatementQuery", prepared_statement_handle=handle)
     service.info(command, "t")
     assert node.bodies[-1]["request"]["parameters"] == ["2024-01-01T00:00:00+00:00", "1.5"]
     for wrong in (pa.table({"1": [1, 2]}), pa.table({"1": [b"x"]}), pa.table({"1": pa.array([], pa.int32())})):
@@ -145,7 +145,7 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
         service.info(command, "other")
     named, _, _ = service.prepare("select $city", "t")
     service.bind(named, pa.table({"city": ["Graz"]}), "t")
-    service.info(packed("CommandPreparedStatementQuery", prepared_statement_handle=named), "t")
+    service.info(pack_any("CommandPreparedStatementQuery", prepared_statement_handle=named), "t")
     assert node.bodies[-1]["request"]["parameters"] == {"city": "Graz"}
     for _ in range(MOST_STATEMENTS):
         service.prepare("select 1", "t")
@@ -166,7 +166,7 @@ def test_statements_are_kept_for_who_prepared_them() -> None:
 def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | None) -> None:
     schema = pa.schema([("x", kind)]).serialize().to_pybytes()
     dataset = metadata.ListedDataset(name="d", schema=base64.b64encode(schema).decode())
-    wanted = unpacked(packed("CommandGetTables", include_schema=True))[1]
+    wanted = unpack_any(pack_any("CommandGetTables", include_schema=True))[1]
     (told, *_) = metadata.tables([dataset], wanted).to_pylist()
     field = pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x")
     said = {key.decode(): value.decode() for key, value in (field.metadata or {}).items()}
@@ -178,7 +178,9 @@ def test_columns_are_told_with_their_sql_types(kind: pa.DataType, name: str | No
 def test_times_are_told_in_the_unit_of_answers() -> None:
     schema = pa.schema([("x", pa.timestamp("ms", "UTC"))]).serialize().to_pybytes()
     dataset = metadata.ListedDataset(name="d", schema=base64.b64encode(schema).decode())
-    (told, *_) = metadata.tables([dataset], unpacked(packed("CommandGetTables", include_schema=True))[1]).to_pylist()
+    (told, *_) = metadata.tables(
+        [dataset], unpack_any(pack_any("CommandGetTables", include_schema=True))[1]
+    ).to_pylist()
     assert pa.ipc.read_schema(pa.py_buffer(told["table_schema"])).field("x").type == pa.timestamp("us", "UTC")
 
 
@@ -201,28 +203,28 @@ def test_tokens_of_headers(header: str, token: str) -> None:
 )
 def test_what_is_not_spoken_is_refused_by_name(name: str, word: str) -> None:
     service, _, _ = made()
-    raw = packed("CommandStatementQuery", query="x").replace(b"CommandStatementQuery", name.encode())
+    raw = pack_any("CommandStatementQuery", query="x").replace(b"CommandStatementQuery", name.encode())
     raw = raw.replace(bytes([len("type.googleapis.com/arrow.flight.protocol.sql.CommandStatementQuery")]),
                       bytes([len(f"type.googleapis.com/arrow.flight.protocol.sql.{name}")]), 1)  # fmt: skip
     with pytest.raises(Invalid, match=word):
         service.info(raw, "")
     with pytest.raises(Invalid, match="bytes"):
-        unpacked(b"\0" * (MAX_MESSAGE + 1))
+        unpack_any(b"\0" * (MAX_MESSAGE + 1))
 
 
 def test_mutated_flight_messages_are_answered_in_words() -> None:
     """Commands, tickets and actions; ODFD_FUZZ says how many of each kind."""
     service, _, _ = made()
     handle, _, _ = service.prepare("select ?, ?", "t")
-    _, ticket = service.info(packed("CommandStatementQuery", query="select 1"), "t")
+    _, ticket = service.info(pack_any("CommandStatementQuery", query="select 1"), "t")
     commands = [
-        packed("CommandStatementQuery", query="select 1", transaction_id=b"x"),
-        packed("CommandPreparedStatementQuery", prepared_statement_handle=handle),
-        packed("CommandGetTables", table_types=["TABLE"], table_name_filter_pattern="c%\\_", include_schema=True),
-        packed("CommandGetSqlInfo", info=[1, 2, 507]),
-        packed("CommandGetXdbcTypeInfo", data_type=12),
-        packed("CommandGetDbSchemas", db_schema_filter_pattern="c%"),
-        packed("CommandGetPrimaryKeys", table="cities", db_schema="current"),
+        pack_any("CommandStatementQuery", query="select 1", transaction_id=b"x"),
+        pack_any("CommandPreparedStatementQuery", prepared_statement_handle=handle),
+        pack_any("CommandGetTables", table_types=["TABLE"], table_name_filter_pattern="c%\\_", include_schema=True),
+        pack_any("CommandGetSqlInfo", info=[1, 2, 507]),
+        pack_any("CommandGetXdbcTypeInfo", data_type=12),
+        pack_any("CommandGetDbSchemas", db_schema_filter_pattern="c%"),
+        pack_any("CommandGetPrimaryKeys", table="cities", db_schema="current"),
         ticket,
     ]
     told = 0
@@ -244,9 +246,9 @@ def test_mutated_flight_messages_are_answered_in_words() -> None:
     server = FlightSqlServer.__new__(FlightSqlServer)
     server._service, server._under_way = service, RunningAnswers()
     actions = [
-        packed("ActionCreatePreparedStatementRequest", query="select ?"),
-        packed("ActionClosePreparedStatementRequest", prepared_statement_handle=handle),
-        packed("ActionCancelQueryRequest", info=b"x"),
+        pack_any("ActionCreatePreparedStatementRequest", query="select ?"),
+        pack_any("ActionClosePreparedStatementRequest", prepared_statement_handle=handle),
+        pack_any("ActionCancelQueryRequest", info=b"x"),
         CLASSES["CancelFlightInfoRequest"](info=b"info").SerializeToString(),
     ]
 
@@ -256,7 +258,7 @@ def test_mutated_flight_messages_are_answered_in_words() -> None:
         good = False
         for kind in (*ACTIONS, "Other"):
             try:
-                server._acted(kind, raw, "t", lambda _: None)
+                server._perform(kind, raw, "t", lambda _: None)
                 good = True
             except Fault as fault:
                 refused.append(words(fault))
@@ -265,7 +267,7 @@ def test_mutated_flight_messages_are_answered_in_words() -> None:
     assert walk(actions, MUTANTS, 2, is_acted) > 0
     assert all(refused)
     with pytest.raises(Invalid):
-        parsed("CommandGetTables", b"\x0a\xff")
+        parse_message("CommandGetTables", b"\x0a\xff")
 
 
 def test_no_batch_is_larger_than_messages_that_clients_take() -> None:

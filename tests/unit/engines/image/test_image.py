@@ -20,8 +20,8 @@ from engines.image.build import install_wheels
 from engines.image.installed import (
     PREPARED_LISTING,
     Image,
-    installed,
     keep_preparation,
+    prepare_image,
     staged_preparation,
     unpack_for_all,
     write_record,
@@ -39,7 +39,7 @@ from engines.image.oci import (
     write_layers,
 )
 from engines.image.tree import TreeEntry, digest_of, encode
-from engines.image.unpack import LISTING, ROOTFS, unpacked
+from engines.image.unpack import LISTING, ROOTFS, unpack_image
 
 
 def grown(folder: Path, order: list[str], mode: int, times: int) -> Path:
@@ -107,34 +107,34 @@ def layout(tmp_path: Path) -> Path:
 
 
 def test_an_unpacked_image_is_what_went_in(layout: Path, tmp_path: Path) -> None:
-    root = unpacked(layout, tmp_path / "cache", FileDigests(None))
+    root = unpack_image(layout, tmp_path / "cache", FileDigests(None))
     assert (root / "opt/x/link").read_bytes() == b"a = 1\n"
     assert os.access(root / "opt/x/bin/run", os.X_OK)
     assert (root / "tmp").is_dir()
     assert not (root / "opt/x/__pycache__").exists()
-    assert unpacked(layout, tmp_path / "cache", FileDigests(None)) == root
+    assert unpack_image(layout, tmp_path / "cache", FileDigests(None)) == root
 
 
 def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path) -> None:
     """It is checked by each of them as if it were its own; a node unpacks the image only where nobody did."""
     digest, manifest = read_manifest(layout)
     write_record(layout, digest, manifest.config.digest)
-    alone = installed(tmp_path / "alone", layout)
+    alone = prepare_image(tmp_path / "alone", layout)
     assert isinstance(alone, Image)
     assert alone.rootfs.is_relative_to(tmp_path / "alone")
     unpack_for_all(layout)
-    one, other = (installed(tmp_path / name, layout) for name in ("one", "other"))
+    one, other = (prepare_image(tmp_path / name, layout) for name in ("one", "other"))
     assert isinstance(one, Image)
     assert one == other
     assert (one.rootfs / "opt/x/link").read_bytes() == b"a = 1\n"
     assert not (tmp_path / "one" / "engine-image").exists()
     change_file(one.rootfs)
     for name in ("one", "new"):
-        told = installed(tmp_path / name, layout)
+        told = prepare_image(tmp_path / name, layout)
         assert "cannot be used" in str(told)
         assert "has another content" in str(told)
     unpack_for_all(layout)
-    assert installed(tmp_path / "one", layout) == one
+    assert prepare_image(tmp_path / "one", layout) == one
 
 
 def unpack_anew(layout: Path) -> None:
@@ -155,11 +155,11 @@ def prepare(layout: Path, image: Image) -> Path:
 def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
     """Beside the image's files, for all nodes, until the image is unpacked anew."""
     unpack_anew(layout)
-    image = installed(tmp_path / "one", layout)
+    image = prepare_image(tmp_path / "one", layout)
     assert isinstance(image, Image)
     assert image.prepared is None
     staged = prepare(layout, image)
-    other = installed(tmp_path / "other", layout)
+    other = prepare_image(tmp_path / "other", layout)
     assert isinstance(other, Image)
     assert other.prepared is not None
     assert (other.prepared / "bytecode" / "a.pyc").read_bytes() == b"a = 1"
@@ -171,27 +171,27 @@ def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -
         lambda folder: folder.with_name(PREPARED_LISTING).write_bytes(b"[]"),
     ):
         prepare(layout, image)
-        assert installed(tmp_path / "one", layout) == other
+        assert prepare_image(tmp_path / "one", layout) == other
         damage(other.prepared)
-        assert "cannot be used" in str(installed(tmp_path / "one", layout))
+        assert "cannot be used" in str(prepare_image(tmp_path / "one", layout))
     unpack_anew(layout)
-    assert installed(tmp_path / "one", layout) == image
+    assert prepare_image(tmp_path / "one", layout) == image
 
 
 def test_a_link_is_not_prepared(layout: Path, tmp_path: Path) -> None:
     unpack_anew(layout)
-    image = installed(tmp_path / "one", layout)
+    image = prepare_image(tmp_path / "one", layout)
     assert isinstance(image, Image)
     staged = staged_preparation(image)
     (staged / "a.pyc").symlink_to("/etc/passwd")
     with pytest.raises(Environment, match="neither a file nor a folder"):
         keep_preparation(layout, image, staged)
-    assert installed(tmp_path / "one", layout) == image
+    assert prepare_image(tmp_path / "one", layout) == image
 
 
 def test_files_are_as_old_as_the_layer_says(layout: Path, tmp_path: Path) -> None:
     """Wherever they are unpacked: what was made of them knows them by that."""
-    root = unpacked(layout, tmp_path / "cache", FileDigests(None))
+    root = unpack_image(layout, tmp_path / "cache", FileDigests(None))
     assert {path.stat().st_mtime for path in root.rglob("*") if path.is_file() and not path.is_symlink()} == {7}
 
 
@@ -225,9 +225,9 @@ def change_listing(root: Path) -> None:
 def test_a_changed_file_is_found_at_the_next_start(
     layout: Path, tmp_path: Path, damage: Callable[[Path], None]
 ) -> None:
-    damage(unpacked(layout, tmp_path / "cache", FileDigests(None)))
+    damage(unpack_image(layout, tmp_path / "cache", FileDigests(None)))
     with pytest.raises(Environment) as fault:
-        unpacked(layout, tmp_path / "cache", FileDigests(None))
+        unpack_image(layout, tmp_path / "cache", FileDigests(None))
     assert fault.value.rule == "image-tree"
 
 
@@ -238,7 +238,7 @@ def test_a_changed_byte_of_a_layer_is_found(layout: Path, tmp_path: Path) -> Non
     raw[raw.index(b"a = 1")] ^= 1
     blob.write_bytes(raw)
     with pytest.raises(Environment, match="a layer is not"):
-        unpacked(layout, tmp_path / "cache", FileDigests(None))
+        unpack_image(layout, tmp_path / "cache", FileDigests(None))
     assert not list((tmp_path / "cache").glob(f"*/{ROOTFS}"))
 
 
@@ -284,7 +284,7 @@ def test_a_layer_stays_inside(tmp_path: Path, name: str) -> None:
     layer = Descriptor(media_type=LAYER, digest=digest, size=len(raw.getvalue()))
     write_image(tmp_path / "layout", [layer], {}, {TREE: "sha256:0"}, "x")
     with pytest.raises(Environment) as fault:
-        unpacked(tmp_path / "layout", tmp_path / "cache", FileDigests(None))
+        unpack_image(tmp_path / "layout", tmp_path / "cache", FileDigests(None))
     assert fault.value.rule == "image-layer"
     assert not (tmp_path / "out").exists()
 

@@ -35,7 +35,7 @@ def test_the_order_is_that_of_all_rows(parts: list[list[int]], kind: pa.DataType
         for part in parts:
             runs.add(rows_of(part, kind, first))
             first += len(part)
-        merged = list(runs.merged())
+        merged = list(runs.merge())
     assert all(piece.num_rows <= window + sampled * (len(parts) + 1) for piece in merged)
     expected = rows_of(whole, kind, 0).take(pa.array(np.argsort(whole, kind="stable")))
     assert pa.concat_tables(merged).equals(expected)

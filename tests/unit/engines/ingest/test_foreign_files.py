@@ -28,7 +28,7 @@ TABLE = [["id", "name", "day", "ok"], [1, "a", dt.date(2024, 5, 1), True], [], [
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Without a process for each file, unless the test is about that."""
     if "process" not in request.fixturenames:
-        monkeypatch.setattr(foreign_files, "_performed", lambda job, check: convert(job))
+        monkeypatch.setattr(foreign_files, "_run_process", lambda job, check: convert(job))
 
 
 @pytest.fixture

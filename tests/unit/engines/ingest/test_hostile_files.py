@@ -10,7 +10,7 @@ import pytest
 from chain.errors import Invalid
 from engines.spark.ingest import foreign_files, unpack
 from engines.spark.ingest.foreign.converting import convert
-from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpacked
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpack_source
 from worlds import foreign_bytes as made
 from worlds.hostile_files import KINDS, changed, hostile_book, hostile_xml, overlapping
 from worlds.reading import read, read_step
@@ -21,7 +21,7 @@ SECRET = "what only this machine knows"
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_files, "_performed", lambda job, check: convert(job))
+    monkeypatch.setattr(foreign_files, "_run_process", lambda job, check: convert(job))
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_members_that_are_one_another_count_each(tmp_path: Path, monkeypatch: py
     assert path.stat().st_size < 32 << 10
     (folder := tmp_path / "o").mkdir()
     with pytest.raises(Invalid) as caught:
-        unpacked(SourceFile(path, "bomb.zip"), folder, UnpackBounds(), "*")
+        unpack_source(SourceFile(path, "bomb.zip"), folder, UnpackBounds(), "*")
     assert caught.value.rule in ("unpack", "unpack-ratio")
     assert sum(each.stat().st_size for each in folder.iterdir()) <= 9 << 20
 
@@ -97,6 +97,6 @@ def test_a_member_is_written_nowhere_but_in_its_folder(name: str, tmp_path: Path
     path = tmp_path / "a.zip"
     path.write_bytes(made.zipped({name: "a\n1\n"}))
     (folder := tmp_path / "o").mkdir()
-    (found,) = unpacked(SourceFile(path, "a.zip"), folder, UnpackBounds())
+    (found,) = unpack_source(SourceFile(path, "a.zip"), folder, UnpackBounds())
     assert found.path.parent == folder
     assert sorted(each.name for each in tmp_path.iterdir()) == ["a.zip", "o"]

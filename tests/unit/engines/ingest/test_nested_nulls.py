@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.ingest.nested_nulls import first_missing, loosened, needs_loosening
+from engines.spark.ingest.nested_nulls import first_missing, loosen, needs_loosening
 from worlds.reading import read, read_step
 
 POINT = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("label", pa.string())])
@@ -23,9 +23,9 @@ def test_a_struct_is_absent_whole_or_is_there_whole() -> None:
     schema = pa.schema([pa.field("at", DEEP)])
     assert needs_loosening(schema)
     rows = [{"at": None}, {"at": {"point": None, "n": 1}}, {"at": {"point": {"x": 1, "label": None}, "n": 2}}]
-    assert first_missing(pa.Table.from_pylist(rows, loosened(schema)), schema) is None
+    assert first_missing(pa.Table.from_pylist(rows, loosen(schema)), schema) is None
     for bad in ({"at": {"point": None, "n": None}}, {"at": {"point": {"x": None, "label": "a"}, "n": 1}}):
-        assert first_missing(pa.Table.from_pylist([*rows, bad], loosened(schema)), schema) == 3
+        assert first_missing(pa.Table.from_pylist([*rows, bad], loosen(schema)), schema) == 3
 
 
 def test_what_needs_no_loosening_is_left_as_it_is() -> None:
@@ -49,7 +49,7 @@ def test_the_first_row_that_lacks_a_field_is_found(values: list[Any]) -> None:
         point = None if value is None else value["point"]
         return value is not None and (value["n"] is None or (point is not None and point["x"] is None))
 
-    table = pa.Table.from_pylist([{"at": each} for each in values], loosened(schema))
+    table = pa.Table.from_pylist([{"at": each} for each in values], loosen(schema))
     wanted = next((row for row, value in enumerate(values) if is_bad(value)), None)
     assert first_missing(table, schema) == wanted
 

@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet
 from engines.spark.ingest import unpack
 from engines.spark.ingest.encodings import guess, with_guess
-from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpacked
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpack_source
 from worlds.reading import NAME, read
 
 AB = ReadCsv(header=True, ddl_schema=("a STRING, b STRING",))
@@ -87,7 +87,7 @@ def test_packed_bombs_are_refused(packing: str, tmp_path: Path, monkeypatch: pyt
         folder = tmp_path / rule
         folder.mkdir()
         with pytest.raises(Invalid) as told:
-            unpacked(SourceFile(bomb, "bomb"), folder, bounds)
+            unpack_source(SourceFile(bomb, "bomb"), folder, bounds)
         assert told.value.rule == rule
         assert sum(path.stat().st_size for path in folder.iterdir()) <= 2 << 20
 
@@ -100,10 +100,10 @@ def test_a_zip_of_several_asks_which(tmp_path: Path) -> None:
     assert "members: '*.csv'" in told.value.hint
     path = tmp_path / "a.zip"
     path.write_bytes(data)
-    found = unpacked(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.csv")
+    found = unpack_source(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.csv")
     assert [each.name for each in found] == ["a.zip/a.csv", "a.zip/b.csv"]
     with pytest.raises(Invalid, match=r"no file in a\.zip is called '\*\.txt'"):
-        unpacked(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.txt")
+        unpack_source(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.txt")
 
 
 def test_an_office_table_is_named(tmp_path: Path) -> None:

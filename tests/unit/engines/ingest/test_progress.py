@@ -20,8 +20,8 @@ class Looking(RequestControl):
         self.seen: list[EngineProgress] = []
 
     @contextmanager
-    def measured(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
-        with super().measured(measure):
+    def measuring(self, measure: Callable[[], EngineProgress]) -> Iterator[None]:
+        with super().measuring(measure):
             self.seen.append(self.how_far())
             yield
             self.seen.append(self.how_far())

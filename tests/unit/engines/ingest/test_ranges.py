@@ -163,10 +163,10 @@ def test_escapes_are_rewritten_alike_by_both_ways(text: str) -> None:
         check_quotes(data, 0, dialect, "f")
     except Invalid:
         return
-    quick = quoting.unescaped(data, dialect)
+    quick = quoting.unescape(data, dialect)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quoting, "_escapes_are_quoted", lambda data, dialect: False)
-        assert quoting.unescaped(data, dialect) == quick
+        assert quoting.unescape(data, dialect) == quick
     check_quotes(quick, 0, PLAIN, "f")
 
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid
-from engines.query.text_rows import heading, rendered
+from engines.query.text_rows import heading, render_lines
 from odfd.cli.sql.formats import csv_text, ndjson_text
 
 _WORDS = st.one_of(
@@ -63,7 +63,7 @@ def _batch(name: str, values: list[Any]) -> pa.RecordBatch:
 
 
 def _said(batch: pa.RecordBatch, form: Any) -> bytes:
-    return b"".join(bytes(text) for _, text in rendered(batch, form))
+    return b"".join(bytes(text) for _, text in render_lines(batch, form))
 
 
 @pytest.mark.parametrize("name", _COLUMNS)
@@ -84,7 +84,7 @@ def test_a_slice_of_a_batch_is_rendered_alone() -> None:
     batch = pa.record_batch({"x": ["a", None, 'b"', ""], "d": [Decimal("1.50"), None, Decimal(-2), None]}).slice(1, 3)
     assert _said(batch, "csv") == b',\n"b""",-2.00\n"",\n'
     whole = pa.record_batch({"t": pa.array([dt.datetime(2024, 5, 1, tzinfo=dt.UTC)] * 200_000)})
-    assert sum(rows for rows, _ in rendered(whole, "ndjson")) == 200_000
+    assert sum(rows for rows, _ in render_lines(whole, "ndjson")) == 200_000
 
 
 def test_a_heading_is_csv_and_an_object_has_each_name_once() -> None:

@@ -12,7 +12,12 @@ from engines.spark.sql.spark_errors import hint_of, hint_of_data
 ENGINE = Path(__file__).parents[4] / "engines" / "spark"
 PARTS = ("analysis/*.py", "sql/*.py", "planning/lateness.py", "execution/transform.py")
 FILES = sorted(path for part in PARTS for path in ENGINE.glob(part))
-PLACES = {"QueryFinding": (2, "replace"), "OperatorRefusal": (2, "replace"), "QueryRefused": (9, "hint"), "Invalid": (9, "hint")}
+PLACES = {
+    "QueryFinding": (2, "replace"),
+    "OperatorRefusal": (2, "replace"),
+    "QueryRefused": (9, "hint"),
+    "Invalid": (9, "hint"),
+}
 """Where the remedy stands among the arguments."""
 OF_NO_QUERY = {
     ("functions.py", "functions"): "the table that belongs to the program",

@@ -13,7 +13,7 @@ from engines.spark.analysis.influence import SessionWindow
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
 from engines.spark.planning.transaction import SliceRead
 from engines.spark.provenance.answers import absent
-from engines.spark.provenance.derive import narrowed
+from engines.spark.provenance.derive import narrow
 from engines.spark.provenance.reasons import PathOperator
 from engines.spark.provenance.row_numbers import DECIDES, PATH, RowWitness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
@@ -63,14 +63,14 @@ def test_only_a_join_that_allows_it_makes_an_absence() -> None:
 @given(st.integers(-40 * DAY, 40 * DAY), st.integers(-40, 40), st.integers(0, 3), st.integers(0, 3))
 def test_a_time_turned_round_names_the_rows_that_reach_it(time: int, at: int, back: int, on: int) -> None:
     low, high = (Floor(DAY), Shift(-back * DAY), Floor(MILLISECOND)), (Floor(DAY), Shift(on * DAY), Floor(MILLISECOND))
-    read = narrowed(SliceRead(("x",), -10 * DAY, 10 * DAY), [Path("a", low, high)], at * DAY)
+    read = narrow(SliceRead(("x",), -10 * DAY, 10 * DAY), [Path("a", low, high)], at * DAY)
     reaches = time // DAY - back <= at <= time // DAY + on and -10 * DAY <= time < 10 * DAY
     assert (read.low <= time < read.high) == reaches
 
 
 def test_where_a_session_began_no_time_says() -> None:
     session = Path("a", (), (), SessionWindow(DAY, (), 0))
-    read = narrowed(SliceRead(("x",), -5 * DAY, 5 * DAY), [session], 0)
+    read = narrow(SliceRead(("x",), -5 * DAY, 5 * DAY), [session], 0)
     assert (read.low, read.high) == (-5 * DAY, MILLISECOND)
 
 

@@ -9,7 +9,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import InvalidQuery
 from engines.faults import Diagnostic, Severity
 from engines.spark.sql.diagnostics import refusal
-from engines.spark.sql.spark_errors import answered
+from engines.spark.sql.spark_errors import answer_faults
 
 ONE = TransformSql(engine="spark", queries=(SqlQueryStep(query="select a / b as c from input"),))
 TWO = TransformSql(
@@ -57,7 +57,7 @@ def told(fault: Exception, transform: TransformSql) -> InvalidQuery:
     def work() -> None:
         raise fault
 
-    answer = answered(work, transform)
+    answer = answer_faults(work, transform)
     assert isinstance(answer, InvalidQuery)
     return answer
 

@@ -27,7 +27,7 @@ class Rows:
     def stage(self):
         return self._stage
 
-    def filled(self, rows):
+    def fill(self, rows):
         self._rows = rows
         return self
 

@@ -21,7 +21,7 @@ from python_calamine import CalamineWorkbook
 from chain.data.json_values import plain_rows
 from chain.errors import Environment, Invalid
 from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
-from engines.query.text_rows import heading, rendered
+from engines.query.text_rows import heading, render_lines
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql import output_file
 from odfd.cli.sql.output_file import Destination, to_files
@@ -52,7 +52,7 @@ class Daemon:
         if lines:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])
             yield LINES, bytes(4) + heading(self._table.schema.names, lines)
-            for rows, text in (each for batch in batches for each in rendered(batch, lines)):
+            for rows, text in (each for batch in batches for each in render_lines(batch, lines)):
                 yield LINES, rows.to_bytes(4, "big") + text
         elif plain:
             yield COLUMNS, msgspec.json.encode([(field.name, str(field.type)) for field in self._table.schema])

@@ -31,7 +31,7 @@ from engines.contract import (
     InvalidQuery,
     OnProgress,
     Success,
-    ignored,
+    ignore_progress,
 )
 from engines.errors import EngineFault
 from engines.progress import STARTING
@@ -140,7 +140,7 @@ async def test_every_file_is_a_transaction(polling: Callable[..., Any]) -> None:
 
 async def test_what_the_engine_has_read_is_reported_until_it_computes(polling: Callable[..., Any]) -> None:
     class Reading(FakeEngine):
-        async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignored) -> IngestAnswer:
+        async def ingest(self, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress) -> IngestAnswer:
             on_progress(EngineProgress(stage=STARTING, bytes_read=0, bytes_total=40))
             for read in (0, 16, 16, 40):
                 on_progress(EngineProgress(bytes_read=read, bytes_total=40))

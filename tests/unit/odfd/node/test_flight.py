@@ -14,7 +14,7 @@ import trio
 
 import odfd_client
 from config import model
-from engines.flight.messages import CLASSES, packed, unpacked
+from engines.flight.messages import CLASSES, pack_any, unpack_any
 from engines.query.reader import QueryProcess
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
@@ -154,7 +154,7 @@ def client_of(node: Any, token: str = "", **more: Any) -> Any:
 
 def asked(client: Any, sql: str, options: Any = None) -> Any:
     """The FlightInfo of a query."""
-    descriptor = flight.FlightDescriptor.for_command(packed("CommandStatementQuery", query=sql))
+    descriptor = flight.FlightDescriptor.for_command(pack_any("CommandStatementQuery", query=sql))
     return client.get_flight_info(descriptor, options)
 
 
@@ -163,7 +163,7 @@ def fetched(client: Any, sql: str) -> Any:
 
 
 def acted(client: Any, kind: str, **values: Any) -> bytes:
-    (result,) = client.do_action(flight.Action(kind, packed(f"Action{kind}Request", **values)))
+    (result,) = client.do_action(flight.Action(kind, pack_any(f"Action{kind}Request", **values)))
     return bytes(result.body.to_pybytes())
 
 
@@ -270,7 +270,7 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(
         anybody, owner = client_of(alice), client_of(alice, TOKEN)
 
         def tables(client: Any) -> list[str]:
-            command = packed("CommandGetTables", include_schema=True)
+            command = pack_any("CommandGetTables", include_schema=True)
             info = client.get_flight_info(flight.FlightDescriptor.for_command(command))
             return sorted(set(client.do_get(info.endpoints[0].ticket).read_all()["table_name"].to_pylist()))
 
@@ -284,9 +284,9 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(
         with pytest.raises(pa.ArrowKeyError):
             await in_thread(lambda: anybody.do_get(info.endpoints[0].ticket).read_all())
         made = await in_thread(lambda: acted(owner, "CreatePreparedStatement", query="select 1"))
-        handle = unpacked(made)[1].prepared_statement_handle
+        handle = unpack_any(made)[1].prepared_statement_handle
         command = flight.FlightDescriptor.for_command(
-            packed("CommandPreparedStatementQuery", prepared_statement_handle=handle)
+            pack_any("CommandPreparedStatementQuery", prepared_statement_handle=handle)
         )
         assert (await in_thread(owner.get_flight_info, command)).schema.names == ["1"]
         with pytest.raises(pa.ArrowKeyError, match="prepare it again"):

@@ -12,7 +12,7 @@ from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import TransformInput
 from chain.state import load_state
-from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance, ignored
+from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, RecordProvenance, ignore_progress
 from engines.errors import EngineFault
 from odfd.cli.lineage_text import record_tree
 from odfd.control import wire
@@ -172,7 +172,7 @@ async def test_a_column_is_asked_of_the_first_record_alone(world: Any, worlds: A
         asked = []
         derive = alice.engine.derive_provenance
 
-        async def watched(request: Any, on_progress: Any = ignored) -> Any:
+        async def watched(request: Any, on_progress: Any = ignore_progress) -> Any:
             asked.append((request.column, request.offsets, request.limit))
             return await derive(request, on_progress)
 
@@ -191,7 +191,7 @@ async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, mo
         given = []
         derive = alice.engine.derive_provenance
 
-        async def watched(request: Any, on_progress: Any = ignored) -> Any:
+        async def watched(request: Any, on_progress: Any = ignore_progress) -> Any:
             given.append([block.reopened for block in request.query_inputs[0].blocks])
             return await derive(request, on_progress)
 
@@ -242,7 +242,7 @@ async def test_an_engine_is_not_believed(world: Any, worlds: Any, wrong: dict[st
         await filled(world, worlds, alice)
         derive = alice.engine.derive_provenance
 
-        async def other(request: Any, on_progress: Any = ignored) -> Any:
+        async def other(request: Any, on_progress: Any = ignore_progress) -> Any:
             answer = await derive(request, on_progress)
             return msgspec.structs.replace(answer, **wrong)
 

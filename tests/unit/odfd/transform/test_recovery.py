@@ -11,7 +11,7 @@ import trio
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
-from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignored
+from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignore_progress
 from engines.spark.state.checkpoint import VERSION, StateCheckpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.progress import TransformStep
@@ -27,7 +27,7 @@ class Counting(FakeEngine):
 
     step = 1
 
-    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignored) -> TransformOutcome:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         answer = await super().transform(request, on_progress)
         if isinstance(answer, Success):
             await trio.to_thread.run_sync(self._count, request, answer)
