@@ -19,10 +19,18 @@ import pyarrow as pa
 from chain.data.uuids import as_texts
 from chain.errors import Invalid, Refused
 from engines.query.duckdb_faults import MAIN, Most, replace_tables, translated_faults
-from engines.query.plan_check import EXPLAINED, LOGICAL, PHYSICAL, check_bound
 from engines.query.repeatable import judge_plan, judge_text
 from engines.query.requests import ALL_ROWS, MAX_PARAMETERS, RowSelection
-from engines.query.statement_check import TableRef, check_statement, decode_document, without_schemas
+from engines.query.statement_check import (
+    EXPLAINED,
+    LOGICAL,
+    PHYSICAL,
+    TableRef,
+    check_bound,
+    check_statement,
+    decode_document,
+    without_schemas,
+)
 from engines.query.temporal import take_out, with_plain_blanks
 from engines.query.views import (
     FOLD_TABLE,

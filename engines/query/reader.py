@@ -11,6 +11,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+import stat
 import sys
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager, suppress
@@ -27,7 +28,6 @@ from engines.errors import EngineLost, LimitExceeded
 from engines.query.frames import END, FAULT, HEAD, AnswerFrameReader, split_frame
 from engines.query.installed import need_sql
 from engines.query.requests import Execute, FaultReport, Prepare, SavedRows, TablesNamed
-from engines.query.row_pipe import row_pipe
 from engines.query.views import SliceView
 from engines.sandbox.base import Job, Mount, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap
@@ -377,3 +377,34 @@ def _decode(whole: memoryview, kind: type[Any]) -> Any:
         return msgspec.json.decode(split_frame(whole)[1], type=kind)
     except msgspec.DecodeError as error:
         raise EngineLost(f"the process of the query said what is no answer: {error}", rule="query-process") from error
+
+
+def row_pipe(path: Path) -> int:
+    """Makes a pipe. Returns the end to read, which the caller closes. Raises Environment, and
+    EngineLost if it was replaced."""
+    try:
+        os.mkfifo(path, mode=0o600)
+    except FileExistsError as error:
+        raise _replacement_fault() from error
+    except OSError as error:
+        raise Environment(f"no pipe for the rows of a query: {error.strerror}", rule="query-pipe") from error
+    return reading_end(path)
+
+
+def reading_end(path: Path) -> int:
+    """Opens a pipe without waiting for a writer. Raises EngineLost if it is anything else."""
+    try:
+        end = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError as error:
+        raise _replacement_fault() from error
+    if not stat.S_ISFIFO(os.fstat(end).st_mode):
+        os.close(end)
+        raise _replacement_fault()
+    os.set_blocking(end, True)
+    with suppress(OSError):  # a larger pipe saves switches, and is not needed
+        fcntl.fcntl(end, fcntl.F_SETPIPE_SZ, _PIECE)
+    return end
+
+
+def _replacement_fault() -> EngineLost:
+    return EngineLost("the process of the query has its pipe replaced", rule="query-process", hint="ask again")

@@ -2,7 +2,8 @@
 
 Permitted is one SELECT over tables, with functions that compute from their arguments. Which dataset a table is, is
 decided elsewhere: the tables are returned with their places in the text. Names of common table expressions are
-separated from tables by SQL's own scopes; ``plan_check`` judges what DuckDB takes the remaining names for.
+separated from tables by SQL's own scopes. How DuckDB resolves the remaining names is its own affair (scopes, catalogs,
+macros, files by name): ``check_bound`` judges the operators that they became, by DuckDB's own plan (``EXPLAIN``).
 Pure: the tree comes as JSON (``json_serialize_sql``).
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
@@ -47,6 +48,20 @@ _KEYWORDS: Final = (
 _Names: TypeAlias = frozenset[tuple[str, ...]]
 _MAX_DEPTH: Final = 200
 """Greatest depth of nested nodes: more than a person writes, and less than Python's stack."""
+EXPLAINED: Final = "EXPLAIN (FORMAT json) "
+"""Comes before a statement to have its plans."""
+LOGICAL: Final = "logical_plan"
+"""Key of the plan that is bound and not optimized, in which all is that a statement names."""
+PHYSICAL: Final = "physical_plan"
+"""Key of the plan that runs."""
+_TABLE_SCAN: Final = "SEQ_SCAN"
+_OPERATORS: Final = frozenset(
+    ("AGGREGATE", "ANY_JOIN", "ASOF_JOIN", "CHUNK_GET", "COLUMN_DATA_SCAN", "COMPARISON_JOIN", "CROSS_PRODUCT", "CTE",
+     "CTE_SCAN", "DELIM_GET", "DELIM_JOIN", "DEPENDENT_JOIN", "DISTINCT", "DUMMY_SCAN", "EMPTY_RESULT", "EXCEPT",
+     "EXPRESSION_GET", "FILTER", "INTERSECT", "JOIN", "LIMIT", "ORDER_BY", "POSITIONAL_JOIN", "PROJECTION", "REC_CTE",
+     "SAMPLE", "TOP_N", "UNION", "UNNEST", "WINDOW")
+)  # fmt: skip
+"""Operators that compute rows from those of others, or from constants."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,3 +298,27 @@ def _with_clauses(tables: Sequence[TableRef], statement: bytes, clauses: Sequenc
         TableRef(table.path, table.start, table.end, table.alias, tuple(given.get(number, ())))
         for number, table in enumerate(tables)
     ]
+
+
+def check_bound(plan: str, tables: Collection[str]) -> None:
+    """Raises Invalid for a plan with any other operator, table or table function, or one that is nested too deeply.
+
+    ``plan``: DuckDB's logical plan as JSON; ``tables``: those of the query, by their full names as DuckDB writes them.
+    """
+    permitted = _OPERATORS | {name.upper() for name in TABLE_FUNCTIONS}
+    for operator in _operators(decode_document(plan)):
+        name = str(operator["name"])
+        table = str(operator["extra_info"].get("Table", "")) if name == _TABLE_SCAN else ""
+        if name not in permitted and table not in tables:
+            raise Invalid(
+                f"a query reads datasets alone, and this one would read {(table or name).lower()}",
+                rule="query-table", hint="a name in it is no dataset's, nor that of a table of its own WITH",
+            )  # fmt: skip
+
+
+def _operators(plan: Any) -> Iterator[Mapping[str, Any]]:
+    waiting = list(plan)
+    while waiting:
+        each = waiting.pop()
+        yield each
+        waiting += each["children"]

@@ -198,3 +198,8 @@ def may_be_text(node: PlanNode) -> bool:
 def _holds_text(node: PlanNode) -> bool:
     stated = node.fields.get("dataType")
     return isinstance(stated, dict) and '"string' in json.dumps(stated)
+
+
+def quote_name(name: str) -> str:
+    """Formats a name as Spark's SQL reads it, whatever characters it has."""
+    return "`" + name.replace("`", "``") + "`"

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from engines.spark.analysis.lexical import Word
+from engines.spark.analysis.lexical import Word, quote_name
 
 MAX_SAID: Final = 2000
 """Most characters of a message about a phrase; longer phrases are not reported, so this bounds their words too."""
@@ -119,4 +119,4 @@ def is_name(word: Word) -> bool:
 
 
 def in_backticks(word: Word) -> str:
-    return "`" + word.text[1:-1].replace("`", "``") + "`"
+    return quote_name(word.text[1:-1])

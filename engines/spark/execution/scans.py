@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from engines.contract import Vocabulary
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.plans import HIDDEN_ROUND
 from engines.spark.planning.transaction import BlockFacts, SliceRead
 from engines.spark.rows.tables import event_times, read_rows
@@ -88,7 +89,7 @@ def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
 def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
     """Adds the expression for a row's round: the number of ticks up to when the row counts."""
     low, high = _ends(scan, ticks).tolist()
-    time = f"unix_micros(cast({_quote_name(vocab.event_time_column)} as timestamp))"
+    time = f"unix_micros(cast({quote_name(vocab.event_time_column)} as timestamp))"
     # No row counts before the least moment, so for ticks after it the row's own time decides.
     steps = [f"cast({time} >= {tick}L as bigint)" for tick in ticks[low:high].tolist()]
     return Scan(scan.path, scan.moments, " + ".join([f"{low}L", *steps]))
@@ -101,7 +102,7 @@ def scan_rows(
     rounds = dict.fromkeys(scan.round for scan in scans)
     return [
         slices_view(session, [SliceRead(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
-        .where(f"{_quote_name(vocab.event_time_column)} is not null")
+        .where(f"{quote_name(vocab.event_time_column)} is not null")
         .selectExpr("*", f"{each} as {HIDDEN_ROUND}")
         for each in rounds
     ]
@@ -113,7 +114,3 @@ def _ends(scan: Scan, ticks: np.ndarray) -> np.ndarray:
 
 def unite(frames: Sequence[DataFrame]) -> DataFrame:
     return functools.reduce(DataFrame.unionAll, frames)
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

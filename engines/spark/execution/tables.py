@@ -25,6 +25,7 @@ from chain.data.evolution import as_in_force
 from chain.data.operations import CORRECT_FROM, RETRACT
 from chain.errors import Invalid
 from engines.contract import Vocabulary
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.catalyst.partial_aggregates import Partials
 from engines.spark.catalyst.plans import HIDDEN_ROUND, HIDDEN_ROW
@@ -283,7 +284,7 @@ def _summed_up(
 def _merge_parts(session: SparkSession, merge: Mapping[str, str], keys: Sequence[str], parts: pa.Table) -> pa.Table:
     """Adds up the parts of keys that have several, by the function for each column."""
     frame = frame_of_rows(session, parts)
-    quoted = {name: "`" + name.replace("`", "``") + "`" for name in parts.column_names}
+    quoted = {name: quote_name(name) for name in parts.column_names}
     partition = f"partition by {', '.join(quoted[key] for key in keys)} " if keys else ""
     by = f"{partition}order by {HIDDEN_ROUND}"
     made = []

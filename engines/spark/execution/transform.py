@@ -36,6 +36,7 @@ from engines.contract import InputBlock, RowCounts, Success, TransformOutcome, T
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Classification, Mode
 from engines.spark.analysis.declarations import Declarations, DeclaredQuery, Late, LatePolicy, read_query
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.analysis.tables import TableShape
 from engines.spark.catalyst.exact import run_exactly
@@ -249,7 +250,7 @@ class Transaction:
 
     def _plan_over(self, rows: Mapping[str, pa.Table], scans: Scans) -> Any:
         for alias, table in rows.items():
-            visible = ["`" + name.replace("`", "``") + "`" for name in table.column_names
+            visible = [quote_name(name) for name in table.column_names
                        if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
             schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
             frames = scan_rows(self._session, scans.get(alias, ()), schema, vocab)

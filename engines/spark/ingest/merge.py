@@ -36,6 +36,7 @@ from chain.model.source import (
 )
 from chain.wording import listed
 from engines.contract import Vocabulary
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History, ranges_of
 from engines.spark.ingest.key_match import ChangedRows, Sought, changed_rows, repeating_rows, rising, unseen_rows
@@ -323,7 +324,7 @@ def _stage(context: MergeContext, batch: pa.Table, names: dict[str, str]) -> Dat
 
 
 def _rename(frame: DataFrame, names: dict[str, str]) -> DataFrame:
-    return frame.select(*(frame[_quote_name(column)].alias(alias) for alias, column in names.items()))
+    return frame.select(*(frame[quote_name(column)].alias(alias) for alias, column in names.items()))
 
 
 def _distinct(names: Sequence[str]) -> tuple[str, ...]:
@@ -337,10 +338,6 @@ def _aliases(keys: Sequence[str]) -> dict[str, str]:
 
 def _values(columns: Iterable[str]) -> dict[str, str]:
     return {f"c{index}": name for index, name in enumerate(dict.fromkeys(columns))}
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def _last_of_each(batch: pa.Table, keys: Sequence[str]) -> pa.Table:

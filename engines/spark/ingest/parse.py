@@ -28,6 +28,7 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine, quarantine_of
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadParquet, ReadStep
+from chain.wording import size
 from engines.contract import EngineProgress
 from engines.request_control import RequestControl
 from engines.spark.ingest import parquet_rows, range_tasks
@@ -37,10 +38,9 @@ from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dia
 from engines.spark.ingest.encodings import check_text
 from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
 from engines.spark.ingest.parquet_ranges import parquet_ranges
-from engines.spark.ingest.quoting import Quotes, check_quotes
+from engines.spark.ingest.quoting import Quotes, check_quotes, record_pattern
 from engines.spark.ingest.range_tasks import Format, RangeTask
-from engines.spark.ingest.ranges import TARGET, Range, View, line_ranges
-from engines.spark.ingest.record_size import check_items, check_lines, check_quoted
+from engines.spark.ingest.ranges import TARGET, WINDOW, Range, View, line_ranges
 from engines.spark.ingest.records import array_items, feature_items, object_lines
 from engines.spark.ingest.text_columns import Absence
 from engines.spark.ingest.unpack import SourceFile as SourceFile
@@ -61,6 +61,7 @@ MAX_HERE: Final = 2 * TARGET
 
 _TOLD_FIELDS: Final = 10
 _ROW: Final = re.compile(rb"\S")
+_RECORD_SIZE: Final = "record-size"
 
 
 class Planned(NamedTuple):
@@ -380,3 +381,42 @@ def _map_file(source: SourceFile) -> Iterator[mmap.mmap]:
         raise Environment(f"cannot read {source.name}: {error.strerror}", rule="disk") from error
     with file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         yield view
+
+
+def check_lines(view: View, most: int, place: str, ends: Sequence[bytes] = (b"\n",)) -> None:
+    """Raises Invalid, with the line, for a line of more than ``most`` bytes.
+
+    Looks back from where the longest line would end, so that few of the bytes are read.
+    """
+    at = 0
+    while len(view) - at > most:
+        end = max(view.rfind(each, at, at + most + 1) for each in ends)
+        if end < 0:
+            after = min((found for each in ends if (found := view.find(each, at)) >= 0), default=len(view))
+            raise _too_long(view, at, after - at, most, place)
+        at = end + 1
+
+
+def check_quoted(view: View, start: int, dialect: CsvDialect, most: int, place: str) -> None:
+    """Raises Invalid, with its first line, for a record of CSV whose quoted values make it longer than ``most``."""
+    for record in re.compile(record_pattern(dialect)).finditer(view, start) if len(view) > most else ():
+        if record.end() - record.start() > most:
+            raise _too_long(view, record.start(), record.end() - record.start(), most, place)
+
+
+def check_items(view: View, items: Sequence[bytes | msgspec.Raw], most: int, place: str) -> None:
+    """Raises Invalid for an element of a document of more than ``most`` bytes."""
+    longest = max(items, key=len, default=b"")
+    if len(longest) > most:
+        raise _too_long(view, view.find(bytes(longest)), len(longest), most, place)
+
+
+def _too_long(view: View, at: int, length: int, most: int, place: str) -> Invalid:
+    before = sum(view[start : min(start + WINDOW, at)].count(b"\n") for start in range(0, at, WINDOW))
+    return Invalid(
+        f"a record of {size(length)}, and {size(most)} is the most",
+        rule=_RECORD_SIZE,
+        hint="is another kind of file, separator or quote meant? ingest.record-bytes of the settings allows more, "
+        "of which the engine needs several times as much memory",
+        place=f"{place}:{before + 1}",
+    )

@@ -13,6 +13,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -20,13 +21,12 @@ from pyspark.errors import PySparkException
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import SliceWriter
-from chain.errors import Invalid
+from chain.errors import Environment, Invalid
 from chain.instant import Instant
 from chain.model.source import MergeAppend, MergeLedger, Transform, primary_key
 from engines.contract import IngestBatchRequest
 from engines.footers import ColumnBounds
 from engines.request_control import RequestControl
-from engines.spark.ingest.external_sort import ExternalSort
 from engines.spark.ingest.history import History, ranges_of
 from engines.spark.ingest.merge import all_new, check_primary_key
 from engines.spark.ingest.parse import ParsedRows
@@ -41,11 +41,16 @@ from engines.spark.ingest.shape import (
     finish_rows,
     fit_schema,
     prepare_batch,
+    time_values,
 )
 from engines.spark.ingest.text_columns import NULL_KEY, check_made
 
 LEAST: Final = 1 << 20
 """Rows below which all of them may as well be held at once: those of a row group."""
+WINDOW: Final = 1 << 18
+"""Rows that are merged at once, about."""
+SAMPLED: Final = 1 << 8
+"""One row of so many gives its time to the sample, by which windows are cut."""
 
 
 class Streamed(NamedTuple):
@@ -247,3 +252,48 @@ def _tables(parts: ParsedRows, columns: list[str] | None = None) -> Iterator[pa.
             with pq.ParquetFile(path, memory_map=True) as file:
                 for group in range(file.num_row_groups):
                     yield file.read_row_group(group, columns=columns).cast(schema)
+
+
+class ExternalSort:
+    """Takes rows of one schema in parts, and gives them sorted by a column of times without nulls."""
+
+    def __init__(self, folder: Path, column: str) -> None:
+        self._folder = folder
+        self._column = column
+        self._paths: list[Path] = []
+
+    def add(self, rows: pa.Table) -> None:
+        """Sorts one part of the input, which follows those added before. Raises Environment if the disk refuses."""
+        order = np.argsort(time_values(rows.column(self._column)), kind="stable")
+        path = self._folder / f"run-{len(self._paths)}.arrow"
+        try:
+            with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+                writer.write_table(rows.take(pa.array(order)).combine_chunks())
+        except OSError as error:
+            raise Environment(f"cannot write {path}: {error}", rule="disk", hint="is the disk full?") from error
+        self._paths.append(path)
+
+    def merge(self) -> Iterator[pa.Table]:
+        """Yields all rows in order, a window at a time; rows of equal times stay in input order."""
+        runs = [pa.ipc.open_file(pa.memory_map(str(path))).read_all() for path in self._paths]
+        times = [time_values(run.column(self._column)) for run in runs]
+        sample = np.sort(np.concatenate([own[::SAMPLED] for own in times]))
+        begun = np.zeros(len(runs), np.int64)
+        for mark in np.unique(sample[:: max(1, WINDOW // SAMPLED)]):
+            before = np.array([np.searchsorted(own, mark, "left") for own in times])
+            yield from self._sort(_pieces(runs, begun, before))
+            # Rows of this time may be many; they are in order as they stand.
+            begun = np.array([np.searchsorted(own, mark, "right") for own in times])
+            same = _pieces(runs, before, begun)
+            yield from (same.slice(low, WINDOW) for low in range(0, same.num_rows, WINDOW))
+        yield from self._sort(_pieces(runs, begun, np.array([len(own) for own in times])))
+
+    def _sort(self, rows: pa.Table) -> Iterator[pa.Table]:
+        if rows.num_rows:
+            yield rows.take(pa.array(np.argsort(time_values(rows.column(self._column)), kind="stable")))
+
+
+def _pieces(runs: list[pa.Table], starts: np.ndarray, stops: np.ndarray) -> pa.Table:
+    """Returns the rows from ``starts`` to ``stops`` of the runs, one after another, without copying them."""
+    pieces = [run.slice(low, high - low) for run, low, high in zip(runs, starts, stops, strict=True) if high > low]
+    return pa.concat_tables(pieces) if pieces else runs[0].slice(0, 0)

@@ -18,6 +18,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
 from chain.data.parquet import SliceWriter
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.rows.tables import arrow_columns
 
 LARGE: Final = 512 << 20
@@ -82,11 +83,11 @@ def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
 
     Rows that are equal so far are in one run. A float has a second expression, since to Spark -0.0 equals 0.0.
     """
-    yield f"unix_millis(cast({_quote_name(event_time)} as timestamp))"
+    yield f"unix_millis(cast({quote_name(event_time)} as timestamp))"
     for column in columns:
         if column.name == event_time:
             continue
-        kind, quoted = column.dataType, _quote_name(column.name)
+        kind, quoted = column.dataType, quote_name(column.name)
         if isinstance(kind, (st.FloatType, st.DoubleType)):
             yield quoted
             yield f"case when {quoted} = 0 then not startswith(cast({quoted} as string), '-') end"
@@ -94,7 +95,3 @@ def _keys(columns: st.StructType, event_time: str) -> Iterator[str]:
             yield quoted
         else:
             return
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -30,6 +30,7 @@ from engines.contract import (
 )
 from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Mode, Path
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.plans import HIDDEN, carry_hidden, frame_of
 from engines.spark.execution.inputs import net
 from engines.spark.execution.transform import SharedCaches
@@ -42,7 +43,6 @@ from engines.spark.provenance.question import (
     ShownInputs,
     microseconds_of,
     numbers,
-    quote_name,
     reaching,
     rows_of,
 )

@@ -24,6 +24,7 @@ from engines.spark.analysis.classify import Classification
 from engines.spark.analysis.classify import Path as InputPath
 from engines.spark.analysis.declarations import DeclaredQuery, read_query
 from engines.spark.analysis.influence import SessionWindow
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.monotone import EARLIEST, LATEST, MILLISECOND, least
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.types import as_written
@@ -256,10 +257,6 @@ def rows_of(context: ProvenanceContext, alias: str, reads: Sequence[SliceRead]) 
 
 def _meets(block: BlockFacts, read: SliceRead) -> bool:
     return block.first is not None and block.last is not None and block.first < read.high and block.last >= read.low
-
-
-def quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
 
 
 def numbers(column: pa.ChunkedArray) -> list[np.ndarray]:

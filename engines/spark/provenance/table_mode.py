@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from chain.errors import Invalid
 from engines.contract import ProvenanceRow
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.locality import Locality
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.analysis.tables import TableShape
@@ -32,7 +33,6 @@ from engines.spark.provenance.question import (
     ShownInputs,
     microseconds_of,
     numbers,
-    quote_name,
     reaching,
 )
 from engines.spark.provenance.row_lineage import LINEAGE, Traced, trace

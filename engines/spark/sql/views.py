@@ -20,6 +20,7 @@ from pyspark.sql import types as st
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from engines.contract import Vocabulary
+from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.catalyst.plans import (
     HIDDEN,
@@ -77,7 +78,7 @@ def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
 
 def name_view(frame: DataFrame, alias: str) -> None:
     """Registers a view of this session; aliases may hold dots and hyphens."""
-    frame.createOrReplaceTempView("`" + alias.replace("`", "``") + "`")
+    frame.createOrReplaceTempView(quote_name(alias))
 
 
 def empty_view(session: SparkSession, schema: st.StructType) -> DataFrame:
@@ -143,7 +144,7 @@ def slices_view(
     if not parts:
         types = ("bigint", "int", "int", "bigint")
         bare = [f"cast(null as {kind}) as {name}" for kind, name in zip(types, HIDDEN, strict=True)]
-        parts = [empty_view(session, schema).selectExpr(*(_quote_name(name) for name in schema.names), *bare)]
+        parts = [empty_view(session, schema).selectExpr(*(quote_name(name) for name in schema.names), *bare)]
     whole = functools.reduce(DataFrame.unionAll, parts)
     if events:
         whole = whole.selectExpr(f"* except ({HIDDEN_OP})", f"0 as {HIDDEN_OP}")
@@ -219,8 +220,8 @@ def _scans(
         with open_slice(Path(path)) as source:
             groups.setdefault(source.schema.remove_metadata(), []).append(path)
     hidden = () if number is None else (
-        f"cast({_quote_name(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
-        f"cast({_quote_name(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+        f"cast({quote_name(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({quote_name(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
         f"{number} as {HIDDEN_SOURCE}",
         f"{read.before}L as {HIDDEN_BEFORE}",
     )  # fmt: skip
@@ -241,7 +242,7 @@ def _scan(
     frame = session.read.schema(stored).parquet(*paths)
     # As texts, since every Column object takes several calls into the JVM, longer than a small query. And all at once,
     # since Spark analyses each step anew.
-    time = f"cast({_quote_name(vocab.event_time_column)} as timestamp)"
+    time = f"cast({quote_name(vocab.event_time_column)} as timestamp)"
     if read.low > EARLIEST or read.high < LATEST:
         frame = frame.where(f"{time} >= timestamp_micros({read.low}) and {time} < timestamp_micros({read.high})")
     return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)
@@ -260,12 +261,8 @@ def _stored_types(physical: pa.Schema, schema: st.StructType) -> st.StructType:
 
 
 def _column(field: st.StructField, stored: st.StructType) -> str:
-    name = _quote_name(field.name)
+    name = quote_name(field.name)
     if field.name in stored.names and stored[field.name].dataType == field.dataType:
         return name
     value = name if field.name in stored.names else "null"
     return f"cast({value} as {field.dataType.simpleString()}) as {name}"
-
-
-def _quote_name(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

@@ -10,7 +10,7 @@ import pytest
 
 from chain.model.source import MergeAppend, MergeLedger, MergeStrategy, ReadCsv, Transform
 from engines.contract import InvalidQuery, Success
-from engines.spark.ingest import external_sort, parse, run, streamed
+from engines.spark.ingest import parse, run, streamed
 from engines.spark.ingest.ranges import line_ranges
 
 pytestmark = pytest.mark.engine
@@ -31,7 +31,7 @@ def both(dataset: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> Callab
         return found
 
     monkeypatch.setattr(run, "stream_slice", watched)
-    monkeypatch.setattr(external_sort, "WINDOW", 50)
+    monkeypatch.setattr(streamed, "WINDOW", 50)
 
     def ingest(
         text: str, *, read: ReadCsv = READ, after: str = "", merge: MergeStrategy = APPEND, **more: Any

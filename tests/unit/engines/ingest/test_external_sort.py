@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Environment
-from engines.spark.ingest import external_sort
-from engines.spark.ingest.external_sort import ExternalSort
+from engines.spark.ingest import streamed
+from engines.spark.ingest.streamed import ExternalSort
 
 PARTS = st.lists(st.lists(st.integers(-3, 3), min_size=1, max_size=12), min_size=1, max_size=8)
 KINDS = st.sampled_from([pa.timestamp("ms", "UTC"), pa.timestamp("ns", "UTC"), pa.date32()])
@@ -29,8 +29,8 @@ def rows_of(times: list[int], kind: pa.DataType, first: int) -> pa.Table:
 def test_the_order_is_that_of_all_rows(parts: list[list[int]], kind: pa.DataType, window: int, sampled: int) -> None:
     whole = [time for part in parts for time in part]
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(external_sort, "WINDOW", window)
-        patch.setattr(external_sort, "SAMPLED", sampled)
+        patch.setattr(streamed, "WINDOW", window)
+        patch.setattr(streamed, "SAMPLED", sampled)
         runs, first = ExternalSort(Path(folder), "time"), 0
         for part in parts:
             runs.add(rows_of(part, kind, first))

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson
-from engines.spark.ingest.parse import parse_sources
-from engines.spark.ingest.record_size import check_lines
+from engines.spark.ingest.parse import check_lines, parse_sources
 from engines.spark.ingest.unpack import SourceFile
 
 MOST = 1024

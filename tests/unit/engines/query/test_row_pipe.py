@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from engines.errors import EngineLost
-from engines.query.row_pipe import reading_end, row_pipe
+from engines.query.reader import reading_end, row_pipe
 
 
 def test_rows_go_through_a_pipe_until_its_writer_is_gone(tmp_path: Path) -> None:
