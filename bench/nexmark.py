@@ -32,7 +32,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from chain.multihash import Multihash
-from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.output_check import both_hashes
 
 QUERIES: Final = Path(__file__).parents[1] / "tests" / "golden" / "nexmark" / "queries.yaml"
@@ -140,7 +140,7 @@ async def _transact(engine: Engine, step: Mapping[str, Any], files: Mapping[str,
         dataset_id=_dataset("derived"),
         dataset_alias="derived",
         system_time=end,
-        vocab=Vocabulary(),
+        vocab=Vocab(),
         transform=TransformSql(
             engine="spark", queries=(SqlQueryStep(query=step["sql"]),), temporal_tables=temporal or None
         ),
@@ -149,7 +149,7 @@ async def _transact(engine: Engine, step: Mapping[str, Any], files: Mapping[str,
                 dataset_id=_dataset(name),
                 dataset_alias=name,
                 query_alias=name,
-                vocab=Vocabulary(),
+                vocab=Vocab(),
                 blocks=(
                     InputBlock(
                         data_path=str(path),

@@ -28,7 +28,7 @@ from chain.data.parquet import write_slice
 from chain.instant import Instant, from_millis
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
-from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import Engine, InputBlock, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.output_check import both_hashes
 from engines.spark.state.checkpoint import open_blocks
 
@@ -94,14 +94,14 @@ class Derived:
             dataset_id=DERIVED,
             dataset_alias="derived",
             system_time=Instant((START + 1000 * DAY) * 1_000_000),
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             transform=TransformSql(engine="spark", queries=(SqlQueryStep(query=self.query),)),
             query_inputs=(
                 TransformRequestInput(
                     dataset_id=ROOT,
                     dataset_alias="root",
                     query_alias="x",
-                    vocab=Vocabulary(),
+                    vocab=Vocab(),
                     blocks=(*self._again(), *fresh),
                     schema_file=self.blocks[0].data_path or "",
                     changelog=False,

@@ -35,6 +35,7 @@ from chain.model.events import (
     SetTransform,
     SetVocab,
     SourceState,
+    Vocab,
 )
 from chain.multihash import Multihash
 
@@ -46,15 +47,6 @@ class InputPosition(msgspec.Struct, frozen=True):
 
     block_hash: Multihash | None
     offset: int | None
-
-
-class Vocab(msgspec.Struct, frozen=True, kw_only=True):
-    """The current names of the system columns."""
-
-    offset: str = "offset"
-    operation_type: str = "op"
-    system_time: str = "system_time"
-    event_time: str = "event_time"
 
 
 class ChainState(msgspec.Struct, frozen=True, kw_only=True):

@@ -13,6 +13,7 @@ from typing import Final, Protocol, TypeAlias
 
 from chain.ids import DatasetId
 from chain.model.events import OffsetInterval
+from chain.model.events import Vocab as Vocab
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
 from chain.model.wire import U64, Time
@@ -23,15 +24,6 @@ from engines.progress import EngineProgress as EngineProgress
 from engines.progress import OnProgress as OnProgress
 from engines.progress import ignore_progress as ignore_progress
 from engines.tables import ContractTable, Variant
-
-
-class Vocabulary(ContractTable, frozen=True, kw_only=True):
-    """Names of the system columns (ODF table DatasetVocabulary)."""
-
-    offset_column: str = "offset"
-    operation_type_column: str = "op"
-    system_time_column: str = "system_time"
-    event_time_column: str = "event_time"
 
 
 class Watermark(ContractTable, frozen=True, kw_only=True):
@@ -59,7 +51,7 @@ class TransformRequestInput(ContractTable, frozen=True, kw_only=True):
     dataset_id: DatasetId
     dataset_alias: str
     query_alias: str
-    vocab: Vocabulary
+    vocab: Vocab
     offset_interval: OffsetInterval | None = None
     data_paths: tuple[str, ...] = ()
     schema_file: str = ""
@@ -78,7 +70,7 @@ class TransformRequest(ContractTable, frozen=True, kw_only=True):
     dataset_id: DatasetId
     dataset_alias: str
     system_time: Time
-    vocab: Vocabulary
+    vocab: Vocab
     transform: Transform
     query_inputs: tuple[TransformRequestInput, ...]
     next_offset: U64
@@ -205,7 +197,7 @@ class IngestBatchRequest(ContractTable, frozen=True, kw_only=True):
 
     dataset_id: DatasetId
     system_time: Time
-    vocab: Vocabulary
+    vocab: Vocab
     read: ReadStep
     preprocess: Transform | None = None
     merge: MergeStrategy
@@ -265,7 +257,7 @@ class MigrateRequest(ContractTable, frozen=True, kw_only=True):
 
     dataset_id: DatasetId
     system_time: Time
-    vocab: Vocabulary
+    vocab: Vocab
     old_transform: Transform
     old_inputs: tuple[TransformRequestInput, ...]
     """The old transform's inputs: names and schemas, no slices."""
@@ -299,7 +291,7 @@ class ValidateInput(ContractTable, frozen=True, kw_only=True):
     query_alias: str
     dataset_id: DatasetId
     schema: DataSchema
-    vocab: Vocabulary
+    vocab: Vocab
     changelog: bool
     unsaid: bool | None = None
     """True: the chain does not state whether the input is a changelog."""
@@ -314,7 +306,7 @@ class ValidateRequest(ContractTable, frozen=True, kw_only=True):
 
     transform: Transform
     inputs: tuple[ValidateInput, ...]
-    vocab: Vocabulary
+    vocab: Vocab
     preprocess: bool = False
     """Judge the query as a source's ``preprocess``, whose one input has the columns that are read; gives no mode."""
 
@@ -361,7 +353,7 @@ class ProvenanceRequest(ContractTable, frozen=True, kw_only=True):
     """Asks which input rows some output rows of a transform were made from, and why these."""
 
     dataset_id: DatasetId
-    vocab: Vocabulary
+    vocab: Vocab
     transform: Transform
     query_inputs: tuple[TransformRequestInput, ...]
     """Inputs as of the rows' transaction: ``blocks`` up to its cut; ``reopened`` ones were consumed before."""

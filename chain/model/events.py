@@ -117,6 +117,15 @@ class SetVocab(_Event, frozen=True, kw_only=True, tag="SetVocab"):
     event_time_column: str | None = None
 
 
+class Vocab(msgspec.Struct, frozen=True, kw_only=True):
+    """The current names of the system columns."""
+
+    offset: str = "offset"
+    operation_type: str = "op"
+    system_time: str = "system_time"
+    event_time: str = "event_time"
+
+
 class AttachmentEmbedded(_Table, frozen=True, kw_only=True):
     path: str
     content: str

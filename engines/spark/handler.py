@@ -232,8 +232,8 @@ def _view(given: ValidateInput, query: DeclaredQuery) -> QueryInput:
     keys = query.temporal.get(given.query_alias, ())
     log = query.declarations.reading_of(given.query_alias) is Reading.LOG
     return QueryInput(
-        given.query_alias, schema, given.vocab.event_time_column, keys, given.vocab.operation_type_column,
-        given.changes, log, given.vocab.offset_column,
+        given.query_alias, schema, given.vocab.event_time, keys, given.vocab.operation_type,
+        given.changes, log, given.vocab.offset,
     )  # fmt: skip
 
 

@@ -28,10 +28,11 @@ from chain.model.events import (
     SetInfo,
     SetPollingSource,
     SetTransform,
+    Vocab,
 )
 from chain.model.schema import DataField, Option
 from chain.multihash import Multihash
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from chain.store.base import ChainReader
 from chain.wording import plural
 

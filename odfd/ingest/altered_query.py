@@ -11,11 +11,10 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.model import schema as odf
-from chain.model.events import SetTransform, TransformInput
+from chain.model.events import SetTransform, TransformInput, Vocab
 from chain.model.schema import DataField, DataSchema, DataType
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.rules.schema import shown
-from chain.state import Vocab
 from chain.terminal_text import is_visible
 
 Change: TypeAlias = Literal["widen", "rename", "drop"]

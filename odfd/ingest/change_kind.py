@@ -11,10 +11,10 @@ from collections.abc import Iterator, Sequence
 from typing import Literal, NamedTuple, TypeAlias
 
 from chain.codec.arrow_schema import schema_of
-from chain.model.events import AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource, SetTransform
+from chain.model.events import AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource, SetTransform, Vocab
 from chain.model.schema import DataField, DataSchema
 from chain.rules.schema import incompatibilities
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from chain.wording import agree, plural
 from odfd.ingest.alteration import Altered
 from odfd.ingest.plan import declared_columns

@@ -28,7 +28,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
 from chain.libraries import np, pa, pc
 from chain.model.changelog import says_changelog, with_changelog
-from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource
+from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource, Vocab
 from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
 from chain.state import ChainState, Vocab

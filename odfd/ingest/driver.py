@@ -431,8 +431,8 @@ def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> Ing
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
-    written = operations(path, plan.request.vocab.operation_type_column)
-    kept = keep_slice(deps.objects, path, answer.schema, plan.request.vocab.offset_column)
+    written = operations(path, plan.request.vocab.operation_type)
+    kept = keep_slice(deps.objects, path, answer.schema, plan.request.vocab.offset)
     return settle(plan, answer, kept, written)
 
 

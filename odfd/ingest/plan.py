@@ -250,7 +250,7 @@ def plan_ingest(
     request = IngestRequest(
         dataset_id=state.dataset,
         system_time=system_time,
-        vocab=vocab,
+        vocab=state.vocab,
         read=source.read,
         preprocess=source.preprocess,
         merge=source.merge,

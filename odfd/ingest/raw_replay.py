@@ -268,8 +268,8 @@ def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:
     path = Path(plan.request.new_data_path)
     if answer.new_offset_interval is not None:
         vocab = plan.request.vocab
-        slice_ = measure_slice(path, answer.schema, vocab.offset_column)
-        done = settling(slice_, operations(path, vocab.operation_type_column))
+        slice_ = measure_slice(path, answer.schema, vocab.offset)
+        done = settling(slice_, operations(path, vocab.operation_type))
     else:
         done = settling(None)
     return done.events

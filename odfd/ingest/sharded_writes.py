@@ -30,6 +30,7 @@ from chain.model.events import (
     MetadataEvent,
     SetDataSchema,
     SetPollingSource,
+    Vocab,
 )
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, primary_key

@@ -21,11 +21,11 @@ from chain.instant import Instant, to_millis
 from chain.libraries import np, pa, pc
 from chain.model.block import Block
 from chain.model.changelog import says_changelog, with_changelog
-from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, SetDataSchema
+from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, SetDataSchema, Vocab
 from chain.model.portal import RULE, PortalRule, portal_rule, with_portal_rule
 from chain.model.schema import DataField, DataSchema
 from chain.multihash import Multihash
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectReader
 from chain.store.objects import sound_path
 from chain.walk import newest_first

@@ -17,10 +17,10 @@ from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.libraries import pa
 from chain.model.block import Block
-from chain.model.events import AddData, SetDataSchema
+from chain.model.events import AddData, SetDataSchema, Vocab
 from chain.model.portal import RULE, PortalRule, portal_rule
 from chain.multihash import Multihash
-from chain.state import Vocab, load_state
+from chain.state import load_state
 from chain.store.base import ChainReader, ObjectReader
 from chain.store.objects import sound_path
 from chain.walk import KindIndex, newest_first

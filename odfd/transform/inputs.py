@@ -20,11 +20,12 @@ from chain.model.events import (
     SetPollingSource,
     SetVocab,
     TransformInput,
+    Vocab,
 )
 from chain.model.schema import DataSchema
 from chain.model.source import traits
 from chain.multihash import Multihash
-from chain.state import ChainState, InputPosition, Vocab, load_state
+from chain.state import ChainState, InputPosition, load_state
 from chain.store.base import ChainReader, Head
 from odfd.transform.checkpoint_info import Runs
 from odfd.transform.evolution import DeclaredTransform, columns_known

@@ -24,6 +24,7 @@ from chain.model.events import (
     ExecuteTransformInput,
     MetadataEvent,
     SetDataSchema,
+    Vocab,
 )
 from chain.model.schema import DataSchema
 from chain.model.source import Transform
@@ -260,15 +261,6 @@ def transaction_id(
     times = (b"" if time is None else time.to_bytes(12, "big", signed=True) for time in (system_time, limit))
     parts = (state.dataset, state.head, set_transform, *cut, *times)
     return str(Multihash.sha3_256(b"".join(len(part).to_bytes(2, "big") + part for part in parts)))
-
-
-def vocabulary(vocab: Vocab) -> Vocabulary:
-    return Vocabulary(
-        offset_column=vocab.offset,
-        operation_type_column=vocab.operation_type,
-        system_time_column=vocab.system_time,
-        event_time_column=vocab.event_time,
-    )
 
 
 def settle(

@@ -25,7 +25,7 @@ from engines.contract import (
     ValidateInput,
     Watermark,
 )
-from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan, vocabulary
+from odfd.transform.plan import DataBlock, Handover, InputView, TransformPlan
 
 
 class Files(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,7 +62,7 @@ def migrate_request(plan: TransformPlan, handover: Handover, objects: ObjectRead
     return MigrateRequest(
         dataset_id=plan.dataset,
         system_time=plan.system_time,
-        vocab=vocabulary(plan.state.vocab),
+        vocab=plan.state.vocab,
         old_transform=handover.transform,
         old_inputs=named_inputs(handover.former, files.folder, "former"),
         transform=plan.transform,
@@ -105,7 +105,7 @@ def transform_request(
         dataset_id=plan.dataset,
         dataset_alias=plan.dataset.short,
         system_time=plan.system_time,
-        vocab=vocabulary(plan.state.vocab),
+        vocab=plan.state.vocab,
         transform=plan.transform,
         emission_limit=plan.emission_limit,
         query_inputs=named_inputs(plan.inputs, files.folder, "schema", paths.__getitem__),
@@ -137,7 +137,7 @@ def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_fi
         dataset_id=view.dataset,
         dataset_alias=view.name,
         query_alias=view.alias,
-        vocab=vocabulary(view.vocab),
+        vocab=view.vocab,
         offset_interval=OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
         if slices
         else None,

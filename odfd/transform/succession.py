@@ -88,7 +88,7 @@ def judgement(
     return MigrateRequest(
         dataset_id=state.dataset,
         system_time=time,
-        vocab=vocabulary(state.vocab),
+        vocab=state.vocab,
         old_transform=old.transform,
         old_inputs=former,
         transform=current.transform,

@@ -18,7 +18,7 @@ from chain.data.arrow_schema import differences
 from chain.data.buffers import bits, numbers
 from chain.instant import Instant
 from chain.libraries import np, pa
-from chain.state import Vocab
+from chain.model.events import Vocab
 from odfd.verify.report import VerifyFinding
 from odfd.verify.terms import ChainTerms
 

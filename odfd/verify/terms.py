@@ -16,10 +16,10 @@ from chain.codec.blocks import decode_block
 from chain.data.object_links import link_columns
 from chain.errors import Invalid
 from chain.model.block import Block, SealedBlock, UnknownEvent
-from chain.model.events import SetDataSchema, SetVocab
+from chain.model.events import SetDataSchema, SetVocab, Vocab
 from chain.model.schema import DataSchema
 from chain.rules.check import ChainChecker
-from chain.state import ChainState, Vocab, load_state
+from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from chain.store.schema import KINDS
 

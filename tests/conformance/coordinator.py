@@ -24,7 +24,7 @@ from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from conformance.histories import START, Block, Histories, History, Row, Take
-from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.request_control import RequestControl
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -217,12 +217,12 @@ class Coordinator:
         for alias, laid in self.inputs.items():
             at = self.done[alias]
             given.append(TransformRequestInput(
-                dataset_id=laid.dataset, dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                dataset_id=laid.dataset, dataset_alias=alias, query_alias=alias, vocab=Vocab(),
                 blocks=(*reopened(laid.blocks[:at], laid.dataset, self.previous), *laid.blocks[at : at + takes[alias]]),
                 schema_file=laid.schema_file, changelog=alias in self.changelogs,
             ))  # fmt: skip
         return TransformRequest(
-            dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocabulary(), transform=self.sql,
+            dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocab(), transform=self.sql,
             query_inputs=tuple(given), next_offset=self.rows,
             prev_checkpoint_path=None if self.previous is None else str(self.previous),
             new_checkpoint_path=str(self.folder / f"checkpoint-{self.attempts}"),

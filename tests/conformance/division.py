@@ -20,7 +20,7 @@ import engines.spark.execution.transform as transform
 from chain.data.parquet import write_slice
 from chain.model.source import TemporalTable, TransformSql
 from conformance.coordinator import OUT, SYSTEM_TIME, TIME, block_of, dataset_of, reopened, rows_of
-from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import InputBlock, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.request_control import RequestControl
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
@@ -132,7 +132,7 @@ class Divider:
         for number, takes in enumerate(steps):
             given = [
                 TransformRequestInput(
-                    dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                    dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocab(),
                     blocks=(
                         *reopened(blocks[: done[alias]], dataset_of(alias), previous),
                         *blocks[done[alias] : done[alias] + takes[alias]],
@@ -143,7 +143,7 @@ class Divider:
             ]  # fmt: skip
             checkpoint, data = place / f"state-{number}", place / f"rows-{number}"
             request = TransformRequest(
-                dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocabulary(),
+                dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocab(),
                 transform=program.transform, query_inputs=tuple(given), next_offset=len(rows),
                 prev_checkpoint_path=None if previous is None else str(previous),
                 new_checkpoint_path=str(checkpoint), new_data_path=str(data),

@@ -31,7 +31,7 @@ import engines.spark.planning.slice_facts as sessions
 import engines.spark.rows.tables as rows
 from chain.data.parquet import open_slice
 from chain.model.source import SqlQueryStep
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.analysis.tables import BARE_KEY, BARE_PART
 from engines.spark.catalyst.plans import (
@@ -311,7 +311,7 @@ def _slices(
     duck: Duck,
     reads: Sequence[SliceRead],
     schema: st.StructType,
-    vocab: Vocabulary,
+    vocab: Vocab,
     number: int | None = 0,
     events: bool = False,
 ) -> Frame:
@@ -330,12 +330,12 @@ def _slices(
     return Frame(duck, whole)
 
 
-def _with_hidden(rows: pa.Table, vocab: Vocabulary, number: int | None, before: int) -> pa.Table:
+def _with_hidden(rows: pa.Table, vocab: Vocab, number: int | None, before: int) -> pa.Table:
     if number is None:
         return rows
     found: dict[str, Any] = {
-        HIDDEN_OFFSET: rows.column(vocab.offset_column).cast(pa.int64()),
-        HIDDEN_OP: rows.column(vocab.operation_type_column).cast(pa.int32()),
+        HIDDEN_OFFSET: rows.column(vocab.offset).cast(pa.int64()),
+        HIDDEN_OP: rows.column(vocab.operation_type).cast(pa.int32()),
         HIDDEN_SOURCE: pa.array(np.full(rows.num_rows, number, np.int32)),
         HIDDEN_BEFORE: pa.array(np.full(rows.num_rows, before, np.int64)),
     }

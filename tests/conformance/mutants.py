@@ -105,7 +105,7 @@ def versions_by_time(patch: pytest.MonkeyPatch) -> None:
 
 def no_cancellation(patch: pytest.MonkeyPatch) -> None:
     def asserted(rows: pa.Table, vocab: Any) -> pa.Table:
-        return rows.filter(pa.array(changes.positive(np.asarray(rows.column(vocab.operation_type_column)))))
+        return rows.filter(pa.array(changes.positive(np.asarray(rows.column(vocab.operation_type)))))
 
     patch.setattr(inputs, "net", asserted)
     patch.setattr(tables, "cancelled_by", lambda codes, ops: (np.full(len(ops), -1), None))

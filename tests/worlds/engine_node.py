@@ -19,7 +19,7 @@ from chain.data.arrow_schema import from_arrow
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.contract import ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import ValidateInput, ValidateRequest, Vocab
 from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.sandbox import probe
@@ -64,11 +64,11 @@ async def main(level: SandboxLevel, folder: Path) -> None:
 def question() -> ValidateRequest:
     given = ValidateInput(
         query_alias="a", dataset_id=DatasetId.from_public_key(b"a" * 32), schema=from_arrow(SCHEMA),
-        vocab=Vocabulary(), changelog=False,
+        vocab=Vocab(), changelog=False,
     )  # fmt: skip
     steps = (SqlQueryStep(query="select event_time, v from a"),)
     return ValidateRequest(
-        transform=TransformSql(engine="spark", queries=steps), inputs=(given,), vocab=Vocabulary()
+        transform=TransformSql(engine="spark", queries=steps), inputs=(given,), vocab=Vocab()
     )  # fmt: skip
 
 

@@ -61,7 +61,7 @@ from engines.contract import (
     TransformRequest,
     ValidateRequest,
     ValidateResponse,
-    Vocabulary,
+    Vocab,
     ignore_progress,
 )
 from engines.faults import Diagnostic, Severity
@@ -169,7 +169,7 @@ def _transform(request: TransformRequest) -> TransformOutcome:
     known = _read(given.schema_file)
     rows = pa.concat_tables([known, *(as_in_force(_read(path), known.schema) for path in given.data_paths)])
     made = _system_columns(_visible(rows, given.vocab), request.vocab, request.next_offset, request.system_time)
-    slice_ = _doing(made, request.vocab, rows.column(given.vocab.operation_type_column))
+    slice_ = _doing(made, request.vocab, rows.column(given.vocab.operation_type))
     answer = _written(slice_, request.output_schema, Path(request.new_data_path), request.next_offset, watermark)
     said = says_changelog(answer.schema)
     if answer.schema is not None and given.changelog and (request.output_schema is None or said is False):
@@ -202,7 +202,7 @@ def _ingest(request: IngestBatchRequest) -> TransformOutcome:
     rows = pa.concat_tables(_good(Path(path), request.read, bad) for path in request.source_paths)
     if columns is not None:
         rows = rows.select(list(columns)).rename_columns(list(columns.values()))
-    name = request.vocab.event_time_column
+    name = request.vocab.event_time
     timed = name in rows.column_names
     if timed:
         rows = rows.set_column(rows.column_names.index(name), name, rows.column(name).cast(INSTANT))
@@ -293,7 +293,7 @@ def _standing(
 ) -> dict[tuple[object, ...], dict[str, object]]:
     """By key the first row that was said of it, or the last where one was taken back; empty where nothing stands."""
     known: dict[tuple[object, ...], dict[str, object]] = {}
-    op = request.vocab.operation_type_column
+    op = request.vocab.operation_type
     for path in request.prev_data_paths:
         for row in _read(path).to_pylist():
             said = {name: row[name] for name in columns}
@@ -326,20 +326,20 @@ def _read(path: str) -> pa.Table:
         return file.read().replace_schema_metadata(None)
 
 
-def _visible(rows: pa.Table, own: Vocabulary) -> pa.Table:
+def _visible(rows: pa.Table, own: Vocab) -> pa.Table:
     """Without the system columns of the input, its event time first."""
-    system = {own.offset_column, own.operation_type_column, own.system_time_column}
+    system = {own.offset, own.operation_type, own.system_time}
     kept = [name for name in rows.column_names if name not in system]
-    kept.sort(key=lambda name: name != own.event_time_column)
+    kept.sort(key=lambda name: name != own.event_time)
     return rows.select(kept)
 
 
-def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time: Instant) -> pa.Table:
+def _system_columns(rows: pa.Table, vocab: Vocab, offset: int, system_time: Instant) -> pa.Table:
     count = rows.num_rows
     columns = {
-        pa.field(vocab.offset_column, pa.int64(), nullable=False): pa.array(np.arange(offset, offset + count)),
-        pa.field(vocab.operation_type_column, pa.int32(), nullable=False): pa.repeat(pa.scalar(0, pa.int32()), count),
-        pa.field(vocab.system_time_column, INSTANT, nullable=False): pa.repeat(
+        pa.field(vocab.offset, pa.int64(), nullable=False): pa.array(np.arange(offset, offset + count)),
+        pa.field(vocab.operation_type, pa.int32(), nullable=False): pa.repeat(pa.scalar(0, pa.int32()), count),
+        pa.field(vocab.system_time, INSTANT, nullable=False): pa.repeat(
             pa.scalar(to_millis(system_time), INSTANT), count
         ),
     }
@@ -347,9 +347,9 @@ def _system_columns(rows: pa.Table, vocab: Vocabulary, offset: int, system_time:
     return pa.Table.from_arrays([*columns.values(), *rows.columns], schema=schema)
 
 
-def _doing(slice_: pa.Table, vocab: Vocabulary, ops: pa.ChunkedArray) -> pa.Table:
+def _doing(slice_: pa.Table, vocab: Vocab, ops: pa.ChunkedArray) -> pa.Table:
     """With what each row does to those before it."""
-    place = slice_.column_names.index(vocab.operation_type_column)
+    place = slice_.column_names.index(vocab.operation_type)
     return slice_.set_column(place, slice_.schema.field(place), ops.cast(pa.int32()))
 
 
@@ -386,9 +386,9 @@ def _provenance(request: ProvenanceRequest) -> ProvenanceSuccess:
     _alias(request.transform)
     (given,) = request.query_inputs
     fresh = [block.data_path for block in given.blocks or () if block.data_path is not None and not block.reopened]
-    inside = [offset for path in fresh for offset in _read(path).column(given.vocab.offset_column).to_pylist()]
+    inside = [offset for path in fresh for offset in _read(path).column(given.vocab.offset).to_pylist()]
     mine = _read(request.data_path)
-    offsets = mine.column(request.vocab.offset_column).to_pylist()
+    offsets = mine.column(request.vocab.offset).to_pylist()
     if request.column is not None and request.column not in mine.column_names:
         raise Invalid(f"the records have no column {request.column!r}", rule="provenance-column")
     records = []

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from typing import Final
 
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.correction import Correction, correction
 from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.influence import Half, Influence, Life
@@ -100,7 +100,7 @@ class QueryVerdict:
 def classify(
     plan: str | bytes | PlanNode,
     event_times: Mapping[str, str],
-    output: Vocabulary,
+    output: Vocab,
     temporal: Mapping[str, tuple[str, ...]] = MappingProxyType({}),
     readings: InputReadings = UNKNOWN,
     zones: Mapping[str, Zone] = MappingProxyType({}),
@@ -130,17 +130,17 @@ def classify(
         return _table(root, walk, relation, findings)
     influence = _event_time(relation, output)
     if not findings and walk.running:
-        findings += find_misplaced_windows(root, walk.shared, walk.running, influence, output.event_time_column)
+        findings += find_misplaced_windows(root, walk.shared, walk.running, influence, output.event_time)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
         half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
-                   if name == output.event_time_column)  # fmt: skip
+                   if name == output.event_time)  # fmt: skip
         findings.append(
             QueryFinding(OUTER_TIME.code, OUTER_TIME.message, OUTER_TIME.replace)
             if half
             else QueryFinding(
                 "event-time-unbounded",
-                f"{output.event_time_column} does not follow from the event time of {', '.join(missing)}",
+                f"{output.event_time} does not follow from the event time of {', '.join(missing)}",
                 "select the start or end of the window, such as window.start or time_bucket(…), under that name; of a "
                 "session session_window.end",
             )
@@ -160,7 +160,7 @@ def classify(
         if complete
     )
     mode = Mode.LOG if linear else Mode.FINAL
-    late = None if linear else correction(root, walk, relation, influence, output.event_time_column)
+    late = None if linear else correction(root, walk, relation, influence, output.event_time)
     return QueryVerdict(
         Classification(
             mode, paths, tuple(names), dropped, operation=stated, correction=late, exact=walk.exact,
@@ -169,10 +169,10 @@ def classify(
     )  # fmt: skip
 
 
-def _operation_column(names: list[str], walk: Walk, output: Vocabulary) -> str | None:
+def _operation_column(names: list[str], walk: Walk, output: Vocab) -> str | None:
     """Returns the column ``op`` if all inputs are read as logs: there it is data, and states the
     operation of each output row."""
-    name = output.operation_type_column
+    name = output.operation_type
     logs = bool(walk.paths) and set(walk.paths) <= walk.readings.logs
     return name if logs and name in names and not walk.tables else None
 
@@ -198,19 +198,19 @@ def _only_grow(walk: Walk) -> bool:
     return all(walk.readings.can_change(alias) is False for alias in walk.paths)
 
 
-def _event_time(relation: QueryRelation, output: Vocabulary) -> Influence:
+def _event_time(relation: QueryRelation, output: Vocab) -> Influence:
     for name, identity in relation.columns:
-        if name == output.event_time_column:
+        if name == output.event_time:
             return path_of(relation.scope.get(identity))
     return {}
 
 
-def _repeated_columns(relation: QueryRelation, output: Vocabulary) -> tuple[str, ...]:
+def _repeated_columns(relation: QueryRelation, output: Vocab) -> tuple[str, ...]:
     """Lists the system columns of an input that a linear query selects under their own names, as ``*`` does.
 
     Each output row has them from its one input row, so leaving them out loses nothing that was asked for.
     """
-    ours = (output.offset_column, output.operation_type_column, output.system_time_column)
+    ours = (output.offset, output.operation_type, output.system_time)
     if not relation.linear:
         return ()
     return tuple(
@@ -220,22 +220,22 @@ def _repeated_columns(relation: QueryRelation, output: Vocabulary) -> tuple[str,
     )
 
 
-def _names(names: list[str], output: Vocabulary) -> list[QueryFinding]:
+def _names(names: list[str], output: Vocab) -> list[QueryFinding]:
     if not names:
         return []
     found = []
-    if output.event_time_column not in names:
+    if output.event_time not in names:
         found.append(
             QueryFinding(
                 "event-time-missing",
-                f"the query selects no column {output.event_time_column}",
-                f"select … as {output.event_time_column}",
+                f"the query selects no column {output.event_time}",
+                f"select … as {output.event_time}",
             )
         )
-    ours = [output.offset_column, output.operation_type_column, output.system_time_column]
-    if output.operation_type_column in names:
+    ours = [output.offset, output.operation_type, output.system_time]
+    if output.operation_type in names:
         found.append(QueryFinding("op-not-available", *OPERATION))
-        ours.remove(output.operation_type_column)
+        ours.remove(output.operation_type)
     taken = [name for name in names if name in ours or name in ("valid_from", "valid_to") or name.startswith(HIDDEN)]
     if taken:
         found.append(

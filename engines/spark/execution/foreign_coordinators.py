@@ -22,7 +22,7 @@ from chain.data.parquet import open_slice, write_slice
 from chain.errors import Invalid
 from chain.instant import Instant, from_millis
 from chain.wording import plural
-from engines.contract import InputBlock, TransformRequestInput, Vocabulary
+from engines.contract import InputBlock, TransformRequestInput, Vocab
 from engines.spark.analysis.monotone import EARLIEST, MILLISECOND
 from engines.spark.planning.transaction import SliceRead
 from engines.spark.rows.tables import event_times, microseconds, read_rows
@@ -94,13 +94,13 @@ def _check_offsets(given: TransformRequestInput, rows: int) -> None:
         )
 
 
-def _looked_at(path: Path, vocab: Vocabulary) -> tuple[int | None, int]:
+def _looked_at(path: Path, vocab: Vocab) -> tuple[int | None, int]:
     """Returns when the slice's block was made, milliseconds (``None`` without rows), and the number
     of rows. Raises Invalid."""
     with open_slice(path) as source:
-        if vocab.system_time_column not in source.schema.names:
-            raise Invalid(f"slice {path.name} has no column {vocab.system_time_column}", rule="input-vocabulary")
-        for batch in source.batches(columns=[vocab.system_time_column]):
+        if vocab.system_time not in source.schema.names:
+            raise Invalid(f"slice {path.name} has no column {vocab.system_time}", rule="input-vocabulary")
+        for batch in source.batches(columns=[vocab.system_time]):
             latest = pc.max(microseconds(batch.column(0))).as_py()
             if latest is not None:
                 return int(latest) // MILLISECOND, source.rows
@@ -135,7 +135,7 @@ def _place(name: str) -> tuple[int, str]:
 
 
 def kept_rows(
-    kept: Mapping[str, tuple[SliceRead, ...]], schemas: Mapping[str, st.StructType], vocabs: Mapping[str, Vocabulary]
+    kept: Mapping[str, tuple[SliceRead, ...]], schemas: Mapping[str, st.StructType], vocabs: Mapping[str, Vocab]
 ) -> dict[str, pa.Table]:
     """Returns tables for the state: the rows that are needed again, by input and the watermark before their blocks."""
     found: dict[str, list[pa.Table]] = {}

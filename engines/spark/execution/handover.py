@@ -196,7 +196,7 @@ class _Handover:
     @property
     def _supplied(self) -> tuple[str, ...]:
         vocab = self._request.vocab
-        return vocab.offset_column, vocab.operation_type_column, vocab.system_time_column
+        return vocab.offset, vocab.operation_type, vocab.system_time
 
 
 def _check_carries_over(old: Classification, new: Classification) -> None:

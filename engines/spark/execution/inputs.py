@@ -18,7 +18,7 @@ from chain.data.parquet import open_slice
 from chain.errors import Invalid
 from chain.instant import Instant
 from chain.multihash import Multihash
-from engines.contract import InputBlock, TransformRequestInput, Vocabulary
+from engines.contract import InputBlock, TransformRequestInput, Vocab
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import DeclaredQuery, Reading
 from engines.spark.analysis.influence import VersionedInput
@@ -50,7 +50,7 @@ class Inputs:
         self._query = query
         self._slices = slices
         query.check_inputs(self._given)
-        self.vocabs: dict[str, Vocabulary] = {alias: each.vocab for alias, each in self._given.items()}
+        self.vocabs: dict[str, Vocab] = {alias: each.vocab for alias, each in self._given.items()}
         self.schemas: dict[str, st.StructType] = {
             alias: view_schema(_input_schema(each), each.vocab) for alias, each in self._given.items()
         }
@@ -60,9 +60,9 @@ class Inputs:
         """Lists the views over which the query is analysed."""
         return [
             QueryInput(
-                alias, schema, self.vocabs[alias].event_time_column, self._query.temporal.get(alias, ()),
-                self.vocabs[alias].operation_type_column, self.changelog(alias), self.is_log(alias),
-                self.vocabs[alias].offset_column,
+                alias, schema, self.vocabs[alias].event_time, self._query.temporal.get(alias, ()),
+                self.vocabs[alias].operation_type, self.changelog(alias), self.is_log(alias),
+                self.vocabs[alias].offset,
             )
             for alias, schema in self.schemas.items()
         ]  # fmt: skip
@@ -201,11 +201,11 @@ class Inputs:
         return net(pa.concat_tables(parts) if parts else read_rows((), schema), vocab)
 
 
-def net(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+def net(rows: pa.Table, vocab: Vocab) -> pa.Table:
     """Returns the rows asserted and not taken back, in chain order; a retraction cancels a row of equal data."""
-    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    order = np.argsort(np.asarray(rows.column(vocab.offset)), kind="stable")
     rows = rows.take(pa.array(order))
-    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    ops = np.asarray(rows.column(vocab.operation_type)).astype(np.int64)
     canceller, _ = cancelled_by(row_codes(data_of(rows, vocab)), ops)
     return rows.filter(pa.array(positive(ops) & (canceller < 0)))
 

@@ -17,7 +17,7 @@ import numpy as np
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import types as st
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.plans import HIDDEN_ROUND
 from engines.spark.planning.transaction import BlockFacts, SliceRead
@@ -36,7 +36,7 @@ class Scanned(Protocol):
     @property
     def schema(self) -> st.StructType: ...
     @property
-    def vocab(self) -> Vocabulary: ...
+    def vocab(self) -> Vocab: ...
     @property
     def log(self) -> bool:
         """Whether the query sees every statement as an event, so that operations do not matter."""
@@ -72,9 +72,9 @@ def scan_of(block: BlockFacts, counts_from: int, until: int, source: Scanned, *,
 def _looked_at(path: str, counts_from: int, until: int, source: Scanned) -> Scan | None:
     """Makes the scan as ``scan_of`` does, but from the times of all rows; ``None`` if it has to be read in Python."""
     schema, vocab, log = source.schema, source.vocab, source.log
-    names = {vocab.event_time_column, vocab.operation_type_column}
+    names = {vocab.event_time, vocab.operation_type}
     rows = read_rows([path], st.StructType([field for field in schema if field.name in names]))
-    if not log and np.any(np.asarray(rows.column(vocab.operation_type_column))):
+    if not log and np.any(np.asarray(rows.column(vocab.operation_type))):
         return None
     times, timed = event_times(rows, vocab)
     moments = np.maximum(times[timed], counts_from)
@@ -86,23 +86,21 @@ def is_crowded(scan: Scan, ticks: np.ndarray) -> bool:
     return bool(np.diff(_ends(scan, ticks))[0] > MAX_TICKS)
 
 
-def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocabulary) -> Scan:
+def in_rounds(scan: Scan, ticks: np.ndarray, vocab: Vocab) -> Scan:
     """Adds the expression for a row's round: the number of ticks up to when the row counts."""
     low, high = _ends(scan, ticks).tolist()
-    time = f"unix_micros(cast({quote_name(vocab.event_time_column)} as timestamp))"
+    time = f"unix_micros(cast({quote_name(vocab.event_time)} as timestamp))"
     # No row counts before the least moment, so for ticks after it the row's own time decides.
     steps = [f"cast({time} >= {tick}L as bigint)" for tick in ticks[low:high].tolist()]
     return Scan(scan.path, scan.moments, " + ".join([f"{low}L", *steps]))
 
 
-def scan_rows(
-    session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocabulary
-) -> list[DataFrame]:
+def scan_rows(session: SparkSession, scans: Sequence[Scan], schema: st.StructType, vocab: Vocab) -> list[DataFrame]:
     """Returns the rows of scans that have a time, with the column ``HIDDEN_ROUND``."""
     rounds = dict.fromkeys(scan.round for scan in scans)
     return [
         slices_view(session, [SliceRead(tuple(scan.path for scan in scans if scan.round == each))], schema, vocab, None)
-        .where(f"{quote_name(vocab.event_time_column)} is not null")
+        .where(f"{quote_name(vocab.event_time)} is not null")
         .selectExpr("*", f"{each} as {HIDDEN_ROUND}")
         for each in rounds
     ]

@@ -24,7 +24,7 @@ from pyspark.sql import types as st
 from chain.data.evolution import as_in_force
 from chain.data.operations import CORRECT_FROM, RETRACT
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.tables import BARE_KEY, LISTS, TableShape
 from engines.spark.catalyst.partial_aggregates import Partials
@@ -72,7 +72,7 @@ class TableInput:
     """How to read the rows of an input of a table."""
 
     schema: st.StructType
-    vocab: Vocabulary
+    vocab: Vocab
     log: bool = False
     """Whether every statement is an event, so that nothing is taken back."""
     windows: InputWindows | None = None
@@ -133,7 +133,7 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
     rows = read_rows([path], source.schema)
     times, timed = event_times(rows, source.vocab)
     marks = [-NEVER if mark is None else mark - lateness for mark in (before, after)]
-    ops = np.asarray(rows.column(source.vocab.operation_type_column)) * (not source.log)
+    ops = np.asarray(rows.column(source.vocab.operation_type)) * (not source.log)
     enter = np.maximum(times, marks[0])
     enter = np.where(ops == RETRACT, np.maximum(enter, marks[1]), enter)
     enter = np.where(ops == CORRECT_FROM, np.append(enter[1:], enter[-1:]), enter)
@@ -146,12 +146,12 @@ def _new(path: str, before: int | None, after: int | None, lateness: int, source
     return rows.filter(pa.array(timed))
 
 
-def _taken_back(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+def _taken_back(rows: pa.Table, vocab: Vocab) -> pa.Table:
     """Returns the rows asserted, each with the time at which it is taken back, if it is;
     leaves out those that never count."""
-    order = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    order = np.argsort(np.asarray(rows.column(vocab.offset)), kind="stable")
     rows = rows.take(pa.array(order))
-    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    ops = np.asarray(rows.column(vocab.operation_type)).astype(np.int64)
     enter, leave = (np.asarray(rows.column(name)).copy() for name in (ENTER, LEAVE))
     open_rows = np.flatnonzero(leave == NEVER)
     if not ops.any():
@@ -173,7 +173,7 @@ def accumulate(
     rows = _fresh(step, sources, former, scans)
     for alias, table in rows.items():
         source = sources[alias]
-        if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type_column))):
+        if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type))):
             raise Invalid(
                 f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
                 hint="the coordinator must state that the input is a changelog",
@@ -392,8 +392,8 @@ class OutrankedRows:
             self.rows[alias][asked] = ~np.isin(asked + self._begins[alias], still)
 
 
-def _by_offset(table: pa.Table, vocab: Vocabulary) -> pa.Table:
-    return table.take(pa.array(np.argsort(np.asarray(table.column(vocab.offset_column)), kind="stable")))
+def _by_offset(table: pa.Table, vocab: Vocab) -> pa.Table:
+    return table.take(pa.array(np.argsort(np.asarray(table.column(vocab.offset)), kind="stable")))
 
 
 def _with_standing(
@@ -403,7 +403,7 @@ def _with_standing(
     """Adds the rows that stand, for all keys to which something happens or of which something is taken back."""
     concerned = []
     for alias, table in fresh.items():
-        ops = np.asarray(table.column(sources[alias].vocab.operation_type_column))
+        ops = np.asarray(table.column(sources[alias].vocab.operation_type))
         happens = np.zeros(len(ops), bool) if sources[alias].log else ~positive(ops)
         for name in (ENTER, LEAVE):
             moments = np.asarray(table.column(name))

@@ -384,7 +384,7 @@ class Transaction:
             if not large:
                 return frame.toArrow()
             return write_in_runs(
-                self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time_column,
+                self._session, frame, Path(request.new_data_path), schema, request.vocab.event_time,
                 lambda run, before: self._settle(run, before, step, schema, shape.operation),
             )  # fmt: skip
 

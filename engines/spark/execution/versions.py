@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 from chain.data.evolution import as_in_force
 from chain.data.operations import CORRECT_FROM, RETRACT
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.planning.transaction import VersionStep
 from engines.spark.rows.changelog import NEVER, effective_times, key_codes, positive, valid_until
@@ -47,7 +47,7 @@ class VersionRows:
 
 
 def advance(
-    step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocabulary, changelog: bool | None,
+    step: VersionStep, former: pa.Table | None, schema: st.StructType, vocab: Vocab, changelog: bool | None,
     by_time: bool = False,
 ) -> VersionRows:  # fmt: skip
     """Advances versions. A ``changelog``'s are ranked in chain order, others by event time; ``None``: see ``_eras``.
@@ -61,9 +61,9 @@ def advance(
     known = _column(former, TAU)
     limits = np.append(_column(former, UNTIL), np.full(fresh.num_rows, NEVER))
     rows = pa.concat_tables([state, fresh])
-    by_offset = np.argsort(np.asarray(rows.column(vocab.offset_column)), kind="stable")
+    by_offset = np.argsort(np.asarray(rows.column(vocab.offset)), kind="stable")
     rows, limits = rows.take(pa.array(by_offset)), limits[by_offset]
-    ops = np.asarray(rows.column(vocab.operation_type_column)).astype(np.int64)
+    ops = np.asarray(rows.column(vocab.operation_type)).astype(np.int64)
     if changelog is False and ops.any():
         raise Invalid("an input that only grows holds corrections or retractions", rule="append-only")
     times, _ = event_times(rows, vocab)
@@ -77,7 +77,7 @@ def advance(
         _check_stays(ops, times)
         # A retraction by hand repeats the time of its row, but counts from when it was stated.
         taus = np.where(fresh_ops == RETRACT, np.maximum(np.maximum(times, since), then), taus)
-    offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
+    offsets = np.asarray(rows.column(vocab.offset)).astype(np.int64)
     ranks, eras = offsets, []
     if changelog is None:
         eras = _eras(keys, ops, [np.append(_column(former, name), np.full(fresh.num_rows, _UNKNOWN))[by_offset]
@@ -155,7 +155,7 @@ def _column(table: pa.Table | None, name: str) -> np.ndarray:
     return np.asarray(table.column(name)).astype(np.int64)
 
 
-def _statements(step: VersionStep, schema: st.StructType, vocab: Vocabulary) -> tuple[pa.Table, np.ndarray, np.ndarray]:
+def _statements(step: VersionStep, schema: st.StructType, vocab: Vocab) -> tuple[pa.Table, np.ndarray, np.ndarray]:
     """Returns the new rows that are accepted, and the watermarks before and after the block of each."""
     tables = [arrow_columns(schema).empty_table()]
     befores: list[np.ndarray] = []

@@ -18,7 +18,7 @@ import pyarrow.compute as pc
 
 from chain.data.operations import APPEND, RETRACT
 from chain.data.parquet import ROW_GROUP
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.ingest.history import History
 
 MAX_LOST: Final = 256 << 20
@@ -71,7 +71,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def changed_rows(
-    sought: Sought, history: History, vocab: Vocabulary, gone: np.ndarray | None, *, whole: bool
+    sought: Sought, history: History, vocab: Vocab, gone: np.ndarray | None, *, whole: bool
 ) -> ChangedRows | None:
     """Compares the batch, one row a key, with the newest earlier row of each key that is not retracted.
 
@@ -86,7 +86,7 @@ def changed_rows(
     best = np.full(codes.count, -1, np.int64)
     stands, differs = np.zeros(codes.count, bool), np.zeros(codes.count, bool)
     lost, kept = 0, [pa.table({})][:0]
-    runs = history.runs(vocab.offset_column)
+    runs = history.runs(vocab.offset)
     for chunk in _chunks(history, runs, (*sought.keys, *sought.compared), vocab):
         keys, values = chunk.columns[: len(sought.keys)], chunk.columns[len(sought.keys) : -2]
         places, op = chunk.column(_OLD).to_numpy(), chunk.column(_OP).to_numpy()
@@ -114,7 +114,7 @@ def changed_rows(
 
 
 def unseen_rows(
-    batch: pa.Table, keys: Sequence[str], history: History, vocab: Vocabulary, slices: Sequence[Path]
+    batch: pa.Table, keys: Sequence[str], history: History, vocab: Vocab, slices: Sequence[Path]
 ) -> np.ndarray | None:
     """Returns the ordinals of rows whose key is in none of the slices; a key with a null equals no other."""
     if not Sought(batch, tuple(keys), ()).may_match(history.schema):
@@ -127,7 +127,7 @@ def unseen_rows(
     return np.flatnonzero(~seen[codes.of_batch] | _with_null([batch.column(name) for name in keys]))
 
 
-def repeating_rows(sought: Sought, history: History, vocab: Vocabulary, slices: Sequence[Path]) -> int | None:
+def repeating_rows(sought: Sought, history: History, vocab: Vocab, slices: Sequence[Path]) -> int | None:
     """Counts rows of the batch that equal an earlier row of their key in all compared columns."""
     if not sought.may_match(history.schema):
         return None
@@ -269,14 +269,14 @@ def _newest(found: np.ndarray, places: np.ndarray, count: int) -> tuple[np.ndarr
 
 
 def _differing(
-    sought: Sought, news: np.ndarray, values: Sequence[pa.ChunkedArray], rows: np.ndarray, vocab: Vocabulary
+    sought: Sought, news: np.ndarray, values: Sequence[pa.ChunkedArray], rows: np.ndarray, vocab: Vocab
 ) -> np.ndarray:
     """Whether rows of the batch and of a chunk differ in a compared column; a missing event time equals any."""
     differs = np.zeros(len(rows), bool)
     for name, old in zip(sought.compared, values, strict=True):
         new = _take(sought.batch.column(name), news)
         distinct = _distinct(new, _take(old, rows))
-        if name == vocab.event_time_column and new.null_count:
+        if name == vocab.event_time and new.null_count:
             distinct &= new.is_valid().to_numpy()
         differs |= distinct
     return differs
@@ -312,19 +312,19 @@ def _standing_places(rows: Sequence[pa.Table], keys: int) -> np.ndarray:
 
 
 def _chunks(
-    history: History, runs: Sequence[Sequence[Path]], columns: Sequence[str], vocab: Vocabulary
+    history: History, runs: Sequence[Sequence[Path]], columns: Sequence[str], vocab: Vocab
 ) -> Iterator[pa.Table]:
     """Yields earlier rows of about a row group at a time: the columns by number, then place and operation.
 
     Small slices are put together, since each chunk is looked up among all keys of the batch.
     """
-    names = [*columns, vocab.offset_column, vocab.operation_type_column]
+    names = [*columns, vocab.offset, vocab.operation_type]
     pending: list[pa.Table] = []
     rows = 0
     for run, paths in enumerate(runs):
         for table in history.tables(list(dict.fromkeys(names)), paths):
-            places = table.column(vocab.offset_column).cast(pa.int64()).to_numpy() * len(runs) + run
-            op = pc.fill_null(table.column(vocab.operation_type_column), APPEND)
+            places = table.column(vocab.offset).cast(pa.int64()).to_numpy() * len(runs) + run
+            op = pc.fill_null(table.column(vocab.operation_type), APPEND)
             values = [table.column(name) for name in columns]
             pending.append(pa.table([*values, places, op], [*map(str, range(len(columns))), _OLD, _OP]))
             rows += table.num_rows

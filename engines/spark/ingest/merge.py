@@ -35,7 +35,7 @@ from chain.model.source import (
     MergeUpsertStream,
 )
 from chain.wording import listed
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.types import struct_type
 from engines.spark.ingest.history import History, ranges_of
@@ -75,13 +75,13 @@ class MergeContext(NamedTuple):
 
     session: OpenSession
     scratch: Path
-    vocab: Vocabulary
+    vocab: Vocab
 
 
 def merge(context: MergeContext, batch: pa.Table, history: History, strategy: MergeStrategy) -> Merged:
     """Merges a batch by a strategy. Raises Invalid, naming the column or key at fault."""
     vocab = context.vocab
-    by_time = (vocab.event_time_column,)
+    by_time = (vocab.event_time,)
     match strategy:
         case MergeAppend():
             return all_new(batch, by_time)
@@ -90,10 +90,10 @@ def merge(context: MergeContext, batch: pa.Table, history: History, strategy: Me
             unseen, passed_over = _unseen(context, batch, history, keys)
             return all_new(unseen, by_time, passed_over)
         case MergeChangelogStream(primary_key=keys):
-            check_primary_key(batch, [*keys, vocab.operation_type_column])
-            op = _operations(batch, vocab.operation_type_column)
-            rows = batch.drop_columns([vocab.operation_type_column])
-            return Merged(rows, op, _repeat(True, len(op)), (*keys, vocab.operation_type_column), PassedOver())
+            check_primary_key(batch, [*keys, vocab.operation_type])
+            op = _operations(batch, vocab.operation_type)
+            rows = batch.drop_columns([vocab.operation_type])
+            return Merged(rows, op, _repeat(True, len(op)), (*keys, vocab.operation_type), PassedOver())
         case MergeSnapshot(primary_key=keys, compare_columns=compare):
             check_primary_key(batch, keys)
             _check_columns(batch, compare or ())
@@ -146,7 +146,7 @@ def _repeating(
 
     A missing event time equals any: the row would get that of the source.
     """
-    if not history.has_changes(context.vocab.operation_type_column):
+    if not history.has_changes(context.vocab.operation_type):
         others = tuple(name for name in seen.column_names if name not in keys)
         found = repeating_rows(Sought(seen, _distinct(keys), others), history, context.vocab, slices)
         if found is not None:
@@ -154,7 +154,7 @@ def _repeating(
     names = _aliases(keys)
     values = _values(name for name in seen.column_names if name not in keys)
     new = _stage(context, seen, {**names, **values})
-    if history.has_changes(context.vocab.operation_type_column):
+    if history.has_changes(context.vocab.operation_type):
         old = _standing(context, history, names, values, slices)
     else:
         old = _rename(
@@ -163,7 +163,7 @@ def _repeating(
     same = [new[alias] == old[alias] for alias in names]
     for alias, name in values.items():
         equal = new[alias].eqNullSafe(old[alias])
-        same.append(new[alias].isNull() | equal if name == context.vocab.event_time_column else equal)
+        same.append(new[alias].isNull() | equal if name == context.vocab.event_time else equal)
     return int(new.join(old, same, "left_semi").count())
 
 
@@ -175,7 +175,7 @@ def _standing(
     from pyspark.sql import functions as f
 
     vocab = context.vocab
-    beside = {"o": vocab.offset_column, "p": vocab.operation_type_column}
+    beside = {"o": vocab.offset, "p": vocab.operation_type}
     columns = {**names, **values, **beside}
     rows = _rename(history.frame(context.session(), list(dict.fromkeys(columns.values())), slices), columns)
     last = rows.filter(f.col("p") != APPEND).groupBy(*names).agg(f.max("o").alias("l"))
@@ -188,7 +188,7 @@ def _standing(
 
 def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy: MergeSnapshot) -> Merged:
     keys, vocab = strategy.primary_key, context.vocab
-    order = (*keys, vocab.operation_type_column)
+    order = (*keys, vocab.operation_type)
     if not history.paths:
         return all_new(batch, order)
     compared = strategy.compare_columns or tuple(name for name in batch.column_names if name not in keys)
@@ -198,7 +198,7 @@ def _snapshot(context: MergeContext, batch: pa.Table, history: History, strategy
 
 
 def _upsert(context: MergeContext, batch: pa.Table, history: History, keys: Sequence[str]) -> Merged:
-    op_column = context.vocab.operation_type_column
+    op_column = context.vocab.operation_type
     order = (*keys, op_column)
     last = _last_of_each(batch, keys)
     op = _operations(last, op_column) if op_column in last.column_names else None
@@ -240,7 +240,7 @@ def _join(
     that retract their key."""
     from pyspark.sql import functions as f
 
-    batch, time = sought.batch, context.vocab.event_time_column
+    batch, time = sought.batch, context.vocab.event_time
     names = _aliases(sought.keys)
     values = _values(sought.compared)
     marked = batch if gone is None else batch.append_column("\0gone", pa.array(gone))
@@ -274,9 +274,9 @@ def _state(context: MergeContext, history: History, names: dict[str, str], value
     from pyspark.sql import functions as f
 
     vocab = context.vocab
-    system = {"old": vocab.offset_column, "op": vocab.operation_type_column}
+    system = {"old": vocab.offset, "op": vocab.operation_type}
     columns = list(dict.fromkeys([*names.values(), *values.values(), *system.values()]))
-    runs, parts = history.runs(vocab.offset_column), []
+    runs, parts = history.runs(vocab.offset), []
     for place, paths in enumerate(runs):
         part = _rename(history.frame(context.session(), columns, paths), {**names, **values, **system})
         offset = part["old"].cast("long")
@@ -300,7 +300,7 @@ def _assemble(
     had, has = places.old >= 0, places.new >= 0
     offsets = np.sort(places.old[had])
     corrected = np.isin(offsets, places.old[had & has])
-    old = history.rows_of_runs(offsets, context.vocab.offset_column, batch.column_names)
+    old = history.rows_of_runs(offsets, context.vocab.offset, batch.column_names)
     pairs = places.new[has]
     placed = np.argsort(pairs)
     added = ~(had[has][placed])

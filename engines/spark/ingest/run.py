@@ -116,13 +116,13 @@ def _ingest(
     empty = tuple(SkippedFile(name=name, reason=NO_BYTES) for name in empty_sources(sources.files))
     if parts is None:
         return _nothing(request, empty, sources.remarks)
-    origin = RowOrigin(session, parts, query, scratch, vocab.event_time_column)
+    origin = RowOrigin(session, parts, query, scratch, vocab.event_time)
     check_read(parts.schema, ", ".join(source.name for source in _sources(request)), queried=query is not None)
     guessed = query is None and read_schema(request.read) is None
     history = History.of(request, force)
     rows = rows_in_parts(request, origin, control, guessed=guessed)
     if rows is not None:
-        if query is None and vocab.event_time_column not in parts.schema.names:
+        if query is None and vocab.event_time not in parts.schema.names:
             _check_may_lack(request, guessed)
         control.stage("writing")
         control.progress()
@@ -137,7 +137,7 @@ def _ingest(
         if force is None:
             return _nothing(request, empty, parts.remarks)
         batch, guessed = no_rows(vocab, request.merge, force), False
-    if vocab.event_time_column not in batch.column_names:
+    if vocab.event_time not in batch.column_names:
         _check_may_lack(request, guessed)
     elif query is not None and not request.fills_event_time:
         check_present(batch, origin)
@@ -148,7 +148,7 @@ def _ingest(
     batch, untimed = _add_keys(request, batch, keys, origin)
     merged = merge(MergeContext(session, scratch, vocab), batch, history, request.merge)
     control.check()
-    times = merged.rows.column(vocab.event_time_column).filter(merged.fresh)
+    times = merged.rows.column(vocab.event_time).filter(merged.fresh)
     late = 0 if request.prev_watermark is None else behind(times, request.prev_watermark)
     counts = _counts_of(parts, batch.num_rows, merged.passed_over, late, times.null_count + untimed, empty)
     table = finish_rows(merged, vocab, request.system_time, request.source_event_time, request.next_offset)
@@ -210,7 +210,7 @@ def _parse(
 
     The parsers check keys only if records are set aside; if not, all rows without a key are reported together, later.
     """
-    name = request.vocab.event_time_column
+    name = request.vocab.event_time
     aside = request.preprocess is None and quarantine_of(request.read.schema) is not None
     required = {key: no_key(key) for key in keys if aside} | ({name: NO_EVENT_TIME} if strict else {})
     try:
@@ -243,7 +243,7 @@ def _check_may_lack(request: IngestBatchRequest, guessed: bool) -> None:
     """Raises Invalid for files without event times if other files have some, unless declared."""
     if guessed and request.needs_event_time:
         raise Invalid(
-            f"the file has no column {request.vocab.event_time_column!r}, and the rows before it have one",
+            f"the file has no column {request.vocab.event_time!r}, and the rows before it have one",
             rule="event-time-missing",
             hint="add it, or say which time all rows of the file have: --event-time 2024-05-01T12:30:00Z",
             place=", ".join(source.name for source in _sources(request)),
@@ -255,7 +255,7 @@ def _watermark(
 ) -> Instant | None:
     """Advances the watermark by the rows of ``table``. Raises Invalid if that would be too far ahead of the clock."""
     before = request.prev_watermark
-    latest = greatest(table.column(request.vocab.event_time_column))
+    latest = greatest(table.column(request.vocab.event_time))
     if latest is None:
         return before
     mark = advance_watermark(before, Instant(latest - declared.behind))

@@ -16,7 +16,7 @@ from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.source import MergeStrategy, traits
 from chain.wording import a
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.ingest.merge import Merged
 from engines.spark.ingest.text_columns import Misfit, instant_type, millis_type, misfit_fault, to_instants, type_name
 
@@ -25,17 +25,17 @@ OP_TYPE: Final = pa.int32()
 _DAY_MS: Final = 86_400_000
 
 
-def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) -> pa.Table:
+def coerce_guessed(batch: pa.Table, vocab: Vocab, strategy: MergeStrategy) -> pa.Table:
     """Adapts data without a declared schema: renames around system columns, and finds the event time.
 
     ``op`` becomes ``_op`` (as the last column); an event time in seconds or as text becomes an instant.
     """
-    reserved = [vocab.offset_column, vocab.system_time_column]
-    reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
+    reserved = [vocab.offset, vocab.system_time]
+    reserved += [] if traits(strategy).carries_op else [vocab.operation_type]
     kept = [name for name in batch.column_names if name not in reserved]
     moved = [name for name in batch.column_names if name in reserved]
     batch = batch.select([*kept, *moved]).rename_columns([*kept, *(f"_{name}" for name in moved)])
-    name = vocab.event_time_column
+    name = vocab.event_time
     if name not in kept:
         return batch
     column = batch.column(name)
@@ -51,10 +51,10 @@ def coerce_guessed(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy) 
     return batch.set_column(kept.index(name), name, times)
 
 
-def prepare_batch(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
+def prepare_batch(batch: pa.Table, vocab: Vocab, strategy: MergeStrategy, force: pa.Schema | None) -> pa.Table:
     """Returns the batch with logical types and an event time column (null if the source has none). Raises Invalid."""
-    reserved = [vocab.offset_column, vocab.system_time_column]
-    reserved += [] if traits(strategy).carries_op else [vocab.operation_type_column]
+    reserved = [vocab.offset, vocab.system_time]
+    reserved += [] if traits(strategy).carries_op else [vocab.operation_type]
     for name in reserved:
         if name in batch.column_names:
             raise Invalid(
@@ -63,7 +63,7 @@ def prepare_batch(batch: pa.Table, vocab: Vocabulary, strategy: MergeStrategy, f
                 hint="rename it in preprocess, or choose another name for the system column with SetVocab",
             )
     known = {} if force is None else {field.name: field.type for field in force}
-    name = vocab.event_time_column
+    name = vocab.event_time
     kind = known.setdefault(name, millis_type())
     if name not in batch.column_names:
         batch = batch.append_column(pa.field(name, kind), pa.nulls(batch.num_rows, kind))
@@ -117,18 +117,18 @@ def _logical(column: pa.ChunkedArray) -> pa.ChunkedArray:
     return column.cast(pa.binary()) if pa.types.is_large_binary(kind) else column
 
 
-def no_rows(vocab: Vocabulary, strategy: MergeStrategy, force: pa.Schema) -> pa.Table:
+def no_rows(vocab: Vocab, strategy: MergeStrategy, force: pa.Schema) -> pa.Table:
     """Returns an empty batch of a dataset with schema ``force``."""
-    system = {vocab.offset_column, vocab.system_time_column}
-    system |= set() if traits(strategy).carries_op else {vocab.operation_type_column}
+    system = {vocab.offset, vocab.system_time}
+    system |= set() if traits(strategy).carries_op else {vocab.operation_type}
     return pa.schema([field for field in force if field.name not in system]).empty_table()
 
 
-def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) -> None:
+def check_columns(batch: pa.Schema, vocab: Vocab, force: pa.Schema | None) -> None:
     """Raises Invalid unless the data columns are those of the schema in force: names, order and types."""
     if force is None:
         return
-    system = {vocab.offset_column, vocab.operation_type_column, vocab.system_time_column}
+    system = {vocab.offset, vocab.operation_type, vocab.system_time}
     have = {field.name: field.type for field in batch if field.name not in system}
     want = {field.name: field.type for field in force if field.name not in system}
     problems = [f"{name!r} is missing" for name in want if name not in have]
@@ -138,7 +138,7 @@ def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) 
         for name in want
         if name in have and have[name] != want[name]
     ]
-    data = vocab.event_time_column
+    data = vocab.event_time
     if not problems and [n for n in have if n != data] != [n for n in want if n != data]:
         problems.append(f"the order is {', '.join(have)} and should be {', '.join(want)}")
     if problems:
@@ -150,13 +150,13 @@ def check_columns(batch: pa.Schema, vocab: Vocabulary, force: pa.Schema | None) 
 
 
 def finish_rows(
-    merged: Merged, vocab: Vocabulary, system_time: Instant, source_time: Instant | None, next_offset: int
+    merged: Merged, vocab: Vocab, system_time: Instant, source_time: Instant | None, next_offset: int
 ) -> pa.Table:
     """Adds system columns, sorts rows to their final order, and counts offsets from ``next_offset``.
 
     Column order: offset, op, system_time, event_time, then data columns as they came.
     """
-    rows, name = merged.rows, vocab.event_time_column
+    rows, name = merged.rows, vocab.event_time
     count = rows.num_rows
     kind = rows.schema.field(name).type
     times = rows.column(name)
@@ -168,14 +168,14 @@ def finish_rows(
     data = [field for field in rows.schema if field.name != name]
     columns = [merged.op, pa.repeat(stamp, count), times, *(rows.column(field.name) for field in data)]
     fields = [
-        pa.field(vocab.operation_type_column, OP_TYPE, False),
-        pa.field(vocab.system_time_column, millis_type(), False),
+        pa.field(vocab.operation_type, OP_TYPE, False),
+        pa.field(vocab.system_time, millis_type(), False),
         pa.field(name, kind, times.null_count > 0),
         *data,
     ]
     table = sort_rows(pa.Table.from_arrays(columns, schema=pa.schema(fields)), merged.order)
     offsets = pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64))
-    return table.add_column(0, pa.field(vocab.offset_column, OFFSET_TYPE, False), offsets)
+    return table.add_column(0, pa.field(vocab.offset, OFFSET_TYPE, False), offsets)
 
 
 def fill_times(batch: pa.Table, name: str, given: Instant) -> pa.Table:

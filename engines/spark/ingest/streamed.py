@@ -87,7 +87,7 @@ class RowsInParts(NamedTuple):
 
     @property
     def column(self) -> str:
-        return self.request.vocab.event_time_column
+        return self.request.vocab.event_time
 
     @property
     def keys(self) -> tuple[str, ...]:

@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.instant import Instant, to_millis
 from chain.model.schema import DataSchema
 from chain.wording import plural, some
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.monotone import MILLISECOND
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.catalyst.types import as_written, computed_type, spark_type
@@ -30,28 +30,28 @@ from engines.spark.rows.tables import microseconds
 INSTANT: Final = pa.timestamp("ms", "UTC")
 
 
-def output_schema(columns: pa.Schema, vocab: Vocabulary) -> pa.Schema:
+def output_schema(columns: pa.Schema, vocab: Vocab) -> pa.Schema:
     """Returns the schema of slices with a query's columns: system columns first.
 
     ``columns``: as ``slice_types`` gives them. Raises Invalid for an event time that is no time.
     """
-    name = vocab.event_time_column
+    name = vocab.event_time
     fields = {field.name: field.with_nullable(True) for field in columns}
     time = fields.pop(name)
     if not (pa.types.is_timestamp(time.type) or pa.types.is_date(time.type)):
         raise Invalid(f"{name} is {time.type}", rule="event-time-type", hint="select a TIMESTAMP or DATE under it")
     return pa.schema(
         [
-            pa.field(vocab.offset_column, pa.int64(), nullable=False),
-            pa.field(vocab.operation_type_column, pa.int32(), nullable=False),
-            pa.field(vocab.system_time_column, INSTANT, nullable=False),
+            pa.field(vocab.offset, pa.int64(), nullable=False),
+            pa.field(vocab.operation_type, pa.int32(), nullable=False),
+            pa.field(vocab.system_time, INSTANT, nullable=False),
             time,
             *fields.values(),
         ]
     )
 
 
-def schema_in_force(columns: pa.Schema, vocab: Vocabulary, force: DataSchema | None) -> pa.Schema:
+def schema_in_force(columns: pa.Schema, vocab: Vocab, force: DataSchema | None) -> pa.Schema:
     """Returns the schema to write: the dataset's own, or else the query's. Raises Invalid on a misfit."""
     made = output_schema(columns, vocab)
     if force is None:
@@ -80,15 +80,13 @@ def _holds(kind: pa.DataType, made: pa.Field) -> bool:
     return bool(kind.equals(made.type) or kind.equals(computed_type(spark_type(made.type, made.name), made.name)))
 
 
-def final_rows(
-    result: pa.Table, schema: pa.Schema, vocab: Vocabulary, emit_from: int | None, emit_until: int
-) -> pa.Table:
+def final_rows(result: pa.Table, schema: pa.Schema, vocab: Vocab, emit_from: int | None, emit_until: int) -> pa.Table:
     """Returns rows with ``emit_from <= event time < emit_until`` (microseconds), in total order, by event time first.
 
     If the rows have the hidden columns of their inputs, late rows are placed and sorted first by the watermark before
     their block. Rows are cast to the types of ``schema``; raises Invalid for values that these cannot hold.
     """
-    times = pc.floor_temporal(result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond")
+    times = pc.floor_temporal(result.column(vocab.event_time).cast(pa.timestamp("us")), unit="millisecond")
     instants = times.cast(pa.int64())
     placed = HIDDEN_BEFORE in result.column_names
     if placed:
@@ -98,8 +96,8 @@ def final_rows(
     if emit_from is not None:
         inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
     rows = as_written(result.filter(inside), schema)
-    others = [name for name in rows.column_names if name != vocab.event_time_column]
-    order = [vocab.event_time_column, *others]
+    others = [name for name in rows.column_names if name != vocab.event_time]
+    order = [vocab.event_time, *others]
     if not placed:
         return rows.take(total_order(rows, order))
     return rows.take(total_order(rows.append_column(HIDDEN_BEFORE, instants.filter(inside)), [HIDDEN_BEFORE, *order]))
@@ -155,14 +153,14 @@ def stated_ops(rows: pa.Table, name: str) -> pa.Array:
     return said.cast(pa.int32())
 
 
-def behind(rows: pa.Table | None, vocab: Vocabulary, span: int, reached: int | None) -> int | None:
+def behind(rows: pa.Table | None, vocab: Vocab, span: int, reached: int | None) -> int | None:
     """Returns the watermark, microseconds: the greatest event time emitted so far less ``span``.
 
     ``reached``: the same before these rows, ``None`` if there were none. A watermark is in whole milliseconds.
     """
     if rows is None:
         return reached
-    latest = pc.max(microseconds(rows.column(vocab.event_time_column).combine_chunks())).as_py()
+    latest = pc.max(microseconds(rows.column(vocab.event_time).combine_chunks())).as_py()
     if latest is None:
         return reached
     mark: int = (latest - span) // MILLISECOND * MILLISECOND
@@ -257,14 +255,14 @@ def _same_lists(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def slice_of(
-    rows: pa.Table, ops: pa.Array, schema: pa.Schema, vocab: Vocabulary, system_time: Instant, next_offset: int
+    rows: pa.Table, ops: pa.Array, schema: pa.Schema, vocab: Vocab, system_time: Instant, next_offset: int
 ) -> pa.Table:
     """Adds system columns to rows and casts them to ``schema``. Raises Invalid when a value does not fit it."""
     count = rows.num_rows
     system = {
-        vocab.offset_column: pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64)),
-        vocab.operation_type_column: ops,
-        vocab.system_time_column: pa.repeat(pa.scalar(to_millis(system_time), pa.int64()).cast(INSTANT), count),
+        vocab.offset: pa.array(np.arange(next_offset, next_offset + count, dtype=np.int64)),
+        vocab.operation_type: ops,
+        vocab.system_time: pa.repeat(pa.scalar(to_millis(system_time), pa.int64()).cast(INSTANT), count),
     }
     columns = []
     for field in schema:

@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 
 from chain.data.parquet import SliceFile, open_slice
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.influence import SessionMember, SessionWindow
 from engines.spark.analysis.monotone import EARLIEST, LATEST, Floor, FloorMonths, Function, Shift, apply, first, least
 from engines.spark.planning.transaction import Judged
@@ -49,7 +49,7 @@ class SliceReader:
     def __init__(self) -> None:
         self._known: OrderedDict[tuple[str, int, int, int], SliceFacts] = OrderedDict()
 
-    def facts(self, path: Path, vocab: Vocabulary) -> SliceFacts:
+    def facts(self, path: Path, vocab: Vocab) -> SliceFacts:
         """Returns the facts of a slice. Raises NotFound, Invalid, Environment."""
         if path.is_file():
             known = self._known.get(_key(path, vocab))
@@ -64,26 +64,26 @@ class SliceReader:
             return known
 
 
-def _key(path: Path, vocab: Vocabulary) -> tuple[str, int, int, int]:
+def _key(path: Path, vocab: Vocab) -> tuple[str, int, int, int]:
     stat = path.stat()
-    return vocab.event_time_column, stat.st_ino, stat.st_size, stat.st_mtime_ns
+    return vocab.event_time, stat.st_ino, stat.st_size, stat.st_mtime_ns
 
 
-def rows_before(path: Path, vocab: Vocabulary, threshold: int) -> tuple[int, int | None]:
+def rows_before(path: Path, vocab: Vocab, threshold: int) -> tuple[int, int | None]:
     """Counts rows before ``threshold`` (microseconds); also returns the first such row's offset. Raises Invalid,
     Environment."""
     count, first = 0, None
     with open_slice(path) as source:
-        for times, offsets in _times(source, vocab.event_time_column, vocab.offset_column):
+        for times, offsets in _times(source, vocab.event_time, vocab.offset):
             late = offsets.filter(pc.less(times, threshold))
             count += len(late)
             first = late[0].as_py() if first is None and len(late) else first
     return count, first
 
 
-def only_adds(path: Path, vocab: Vocabulary) -> bool:
+def only_adds(path: Path, vocab: Vocab) -> bool:
     """Whether every row of a slice is an addition. Raises NotFound, Invalid, Environment."""
-    name = vocab.operation_type_column
+    name = vocab.operation_type
     with open_slice(path) as source:
         return name in source.schema.names and not any(
             batch.column(0).null_count or np.any(np.asarray(batch.column(0)))
@@ -91,8 +91,8 @@ def only_adds(path: Path, vocab: Vocabulary) -> bool:
         )
 
 
-def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:
-    for name in (vocab.event_time_column, vocab.operation_type_column):
+def _read(source: SliceFile, vocab: Vocab) -> SliceFacts:
+    for name in (vocab.event_time, vocab.operation_type):
         if name not in source.schema.names:
             raise Invalid(
                 f"slice {source.name} has no column {name}", rule="input-vocabulary",
@@ -101,7 +101,7 @@ def _read(source: SliceFile, vocab: Vocabulary) -> SliceFacts:
     firsts: list[int] = []
     lasts: list[int] = []
     untimed, changes = 0, False
-    for times, ops in _times(source, vocab.event_time_column, vocab.operation_type_column):
+    for times, ops in _times(source, vocab.event_time, vocab.operation_type):
         untimed += times.null_count
         changes = changes or bool(np.any(np.asarray(ops)))
         ends = pc.min_max(times)
@@ -127,7 +127,7 @@ class Sessions:
     among them, since the checkpoint keeps its blocks open. Spec: docs/spec/engine-semantics.md#influence, #time.
     """
 
-    def __init__(self, vocabs: dict[str, Vocabulary]) -> None:
+    def __init__(self, vocabs: dict[str, Vocab]) -> None:
         self._vocabs = vocabs
         self._known: dict[tuple[int, tuple[SessionMember, ...]], tuple[np.ndarray, np.ndarray]] = {}
 
@@ -137,7 +137,7 @@ class Sessions:
         key = (sessions.gap, sessions.of)
         if key not in self._known:
             rows = [
-                _read_accepted(FilePath(block.path), self._vocabs[member.input].event_time_column, member, threshold)
+                _read_accepted(FilePath(block.path), self._vocabs[member.input].event_time, member, threshold)
                 for member in sessions.of
                 for block, threshold in judged[member.input]
                 if block.path is not None and block.first is not None

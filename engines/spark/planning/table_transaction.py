@@ -14,7 +14,7 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import Classification, Path
 from engines.spark.analysis.declarations import Declarations
 from engines.spark.analysis.monotone import MILLISECOND, Floor, FloorMonths, apply, least
@@ -128,7 +128,7 @@ def plan_windows(
     inputs: Sequence[InputFacts],
     windows: Mapping[str, InputWindows],
     previous: StateCheckpoint | None,
-    output: Vocabulary,
+    output: Vocab,
     grid: Tick | None = None,
 ) -> tuple[TransactionStep, TableStep, tuple[int, ...]]:
     """Plans as ``plan_table`` does, except that the watermark follows the settled windows, as it does without late
@@ -161,7 +161,7 @@ def plan_windows(
 
 
 def _closing(
-    windows: Mapping[str, InputWindows], paths: Sequence[Path], output: Vocabulary, reached: int | None
+    windows: Mapping[str, InputWindows], paths: Sequence[Path], output: Vocab, reached: int | None
 ) -> Closing | None:
     """Returns which windows are final once all inputs' watermarks, less lateness, have ``reached`` this time; ``None``:
     none is ever."""
@@ -170,4 +170,4 @@ def _closing(
     # Compared as windows, since the inputs' rows of one window may have different times.
     oldest = min(apply(each.function, each.open_from(reached)) for each in windows.values())
     earliest = min(apply(path.low, least(windows[path.input].function, oldest)) for path in paths)
-    return Closing(oldest, earliest, output.event_time_column)
+    return Closing(oldest, earliest, output.event_time)

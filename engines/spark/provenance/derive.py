@@ -125,7 +125,7 @@ class LogTracer:
             rows = read_rows((), context.inputs.schemas[alias])
             if number == source:
                 read = rows_of(context, alias, self._reads[alias])
-                own = np.asarray(read.column(context.inputs.vocabs[alias].offset_column)) == offset
+                own = np.asarray(read.column(context.inputs.vocabs[alias].offset)) == offset
                 rows, others = read.filter(pa.array(own)), self._other_half(alias, read, offset)
             shown.show(alias, rows)
         plan = context.plan()
@@ -143,8 +143,8 @@ class LogTracer:
     def _other_half(self, alias: str, rows: pa.Table, offset: int) -> tuple[ProvenanceRow, ...]:
         """Finds the other half of a correction: whether it was emitted decides the op of this half."""
         vocab = self._context.inputs.vocabs[alias]
-        offsets = np.asarray(rows.column(vocab.offset_column))
-        ops = np.asarray(rows.column(vocab.operation_type_column))
+        offsets = np.asarray(rows.column(vocab.offset))
+        ops = np.asarray(rows.column(vocab.operation_type))
         if self._context.inputs.is_log(alias):
             return ()
         op = int(ops[offsets == offset][0])
@@ -178,7 +178,7 @@ class FinalTracer:
 
     def find(self, place: int) -> FoundLineage:
         context, vocab = self._context, self._context.request.vocab
-        time = context.data.column(vocab.event_time_column)[place]
+        time = context.data.column(vocab.event_time)[place]
         at, step = microseconds_of(time), self._step
         settled = step.emit_until is not None and at < step.emit_until
         since = context.reached[0] if context.shape.running else step.emit_from
@@ -193,9 +193,9 @@ class FinalTracer:
         plan = context.plan()
         traced = trace(context.session, plan, context.step_numbers, context.request.column, context.shape.running)
         result = self._alike(frame_of(context.session, traced.plan), place).toArrow()
-        instants = pc.floor_temporal(
-            result.column(vocab.event_time_column).cast(pa.timestamp("us")), unit="millisecond"
-        ).cast(pa.int64())
+        instants = pc.floor_temporal(result.column(vocab.event_time).cast(pa.timestamp("us")), unit="millisecond").cast(
+            pa.int64()
+        )
         result = result.filter(pc.equal(instants, at))
         same = np.flatnonzero(context.matching(result, place))
         number = context.equal_before(place)

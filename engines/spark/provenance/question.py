@@ -88,10 +88,10 @@ class ProvenanceContext:
         """Whether there may be records earlier than the settled time."""
         with open_slice(Path(request.data_path)) as source:
             records = pa.Table.from_batches(list(source.batches()), schema=source.schema)
-        system = (request.vocab.offset_column, request.vocab.operation_type_column, request.vocab.system_time_column)
+        system = (request.vocab.offset, request.vocab.operation_type, request.vocab.system_time)
         self.data = records.drop_columns(list(system)).replace_schema_metadata(None)
-        self._offsets = np.asarray(records.column(request.vocab.offset_column)).astype(np.int64)
-        self.ops = np.asarray(records.column(request.vocab.operation_type_column)).astype(np.int64)
+        self._offsets = np.asarray(records.column(request.vocab.offset)).astype(np.int64)
+        self.ops = np.asarray(records.column(request.vocab.operation_type)).astype(np.int64)
         blocks = {given.query_alias: given.blocks or () for given in request.query_inputs}
         self.facts = self.inputs.facts(ruling, blocks)
 
@@ -212,7 +212,7 @@ class ShownInputs:
     def show(self, alias: str, rows: pa.Table) -> None:
         """Registers the view of an input; the query does not see the number."""
         context = self._context
-        offsets = np.asarray(rows.column(context.inputs.vocabs[alias].offset_column)).astype(np.int64)
+        offsets = np.asarray(rows.column(context.inputs.vocabs[alias].offset)).astype(np.int64)
         numbers = np.arange(self._count, self._count + len(offsets))
         self._count += len(offsets)
         if self._count > min(MAX_ROWS, ROWS):

@@ -155,7 +155,7 @@ class TableTracer:
         context = self._context
         if not context.windows:
             return {}
-        at = microseconds_of(context.data.column(context.request.vocab.event_time_column)[place])
+        at = microseconds_of(context.data.column(context.request.vocab.event_time)[place])
         paths = context.shape.paths
         return {alias: reaching([path for path in paths if path.input == alias], at) for alias in context.windows}
 
@@ -178,7 +178,7 @@ class TableTracer:
             ops = self._ops(rows, alias)
             marks = [None if mark is None else mark - given.lateness for mark in (block.before, block.after)]
             enter = entering(ops, times, *marks)
-            dated = dating(ops, np.asarray(rows.column(vocab.offset_column)).astype(np.int64))
+            dated = dating(ops, np.asarray(rows.column(vocab.offset)).astype(np.int64))
             if windows is not None:
                 enter = np.maximum(enter, windows.last_instants(times))
                 timed = timed & (times >= max(low, windows.accepted_from(block.before))) & (times < high)
@@ -191,7 +191,7 @@ class TableTracer:
 
     def _ops(self, rows: pa.Table, alias: str) -> np.ndarray:
         """Returns the ops of statements; all are additions where every statement is an event."""
-        said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type_column)).astype(np.int64)
+        said = np.asarray(rows.column(self._context.inputs.vocabs[alias].operation_type)).astype(np.int64)
         return np.zeros_like(said) if self._context.inputs.is_log(alias) else said
 
     def _rounds(self, known: dict[str, Lifetimes]) -> Rounds | None:
@@ -260,7 +260,7 @@ class TableTracer:
             rows, of = rounds_in_force(rounds, np.zeros(each.rows.num_rows, np.int64), each.enter, each.leave)
             now = rows[of == number]
             shown.show(alias, each.rows.take(pa.array(now)))
-            offsets = np.asarray(each.rows.column(context.inputs.vocabs[alias].offset_column))[now]
+            offsets = np.asarray(each.rows.column(context.inputs.vocabs[alias].offset))[now]
             source = context.aliases.index(alias)
             ended, dated = each.ended_by[now], each.dated_by[now]
             places += [(source, int(o), int(e), int(d)) for o, e, d in zip(offsets, ended, dated, strict=True)]
@@ -278,7 +278,7 @@ class TableTracer:
         """Returns the number of the tick at which a row was taken back; a row may also leave only
         because others displace it."""
         alias = self._context.aliases[source]
-        offsets = np.asarray(known[alias].rows.column(self._context.inputs.vocabs[alias].offset_column))
+        offsets = np.asarray(known[alias].rows.column(self._context.inputs.vocabs[alias].offset))
         return int(np.searchsorted(times, known[alias].leave[offsets == offset][0], side="right"))
 
     def _of_key(self, rows: pa.Table, key: dict[str, pa.Scalar]) -> np.ndarray:

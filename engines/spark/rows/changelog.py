@@ -12,7 +12,7 @@ from typing import Final
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from chain.libraries import np, pa
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.rows.ordering import order_keys
 
 NEVER: Final = 2**62
@@ -161,6 +161,6 @@ def valid_until(keys: np.ndarray, ranks: np.ndarray, taus: np.ndarray, limits: n
     return until
 
 
-def data_of(rows: pa.Table, vocab: Vocabulary) -> pa.Table:
+def data_of(rows: pa.Table, vocab: Vocab) -> pa.Table:
     """Returns event time and data: the columns that a retraction repeats of its row."""
-    return rows.drop_columns([vocab.offset_column, vocab.operation_type_column, vocab.system_time_column])
+    return rows.drop_columns([vocab.offset, vocab.operation_type, vocab.system_time])

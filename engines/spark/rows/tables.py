@@ -19,7 +19,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 
 _MICROSECONDS: Final = {"us": 1, "ms": 1_000, "s": 1_000_000}
@@ -86,7 +86,7 @@ def microseconds(times: pa.Array) -> pa.Array:
     return found if scale == 1 else pc.multiply(found, scale)
 
 
-def event_times(rows: pa.Table, vocab: Vocabulary) -> tuple[np.ndarray, np.ndarray]:
+def event_times(rows: pa.Table, vocab: Vocab) -> tuple[np.ndarray, np.ndarray]:
     """Returns event times in microseconds, and a mask of the rows that have one."""
-    times = microseconds(rows.column(vocab.event_time_column).combine_chunks())
+    times = microseconds(rows.column(vocab.event_time).combine_chunks())
     return np.asarray(pc.fill_null(times, 0)), np.asarray(times.is_valid())

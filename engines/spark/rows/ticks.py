@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, positive, row_codes
 from engines.spark.rows.ordering import distinct, total_order
 
@@ -157,9 +157,9 @@ def dating(ops: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     return dated
 
 
-def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocabulary) -> Lifetimes:
+def lives(rows: pa.Table, ops: np.ndarray, enter: np.ndarray, dated: np.ndarray, vocab: Vocab) -> Lifetimes:
     """Returns the lifetimes of rows; ``rows``: all statements about some keys, in chain order, with effective times."""
-    offsets = np.asarray(rows.column(vocab.offset_column)).astype(np.int64)
+    offsets = np.asarray(rows.column(vocab.offset)).astype(np.int64)
     leave = np.full(len(ops), NEVER, np.int64)
     ended_by, dated_by = (np.full(len(ops), -1, np.int64) for _ in range(2))
     if ops.any():

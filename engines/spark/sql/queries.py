@@ -18,7 +18,7 @@ from pyspark.sql import types as st
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import QueryFinding, literals
@@ -71,7 +71,7 @@ class Analyst:
         self._zones: dict[str, Zone] = {}
 
     def analyse(
-        self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary
+        self, session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocab
     ) -> Analysis:
         """Analyses the queries, over views that it names in ``session``. Faults are in the result."""
         known = self.recall(steps, inputs, vocab)
@@ -83,12 +83,12 @@ class Analyst:
                 self._known.popitem(last=False)
         return known
 
-    def recall(self, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> Analysis | None:
+    def recall(self, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocab) -> Analysis | None:
         """Returns an earlier result for the same queries and inputs, or ``None``; needs no session."""
         return self._known.get(_key(steps, inputs, vocab))
 
 
-def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary) -> tuple[object, ...]:
+def _key(steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocab) -> tuple[object, ...]:
     seen = tuple((replace(view, schema=st.StructType()), view.schema.json()) for view in inputs)
     return tuple(steps), seen, vocab
 
@@ -107,7 +107,7 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
 
 def _analyse(
-    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocabulary,
+    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocab,
     zones: Mapping[str, Zone],
 ) -> Analysis:  # fmt: skip
     event_times = {view.alias: view.event_time for view in inputs}

@@ -19,7 +19,7 @@ from pyspark.sql import types as st
 
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.monotone import EARLIEST, LATEST
 from engines.spark.catalyst.plans import (
@@ -55,19 +55,19 @@ _EMPTY: Final[WeakKeyDictionary[Any, OrderedDict[tuple[str, str], Any]]] = WeakK
 
 
 @functools.lru_cache(maxsize=SCHEMAS)
-def view_schema(schema: pa.Schema, vocab: Vocabulary) -> st.StructType:
+def view_schema(schema: pa.Schema, vocab: Vocab) -> st.StructType:
     """Returns the columns of the view of an input. Raises Invalid for a type that Spark does not have."""
     _check_event_time(schema, vocab)
-    ours = {vocab.offset_column: st.LongType(), vocab.operation_type_column: st.IntegerType()}
+    ours = {vocab.offset: st.LongType(), vocab.operation_type: st.IntegerType()}
     return st.StructType(
         [st.StructField(field.name, ours[field.name]) if field.name in ours else field for field in struct_type(schema)]
     )
 
 
-def _check_event_time(schema: pa.Schema, vocab: Vocabulary) -> None:
+def _check_event_time(schema: pa.Schema, vocab: Vocab) -> None:
     """Raises Invalid for an event time that Spark would round: other such columns can
     become numbers, event time cannot."""
-    name = vocab.event_time_column
+    name = vocab.event_time
     if name in schema.names and schema.field(name).type in (pa.timestamp("ns"), pa.timestamp("ns", "UTC")):
         raise Invalid(
             f"the event time {name!r} of an input counts nanoseconds, and queries count microseconds",
@@ -123,7 +123,7 @@ def name_input(frame: DataFrame, schema: st.StructType, alias: str) -> None:
 
 
 def slices_view(
-    session: SparkSession, reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocabulary, number: int | None = 0,
+    session: SparkSession, reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocab, number: int | None = 0,
     events: bool = False,
 ) -> DataFrame:  # fmt: skip
     """Returns the rows of the given slices of input ``number`` within their bounds, with hidden columns.
@@ -178,7 +178,7 @@ def _is_plain(kind: pa.DataType) -> bool:
 
 
 def few_rows(
-    reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocabulary, number: int | None, events: bool
+    reads: Sequence[SliceRead], schema: st.StructType, vocab: Vocab, number: int | None, events: bool
 ) -> pa.Table | None:
     """Reads the rows of ``slices_view``, with their hidden columns; ``None``: there are
     too many, so Spark must read them."""
@@ -197,11 +197,11 @@ def few_rows(
     return pa.concat_tables(parts)
 
 
-def _with_hidden(rows: pa.Table, before: int, vocab: Vocabulary, number: int, events: bool) -> pa.Table:
+def _with_hidden(rows: pa.Table, before: int, vocab: Vocab, number: int, events: bool) -> pa.Table:
     count = rows.num_rows
-    ops = rows.column(vocab.operation_type_column)
+    ops = rows.column(vocab.operation_type)
     values = (
-        rows.column(vocab.offset_column),
+        rows.column(vocab.offset),
         pa.repeat(pa.scalar(0, pa.int32()), count) if events else ops,
         pa.repeat(pa.scalar(number, pa.int32()), count),
         pa.repeat(pa.scalar(before, pa.int64()), count),
@@ -212,7 +212,7 @@ def _with_hidden(rows: pa.Table, before: int, vocab: Vocabulary, number: int, ev
 
 
 def _scans(
-    session: SparkSession, read: SliceRead, schema: st.StructType, vocab: Vocabulary, number: int | None
+    session: SparkSession, read: SliceRead, schema: st.StructType, vocab: Vocab, number: int | None
 ) -> list[DataFrame]:
     """Makes one scan for each physical schema among the files."""
     groups: dict[pa.Schema, list[str]] = {}
@@ -220,8 +220,8 @@ def _scans(
         with open_slice(Path(path)) as source:
             groups.setdefault(source.schema.remove_metadata(), []).append(path)
     hidden = () if number is None else (
-        f"cast({quote_name(vocab.offset_column)} as bigint) as {HIDDEN_OFFSET}",
-        f"cast({quote_name(vocab.operation_type_column)} as int) as {HIDDEN_OP}",
+        f"cast({quote_name(vocab.offset)} as bigint) as {HIDDEN_OFFSET}",
+        f"cast({quote_name(vocab.operation_type)} as int) as {HIDDEN_OP}",
         f"{number} as {HIDDEN_SOURCE}",
         f"{read.before}L as {HIDDEN_BEFORE}",
     )  # fmt: skip
@@ -234,7 +234,7 @@ def _scan(
     physical: pa.Schema,
     paths: Sequence[str],
     schema: st.StructType,
-    vocab: Vocabulary,
+    vocab: Vocab,
     hidden: Sequence[str],
 ) -> DataFrame:
     _check_event_time(physical, vocab)
@@ -242,7 +242,7 @@ def _scan(
     frame = session.read.schema(stored).parquet(*paths)
     # As texts, since every Column object takes several calls into the JVM, longer than a small query. And all at once,
     # since Spark analyses each step anew.
-    time = f"cast({quote_name(vocab.event_time_column)} as timestamp)"
+    time = f"cast({quote_name(vocab.event_time)} as timestamp)"
     if read.low > EARLIEST or read.high < LATEST:
         frame = frame.where(f"{time} >= timestamp_micros({read.low}) and {time} < timestamp_micros({read.high})")
     return frame.selectExpr(*(_column(field, stored) for field in schema), *hidden)

@@ -30,9 +30,10 @@ from chain.model.events import (
     SetPollingSource,
     SetTransform,
     SetVocab,
+    Vocab,
 )
 from chain.model.source import Transform, TransformSql
-from chain.state import ChainState, Vocab, load_state
+from chain.state import ChainState, load_state
 from chain.store.base import Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.wording import plural

@@ -19,10 +19,10 @@ from chain.data.ddl import parse_ddl
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.events import DatasetKind, SetTransform
+from chain.model.events import DatasetKind, SetTransform, Vocab
 from chain.model.schema import DataField, DataSchema, Int32, Int64, Option, Timestamp, TimeUnit
 from chain.model.source import ReadStep, Transform
-from chain.state import ChainState, Vocab, load_state
+from chain.state import ChainState, load_state
 from chain.store.base import ChainStore
 from chain.walk import first_where
 from engines.contract import (
@@ -41,7 +41,7 @@ from odfd.datasets.creation import input_ids
 from odfd.store.directory import STAGING, StateDirectory
 from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import is_changelog
-from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked, vocabulary
+from odfd.transform.plan import TRANSFORM_EVOLUTION, Blocked
 from odfd.transform.succession import judgement
 
 _NO_DATASET: Final = DatasetId.from_public_key(bytes(32))
@@ -80,9 +80,8 @@ async def expected_schema(state: ChainState, engine: Engine) -> ExpectedSchema |
 
 async def judge_preprocess(query: Transform, columns: DataSchema, names: Vocab, engine: Engine) -> ValidateResponse:
     """Lets the engine check a source's ``preprocess``, without its declarations, over the columns that it reads."""
-    vocab = vocabulary(names)
-    given = ValidateInput(query_alias="input", dataset_id=_NO_DATASET, schema=columns, vocab=vocab, changelog=False)
-    return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=vocab, preprocess=True))
+    given = ValidateInput(query_alias="input", dataset_id=_NO_DATASET, schema=columns, vocab=names, changelog=False)
+    return await engine.validate(ValidateRequest(transform=query, inputs=(given,), vocab=names, preprocess=True))
 
 
 def read_schema(read: ReadStep) -> DataSchema | None:
@@ -129,7 +128,7 @@ class TransformCheck:
         inputs = await self.inputs(event)
         if inputs is None:
             return None
-        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=vocabulary(names))
+        request = ValidateRequest(transform=event.transform, inputs=inputs, vocab=names)
         return await self._engine.validate(request)
 
     async def remarks(self, event: SetTransform, answer: ValidateResponse) -> tuple[str, ...]:
@@ -180,7 +179,7 @@ class TransformCheck:
                     query_alias=each.alias or each.dataset_ref,
                     dataset_id=dataset,
                     schema=expected.schema,
-                    vocab=vocabulary(state.vocab),
+                    vocab=state.vocab,
                     changelog=bool(expected.changelog),
                     unsaid=True if expected.changelog is None else None,
                 )

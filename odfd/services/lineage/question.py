@@ -32,7 +32,7 @@ from odfd.transform.checkpoint_info import Runs
 from odfd.transform.driver import recorded_cuts
 from odfd.transform.evolution import DeclaredTransform, declared_at
 from odfd.transform.inputs import input_ids, view_input
-from odfd.transform.plan import Diverged, InputView, vocabulary
+from odfd.transform.plan import Diverged, InputView
 from odfd.transform.requests import engine_input
 
 NO_SOURCE = "lineage-source"
@@ -172,7 +172,7 @@ def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folde
         inputs.append(_input(objects, view, folder / f"schema-{number}.parquet"))
     return ProvenanceRequest(
         dataset_id=asked.dataset,
-        vocab=vocabulary(state.vocab),
+        vocab=state.vocab,
         transform=state.set_transform.transform,
         query_inputs=tuple(inputs),
         data_path=str(sound_path(objects, event.new_data.physical_hash)),

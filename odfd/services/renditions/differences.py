@@ -21,10 +21,10 @@ from chain.errors import Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis, parse, to_millis
 from chain.libraries import np, pa
-from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetDataSchema
+from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetDataSchema, Vocab
 from chain.model.schema import DataSchema
 from chain.multihash import Multihash
-from chain.state import Vocab, load_state
+from chain.state import load_state
 from chain.store.objects import staged_in
 from chain.wording import plural
 from engines.query.views import quote_name

@@ -27,7 +27,7 @@ from engines.spark.state.checkpoint import MAX_CHECKPOINT
 from odfd.datasets.engine_pins import engine_for
 from odfd.transform.driver import fresh_folder
 from odfd.transform.inputs import ChainPrefix
-from odfd.transform.plan import Blocked, TransformPlan, vocabulary
+from odfd.transform.plan import Blocked, TransformPlan
 from odfd.transform.progress import Report, quiet
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
 from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unpacked
@@ -192,12 +192,12 @@ class _Recheck:
                     query_alias=view.alias,
                     dataset_id=view.dataset,
                     schema=view.schema,
-                    vocab=vocabulary(view.vocab),
+                    vocab=view.vocab,
                     changelog=bool(view.changelog),
                     unsaid=True if view.changelog is None else None,
                 )
             )
-        request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=vocabulary(plan.state.vocab))
+        request = ValidateRequest(transform=plan.transform, inputs=tuple(inputs), vocab=plan.state.vocab)
         return (await self._engine.validate(request)).determinism
 
     def _unable(self, reason: str, identity: EngineIdentity) -> RecheckAnswer:

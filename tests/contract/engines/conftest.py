@@ -28,7 +28,7 @@ from engines.contract import (
     TransformRequest,
     TransformRequestInput,
     ValidateResponse,
-    Vocabulary,
+    Vocab,
 )
 from engines.io_plan import SandboxView
 from engines.request_control import CallLimits, RequestControl
@@ -125,7 +125,7 @@ class Bench:
             dataset_id=DatasetId.from_public_key(b"i" * 32),
             dataset_alias="in",
             query_alias="x",
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             data_paths=(one, two),
             blocks=(InputBlock(data_path=one), InputBlock(data_path=None), InputBlock(data_path=two)),
         )
@@ -133,7 +133,7 @@ class Bench:
             dataset_id=DatasetId.from_public_key(dataset * 32),
             dataset_alias="out",
             system_time=Instant(5),
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             transform=SQL,
             query_inputs=(each,),
             next_offset=more.pop("next_offset", 3),

@@ -11,7 +11,7 @@ import trio
 
 from chain.instant import Instant
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
-from engines.contract import IngestBatchRequest, Success, TransformRequest, Vocabulary
+from engines.contract import IngestBatchRequest, Success, TransformRequest, Vocab
 from engines.errors import SESSION, EngineLost
 from engines.progress import STARTING, EngineProgress
 from engines.provision.warm import WarmEngine
@@ -29,7 +29,7 @@ def ingest_of(bench: Any, *, preprocess: bool = False) -> IngestBatchRequest:
     return IngestBatchRequest(
         dataset_id=bench.request().dataset_id,
         system_time=Instant(5),
-        vocab=Vocabulary(),
+        vocab=Vocab(),
         read=ReadCsv(),
         preprocess=transform if preprocess else None,
         merge=MergeAppend(),

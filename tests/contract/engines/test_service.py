@@ -26,7 +26,7 @@ from engines.contract import (
     RawQueryRequest,
     Success,
     ValidateRequest,
-    Vocabulary,
+    Vocab,
 )
 from engines.errors import EngineFault, EngineLost, LimitExceeded
 from engines.request_control import RequestControl
@@ -59,7 +59,7 @@ async def test_the_engine_sees_only_its_two_trees(bench: Any) -> None:
 async def test_questions_are_answered(bench: Any) -> None:
     engine = bench.engine()
     assert (await engine.identity()).name == "scripted"
-    request = ValidateRequest(transform=bench.request().transform, inputs=(), vocab=Vocabulary())
+    request = ValidateRequest(transform=bench.request().transform, inputs=(), vocab=Vocab())
     answer = await engine.validate(request)
     assert (answer.ok, answer.mode, answer.determinism) == (True, "log", "strict")
     assert bench.handler.seen == [request]
@@ -78,7 +78,7 @@ async def test_where_records_came_from(bench: Any) -> None:
     given = bench.request()
     slice_ = bench.file("slice", b"rows")
     request = ProvenanceRequest(
-        dataset_id=given.dataset_id, vocab=Vocabulary(), transform=given.transform, query_inputs=given.query_inputs,
+        dataset_id=given.dataset_id, vocab=Vocab(), transform=given.transform, query_inputs=given.query_inputs,
         data_path=slice_, records=(ProvenanceRecord(offset=5),), column="v", limit=1, transaction_id="q1",
     )  # fmt: skip
     answer = await bench.engine().derive_provenance(request)

@@ -24,7 +24,7 @@ from engines.contract import (
     Success,
     TransformRequest,
     ValidateRequest,
-    Vocabulary,
+    Vocab,
 )
 from engines.errors import EngineLost, LimitExceeded
 from engines.progress import STARTING, EngineProgress
@@ -452,7 +452,7 @@ def descendants(pid: int) -> list[int]:
 
 
 def validation(bench: Any) -> ValidateRequest:
-    return ValidateRequest(transform=bench.request().transform, inputs=(), vocab=Vocabulary())
+    return ValidateRequest(transform=bench.request().transform, inputs=(), vocab=Vocab())
 
 
 async def test_nothing_runs_unless_it_is_run(bed: Bed, bench: Any) -> None:

@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadCsv, ReadStep, SqlQueryStep, Transform, TransformSql
 from chain.multihash import Multihash
-from engines.contract import IngestBatchRequest, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, Success, TransformOutcome, Vocab
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
 
@@ -33,7 +33,7 @@ class Dataset:
     spark: SparkSession
     folder: Path
     merge: MergeStrategy
-    vocab: Vocabulary = field(default_factory=Vocabulary)
+    vocab: Vocab = field(default_factory=Vocab)
     schema: DataSchema | None = None
     watermark: instant.Instant | None = None
     slices: list[str] = field(default_factory=list)

@@ -13,7 +13,7 @@ import pytest
 
 from chain import instant
 from chain.model.source import MergeAppend, MergeSnapshot, ReadNdJson, SqlQueryStep, TransformSql
-from engines.contract import InvalidQuery, Success, Vocabulary
+from engines.contract import InvalidQuery, Success, Vocab
 
 pytestmark = pytest.mark.engine
 
@@ -56,7 +56,7 @@ def test_polling_ledger(
     dataset: Callable[..., Any], merge_of: Callable[..., Any], csv_step: Callable[..., Any]
 ) -> None:
     vector = GOLDEN["test_ingest_polling_ledger"]
-    vocab = Vocabulary(event_time_column=vector["vocab"]["event_time_column"])
+    vocab = Vocab(event_time=vector["vocab"]["event_time_column"])
     made = dataset(merge_of(vector["merge"]), vocab=vocab)
     for round_ in vector["rounds"]:
         before = len(made.slices)
@@ -81,7 +81,7 @@ def test_event_time_may_be_a_date(dataset: Callable[..., Any], merge_of: Callabl
     from chain.model.source import ReadCsv
 
     vector = GOLDEN["test_ingest_polling_event_time_as_date"]
-    made = dataset(merge_of({"Ledger": {"pk": ["date", "city"]}}), vocab=Vocabulary(event_time_column="date"))
+    made = dataset(merge_of({"Ledger": {"pk": ["date", "city"]}}), vocab=Vocab(event_time="date"))
     read = ReadCsv(header=True, ddl_schema=("date DATE", "city STRING"))
     answer = made.ingest("date,city\n2020-01-01,A\n", read, system_time=NOW)
     assert instant.render(answer.new_watermark) == vector["watermark"]
@@ -89,7 +89,7 @@ def test_event_time_may_be_a_date(dataset: Callable[..., Any], merge_of: Callabl
 
 
 def test_event_time_of_another_type_is_refused(dataset: Callable[..., Any], csv_step: Callable[..., Any]) -> None:
-    made = dataset(MergeAppend(), vocab=Vocabulary(event_time_column="date"))
+    made = dataset(MergeAppend(), vocab=Vocab(event_time="date"))
     answer = made.ingest("date\n2020-01-01\n", csv_step("date STRING"))
     assert isinstance(answer, InvalidQuery)
     assert "event time column 'date' should be a Date or a Timestamp, and is String" in str(answer)

@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
 from chain.model.source import MergeStrategy
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import MergeContext, Merged, merge
 from engines.spark.ingest.shape import sort_rows
@@ -26,7 +26,7 @@ CODES = GOLDEN["op_codes"]
 LETTERS = {code: letters for letters, code in CODES.items()}
 DATA = [("year", pa.int32()), ("city", pa.string()), ("population", pa.int64())]
 FORCE = pa.schema([("offset", pa.int64()), ("op", pa.int32()), *DATA])
-VOCAB = Vocabulary(event_time_column="year")
+VOCAB = Vocab(event_time="year")
 
 
 def history_of(ledger: list[list[Any]], folder: Path) -> History:

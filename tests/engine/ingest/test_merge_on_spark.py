@@ -13,13 +13,13 @@ import pytest
 from pyspark.sql import SparkSession
 
 from chain.model.source import MergeLedger, MergeSnapshot, MergeStrategy, MergeUpsertStream
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.ingest import merge as merging
 from engines.spark.ingest.history import History
 from engines.spark.ingest.merge import MergeContext, merge
 
 pytestmark = pytest.mark.engine
-VOCAB = Vocabulary()
+VOCAB = Vocab()
 COLUMNS = {
     "event_time": (pa.timestamp("ms", "UTC"), [None, 0, 1]),
     "k": (pa.int64(), [None, *range(40)]),

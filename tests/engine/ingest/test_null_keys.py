@@ -25,7 +25,7 @@ from chain.model.source import (
     SqlQueryStep,
     TransformSql,
 )
-from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocab
 from engines.request_control import RequestControl
 from engines.spark.ingest.run import run_ingest
 
@@ -61,7 +61,7 @@ def asked(spark: SparkSession, folder: Path, content: str, merge: MergeStrategy,
         **{
             "dataset_id": DatasetId.from_public_key(bytes(32)),
             "system_time": instant.parse("2010-01-01T00:00:00Z"),
-            "vocab": Vocabulary(),
+            "vocab": Vocab(),
             "read": ReadCsv(schema=columns),
             "merge": merge,
             "source_paths": (str(source),),

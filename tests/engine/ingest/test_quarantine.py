@@ -17,7 +17,7 @@ from chain.data.quarantine import SCHEMA, arrow_schema
 from chain.ids import DatasetId
 from chain.model.read_options import ON_ERROR
 from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, ReadStep
-from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocabulary
+from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocab
 from engines.output_check import measure_slice
 from engines.request_control import RequestControl
 from engines.spark.ingest import parse, ranges
@@ -47,7 +47,7 @@ class Engine:
         request = IngestBatchRequest(
             dataset_id=DATASET,
             system_time=instant.parse("2024-06-01T00:00:00Z"),
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             read=read,
             merge=more.pop("merge", MergeAppend()),
             source_paths=tuple(map(str, paths)),

@@ -33,7 +33,7 @@ from chain.model.source import (
     ReadNdJson,
     ReadParquet,
 )
-from engines.contract import Success, Vocabulary
+from engines.contract import Success, Vocab
 
 pytestmark = pytest.mark.engine
 
@@ -113,7 +113,7 @@ def test_same_slices(name: str, dataset: Callable[..., Any], tmp_path: Path) -> 
     schema = next(event.schema for event in events if isinstance(event, SetDataSchema))
     time = TIMES.get(name, "event_time")
     timed = name not in ("airlines", "places")
-    made = dataset(source.merge, vocab=Vocabulary(event_time_column=time))
+    made = dataset(source.merge, vocab=Vocab(event_time=time))
     earlier: pa.Table | None = None
     for count, (block, event, path) in enumerate(slices_of(name)):
         if count == CASES[name]:

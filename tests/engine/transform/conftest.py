@@ -30,7 +30,7 @@ from engines.contract import (
     TransformOutcome,
     TransformRequest,
     TransformRequestInput,
-    Vocabulary,
+    Vocab,
 )
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
@@ -223,14 +223,14 @@ class Lab:
             dataset_id=OUT,
             dataset_alias="out",
             system_time=SYSTEM_TIME,
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             transform=TransformSql(engine="spark", query=sql),
             query_inputs=(
                 TransformRequestInput(
                     dataset_id=IN,
                     dataset_alias="in",
                     query_alias="a",
-                    vocab=Vocabulary(),
+                    vocab=Vocab(),
                     blocks=tuple(blocks),
                     schema_file=schema_file or str(self._empty_slice()),
                     changelog=False,
@@ -304,7 +304,7 @@ class Lab:
                 done[alias] += takes[alias]
                 schema = next((b.data_path for b in stream.blocks if b.data_path), str(self._empty_slice()))
                 inputs.append(TransformRequestInput(
-                    dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                    dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocab(),
                     blocks=(*again, *fresh), schema_file=schema or "",
                     changelog=None if changelogs is None else alias in changelogs,
                 ))  # fmt: skip
@@ -353,7 +353,7 @@ class Kept:
         checkpoint, data = (self.lab.folder / f"{kind}-{self.lab.number}" for kind in ("checkpoint", "out"))
         offset = sum(one.num_rows for one in self.slices)
         request = TransformRequest(
-            dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocabulary(), transform=transform,
+            dataset_id=OUT, dataset_alias="out", system_time=SYSTEM_TIME, vocab=Vocab(), transform=transform,
             query_inputs=inputs, next_offset=offset, new_checkpoint_path=str(checkpoint), new_data_path=str(data),
             prev_checkpoint_path=None if self.previous is None else str(self.previous),
             emission_limit=None if limit is None else from_millis(limit),

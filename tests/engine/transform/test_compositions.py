@@ -16,7 +16,7 @@ from conformance.coordinator import Bed
 from conformance.corrections import corrected_composition
 from conformance.mutants import mutate
 from conformance.runs import FIRST, RUNS, run
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import read_query
 from engines.spark.sql.input_views import QueryInput
@@ -40,7 +40,7 @@ REFUSED = {"table-shape", "mixed-mode", "partial-order"}
 def accepted(analyst, case):
     """The mode, or the codes of what is wrong."""
     views = [QueryInput(alias, COLUMNS, "event_time") for alias in case.inputs]
-    found = analyst.analyse(None, read_query(case.sql).steps, views, Vocabulary())
+    found = analyst.analyse(None, read_query(case.sql).steps, views, Vocab())
     if found.classification is not None:
         return found.classification.mode
     return {diagnostic.code for diagnostic in found.diagnostics}

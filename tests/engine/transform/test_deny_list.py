@@ -12,7 +12,7 @@ import pytest
 from chain.data.arrow_schema import from_arrow
 from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
 from engines.spark.handler import SparkHandler
 
 pytestmark = pytest.mark.engine
@@ -213,11 +213,11 @@ def handler(spark_root):
 def asked(handler, sql):
     given = tuple(
         ValidateInput(query_alias=alias, dataset_id=DatasetId.from_public_key(alias.encode() * 32),
-                      schema=from_arrow(COLUMNS), vocab=Vocabulary(), changelog=False)
+                      schema=from_arrow(COLUMNS), vocab=Vocab(), changelog=False)
         for alias in "ab"
     )  # fmt: skip
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),))
-    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocabulary()))
+    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocab()))
 
 
 def place(marked):

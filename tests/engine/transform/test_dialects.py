@@ -15,7 +15,7 @@ from conformance import nexmark
 from conformance.coordinator import Bed, dataset_of
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
 from engines.faults import Severity
 from engines.spark.analysis.dialects import QUOTED, foreign
 from engines.spark.analysis.flink import TEMPORAL, WINDOW
@@ -101,13 +101,13 @@ def handler(spark_root: SparkSession) -> SparkHandler:
 
 def asked(handler: SparkHandler, sql: str, temporal=None):
     given = tuple(
-        ValidateInput(query_alias=alias, dataset_id=dataset_of(alias), schema=from_arrow(schema), vocab=Vocabulary(),
+        ValidateInput(query_alias=alias, dataset_id=dataset_of(alias), schema=from_arrow(schema), vocab=Vocab(),
                       changelog=False)
         for alias, schema in SCHEMAS.items()
     )  # fmt: skip
     tables = tuple(TemporalTable(name=name, primary_key=tuple(keys)) for name, keys in (temporal or {}).items())
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=tables or None)
-    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocabulary()))
+    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocab()))
 
 
 def obeyed(spark: SparkSession, sql: str, diagnostics):

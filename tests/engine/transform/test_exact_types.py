@@ -18,7 +18,7 @@ from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
-from engines.contract import InputBlock, InvalidQuery, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import InputBlock, InvalidQuery, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
@@ -77,12 +77,12 @@ class Derivation:
         stated = self.folder / "schema"
         write_slice(self.schema.empty_table(), stated)
         given = TransformRequestInput(
-            dataset_id=DatasetId.from_public_key(b"i" * 32), dataset_alias="in", query_alias="a", vocab=Vocabulary(),
+            dataset_id=DatasetId.from_public_key(b"i" * 32), dataset_alias="in", query_alias="a", vocab=Vocab(),
             blocks=tuple(self.blocks[self.taken :]), schema_file=str(stated), changelog=self.changelog,
         )  # fmt: skip
         request = TransformRequest(
             dataset_id=DatasetId.from_public_key(b"o" * 32), dataset_alias="out", system_time=from_millis(2 * DAY),
-            vocab=Vocabulary(), transform=TransformSql(engine="spark", query=sql), query_inputs=(given,),
+            vocab=Vocab(), transform=TransformSql(engine="spark", query=sql), query_inputs=(given,),
             next_offset=self.offset, prev_checkpoint_path=self.previous, new_data_path=str(self.folder / "out"),
             new_checkpoint_path=str(self.folder / f"checkpoint-{self.taken}"),
             output_schema=None if self.force is None else from_arrow(self.force),

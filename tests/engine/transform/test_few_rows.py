@@ -10,14 +10,14 @@ import pytest
 from pyspark.errors import ArithmeticException
 
 from chain.data.parquet import write_slice
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.catalyst.plans import HIDDEN, carry_hidden
 from engines.spark.planning.transaction import SliceRead
 from engines.spark.sql import views
 from engines.spark.sql.views import name_empty_view, name_input, slices_view, view_schema
 
 pytestmark = pytest.mark.engine
-VOCAB = Vocabulary()
+VOCAB = Vocab()
 TIME = pa.timestamp("ms", "UTC")
 SYSTEM = [("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME)]
 PLAIN = {

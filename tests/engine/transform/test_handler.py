@@ -20,7 +20,7 @@ from engines.contract import (
     RawQuerySuccess,
     ValidateInput,
     ValidateRequest,
-    Vocabulary,
+    Vocab,
 )
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.handler import SparkHandler
@@ -40,10 +40,10 @@ def validation(*queries, changelog=False):
         query_alias="nyc.flights",
         dataset_id=DatasetId.from_public_key(b"f" * 32),
         schema=from_arrow(SCHEMA),
-        vocab=Vocabulary(),
+        vocab=Vocab(),
         changelog=changelog,
     )
-    return ValidateRequest(transform=TransformSql(engine="spark", queries=steps), inputs=(given,), vocab=Vocabulary())
+    return ValidateRequest(transform=TransformSql(engine="spark", queries=steps), inputs=(given,), vocab=Vocab())
 
 
 @pytest.fixture
@@ -131,10 +131,10 @@ COLUMNS = pa.schema([("event_time", TIME), ("n", pa.int64()), ("ratio", pa.float
 def preprocess_validation(*queries):
     steps = tuple(SqlQueryStep(alias=f"q{n}" if n < len(queries) - 1 else None, query=q) for n, q in enumerate(queries))
     given = ValidateInput(
-        query_alias="input", dataset_id=DatasetId(), schema=from_arrow(COLUMNS), vocab=Vocabulary(), changelog=False
+        query_alias="input", dataset_id=DatasetId(), schema=from_arrow(COLUMNS), vocab=Vocab(), changelog=False
     )
     transform = TransformSql(engine="spark", queries=steps)
-    return ValidateRequest(transform=transform, inputs=(given,), vocab=Vocabulary(), preprocess=True)
+    return ValidateRequest(transform=transform, inputs=(given,), vocab=Vocab(), preprocess=True)
 
 
 def test_preprocess_is_judged_by_its_own_rules(handler):

@@ -11,7 +11,7 @@ from chain.data.arrow_schema import from_arrow
 from chain.instant import MILLISECOND, from_millis
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of, reopened
-from engines.contract import MigrateRequest, Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import MigrateRequest, Success, TransformRequest, TransformRequestInput, Vocab
 from engines.request_control import RequestControl
 from engines.spark.execution.handover import run_migration
 from engines.spark.execution.transform import SharedCaches, run_transform
@@ -50,7 +50,7 @@ def test_inputs_may_come_and_go(lab, name):
     checkpoint, taken = lab.folder / "stopped", lab.folder / "taken"
     checkpoint.write_bytes(first.state)
     request = MigrateRequest(
-        dataset_id=dataset_of("o"), system_time=from_millis(0), vocab=Vocabulary(),
+        dataset_id=dataset_of("o"), system_time=from_millis(0), vocab=Vocab(),
         old_transform=of(old), transform=of(new, tables),
         old_inputs=tuple(given(streams[alias], alias, ()) for alias in before),
         query_inputs=tuple(
@@ -71,7 +71,7 @@ def test_inputs_may_come_and_go(lab, name):
             inputs.append(given(streams[alias], alias, (*again, *streams[alias].blocks[start:stop])))
         data, checkpoint = lab.folder / f"data-{stop}", lab.folder / f"after-{stop}"
         step = TransformRequest(
-            dataset_id=request.dataset_id, dataset_alias="out", system_time=request.system_time, vocab=Vocabulary(),
+            dataset_id=request.dataset_id, dataset_alias="out", system_time=request.system_time, vocab=Vocab(),
             transform=of(new, tables), query_inputs=tuple(inputs), next_offset=len(rows),
             prev_checkpoint_path=str(previous), new_checkpoint_path=str(checkpoint), new_data_path=str(data),
         )  # fmt: skip
@@ -97,6 +97,6 @@ def of_first(stream, count):
 def given(stream, alias, blocks):
     schema = next(block.data_path for block in stream.blocks if block.data_path)
     return TransformRequestInput(
-        dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(), blocks=tuple(blocks),
+        dataset_id=dataset_of(alias), dataset_alias=alias, query_alias=alias, vocab=Vocab(), blocks=tuple(blocks),
         schema_file=schema, changelog=False,
     )  # fmt: skip

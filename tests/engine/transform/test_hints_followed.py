@@ -19,7 +19,7 @@ import pytest
 from chain.data.arrow_schema import from_arrow
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
 from engines.faults import Severity
 from engines.spark.analysis.functions import DENIALS
 from engines.spark.handler import SparkHandler
@@ -240,13 +240,13 @@ def handler(jvm) -> SparkHandler:
 
 def asked(handler, sql, changes, versions, unsaid=None):
     given = tuple(
-        ValidateInput(query_alias=alias, dataset_id=dataset_of(alias), schema=from_arrow(COLUMNS), vocab=Vocabulary(),
+        ValidateInput(query_alias=alias, dataset_id=dataset_of(alias), schema=from_arrow(COLUMNS), vocab=Vocab(),
                       changelog=alias in changes, unsaid=unsaid)
         for alias in "ab"
     )  # fmt: skip
     tables = tuple(TemporalTable(name=name, primary_key=(key,)) for name, key in versions.items())
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=tables or None)
-    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocabulary()))
+    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocab()))
 
 
 @pytest.mark.parametrize("each", ROWS, ids=[f"{at}-{each.code}" for at, each in enumerate(ROWS)])

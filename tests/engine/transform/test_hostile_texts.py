@@ -29,7 +29,7 @@ from engines.contract import (
     RawQueryRequest,
     ValidateInput,
     ValidateRequest,
-    Vocabulary,
+    Vocab,
 )
 from engines.request_control import RequestControl
 from engines.spark.analysis.functions import FUNCTIONS
@@ -177,9 +177,9 @@ def handler(spark_root):
 
 def as_transform(handler, sql, schema=COLUMNS):
     given = ValidateInput(query_alias="input", dataset_id=DatasetId.from_public_key(b"i" * 32),
-                          schema=from_arrow(schema), vocab=Vocabulary(), changelog=False)  # fmt: skip
+                          schema=from_arrow(schema), vocab=Vocab(), changelog=False)  # fmt: skip
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),))
-    return handler.validate(ValidateRequest(transform=transform, inputs=(given,), vocab=Vocabulary()))
+    return handler.validate(ValidateRequest(transform=transform, inputs=(given,), vocab=Vocab()))
 
 
 def as_raw_query(handler, sql, folder):
@@ -344,9 +344,9 @@ def test_a_query_of_many_steps_is_measured_whole(handler):
         for number, source in enumerate(["input", *(f"s{n}" for n in range(20))])
     )
     given = ValidateInput(query_alias="input", dataset_id=DatasetId.from_public_key(b"i" * 32),
-                          schema=from_arrow(COLUMNS), vocab=Vocabulary(), changelog=False)  # fmt: skip
+                          schema=from_arrow(COLUMNS), vocab=Vocab(), changelog=False)  # fmt: skip
     transform = TransformSql(engine="spark", queries=(*steps[:-1], SqlQueryStep(query=steps[-1].query)))
-    answer = handler.validate(ValidateRequest(transform=transform, inputs=(given,), vocab=Vocabulary()))
+    answer = handler.validate(ValidateRequest(transform=transform, inputs=(given,), vocab=Vocab()))
     assert [one.code for one in answer.diagnostics] == ["plan-too-large"]
 
 

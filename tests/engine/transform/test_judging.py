@@ -9,7 +9,7 @@ from py4j.java_gateway import GatewayClient
 from chain.data.arrow_schema import from_arrow
 from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocabulary
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
 from engines.spark.handler import SparkHandler
 from engines.spark.sql import views
 from engines.spark.sql.input_views import QueryInput
@@ -17,7 +17,7 @@ from engines.spark.sql.queries import Analyst
 from engines.spark.sql.views import view_schema
 
 pytestmark = pytest.mark.engine
-VOCAB = Vocabulary()
+VOCAB = Vocab()
 TIME = pa.timestamp("ms", "UTC")
 COLUMNS = pa.schema([("offset", pa.int64()), ("op", pa.int32()), ("system_time", TIME), ("event_time", TIME),
                      ("k", pa.string()), ("v", pa.int64())])  # fmt: skip

@@ -12,7 +12,7 @@ from conformance import nexmark
 from conformance.coordinator import Bed
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.declarations import read_query
 from engines.spark.catalyst.types import struct_type
 from engines.spark.sql.input_views import QueryInput
@@ -68,7 +68,7 @@ def test_the_published_query_is_a_transform_or_refused_with_a_known_finding(name
         for alias, schema in nexmark.schemas().items()
     ]
     steps = read_query(nexmark.Step(query.published).transform).steps
-    found = bed.analyst.analyse(bed.session(), steps, views, Vocabulary())
+    found = bed.analyst.analyse(bed.session(), steps, views, Vocab())
     codes = list(dict.fromkeys(each.code for each in found.diagnostics))
     assert codes == query.refused, [each.message for each in found.diagnostics]
     assert (found.classification is None) == bool(query.refused)

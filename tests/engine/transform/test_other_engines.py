@@ -13,7 +13,7 @@ from pyspark.sql import SparkSession
 from chain.data.arrow_schema import from_arrow
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, ValidateResponse, Vocabulary
+from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, ValidateResponse, Vocab
 from engines.spark.handler import SparkHandler
 
 pytestmark = pytest.mark.engine
@@ -54,14 +54,14 @@ def asked(handler: SparkHandler, sql: str) -> ValidateResponse:
             query_alias=name,
             dataset_id=dataset_of(name),
             schema=from_arrow(pa.schema({**SYSTEM, **columns})),
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             changelog=False,
         )
         for name, columns in TABLES.items()
         if re.search(rf"\b{name}\b", sql)
     )
     transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=sql),), temporal_tables=temporal)
-    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocabulary()))
+    return handler.validate(ValidateRequest(transform=transform, inputs=given, vocab=Vocab()))
 
 
 @pytest.mark.parametrize("row", rows(), ids=lambda row: row.words[:60])

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from pyspark.sql import types as st
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.parsed import QueryRefused
 from engines.spark.analysis.walk import VALID_FROM, VALID_TO
@@ -57,8 +57,8 @@ def test_recorded_plans_are_those_of_this_spark(spark):
         path = PLANS / f"{name}.json.gz"
         if os.environ.get("ODF_RECORD"):
             path.write_bytes(gzip.compress(plan, mtime=0))
-        live = classify(plan, times, Vocabulary(), temporal)
-        recorded = classify(gzip.decompress(path.read_bytes()), times, Vocabulary(), temporal)
+        live = classify(plan, times, Vocab(), temporal)
+        recorded = classify(gzip.decompress(path.read_bytes()), times, Vocab(), temporal)
         facts = [
             (one.classification, [(f.code, f.message, f.replace) for f in one.findings]) for one in (live, recorded)
         ]

@@ -25,7 +25,7 @@ from engines.contract import (
     ProvenanceRequest,
     ProvenanceSuccess,
     TransformRequestInput,
-    Vocabulary,
+    Vocab,
 )
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches
@@ -309,7 +309,7 @@ class World:
         needed = self.needed(number) if narrow and number else None
         inputs = tuple(
             TransformRequestInput(
-                dataset_id=dataset(alias), dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                dataset_id=dataset(alias), dataset_alias=alias, query_alias=alias, vocab=Vocab(),
                 blocks=tuple(
                     msgspec.structs.replace(block, reopened=at < before[alias])
                     for at, block in enumerate(stream.blocks[: after[alias]])
@@ -321,7 +321,7 @@ class World:
             for alias, stream in self.streams.items()
         )  # fmt: skip
         request = ProvenanceRequest(
-            dataset_id=dataset("o"), vocab=Vocabulary(), transform=self.transform, query_inputs=inputs,
+            dataset_id=dataset("o"), vocab=Vocab(), transform=self.transform, query_inputs=inputs,
             data_path=str(path), records=tuple(ProvenanceRecord(offset=offset) for offset in offsets),
             column=column, limit=limit,
             watermark_before=self.marks[number - 1] if number else None, watermark_after=self.marks[number],

@@ -13,7 +13,7 @@ import pytest
 from chain.ids import DatasetId
 from chain.instant import from_millis
 from chain.model.source import TransformSql
-from engines.contract import Success, TransformRequest, TransformRequestInput, Vocabulary
+from engines.contract import Success, TransformRequest, TransformRequestInput, Vocab
 from engines.request_control import RequestControl
 from engines.spark.execution.transform import SharedCaches, run_transform
 from engines.spark.planning.slice_facts import SliceReader
@@ -58,7 +58,7 @@ def replay(lab, streams, schedule):
             schema = next(block.data_path for block in stream.blocks if block.data_path)
             inputs.append(
                 TransformRequestInput(
-                    dataset_id=IDS[alias], dataset_alias=alias, query_alias=alias, vocab=Vocabulary(),
+                    dataset_id=IDS[alias], dataset_alias=alias, query_alias=alias, vocab=Vocab(),
                     blocks=(*again, *fresh), schema_file=schema,
                 )
             )  # fmt: skip
@@ -67,7 +67,7 @@ def replay(lab, streams, schedule):
             dataset_id=DatasetId.from_public_key(b"o" * 32),
             dataset_alias="out",
             system_time=from_millis(0),
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             transform=TransformSql(engine="spark", query=SQL),
             query_inputs=tuple(inputs),
             next_offset=len(rows),

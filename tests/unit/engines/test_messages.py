@@ -44,7 +44,7 @@ inputs = st.builds(
     dataset_id=ids,
     dataset_alias=st.text(max_size=10),
     query_alias=st.text(max_size=10),
-    vocab=st.builds(contract.Vocabulary, offset_column=st.text(max_size=5)),
+    vocab=st.builds(contract.Vocab, offset=st.text(max_size=5)),
     offset_interval=st.none() | st.builds(OffsetInterval, start=st.integers(0, 9), end=st.integers(9, 2**63)),
     data_paths=paths.map(tuple),
     schema_file=st.sampled_from(["", "/s/schema"]),
@@ -56,7 +56,7 @@ requests = st.builds(
     dataset_id=ids,
     dataset_alias=st.text(max_size=10),
     system_time=times,
-    vocab=st.just(contract.Vocabulary()),
+    vocab=st.just(contract.Vocab()),
     transform=st.just(SQL),
     query_inputs=st.lists(inputs, max_size=3).map(tuple),
     next_offset=st.integers(0, 2**64 - 1),
@@ -109,7 +109,7 @@ def test_our_own_messages_survive_the_wire() -> None:
     ingest = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
-        vocab=contract.Vocabulary(),
+        vocab=contract.Vocab(),
         read=ReadCsv(header=True, schema=SCHEMA),
         preprocess=SQL,
         merge=MergeLedger(primary_key=("a", "b")),
@@ -140,7 +140,7 @@ def test_our_own_messages_survive_the_wire() -> None:
 def test_questions_about_provenance_survive_the_wire() -> None:
     asked = contract.ProvenanceRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
-        vocab=contract.Vocabulary(),
+        vocab=contract.Vocab(),
         transform=SQL,
         query_inputs=(),
         data_path="/d",
@@ -214,7 +214,7 @@ def test_files_keep_their_names_and_messages_get_the_hosts() -> None:
     request = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
-        vocab=contract.Vocabulary(),
+        vocab=contract.Vocab(),
         read=ReadCsv(),
         merge=MergeLedger(primary_key=("a",)),
         source_paths=("/home/ann/flights.csv", "/home/bob/flights.csv"),
@@ -235,7 +235,7 @@ def test_records_that_are_set_aside_come_out_at_a_place_of_their_own() -> None:
     request = contract.IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(b"1" * 32),
         system_time=Instant(0),
-        vocab=contract.Vocabulary(),
+        vocab=contract.Vocab(),
         read=ReadCsv(),
         merge=MergeLedger(primary_key=("a",)),
         source_paths=("/home/ann/flights.csv",),

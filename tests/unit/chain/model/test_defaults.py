@@ -23,10 +23,11 @@ from chain.model.events import (
     SetDataSchema,
     SetPollingSource,
     SetVocab,
+    Vocab,
 )
 from chain.model.schema import DataField, DataSchema
 from chain.rules.schema import incompatibilities
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from engines.spark.ingest.dialect import csv_dialect
 from odfd.datasets.creation import as_stored, changed_events, declaration
 from worlds.schemas import SCHEMAS

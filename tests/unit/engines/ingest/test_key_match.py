@@ -15,11 +15,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.ingest import key_match
 from engines.spark.ingest.history import History
 
-VOCAB = Vocabulary()
+VOCAB = Vocab()
 TIME = pa.timestamp("ms", "UTC")
 COLUMNS = {"event_time": TIME, "k": pa.int64(), "s": pa.string(), "v": pa.float64(), "d": pa.decimal128(9, 2)}
 FORCE = pa.schema([("offset", pa.int64()), ("op", pa.int32()), *COLUMNS.items()])

@@ -14,7 +14,7 @@ from chain import instant
 from chain.data.ddl import parse_ddl
 from chain.ids import DatasetId
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, ReadCsv, ReadJson, ReadNdJson, ReadParquet
-from engines.contract import IngestBatchRequest, InvalidQuery, Success, Vocabulary
+from engines.contract import IngestBatchRequest, InvalidQuery, Success, Vocab
 from engines.request_control import RequestControl
 from engines.spark.ingest import parse
 from engines.spark.ingest.run import run_ingest
@@ -41,7 +41,7 @@ def request(folder: Path, source: Path, read: Any, **more: Any) -> IngestBatchRe
     return IngestBatchRequest(
         dataset_id=DatasetId.from_public_key(bytes(32)),
         system_time=instant.parse("2024-06-01T00:00:00Z"),
-        vocab=Vocabulary(),
+        vocab=Vocab(),
         read=read,
         merge=more.pop("merge", MergeAppend()),
         source_paths=(str(source),),

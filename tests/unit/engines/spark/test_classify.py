@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import classify
 from engines.spark.analysis.influence import SessionWindow, VersionedInput
 from engines.spark.analysis.monotone import DAY, SECOND, AddMonths, Floor, FloorMonths, Shift
@@ -68,7 +68,7 @@ def readings(case):
 def test_verdict(name):
     case = CASES[name]
     verdict = classify(
-        gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary(),
+        gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocab(),
         {alias: tuple(keys) for alias, keys in case.get("temporal", {}).items()}, readings(case),
     )  # fmt: skip
     assert {finding.code for finding in verdict.findings} == set(case.get("codes", ()))
@@ -107,11 +107,11 @@ def test_depth_is_bounded():
     assert build([node] * (MAX_DEPTH - 1) + [leaf])
     with pytest.raises(Invalid, match="deeper"):
         build([node] * MAX_DEPTH + [leaf])
-    verdict = classify(json.dumps([node] * MAX_DEPTH + [leaf]), TIMES, Vocabulary())
+    verdict = classify(json.dumps([node] * MAX_DEPTH + [leaf]), TIMES, Vocab())
     assert [finding.code for finding in verdict.findings] == ["plan-too-large"]
 
 
 def test_an_operator_that_nobody_knows_is_refused():
     plan = [{"class": "org.apache.spark.sql.Teleport", "num-children": 0}]
-    verdict = classify(json.dumps(plan), TIMES, Vocabulary())
+    verdict = classify(json.dumps(plan), TIMES, Vocab())
     assert "unknown-operator" in {finding.code for finding in verdict.findings}

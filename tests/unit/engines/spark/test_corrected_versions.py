@@ -14,7 +14,7 @@ from pyspark.sql import types as spark
 
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.influence import VersionedInput
 from engines.spark.execution.versions import advance
 from engines.spark.planning.transaction import BlockFacts, VersionStep
@@ -126,7 +126,7 @@ def test_what_is_in_force_is_what_a_person_would_say_in_any_slicing(blocks, data
             until = blocks[cut - 1][1]
             # Until its first correction its chain says that it only grows.
             changed = cut > corrected
-            made = advance(step(facts[start:cut], since, until), former, SCHEMA, Vocabulary(), changed, by_time=changed)
+            made = advance(step(facts[start:cut], since, until), former, SCHEMA, Vocab(), changed, by_time=changed)
             for at in range(-1 if since is None else since, until):
                 for key in (0, 1):
                     assert valid(made.seen, key, at) == in_force(statements, key, at), (cut, key, at)
@@ -136,11 +136,11 @@ def test_what_is_in_force_is_what_a_person_would_say_in_any_slicing(blocks, data
 def test_what_only_grows_takes_no_corrections(tmp_path):
     facts, _ = written([([(0, 1, 0, 1), (1, 1, 0, 1)], 5)], tmp_path)
     with pytest.raises(Invalid, match="holds corrections"):
-        advance(step(facts, None, 5), None, SCHEMA, Vocabulary(), False)
+        advance(step(facts, None, 5), None, SCHEMA, Vocab(), False)
 
 
 def test_a_row_that_was_corrected_to_another_time_is_refused_with_the_way_out(tmp_path):
     facts, _ = written([([(0, 1, 0, 1)], 5), ([(2, 1, 0, 1), (3, 2, 0, 1)], 6)], tmp_path)
     with pytest.raises(Invalid, match="to another event time") as refused:
-        advance(step(facts, None, 6), None, SCHEMA, Vocabulary(), True, by_time=True)
+        advance(step(facts, None, 6), None, SCHEMA, Vocab(), True, by_time=True)
     assert "make a table" in refused.value.hint

@@ -10,7 +10,7 @@ import pytest
 
 from chain.errors import Invalid
 from chain.model.source import TemporalTable, TransformSql
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import Classification, Mode, classify
 from engines.spark.analysis.classify import Path as Influenced
 from engines.spark.analysis.correction import Passing, Windows
@@ -44,7 +44,7 @@ REFUSED = {
 
 
 def correction(name):
-    found = classify(gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocabulary()).classification
+    found = classify(gzip.decompress((PLANS / f"{name}.json.gz").read_bytes()), TIMES, Vocab()).classification
     return found.correction
 
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 from chain.data.parquet import write_slice
 from chain.ids import DatasetId
 from chain.instant import Instant, from_millis
-from engines.contract import TransformRequestInput, Vocabulary, Watermark
+from engines.contract import TransformRequestInput, Vocab, Watermark
 from engines.spark.execution.foreign_coordinators import blocks_of
 from engines.spark.state.files import State
 
@@ -26,7 +26,7 @@ def made(folder: Path, millis: int) -> str:
 def test_a_watermark_finds_its_slice_though_blocks_are_dated_in_nanoseconds(tmp_path: Path) -> None:
     marks = [(3_000_000, 1), (5_999_999, 2), (6_000_001, 3), (9_000_000, 4)]
     given = TransformRequestInput(
-        dataset_id=DatasetId.from_public_key(b"i" * 32), dataset_alias="a", query_alias="a", vocab=Vocabulary(),
+        dataset_id=DatasetId.from_public_key(b"i" * 32), dataset_alias="a", query_alias="a", vocab=Vocab(),
         data_paths=(made(tmp_path, 5), made(tmp_path, 6)),
         explicit_watermarks=tuple(
             Watermark(system_time=Instant(at), event_time=from_millis(mark)) for at, mark in marks

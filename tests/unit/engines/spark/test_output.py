@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
 from chain.instant import Instant
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
 from engines.spark.output.slice import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
 
 MICROS, MILLIS = pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
 KEPT = pa.schema([("event_time", MICROS)])
 """A slice whose event times are in microseconds."""
-VOCAB = Vocabulary()
+VOCAB = Vocab()
 
 
 def result(rows):

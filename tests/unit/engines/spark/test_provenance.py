@@ -7,7 +7,7 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.analysis.classify import Path
 from engines.spark.analysis.influence import SessionWindow
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
@@ -92,7 +92,7 @@ def test_who_ended_whom() -> None:
     table, ops, times = statements((5, 0, "a", 1), (6, 2, "a", 1), (7, 3, "b", 4), (8, 1, "b", 4), (9, 0, "c", 8))
     enter = entering(ops, times, 3 * DAY, 6 * DAY)
     assert (enter // DAY).tolist() == [3, 4, 4, 6, 8]
-    found = lives(table, ops, enter, dating(ops, np.asarray(table["offset"])), Vocabulary())
+    found = lives(table, ops, enter, dating(ops, np.asarray(table["offset"])), Vocab())
     assert found.rows["offset"].to_pylist() == [5, 7, 9]
     assert found.ended_by.tolist() == [6, 8, -1]
     assert found.dated_by.tolist() == [7, 8, -1], "a correction counts from the time of its second half"
@@ -102,7 +102,7 @@ def test_who_ended_whom() -> None:
 def test_what_never_counted_is_no_life() -> None:
     table, ops, times = statements((0, 0, "a", 9), (1, 1, "a", 9), (2, 1, "a", 9))
     dated = dating(ops, np.asarray(table["offset"]))
-    assert lives(table, ops, entering(ops, times, None, None), dated, Vocabulary()).rows.num_rows == 0
+    assert lives(table, ops, entering(ops, times, None, None), dated, Vocab()).rows.num_rows == 0
 
 
 def test_rows_of_a_key() -> None:

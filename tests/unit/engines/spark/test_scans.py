@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.execution.scans import SCANNED, scan_of
 from engines.spark.planning.transaction import BlockFacts
 from engines.spark.rows.ordering import distinct
@@ -26,8 +26,8 @@ class Source:
         return spark.StructType()
 
     @property
-    def vocab(self) -> Vocabulary:
-        return Vocabulary()
+    def vocab(self) -> Vocab:
+        return Vocab()
 
 
 @pytest.fixture

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.data.parquet import write_slice
-from engines.contract import Vocabulary
+from engines.contract import Vocab
 from engines.spark.planning.slice_facts import only_adds
 
 
@@ -16,12 +16,12 @@ from engines.spark.planning.slice_facts import only_adds
 def test_only_additions_are_told_from_the_rows(tmp_path_factory, ops):
     path = tmp_path_factory.mktemp("slice") / "slice"
     write_slice(pa.table({"op": pa.array(ops, pa.int32()), "v": pa.array(range(len(ops)))}), path)
-    assert only_adds(path, Vocabulary()) == all(op == 0 for op in ops)
+    assert only_adds(path, Vocab()) == all(op == 0 for op in ops)
 
 
 @pytest.mark.parametrize("kind", [pa.uint8(), pa.int64()])
 def test_the_vocabulary_names_the_column(tmp_path, kind):
     write_slice(pa.table({"what": pa.array([0, 0], kind), "op": pa.array([1, 1], kind)}), tmp_path / "slice")
-    assert only_adds(tmp_path / "slice", Vocabulary(operation_type_column="what"))
-    assert not only_adds(tmp_path / "slice", Vocabulary())
-    assert not only_adds(tmp_path / "slice", Vocabulary(operation_type_column="nowhere"))
+    assert only_adds(tmp_path / "slice", Vocab(operation_type="what"))
+    assert not only_adds(tmp_path / "slice", Vocab())
+    assert not only_adds(tmp_path / "slice", Vocab(operation_type="nowhere"))

@@ -15,7 +15,7 @@ from chain.statements import statement
 from chain.statements.envelope import sid
 from chain.statements.statement import EngineUsed
 from config import model
-from engines.contract import IngestBatchRequest, Vocabulary
+from engines.contract import IngestBatchRequest, Vocab
 from engines.query.frames import HEAD, AnswerFrameReader
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
@@ -183,7 +183,7 @@ async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: A
         return IngestBatchRequest(
             dataset_id=b"d" * 34,  # type: ignore[arg-type]  # nobody reads it
             system_time=0,  # type: ignore[arg-type]
-            vocab=Vocabulary(),
+            vocab=Vocab(),
             read=ReadCsv(schema=parse_ddl(["a BIGINT"])),
             preprocess=TransformSql(engine="spark", version=version, queries=steps),
             merge=MergeAppend(),

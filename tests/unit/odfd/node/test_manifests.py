@@ -69,8 +69,8 @@ async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
     validate = FakeEngine.validate
 
     async def seen(engine: FakeEngine, request: ValidateRequest) -> ValidateResponse:
-        inputs = [given.vocab.event_time_column for given in request.inputs if given.query_alias == "cities"]
-        asked.extend((each, request.vocab.event_time_column) for each in inputs)
+        inputs = [given.vocab.event_time for given in request.inputs if given.query_alias == "cities"]
+        asked.extend((each, request.vocab.event_time) for each in inputs)
         return await validate(engine, request)
 
     monkeypatch.setattr(FakeEngine, "validate", seen)

@@ -15,7 +15,7 @@ from chain.model.events import DatasetKind, Seed, SetDataSchema, SetTransform, T
 from chain.model.schema import DataSchema
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.store.base import Append, Head
-from engines.contract import ValidateInput, ValidateResponse, Vocabulary
+from engines.contract import ValidateInput, ValidateResponse, Vocab
 from odfd.services.ingest.transforms import TransformCheck
 from worlds.memory_store import MemoryChains, MemoryObjects
 
@@ -38,7 +38,7 @@ class Check(TransformCheck):
         dataset = DatasetId.parse(event.inputs[0].dataset_ref)
         return (
             ValidateInput(
-                query_alias="a", dataset_id=dataset, schema=DataSchema(fields=()), vocab=Vocabulary(),
+                query_alias="a", dataset_id=dataset, schema=DataSchema(fields=()), vocab=Vocab(),
                 changelog=self.changelog,
             ),
         )  # fmt: skip

@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
-from chain.model.events import DataSlice, OffsetInterval
+from chain.model.events import DataSlice, OffsetInterval, Vocab
 from chain.multihash import Multihash
-from chain.state import InputPosition, Vocab
+from chain.state import InputPosition
 from engines.spark.state.checkpoint import Arranged, OpenInput, StateCheckpoint, encode_checkpoint
 from odfd.transform.checkpoint_info import TransformProgress, read_past
 from odfd.transform.pacing import up_to, within

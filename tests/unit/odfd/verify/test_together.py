@@ -18,9 +18,8 @@ from chain.data.logical_hash import logical_hash_file
 from chain.errors import Invalid, NotFound
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval
+from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, Vocab
 from chain.multihash import ARROW0_SHA3_256, Multihash
-from chain.state import Vocab
 from odfd.verify import batch
 from odfd.verify.batch import sound_of
 from odfd.verify.objects import check_event
