@@ -2,6 +2,7 @@
 
 from odfd_client.answer_stream import Answer
 from odfd_client.appending import Appended, CommitPoint
+from odfd_client.datasets import Dataset, Snapshot
 from odfd_client.errors import (
     Bug,
     Conflict,
@@ -19,10 +20,9 @@ from odfd_client.expressions import Column, Predicate, col
 from odfd_client.handovers import Switched
 from odfd_client.holds import HeldTogether, Hold
 from odfd_client.proofs import Proof
-from odfd_client.relations import Dataset, Query
+from odfd_client.relations import Query
 from odfd_client.repositories import ReadTogether, Repository, open_repository
 from odfd_client.session import Client, connect
-from odfd_client.snapshots import Snapshot
 from odfd_client.subscription import Progress, Update
 from odfd_client.values import DatasetInfo, Pin, Position, ReadStanding
 

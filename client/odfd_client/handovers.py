@@ -10,8 +10,8 @@ from typing import Any, Protocol
 
 from odfd_client.errors import Bug, HandedOver, Invalid, NotFound, Refused
 from odfd_client.expressions import Parameters, quote_name
-from odfd_client.holds import SECONDS, take
-from odfd_client.relations import Dataset, Demand, Query, Selection
+from odfd_client.leases import SECONDS, Lease
+from odfd_client.relations import Demand, Query, Selection, last_offset
 from odfd_client.subscription import Progress, Source, Update, of_shards, progressing
 from odfd_client.transport import Transport, part
 from odfd_client.values import Pin, Position
@@ -116,7 +116,7 @@ def _switch(
         return after
     with ExitStack() as held:
         for dataset in (read[0].id, ending.new[0].id):
-            held.enter_context(take(transport, dataset, None, SECONDS, "a listener that crosses a handover"))
+            held.enter_context(Lease.take(transport, dataset, None, SECONDS, "a listener that crosses a handover"))
         after = _begin(transport, demand, ending)
         if is_at_the_end and ending.difference is not None:
             kept = replace(ending.difference, name=ending.difference.id)
@@ -135,7 +135,7 @@ def _begin(transport: Transport, demand: Demand, ending: Ending) -> Position:
         if len(ending.offsets) == len(ending.new):
             offset = ending.offsets[place]
         else:  # an older node
-            offset = Dataset(transport, Selection(pin.id), (pin,), demand).last_offset()
+            offset = last_offset(transport, Selection(pin.id), (pin,), demand)
         parts.append(Position(pin.id, offset, pin.block, pin.sequence_number))
     return Position.of(parts)
 

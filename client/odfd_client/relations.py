@@ -6,29 +6,24 @@ was cut; later readings of the same object are pinned there. A new ``open`` or `
 
 from __future__ import annotations
 
-import datetime
 import importlib
-from collections.abc import Collection, Generator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, TypeAlias
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from odfd_client.answer_stream import Answer
 from odfd_client.errors import Bug, Environment, Invalid, NotFound, Refused
-from odfd_client.expressions import Parameters, Predicate, instant, literal, plain, quote_name
+from odfd_client.expressions import Parameters, Predicate, literal, plain, quote_name
 from odfd_client.proofs import Proof
-from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices, slice_files
-from odfd_client.subscription import MARK, Look, Progress, Rows, Source, Update, listen
+from odfd_client.slice_files import OFFSET, LogRows, SliceAnswer, SliceFiles, ask_slices
+from odfd_client.subscription import MARK, Look, Rows, Source
 from odfd_client.transport import Transport
 from odfd_client.values import NodeMetadata, Pin, Position, ReadStanding
 
-if TYPE_CHECKING:
-    from odfd_client.handovers import Switched
-    from odfd_client.snapshots import Snapshot
-
 _AS_OF, _AT_BLOCK, _AS_AT = "FOR SYSTEM_TIME AS OF", "AT BLOCK", "AS AT"
-_KINDS = {_AS_OF: "as-of", _AT_BLOCK: "at-block", _AS_AT: "as-at"}
+CLAUSES = {_AS_OF: "as-of", _AT_BLOCK: "at-block", _AS_AT: "as-at"}
 """The node's names for clauses of time in requests without SQL."""
 Statement: TypeAlias = "tuple[str, dict[str, Any] | list[Any] | None]"
 
@@ -185,184 +180,14 @@ class Selection:
         return ("current." if self.current else "") + quote_name(self.name) + times
 
 
-class Dataset(Query):
-    """A dataset. Methods return a narrower selection; this one stays unchanged."""
-
-    def __init__(
-        self, transport: Transport, selection: Selection, pins: Sequence[Pin] = (), demand: Demand | None = None
-    ) -> None:
-        super().__init__(transport, selection.sql(), pins, demand)
-        self._selection, self._columns = selection, selection.columns
-
-    def files(self, *, keep: bool = False, offsets: tuple[int, int] | None = None) -> SliceFiles | None:
-        return self._slices({} if offsets is None else {"offsets": offsets}, keep=keep)
-
-    def listed(self) -> SliceFiles | None:
-        return self._slices({"listed": True})
-
-    def _slices(self, wanted: dict[str, object], *, keep: bool = False) -> SliceFiles | None:
-        asked = self._selection
-        is_whole = not asked.current and asked.where is None and asked.limit is None and _distinct(asked.columns)
-        if self._transport.is_remote or not is_whole or len(self._pins) > 1:
-            return None
-        times = [{"kind": _KINDS[words], "value": said} for words, said in asked.clauses]
-        body = {"dataset": asked.name, "times": times} | reading_of(self._pins, self._demand) | wanted
-        try:
-            files = slice_files(self._transport, body, keep=keep)
-        except Refused as refusal:
-            if refusal.rule != "query-slices":
-                raise
-            return None
-        except Invalid as error:
-            if not wanted or error.rule != "request":
-                raise
-            return self._slices({}, keep=keep)  # the node is older, and gives whole logs
-        if files is None:
-            return None
-        if not {*asked.columns} <= {*files.schema.names}:
-            files.close()
-            return None
-        self._told, self._pins = files.told, files.told.pins
-        return files
-
-    def _ask_metadata(self) -> NodeMetadata:
-        if self._told is None:
-            self.listed()
-        return super()._ask_metadata()
-
-    def at(self, when: str | datetime.date) -> Dataset:
-        """Selects the state known at ``when``, by the times of the blocks. A time without a zone is in UTC."""
-        return self._at(_AS_OF, instant(when))
-
-    def at_block(self, block: int | str) -> Dataset:
-        """Selects the blocks up to this one, included: a number or a hash."""
-        return self._at(_AT_BLOCK, f"#{block}" if isinstance(block, int) else block)
-
-    def as_at(self, when: str | datetime.date) -> Dataset:
-        """Selects rows whose event time is not later than ``when``."""
-        return self._at(_AS_AT, instant(when))
-
-    def current(self) -> Dataset:
-        """Selects the current rows of the log."""
-        return self._with(current=True)
-
-    def select(self, *columns: str) -> Dataset:
-        """Selects only these columns, in this order."""
-        if not columns:
-            raise Invalid("no column is named", rule="columns", hint='select("city", "celsius")')
-        return self._with(columns=columns)
-
-    def where(self, predicate: Predicate) -> Dataset:
-        """Selects only rows that satisfy this and earlier predicates."""
-        if not isinstance(predicate, Predicate):
-            raise Invalid("where takes a predicate", rule="predicate", hint='where(col("celsius") > 30), or c.sql(…)')
-        known = self._selection.where
-        return self._with(where=predicate if known is None else known & predicate)
-
-    def limit(self, rows: int) -> Dataset:
-        """Selects at most so many rows, after all other conditions."""
-        if type(rows) is not int or rows < 0:
-            raise Invalid(f"not a number of rows: {rows!r}", rule="limit")
-        return self._with(limit=rows)
-
-    def require(self, facts: str, *, cut: bool = False) -> Dataset:
-        """Refuses data that does not satisfy ``facts`` (``attested:2``); ``cut``: reads only the part that does."""
-        return self._make(self._selection, (), Demand(facts, cut))
-
-    def pinned(self, *pins: Pin) -> Dataset:
-        """Selects the cut of an earlier answer, or of each shard: the same rows, or an error with the reason."""
-        return self._make(self._selection, pins, self._demand)
-
-    def chains(self) -> list[Dataset]:
-        """Returns the shards of the dataset at this cut: each is a chain with offsets of its own."""
-        return [
-            self._make(replace(self._selection, name=pin.id), (replace(pin, name=pin.id),), self._demand)
-            for pin in self.pins
-        ]
-
-    def duckdb(self, connection: Any, name: str | None = None) -> Any:
-        """Fills the temporary table ``name``, that of the dataset by default, of a DuckDB connection; atomic."""
-        return super().duckdb(connection, name or self._selection.name)
-
-    def last_offset(self) -> int:
-        """Returns the offset of the last row of the log of one chain at this cut; -1: there is none."""
-        if (files := self.listed()) is not None:
-            return files.last_offset
-        text = f'SELECT max("offset") AS last FROM {self._selection.source()}'
-        (found,) = Query(self._transport, (text, None), self.pins, self._demand).to_arrow().to_pylist()
-        return -1 if found["last"] is None else int(found["last"])
-
-    def cross(
-        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0, progress: bool = False
-    ) -> Generator[Update | Switched | Progress, None, None]:
-        """Yields the items of ``listen``, and continues after a handover: a ``Switched`` has the differing rows.
-
-        Any number of handovers are crossed, also those before ``after`` was saved. Only a node at its own socket
-        reports handovers, not one at a URL. With ``progress`` a ``Progress`` says that time passed, also without rows.
-        Everything else is as for ``listen``.
-        """
-        from odfd_client.handovers import HandoversOfNode, cross  # that module imports this one
-
-        self._check_whole(progress=progress)
-        position = Position.parse(after) if isinstance(after, str) else after
-
-        def log(dataset: str) -> Source:
-            kind = _RemoteLog if self._transport.is_remote else _Log
-            found = kind(self._transport, replace(self._selection, name=dataset), self._demand)
-            found.together = not self._selection.name.startswith("did:")
-            return found
-
-        switching = HandoversOfNode(self._transport, self._selection, self._demand)
-        return cross(log, self._selection.name, switching, position, follow=follow, seconds=seconds, progress=progress)
-
-    def listen(
-        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
-    ) -> Generator[Update, None, None]:
-        """Yields rows of the log as they appear, each exactly once after a saved position; ``None``: from the first.
-
-        ``follow=False`` ends after all existing rows. ``seconds``: the longest pause until the node is asked without
-        news, which it sends only over its socket.
-        """
-        self._check_whole()
-        position = Position.parse(after) if isinstance(after, str) else after
-        log = _RemoteLog if self._transport.is_remote else _Log
-        return listen(log(self._transport, self._selection, self._demand), position, follow=follow, seconds=seconds)
-
-    def subscribe(
-        self, after: Position | str | None = None, *, follow: bool = True, seconds: float = 60.0
-    ) -> Generator[Snapshot | Update, None, None]:
-        """Yields a ``Snapshot`` of the current rows, then as ``Update`` each later row of the log, once.
-
-        With a saved position it continues after that, without a snapshot. Everything else is as for ``listen``.
-        """
-        from odfd_client.snapshots import subscribe  # that module imports this one
-
-        self._check_whole()
-        if after is not None:
-            return self.listen(after, follow=follow, seconds=seconds)
-        return subscribe(self._transport, self._selection, self._demand, follow=follow, seconds=seconds)
-
-    def _check_whole(self, *, progress: bool = False) -> None:
-        """Raises Invalid for a selection that cannot be followed."""
-        if progress and self._demand.require is not None:
-            raise Invalid("rows that do not satisfy a requirement may come later, at any time", rule="listen")
-        if self._selection.current or self._selection.clauses or self._selection.limit is not None:
-            hint = "leave out current(), at(), at_block(), as_at() and limit(); select() and where() are understood"
-            raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
-
-    def _at(self, words: str, said: str) -> Dataset:
-        others = tuple(each for each in self._selection.clauses if each[0] != words)
-        return self._make(replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
-
-    def _with(self, **changes: Any) -> Dataset:
-        return self._make(replace(self._selection, **changes), self._pins, self._demand)
-
-    def _make(self, selection: Selection, pins: Sequence[Pin], demand: Demand) -> Dataset:
-        """Makes another dataset of the same origin."""
-        return Dataset(self._transport, selection, pins, demand)
+def last_offset(transport: Transport, selection: Selection, pins: Sequence[Pin], demand: Demand) -> int:
+    """Asks for the offset of the last row of one chain at its pin; -1: there is none."""
+    text = f'SELECT max("offset") AS last FROM {selection.source()}'
+    (found,) = Query(transport, (text, None), pins, demand).to_arrow().to_pylist()
+    return -1 if found["last"] is None else int(found["last"])
 
 
-class _Log(Source):
+class Log(Source):
     """The log of a dataset as the source of a listener."""
 
     def __init__(self, transport: Transport, selection: Selection, demand: Demand) -> None:
@@ -392,7 +217,7 @@ class _Log(Source):
         self, dataset: str, position: Position | None, mark: str, pin: Pin | None
     ) -> tuple[LogRows | None, SliceAnswer | None]:
         """Asks for the files of the rows after a position. The rows are ``None`` if files do not hold them."""
-        if self._selection.where is not None or not _distinct(self._selection.columns):
+        if self._selection.where is not None or not name_once(self._selection.columns):
             return None, None
         offset = -1 if position is None else position.offset
         after: dict[str, object] = {"offset": offset}
@@ -432,7 +257,7 @@ class _Log(Source):
             return answer.told.pins
 
 
-class _RemoteLog(_Log):
+class RemoteLog(Log):
     """The log of a dataset at a node that answers only public requests: datasets, and rows."""
 
     def newest(self, dataset: str) -> str:
@@ -479,7 +304,7 @@ def reading_of(pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
     return body
 
 
-def _distinct(columns: Sequence[str]) -> bool:
+def name_once(columns: Sequence[str]) -> bool:
     """Whether each column is named once; SQL compares names without case."""
     return len({each.lower() for each in columns}) == len(columns)
 

@@ -9,13 +9,15 @@ from dataclasses import replace
 from typing import Any, Final, NoReturn, Self
 
 from odfd_client.chain_blocks import Notice
+from odfd_client.datasets import Dataset
 from odfd_client.errors import Invalid, NotFound, OdfdError, Refused
 from odfd_client.expressions import instant
 from odfd_client.places import Place, open_place
-from odfd_client.relations import Dataset, Selection
+from odfd_client.relations import Selection
 from odfd_client.stored_chains import Cut, StoredChain
 from odfd_client.stored_collections import SEALED, StoredCollection, beside, shards_in
-from odfd_client.stored_datasets import StoredDataset, refusal
+from odfd_client.stored_datasets import StoredDataset
+from odfd_client.stored_rows import refusal
 from odfd_client.stored_slices import CheckedObjects
 from odfd_client.values import DatasetInfo, moment
 

@@ -7,9 +7,11 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from odfd_client.appending import Appended, CommitPoint, append, commit_point
+from odfd_client.datasets import Dataset
 from odfd_client.errors import Invalid
-from odfd_client.holds import SECONDS, HeldTogether, Hold, When, take, take_together
-from odfd_client.relations import Dataset, Demand, Query, Selection, parameters_of
+from odfd_client.holds import HeldTogether, Hold, take_together
+from odfd_client.leases import SECONDS, When
+from odfd_client.relations import Demand, Query, Selection, parameters_of
 from odfd_client.transport import Transport, is_url, socket_path
 from odfd_client.values import DatasetInfo, Pin
 
@@ -73,7 +75,7 @@ class Client:
         ``owner``: the name of a pipeline that owns it. It does not expire and outlives the block; the next process of
         that owner finds it where it is (``time``), and what an earlier one still asks raises HoldLost.
         """
-        return take(self._transport, ref, at, seconds, note, owner)
+        return Hold.take(self._transport, ref, at, seconds, note, owner)
 
     def at(self, time: When, *refs: str, seconds: int = SECONDS, note: str = "") -> HeldTogether:
         """Holds several datasets at one time: ``with c.at(None, "a", "b") as held: held["a"].to_arrow()``.

@@ -33,9 +33,10 @@ from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceStrea
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_schema
 from pyspark.sql.types import StructType
 
+from odfd_client.datasets import Dataset
 from odfd_client.errors import Invalid, NotFound
 from odfd_client.expressions import Predicate, col
-from odfd_client.relations import Dataset, Selection
+from odfd_client.relations import Selection
 from odfd_client.repositories import Repository, open_repository
 from odfd_client.session import Client, connect, transport_to
 from odfd_client.slice_files import AT_ONCE, SliceFiles, cast_batch

@@ -14,7 +14,7 @@ from odfd_client.folding import difference
 from odfd_client.handovers import Ending, Switched
 from odfd_client.relations import Demand, Query, Selection
 from odfd_client.stored_chains import Cut, StoredChain
-from odfd_client.stored_datasets import Chains, NoNode, StoredAnswer, describe_answer, refusal, rows_of
+from odfd_client.stored_rows import Chains, NoNode, StoredAnswer, describe_answer, refusal, rows_of
 from odfd_client.stored_slices import StoredSlices
 from odfd_client.subscription import Source
 from odfd_client.values import NodeMetadata, Pin, Position

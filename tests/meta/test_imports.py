@@ -1,7 +1,8 @@
 """The law of imports is a test, not a diagram.
 
 ``config`` and ``chain`` know nobody; ``engines`` and ``p2p`` know those two, never each other; ``odfd`` knows all;
-nobody imports ``odfd``. Inside a root, a line of LAYERS may import lower lines only; entries on one line never meet.
+nobody imports ``odfd``, and ``client`` none of them. Inside a root, a line of LAYERS may import lower lines only;
+entries on one line never meet.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import ast
 import graphlib
 from collections.abc import Collection, Iterator
 from functools import cache
+from itertools import chain
 from pathlib import Path
 
 from worlds.source_tree import called, nodes
@@ -167,6 +169,10 @@ CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""
 
 
+CLIENT = TREE / "client"
+"""A distribution of its own: its package is ``odfd_client``."""
+
+
 def within(name: str, entries: list[str]) -> bool:
     return any(name == entry or name.startswith(entry + ".") for entry in entries)
 
@@ -175,6 +181,11 @@ def modules() -> Iterator[tuple[str, Path]]:
     for root in MAY:
         for path in sorted((TREE / root).rglob("*.py")):
             yield ".".join(path.relative_to(TREE).with_suffix("").parts).removesuffix(".__init__"), path
+
+
+def modules_of_the_client() -> Iterator[tuple[str, Path]]:
+    for path in sorted((CLIENT / "odfd_client").rglob("*.py")):
+        yield ".".join(path.relative_to(CLIENT).with_suffix("").parts).removesuffix(".__init__"), path
 
 
 @cache
@@ -232,7 +243,7 @@ def imported(name: str, names: Collection[str]) -> str:
 
 def test_imports_form_no_circle() -> None:
     """Those for types alone count too: modules of a circle cannot be understood one after the other."""
-    files = dict(modules())
+    files = dict(chain(modules(), modules_of_the_client()))
     graph = {name: {imported(each, files) for each in imports(name, path)} & set(files) for name, path in files.items()}
     for package in [name for name, path in files.items() if path.name == "__init__.py"]:
         graph.pop(package)
@@ -240,6 +251,16 @@ def test_imports_form_no_circle() -> None:
         graphlib.TopologicalSorter(graph).prepare()
     except graphlib.CycleError as error:
         raise AssertionError(" -> ".join(error.args[1])) from None
+
+
+def test_the_client_imports_none_of_the_roots() -> None:
+    found = [
+        f"{name} -> {target}"
+        for name, path in modules_of_the_client()
+        for target in imports(name, path)
+        if target.partition(".")[0] in MAY
+    ]
+    assert not found, found
 
 
 def test_packages_of_a_room_form_no_circle() -> None:

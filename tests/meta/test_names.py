@@ -29,10 +29,11 @@ SHARED = {
         CardColumn Contact EngineProcess Problem QueryEnd Reach Records RowCounts SkippedFile Status
     """,
     "two things that need names of their own: rename the one above, not the one in chain": """
-        Addition Asker Backoff Chains Check Choice Client Database Difference Entry FairTurns FetchJob Files
-        FolderPlace Header Holds Incoming Interval LocalFiles Look Manifest Mark Mismatch Missing Network Opened
-        Page Part Piece Place Providers Publication Quarantine Reader Refusal Refuse Rejected Relay Response Rights
-        Roots Rules Run Say Session Shape Sighting Signed Span Table Take Transfer TreeHead View Violation
+        Addition Asker Backoff Body Chains Check Choice Client Database Difference Entry FairTurns FetchJob Files
+        FolderPlace Header Holds Incoming Interval LocalFiles Look Manifest Mark Mismatch Missing Network Notice
+        Number Opened Page Part Piece Place Providers Publication Quarantine Reader Refusal Refuse Rejected Relay
+        Response Rights Roots Rules Run Say Session Shape Sighting Signed Span Table Take Transfer TreeHead View
+        Violation
     """,
 }
 """Reason -> names that classes of several roots may have."""

@@ -11,8 +11,9 @@ import duckdb
 import pytest
 
 from odfd_client import Invalid, Predicate, col
+from odfd_client.datasets import Dataset
 from odfd_client.expressions import instant, plain, quote_name
-from odfd_client.relations import Dataset, Selection
+from odfd_client.relations import Selection
 from odfd_client.transport import Transport
 from odfd_client.values import Pin
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from odfd_client.errors import HoldLost, Refused, Unreachable, from_problem
-from odfd_client.holds import Hold, take
+from odfd_client.holds import Hold
 
 ANSWER = {
     "id": "h",
@@ -77,7 +77,7 @@ def test_a_node_elsewhere_gives_none() -> None:
     node: Any = Node()
     node.is_remote = True
     with pytest.raises(Refused, match="own socket"):
-        take(node, "c", None, 60, "")
+        Hold.take(node, "c", None, 60, "")
 
 
 def test_one_that_is_owned_outlives_its_block_and_its_time_until_another_takes_over() -> None:

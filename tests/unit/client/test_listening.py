@@ -23,7 +23,7 @@ from hypothesis import strategies as st
 from odfd_client import Bug, Client, Invalid, NotFound, Position, Refused, Unreachable, Update, col, subscription
 from odfd_client.answer_stream import Answer
 from odfd_client.handovers import Ending
-from odfd_client.holds import _format_time
+from odfd_client.leases import _format_time
 from odfd_client.subscription import Source, listen
 from odfd_client.transport import Exchange, Transport
 from odfd_client.values import NodeMetadata, Pin
