@@ -211,9 +211,11 @@ class GrpcEngine:
                 call.cancel()
 
         async with trio.open_nursery() as nursery:
+            # gRPC blocks the thread, which trio cannot cancel: cancelling the call ends it.
             nursery.start_soon(_cancel_with_scope, call)
             result = await trio.to_thread.run_sync(work, limiter=self._threads)
             nursery.cancel_scope.cancel()
+        # The call may have ended because of the cancellation, and its fault would hide that.
         await trio.lowlevel.checkpoint_if_cancelled()
         if isinstance(result, Exception):
             raise result

@@ -238,6 +238,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
                     yield self._too_late(route)
                     return
             future = self.pool.submit(self._work, route, request, hashlib.sha3_256(raw).digest(), control)
+            # When the work ends, not the call: work that was cancelled goes on until it asks its control.
             future.add_done_callback(lambda _: self._turns.give(key))
             future.add_done_callback(lambda _: signals.put(None))
             while not future.done():
@@ -319,10 +320,12 @@ def serve(handler: Handler, listen: str, limits: ServiceLimits | None = None) ->
     server = grpc.server(
         ThreadPoolExecutor(calls, thread_name_prefix="engine-call"),
         handlers=(service,),
+        # gRPC would queue further calls without a bound, in memory.
         maximum_concurrent_rpcs=calls,
         options=(
             ("grpc.max_receive_message_length", codec.MAX_MESSAGE),
             ("grpc.max_send_message_length", codec.MAX_MESSAGE),
+            # With it a second engine could bind the same port, and the kernel would share the calls out among both.
             ("grpc.so_reuseport", 0),
         ),
     )

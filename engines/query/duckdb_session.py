@@ -104,20 +104,27 @@ class QuerySession:
                 "autoinstall_known_extensions": False,
                 "autoload_known_extensions": False,
                 "allow_community_extensions": False,
+                # Else a name that is no table is looked up among Python's variables.
                 "python_enable_replacements": False,
             },
         )
         self._ahead = ""
         """What was put before the person's statement in the one that runs."""
         for setting in (
+            # A message as text does not tell where in the statement it is at fault.
             "errors_as_json = true",
             "enable_progress_bar = false",
             "TimeZone = 'UTC'",
+            # Rows of a log have an order, and a query without ORDER BY shows it.
             "preserve_insertion_order = true",
+            # ``check_bound`` reads the plan that is bound and not optimized: what is optimized away was read all the
+            # same.
             "explain_output = 'ALL'",
             f"allowed_directories = [{text(str(inputs))}, {text(str(temporary))}]",
             "allowed_configs = ['parquet_metadata_cache']",
+            # After the folders, which cannot be allowed any more once this is off.
             "enable_external_access = false",
+            # Last: no statement of a person can take any of it back.
             "lock_configuration = true",
         ):
             self._connection.execute(f"SET {setting}")
@@ -224,6 +231,7 @@ class QuerySession:
                 f"COPY (SELECT * FROM {quote_name(view.name)}) TO {text(str(path))} (FORMAT parquet, COMPRESSION zstd)"
             )
             ((rows,),) = self._connection.execute(said).fetchall()
+            # Parquet holds some types of DuckDB as others, for instance HUGEINT as DOUBLE.
             if self._types(files_sql((str(path),), mixed=False)) != self._types(quote_name(view.name)):
                 raise Refused("a file cannot hold its columns as they are", rule="query-view")
         return int(rows)
@@ -277,6 +285,7 @@ class QuerySession:
         for each in view.parts:
             self._declare(each)
         schema = pa.ipc.read_schema(pa.py_buffer(view.schema))
+        # DuckDB has no such type, and its own fault names no column.
         if (wide := next((field for field in schema if "decimal256" in str(field.type)), None)) is not None:
             raise Invalid(
                 f"the column {wide.name!r} is {wide.type}: SQL here knows decimals of 38 digits at most",

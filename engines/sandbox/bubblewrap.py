@@ -156,10 +156,12 @@ class Bubblewrap:
             self._binary,
             *(f"--unshare-{name}" for name in _NAMESPACES),
             *("--unshare-cgroup-try", "--uid", "1000", "--gid", "1000", "--cap-drop", "ALL"),
+            # In its terminal session a job could push input into the node's terminal (TIOCSTI, CVE-2017-5226).
             *("--die-with-parent", "--new-session", "--hostname", "localhost", "--clearenv"),
             *(word for item in {**job.env, **runtime.environment}.items() for word in ("--setenv", *item)),
             *(_bind(whole) if whole is not None else ()),
             *("--proc", "/proc", "--dev", "/dev"),
+            # A tmpfs without a size may take half of the machine's memory, and counts for no process.
             *("--size", str(TMP_BYTES), "--tmpfs", "/tmp"),  # noqa: S108  # inside, and nobody else's
             *("--size", str(RUN_BYTES), "--tmpfs", "/run"),
             *(("--size", str(RUN_BYTES), "--tmpfs", str(GIVEN)) if whole is not None else ()),

@@ -88,6 +88,7 @@ class Groups:
             if self.version == 2:
                 yield folder / f"{controller}.max", value
                 if controller == "memory" and (folder / "memory.swap.max").exists():
+                    # Version 2 counts swap apart: a job over its limit would fill it, and never be ended.
                     yield folder / "memory.swap.max", 0
             else:
                 yield from ((folder / file, value) for file in _V1_LIMITS[controller] if (folder / file).exists())

@@ -43,6 +43,7 @@ class Zygote:
         """``command``: runs ``zygote.serve`` on its standard input. Raises EngineLost."""
         self._sandbox, self._groups = sandbox, groups
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # closed with the zygote
+        # Packets: an order comes whole, and its descriptors with it.
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._line = trio.socket.from_stdlib_socket(ours)
         environment = {"PATH": "/usr/bin:/bin", "LANG": "C.UTF-8", "TZ": "UTC", **SINGLE_THREADED}

@@ -180,6 +180,7 @@ def open_files(contents: Iterable[bytes]) -> Iterator[tuple[int, ...]]:
             file = os.memfd_create("sandbox")
             files.append(file)
             os.write(file, content)
+            # The child inherits the place in the file too.
             os.lseek(file, 0, os.SEEK_SET)
         yield tuple(files)
     finally:

@@ -109,7 +109,9 @@ def _enter(wanted: Mapping[str, Any], sandbox: Mapping[str, int]) -> None:
     flags = _USER | (_CGROUP if "cgroup-namespace" in sandbox else 0)
     for flag in _NAMESPACES.values():
         flags |= flag
+    # One call by one descriptor: all of them are of the same process, or none is joined.
     _must(_libc.setns(os.pidfd_open(sandbox["child-pid"]), flags), "setns")
+    # A process never changes its own pid namespace: only its children are in the one that it joined.
     inside = os.fork()
     if inside:
         os.closerange(0, _HIGHEST)
@@ -146,6 +148,7 @@ def _renounce(call_filter: bytes) -> None:
         _must(_libc.prctl(_PR_CAPBSET_DROP, capability, 0, 0, 0), "prctl")
     header = (ctypes.c_uint32 * 2)(_CAPABILITIES_3, 0)
     _must(_libc.capset(header, (ctypes.c_uint32 * 6)()), "capset")
+    # The kernel takes a filter from a process without capabilities only after this.
     _must(_libc.prctl(_PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "prctl")
     program = _Program(len(call_filter) // _FILTER_STEP, call_filter)
     _must(_libc.prctl(_PR_SET_SECCOMP, _SECCOMP_MODE_FILTER, ctypes.byref(program), 0, 0), "prctl")

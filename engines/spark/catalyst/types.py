@@ -63,6 +63,7 @@ def spark_type(kind: pa.DataType, column: str) -> spark.DataType:
     if simple is not None:
         return simple
     if t.is_timestamp(kind):
+        # Spark's times count microseconds; as a number none is rounded, and merges compare it exactly.
         if kind.unit == "ns":
             return spark.LongType()
         return spark.TimestampType() if kind.tz else spark.TimestampNTZType()
@@ -197,6 +198,7 @@ _SIMPLE: dict[pa.DataType, spark.DataType] = {
     pa.uint8(): spark.ShortType(),
     pa.uint16(): spark.IntegerType(),
     pa.uint32(): spark.LongType(),
+    # Spark has no unsigned numbers, and half of these are too large for BIGINT.
     pa.uint64(): spark.DecimalType(20, 0),
     pa.float32(): spark.FloatType(),
     pa.float64(): spark.DoubleType(),

@@ -193,6 +193,7 @@ def read_objects(
         if refused.what == _UNEXPECTED and others == "error":
             raise _Unknown from refused
         raise _locate_fault(refused, records, schema, declared, place) from refused
+    # pyarrow takes a later record that is null for one without fields.
     row = first_null(records.text, table)
     if row is not None:
         raise _locate_fault(_Refused(_NULL, row), records, schema, declared, place)
@@ -222,6 +223,7 @@ def _has_whole(type_: pa.DataType) -> bool:
 
 def _parse(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     """Parses a text; works around pyarrow's refusal of structs that are null. Raises _Refused."""
+    # pyarrow aborts the process here (test_json_text).
     if begins_with_null(text):
         raise _Refused(_NULL, 0)
     if schema is None or not needs_loosening(schema):
@@ -238,6 +240,8 @@ def _parsed_as(text: bytes, schema: pa.Schema | None, others: str) -> pa.Table:
     try:
         return pa_json.read_json(
             pa.BufferReader(text),
+            # In one block, since pyarrow refuses a record that is longer than a block, and tells of faults by rows of a
+            # block.
             read_options=pa_json.ReadOptions(use_threads=False, block_size=len(text) + 1),
             parse_options=pa_json.ParseOptions(explicit_schema=schema, unexpected_field_behavior=others),
         )

@@ -97,6 +97,7 @@ def final_rows(result: pa.Table, schema: pa.Schema, vocab: Vocab, emit_from: int
         inside = pc.and_(inside, pc.greater_equal(instants, emit_from))
     rows = as_written(result.filter(inside), schema)
     others = [name for name in rows.column_names if name != vocab.event_time]
+    # By all columns: rows that tie are then equal, so bytes depend on no layout of tasks (engine-semantics.md#output).
     order = [vocab.event_time, *others]
     if not placed:
         return rows.take(total_order(rows, order))

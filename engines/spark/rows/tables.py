@@ -76,6 +76,7 @@ def microseconds(times: pa.Array) -> pa.Array:
     if not pa.types.is_timestamp(times.type):
         raise Invalid(f"an event time is a date or a timestamp, not {times.type}", rule="event-time-type")
     if times.type.unit == "ns":
+        # A plain cast would round towards zero, and before 1970 that is the future.
         times = pc.floor_temporal(times, unit="microsecond").cast(pa.timestamp("us", times.type.tz))
     scale = _MICROSECONDS[times.type.unit]
     found, first, last = times.cast(pa.int64()), -(-EARLIEST // scale), (LATEST - 1) // scale

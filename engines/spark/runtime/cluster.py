@@ -100,6 +100,7 @@ def check_executors(spark: SparkSession, seconds: float = EXECUTOR_SECONDS) -> N
         context.setJobGroup(group, "what executors are", interruptOnCancel=True)
         tasks = TRIALS_PER_CORE * context.defaultParallelism
         facts = [f"coalesce(java_method('java.lang.System', 'getProperty', '{name}'), '')" for name in _PROPERTIES]
+        # Instants become hours by the JVM's own table of zones, and releases of Java differ in it.
         zones = "java_method('java.time.zone.ZoneRulesProvider', 'getVersions', 'UTC')"
         asked = spark.range(0, tasks, 1, tasks).selectExpr(
             f"concat_ws(' ', version(), {', '.join(facts)}, {zones}, id - id) as said"

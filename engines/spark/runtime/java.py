@@ -88,6 +88,7 @@ def _version(home: Path) -> int | None:
     """Returns the feature release, or ``None`` when there is no Java that starts."""
     if not (home / "bin" / "java").is_file():
         return None
+    # The file tells it without the start of a JVM.
     stated = re.match(r"(?:1\.)?(\d+)", _release(home).get("JAVA_VERSION", ""))
     if stated is not None:
         return int(stated[1])

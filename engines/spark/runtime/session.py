@@ -124,6 +124,7 @@ def start_session(options: SessionOptions) -> SparkSession:
         ) from error
     java = find_java(os.environ, scratch)
     _clean_environment(java, scratch)
+    # PySpark would log each wrong query on standard error, with its text; the fault is in the answer.
     logging.getLogger("SQLQueryContextLogger").setLevel(logging.CRITICAL + 1)
     cluster = options.cluster
     if cluster is not None:
@@ -149,6 +150,7 @@ def start_session(options: SessionOptions) -> SparkSession:
             rule="spark-start",
             hint="see the lines above; is there memory for the heap?",
         ) from error
+    # The class path may lead to another installation's jars, whose analyser the lists of analysis do not describe.
     if spark.version != pyspark.__version__:
         spark.stop()
         raise EngineLost(f"the JVM runs Spark {spark.version}, this is PySpark {pyspark.__version__}", rule="spark")
@@ -170,8 +172,10 @@ def stop_session(spark: SparkSession) -> None:
     process: Any = getattr(gateway, "proc", None)
     gateway.shutdown()
     if process is not None:
+        # PySpark's JVM ends when its standard input does; the shutdown of the gateway alone leaves it running.
         process.stdin.close()
         process.wait()
+    # PySpark keeps both in its classes, and would hand the dead gateway to the next session of this process.
     type(spark.sparkContext)._gateway = None
     type(spark.sparkContext)._jvm = None
 
@@ -180,6 +184,8 @@ def _clean_environment(java: Java, scratch: Path) -> None:
     for name in _FOREIGN:
         os.environ.pop(name, None)
     os.environ["JAVA_HOME"] = str(java.home)
+    # Workers would run the python3 that PATH has, perhaps of another version and without Arrow.
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # Spark would look up the name of this machine, which the sandbox cannot, and bind what it finds.
     os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
     os.environ["SPARK_LOCAL_DIRS"] = str(scratch / "spark")

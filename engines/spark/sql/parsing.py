@@ -123,6 +123,7 @@ def within_the_jvm(work: Callable[[], Answer]) -> Answer:
         return work()
     except Py4JJavaError as fault:
         name = str(fault.java_exception.getClass().getName())
+        # Catalyst recurses over a plan, so that a text within all limits may still be too deep for its stack.
         if name == "java.lang.StackOverflowError":
             raise Invalid("the query nests too deeply to be analysed", rule=TOO_LARGE, hint=_SPLIT) from fault
         said = " ".join(str(fault.java_exception.getMessage() or "").split())
@@ -150,6 +151,7 @@ def _tokens_of(session: SparkSession, sql: str) -> str:
 
     def cut() -> str:
         lexer = jvm_object(session, f"{_PARSER}.SqlBaseLexer")(text)
+        # ANTLR's own listener prints on standard error; what is no word the parser tells of, with its place.
         lexer.removeErrorListeners()
         return str(lexer.getAllTokens().toString())
 
@@ -263,6 +265,7 @@ def _call(
         raise _python_error(session, fault, kind) from None
     finally:
         for each in passing:
+            # As Py4J's own calls do: else what was passed stays in the JVM.
             each._detach()
 
 

@@ -77,6 +77,7 @@ class _Plan:
             filled = leaf.copy(leaf.output(), data[alias], leaf.isStreaming(), leaf.stream())
             root = root.transformUp(jvm_object(session, _ONE)(leaf, filled))
         plan = jvm_object(session, f"{_SPARK}.sql.execution.QueryExecution.prepareExecutedPlan")
+        # Spark sets these in SQLExecution, which this way leaves out: tasks would cast and divide by its defaults.
         session.sparkContext._jsc.sc().getLocalProperties().putAll(properties)
         try:
             rows = self.frame._jdf.toArrowBatchRdd(plan(session._jsparkSession, root))
