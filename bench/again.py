@@ -36,7 +36,7 @@ from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.store.base import Append, Head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from engines.contract import Engine, IngestAnswer, IngestRequest, OnProgress, ignored
+from engines.contract import Engine, IngestAnswer, IngestBatchRequest, OnProgress, ignore_progress
 from odfd.datasets.commit import Commit
 from odfd.ingest import segments
 from odfd.ingest.driver import IngestDependencies, IngestTotals, load, transact

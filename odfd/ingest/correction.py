@@ -31,7 +31,7 @@ from chain.model.changelog import says_changelog, with_changelog
 from chain.model.events import AddData, AddPushSource, MetadataEvent, SetDataSchema, SetPollingSource, Vocab
 from chain.model.source import MergeAppend, MergeLedger
 from chain.multihash import Multihash
-from chain.state import ChainState, Vocab
+from chain.state import ChainState
 from chain.store.base import Head, UpperMove
 from chain.store.files import ObjectDamaged, check_file
 from chain.wording import listed

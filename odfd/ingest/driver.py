@@ -26,7 +26,16 @@ from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, UpperMove
-from engines.contract import Engine, InternalError, InvalidQuery, OnProgress, RowCounts, SkippedFile, Success, ignored
+from engines.contract import (
+    Engine,
+    EngineInternalError,
+    InvalidQuery,
+    OnProgress,
+    RowCounts,
+    SkippedFile,
+    Success,
+    ignore_progress,
+)
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import Commit, CommitPart, Committer, Record, block_time
@@ -401,7 +410,7 @@ def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: B
 
 
 async def computed(
-    deps: IngestDependencies, plan: IngestPlan, on_progress: OnProgress = ignored
+    deps: IngestDependencies, plan: IngestPlan, on_progress: OnProgress = ignore_progress
 ) -> tuple[IngestOutcome, CommitPart | None]:
     """Has the engine execute the plan. Returns its checked answer, with the slices stored as objects."""
     path = Path(plan.request.new_data_path)

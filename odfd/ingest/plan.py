@@ -29,7 +29,7 @@ from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, 
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head, UpperMove
-from engines.contract import IngestRequest, QuarantineTarget, SkippedFile, Vocabulary
+from engines.contract import IngestBatchRequest, QuarantineTarget, SkippedFile
 from odfd.ingest.fetch.base import Local
 from odfd.ingest.settings import IngestSettings
 
@@ -124,7 +124,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     expected: Head
     upper: UpperMove | None
     state: ChainState
-    request: IngestRequest
+    request: IngestBatchRequest
     earlier: EarlierSlices
     source_state: SourceState | None
     skipped: tuple[SkippedFile, ...] = ()
@@ -239,15 +239,8 @@ def plan_ingest(
     assert state.head is not None
     refuse_links(source.read)
     refuse_quarantine(source.read, source.merge)
-    names = state.vocab
-    vocab = Vocabulary(
-        offset_column=names.offset,
-        operation_type_column=names.operation_type,
-        system_time_column=names.system_time,
-        event_time_column=names.event_time,
-    )
     earlier, settings = terms.earlier, terms.settings
-    request = IngestRequest(
+    request = IngestBatchRequest(
         dataset_id=state.dataset,
         system_time=system_time,
         vocab=state.vocab,

@@ -15,7 +15,7 @@ from chain.model.read_options import quarantine_of, read_options
 from chain.model.source import traits
 from chain.state import ChainState
 from chain.store.base import ObjectStore
-from engines.contract import IngestRequest, RowCounts, Success
+from engines.contract import IngestBatchRequest, RowCounts, Success
 from odfd.datasets.commit import CommitPart
 from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce
 from odfd.ingest.settlement import beside

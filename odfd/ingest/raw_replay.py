@@ -32,7 +32,7 @@ from chain.store.files import disk
 from chain.store.objects import sound_path
 from chain.terminal_text import is_visible
 from chain.wording import plural
-from engines.contract import InternalError, InvalidQuery, Success
+from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measure_slice, operations
 from odfd.ingest.driver import IngestDependencies, prepared

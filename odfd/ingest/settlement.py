@@ -21,7 +21,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import Head
 from chain.wording import plural
-from engines.contract import IngestRequest, RowCounts, Success
+from engines.contract import IngestBatchRequest, RowCounts, Success
 from odfd.datasets.commit import CommitPart
 from odfd.ingest.plan import IngestPlan, schema_in_force
 from odfd.store.pushes import Push, PushOutcome

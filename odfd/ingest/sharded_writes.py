@@ -35,7 +35,7 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, primary_key
 from chain.multihash import Multihash
-from chain.state import ChainState, Vocab, load_state
+from chain.state import ChainState, load_state
 from chain.store.base import ChainStore, Head, UpperMove
 from chain.store.database import Database
 from chain.store.files import check_file

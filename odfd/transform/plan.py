@@ -29,9 +29,9 @@ from chain.model.events import (
 from chain.model.schema import DataSchema
 from chain.model.source import Transform
 from chain.multihash import Multihash
-from chain.state import ChainState, InputPosition, Vocab
+from chain.state import ChainState, InputPosition
 from chain.store.base import UpperMove
-from engines.contract import InvalidQuery, Success, Vocabulary
+from engines.contract import InvalidQuery, Success
 from odfd.transform.checkpoint_info import NOTHING, TransformProgress
 
 APPEND_ONLY: Final = "append-only"

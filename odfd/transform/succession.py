@@ -22,7 +22,7 @@ from engines.contract import MigrateRequest, ValidateInput
 from odfd.datasets.creation import is_same_query
 from odfd.transform.evolution import DeclaredTransform, declared_at
 from odfd.transform.inputs import consumed_blocks, view_input
-from odfd.transform.plan import Blocked, Diverged, Handover, InputView, refuse_diverged, vocabulary
+from odfd.transform.plan import Blocked, Diverged, Handover, InputView, refuse_diverged
 from odfd.transform.requests import bare_input, named_inputs
 
 _START = InputPosition(None, None)
