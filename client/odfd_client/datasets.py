@@ -1,4 +1,4 @@
-"""A dataset of a node, as a program selects, reads and follows it."""
+"""Selects, reads and follows a dataset of a node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Holds of datasets as a program takes them: each gives the dataset as it is held."""
+"""Gives datasets as they are held, for as long as a program reads them."""
 
 from __future__ import annotations
 
