@@ -151,9 +151,7 @@ def _parts(kind: int, event: _Table) -> dict[str, Any]:
 
 def _slice(table: _Table) -> Slice:
     interval = table.table(2)
-    found = Slice(
-        _hash(table.octets(1)), table.number(3, _U64), interval.number(0, _U64), interval.number(1, _U64)
-    )  # fmt: skip
+    found = Slice(_hash(table.octets(1)), table.number(3, _U64), interval.number(0, _U64), interval.number(1, _U64))
     if found.last < found.first:
         raise ValueError("offsets end before they begin")
     return found

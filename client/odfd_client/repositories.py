@@ -95,9 +95,10 @@ class Repository:
     def hold(self, ref: str, **_: object) -> NoReturn:
         """Raises Refused: nobody keeps a hold in a repository."""
         raise refusal(
-            f"a hold of {ref}", "hold it on the node that writes it, or mirror it on yours: odfctl mirror add; "
-            "pinned(pin) reads the same rows, or is an error"
-        )  # fmt: skip
+            f"a hold of {ref}",
+            "hold it on the node that writes it, or mirror it on yours: odfctl mirror add; "
+            "pinned(pin) reads the same rows, or is an error",
+        )
 
     def sql(self, *_: object, **__: object) -> NoReturn:
         """Raises Refused: SQL is answered by a node."""

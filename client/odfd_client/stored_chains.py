@@ -23,7 +23,7 @@ from odfd_client.chain_blocks import (
     Slice,
     decode_block,
     hasher,
-)  # fmt: skip
+)
 from odfd_client.errors import Bug, Invalid, NotFound, Remote
 from odfd_client.places import Place
 

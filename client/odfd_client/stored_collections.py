@@ -58,9 +58,7 @@ class StoredCollection:
 
     def upper(self) -> int:
         """Returns the time in milliseconds before which all shards are complete: the least of theirs."""
-        return min(
-            max(each.upper, head.time // _MILLI) for each, head in zip(self.signed, self.heads(), strict=True)
-        )  # fmt: skip
+        return min(max(each.upper, head.time // _MILLI) for each, head in zip(self.signed, self.heads(), strict=True))
 
     def cuts(self, time: int | None = None) -> list[Cut]:
         """Returns the cut of each shard at the last time that is complete in all, or at an earlier one.

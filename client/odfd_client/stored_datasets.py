@@ -67,9 +67,7 @@ class StoredDataset(Dataset):
         times = {words: to_nanos(said) for words, said in self._selection.clauses if words == _AS_OF}
         if self._pins:
             chains = [self._chains.chain(pin.id) for pin in self._pins]
-            return [
-                Cut(chain, chain.block(pin.block), pin.id) for chain, pin in zip(chains, self._pins, strict=True)
-            ]  # fmt: skip
+            return [Cut(chain, chain.block(pin.block), pin.id) for chain, pin in zip(chains, self._pins, strict=True)]
         name = self._selection.name
         collection = None if name.startswith(_DID) else self._chains.collection(name)
         if collection is not None:

@@ -71,9 +71,10 @@ def fetch(locked: Locked, cache: Path) -> Path:
         if _digest(fetched) != locked.digest:
             fetched.unlink()
             raise Environment(
-                f"{locked.name} {locked.version} is not the file that the lock names", rule="image-lock",
+                f"{locked.name} {locked.version} is not the file that the lock names",
+                rule="image-lock",
                 hint="another build of it was published: look why, then `make engine-image LOCK=1`",
-            )  # fmt: skip
+            )
         fetched.replace(kept)
     return kept
 
@@ -137,15 +138,17 @@ def _download(wanted: str, folder: Path) -> Path:
         done = subprocess.run(argv, cwd=folder, capture_output=True, text=True, check=False)
     except OSError as error:
         raise Environment(
-            f"cannot run apt-get: {error.strerror}", rule="image-package",
+            f"cannot run apt-get: {error.strerror}",
+            rule="image-package",
             hint="engine images are built on Debian; elsewhere copy one that was built, or use bubblewrap on the host",
-        ) from error  # fmt: skip
+        ) from error
     fetched = set(folder.glob("*.deb")) - before
     if done.returncode or len(fetched) != 1:
         raise Environment(
-            f"apt cannot fetch {wanted}: {done.stderr.strip()[-300:]}", rule="image-package",
+            f"apt cannot fetch {wanted}: {done.stderr.strip()[-300:]}",
+            rule="image-package",
             hint="apt-get update; if Debian has moved on, `make engine-image LOCK=1` locks what it has now",
-        )  # fmt: skip
+        )
     return fetched.pop()
 
 

@@ -107,12 +107,14 @@ class translated_faults:  # noqa: N801  # it is used as a function is
             if "temp" in message and "directory" in message:
                 return Refused(
                     f"the query needs more temporary disk than {_mib(self._most.temporary)}",
-                    rule="query-temporary", hint="query.temporary-mib sets the limit; ask for less, or sort less",
-                )  # fmt: skip
+                    rule="query-temporary",
+                    hint="query.temporary-mib sets the limit; ask for less, or sort less",
+                )
             return Refused(
                 f"the query needs more memory than {_mib(self._most.memory)}",
-                rule="query-memory", hint="query.memory-mib sets the limit; ask for less, or group by less",
-            )  # fmt: skip
+                rule="query-memory",
+                hint="query.memory-mib sets the limit; ask for less, or group by less",
+            )
         if self._reads and _is_of_a_file(error, kind, message):
             return Environment(f"a slice cannot be read: {message}", rule=UNREADABLE, hint="odfctl verify tells which")
         if (unfit := _NO_FUNCTION.search(message)) is not None:

@@ -16,9 +16,10 @@ def why_no_sql(module: str = "duckdb") -> Environment | None:
     if importlib.util.find_spec(module) is not None:
         return None
     return Environment(
-        "SQL is not installed with this odfd", rule=SQL_MISSING,
+        "SQL is not installed with this odfd",
+        rule=SQL_MISSING,
         hint="apt install ./odfd-sql_VERSION_amd64.deb, of the version of the node, adds it (odfctl docs install)",
-    )  # fmt: skip
+    )
 
 
 def need_sql(module: str = "duckdb") -> None:

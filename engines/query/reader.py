@@ -195,8 +195,9 @@ class QueryProcess:
         words = self._said.decode("utf-8", "replace").strip().splitlines()[-1:]
         return EngineLost(
             f"the process of the query ended: {words[0][:300] if words else 'it said nothing'}",
-            rule="query-process", hint="if it needed much memory: query.memory-mib; the same may work again",
-        )  # fmt: skip
+            rule="query-process",
+            hint="if it needed much memory: query.memory-mib; the same may work again",
+        )
 
 
 class QueryProcesses:

@@ -68,27 +68,31 @@ def judge_plan(plan: Mapping[str, Any]) -> None:
     if plan.get("error"):
         raise Refused(
             f"it cannot be told whether the answer repeats: {str(plan.get('error_message'))[:200]}",
-            rule="query-prove", hint="ask without --prove, or more plainly",
-        )  # fmt: skip
+            rule="query-prove",
+            hint="ask without --prove, or more plainly",
+        )
     for node in _nodes(plan):
         if node.get("type") == "LOGICAL_GET" and (source := node["qname"]["path"][-1]) not in _SOURCES:
             raise Refused(
                 f"a proven answer may not read {source}, which is another on each machine",
-                rule="query-prove", hint="read datasets alone",
-            )  # fmt: skip
+                rule="query-prove",
+                hint="read datasets alone",
+            )
         name = str((node.get("qname") or {}).get("path", [""])[-1])
         if node.get("expression_class") in _CALLS and name in _INNER:
             raise Refused(
                 f"a proven answer may not use what is computed by {name}",
-                rule="query-prove", hint="compute it outside of what is proven",
-            )  # fmt: skip
+                rule="query-prove",
+                hint="compute it outside of what is proven",
+            )
         if node.get("expression_class") in ("BOUND_AGGREGATE", "BOUND_WINDOW"):
             kinds = [each.get("id") for each in (node.get("arguments") or []) if isinstance(each, dict)]
             if name and name not in _EXACT and any(kind in _FLOATS for kind in kinds):
                 raise Refused(
                     f"{name} over floating-point numbers depends on the order in which they are added",
-                    rule="query-prove", hint=f"say {name}(CAST(x AS DECIMAL(18, 6)))",
-                )  # fmt: skip
+                    rule="query-prove",
+                    hint=f"say {name}(CAST(x AS DECIMAL(18, 6)))",
+                )
 
 
 def _visit(node: Any, statement: bytes, *, is_sorted: bool) -> None:

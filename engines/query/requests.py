@@ -166,8 +166,9 @@ def _columns(batches: Iterable[pa.RecordBatch], names: list[str]) -> Iterator[by
         if sum(map(len, columns)) > MAX_COLUMNS_BYTES:
             raise LimitExceeded(
                 "the answer is too large for the layout JsonSoA",
-                rule="query-layout", hint="ask for fewer rows, or for JsonAoA, which is sent as it is computed",
-            )  # fmt: skip
+                rule="query-layout",
+                hint="ask for fewer rows, or for JsonAoA, which is sent as it is computed",
+            )
     members = (_encode(name) + b":[" + column + b"]" for name, column in zip(names, columns, strict=True))
     yield b"{" + b",".join(members) + b"}"
 

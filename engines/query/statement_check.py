@@ -312,8 +312,9 @@ def check_bound(plan: str, tables: Collection[str]) -> None:
         if name not in permitted and table not in tables:
             raise Invalid(
                 f"a query reads datasets alone, and this one would read {(table or name).lower()}",
-                rule="query-table", hint="a name in it is no dataset's, nor that of a table of its own WITH",
-            )  # fmt: skip
+                rule="query-table",
+                hint="a name in it is no dataset's, nor that of a table of its own WITH",
+            )
 
 
 def _operators(plan: Any) -> Iterator[Mapping[str, Any]]:

@@ -219,8 +219,9 @@ def _write_plain(batches: Iterable[pa.RecordBatch], schema: pa.Schema, out: Bina
             if len(content) > MAX_FRAME:
                 raise Refused(
                     "a row of the answer is too large to be shown",
-                    rule="query-row", hint="-o arrow or -o parquet gives it; or ask for less of it",
-                )  # fmt: skip
+                    rule="query-row",
+                    hint="-o arrow or -o parquet gives it; or ask for less of it",
+                )
             out.write(frame(PLAIN, content))
         out.flush()
 

@@ -135,9 +135,10 @@ async def choose_unconfined(minimum: SandboxLevel, why: str) -> SandboxChoice:
     """
     if minimum is not SandboxLevel.NONE:
         raise Refused(
-            f"the sandbox level `{minimum.value}` or better is asked for, and {why}", rule="sandbox-level",
+            f"the sandbox level `{minimum.value}` or better is asked for, and {why}",
+            rule="sandbox-level",
             hint='accept less with engine.sandbox = "none"',
-        )  # fmt: skip
+        )
     found = await trio.to_thread.run_sync(find_groups)
     groups = found if isinstance(found, Groups) else None
     sandbox = PlainProcess()

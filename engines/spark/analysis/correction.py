@@ -46,9 +46,10 @@ def correction(root: PlanNode, walk: Walk, relation: QueryRelation, times: Influ
         return Passing()
     if _kinds(root, walk.shared) & set(JOINS):
         return QueryFinding(
-            "late-apply-join", "rows that come too late for a join cannot be met by it yet",
+            "late-apply-join",
+            "rows that come too late for a join cannot be met by it yet",
             "SET odf.late = 'drop', or declare one side in temporalTables",
-        )  # fmt: skip
+        )
     return _windows(root, walk, relation, times, column)
 
 
@@ -96,8 +97,7 @@ def _windows(
     exact = _exact_key(core, times, walk.paths) if core is not None else None
     if core is None or exact is None or len(set(walk.paths)) != len(walk.paths):
         return _TOO_MUCH
-    known = {key.place: column for key in _timed_keys(core)
-             if core.node.kind == "Window" or _follows(key.time, times)}  # fmt: skip
+    known = {key.place: column for key in _timed_keys(core) if core.node.kind == "Window" or _follows(key.time, times)}
     shape = table_shape(root, walk.shared, [core], relation, walk.paths, known=known)
     if not isinstance(shape, TableShape):
         return replace(shape, node=None) if shape.code == "key-not-selected" else _TOO_MUCH
@@ -130,8 +130,9 @@ def _timed_keys(core: Core) -> list[_TimedKey]:
         field = {"Aggregate": "groupingExpressions", "Window": "partitionSpec"}.get(core.node.kind, "")
         keys: Sequence[PlanNode] = core.node.expressions(field) if field else ()
         values = [influence(key, core.below.scope) for key in keys]
-    return [_TimedKey(place, field_of_time(value), time)
-            for place, value in enumerate(values) if (time := time_of(value))]  # fmt: skip
+    return [
+        _TimedKey(place, field_of_time(value), time) for place, value in enumerate(values) if (time := time_of(value))
+    ]
 
 
 def _exact_key(core: Core, times: Influence, paths: Collection[str]) -> _TimedKey | None:

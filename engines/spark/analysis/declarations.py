@@ -131,9 +131,10 @@ def read_query(transform: Transform) -> DeclaredQuery:
     logs = [alias for alias in query.temporal if said.reading_of(alias) is Reading.LOG]
     if logs:
         raise Invalid(
-            f"input {logs[0]} is a temporal table, and its versions are not statements", rule="read",
+            f"input {logs[0]} is a temporal table, and its versions are not statements",
+            rule="read",
             hint=f"leave out SET odf.read.{logs[0]} = 'log', or the temporal table",
-        )  # fmt: skip
+        )
     return query
 
 
@@ -170,9 +171,10 @@ def _temporal(transform: Transform) -> dict[str, tuple[str, ...]]:
     for table in transform.temporal_tables or ():
         if not table.primary_key or table.name in found:
             raise Invalid(
-                f"temporal table {table.name}: declared twice, or without a primary key", rule="temporal-table",
+                f"temporal table {table.name}: declared twice, or without a primary key",
+                rule="temporal-table",
                 hint="temporalTables: [{name: b, primaryKey: [k]}]",
-            )  # fmt: skip
+            )
         found[table.name] = table.primary_key
     return found
 
@@ -189,9 +191,10 @@ def _declare(said: Declarations, name: str, value: str) -> Declarations:
     word, _, alias = name.removeprefix("odf.").partition(".")
     if word not in _WORDS or (alias and word in ("tick", "watermark")):
         raise Invalid(
-            f"SET {name}: this engine does not know it", rule="declaration",
+            f"SET {name}: this engine does not know it",
+            rule="declaration",
             hint=f"known: {', '.join('odf.' + each for each in _WORDS)}",
-        )  # fmt: skip
+        )
     return _WORDS[word](said, name, alias, value)
 
 
@@ -202,9 +205,10 @@ def _late(said: Declarations, name: str, alias: str, value: str) -> Declarations
         known[value] = LatePolicy(Late.APPLY, _micros(span))
     if value not in known:
         raise Invalid(
-            f"SET {name} = '{value}': not a policy of this engine", rule="late",
+            f"SET {name} = '{value}': not a policy of this engine",
+            rule="late",
             hint="use 'drop', 'fail', 'apply' or 'apply within 90 days'",
-        )  # fmt: skip
+        )
     return replace(said, late={**said.late, alias: known[value]})
 
 
@@ -244,9 +248,10 @@ def _tick(said: Declarations, name: str, _: str, value: str) -> Declarations:
     count = int(grid[1] or 1) if grid is not None else 0
     if grid is None or not count:
         raise Invalid(
-            f"SET {name} = '{value}': not a grid of the calendar", rule="tick",
+            f"SET {name} = '{value}': not a grid of the calendar",
+            rule="tick",
             hint="use 'watermark', 'event', or a span like '1 day' or '1 month'",
-        )  # fmt: skip
+        )
     unit = grid[2].lower()
     if unit in _MONTHS:
         return replace(said, tick=FloorMonths(count * _MONTHS[unit]))

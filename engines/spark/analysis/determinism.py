@@ -293,8 +293,9 @@ def _find_misuse(node: PlanNode) -> QueryFinding | None:
             return QueryFinding(
                 "object-identity",
                 "format_string prints where lists, structures and bytes lie in memory, and %h numbers like them",
-                "to_json(x), array_join(x, ',') or hex(x), and a constant format without %h", node,
-            )  # fmt: skip
+                "to_json(x), array_join(x, ',') or hex(x), and a constant format without %h",
+                node,
+            )
     if node.kind in _UNITS_OF and (unit := _unit_of(node)) not in (None, *_UNITS_OF[node.kind]):
         finer = unit if unit in _OF_TIMES else "day" if node.kind == "TruncDate" else "year"
         named = f"trunc(…, '{unit}')" if node.kind == "TruncDate" else f"date_trunc('{unit}', …)"

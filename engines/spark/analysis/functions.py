@@ -64,9 +64,7 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
     "exact": Dependence(_ANYWHERE),
     "frame": Dependence(_ANYWHERE),
     "pane": Dependence(_ANYWHERE),
-    "clock": Dependence(
-        _LOOK, Denial("not-data", "its value is not in the data", "use a column, such as event_time")
-    ),
+    "clock": Dependence(_LOOK, Denial("not-data", "its value is not in the data", "use a column, such as event_time")),
     "session": Dependence(
         _LOOK, Denial("not-data", "it depends on the configuration of the engine", "write the value itself")
     ),
@@ -83,13 +81,12 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
     "list": Dependence(
         _LOOK,
         Denial(
-            "arbitrary-order", _LISTED,
+            "arbitrary-order",
+            _LISTED,
             "use array_sort(collect_list(x)), x cast to a decimal if it is floating point",
         ),
     ),
-    "listing": Dependence(
-        _LOOK, Denial("arbitrary-order", _LISTED, "use listagg(x, ',') within group (order by x)")
-    ),
+    "listing": Dependence(_LOOK, Denial("arbitrary-order", _LISTED, "use listagg(x, ',') within group (order by x)")),
     "merging": Dependence(
         _LOOK,
         Denial("layout-dependent", "its answer depends on the order of merging", "use percentile or count"),
@@ -124,16 +121,15 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
     "untried": Dependence(
         _AT_HOME,
         Denial(
-            "unknown-function", "it is not among the functions known to give every node the same answer",
+            "unknown-function",
+            "it is not among the functions known to give every node the same answer",
             "use another function, or compute it where it is displayed",
         ),
     ),
     "rows": Dependence(
         _AT_HOME, Denial("not-data", "it makes rows that are in no input", "LATERAL VIEW makes rows of lists")
     ),
-    "code": Dependence(
-        Use.NOWHERE, Denial("opaque-function", "what it does cannot be known", "use functions of SQL")
-    ),
+    "code": Dependence(Use.NOWHERE, Denial("opaque-function", "what it does cannot be known", "use functions of SQL")),
     "outside": Dependence(
         Use.NOWHERE, Denial("opaque-function", "it reads files or classes beside the query", "use functions of SQL")
     ),
@@ -144,7 +140,7 @@ DEPENDENCES: Final[Mapping[str, Dependence]] = {
         Use.NOWHERE,
         Denial("opaque-function", "its key would stand in the query, which is published", "encrypt the file instead"),
     ),
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True)

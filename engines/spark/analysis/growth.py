@@ -168,9 +168,10 @@ def check_elements(node: PlanNode, name: str, held: ValueGrowth, outside: ValueG
     result by other columns. Raises QueryRefused for the product of two columns."""
     if name in PER_ELEMENT and held.times and outside.times and not _count_listed(node):
         raise _refusal(
-            node, f"{name}: each element becomes as large as a column is, and a row decides how many there are",
+            node,
+            f"{name}: each element becomes as large as a column is, and a row decides how many there are",
             "give what stands beside the element a bound: left(k, 100) of a text, cast(v as bigint) of a number",
-        )  # fmt: skip
+        )
 
 
 def _check_pattern(node: PlanNode, name: str, arguments: Sequence[PlanNode]) -> None:
@@ -182,18 +183,20 @@ def _check_pattern(node: PlanNode, name: str, arguments: Sequence[PlanNode]) -> 
             return
     if arguments[1].kind != "Literal" or _AROUND.search(str(arguments[1].fields.get("value"))):
         raise _refusal(
-            node, f"{name}: a group that looks around a match may hold all of a text, for each of its characters",
+            node,
+            f"{name}: a group that looks around a match may hold all of a text, for each of its characters",
             "write the pattern as a constant without (?= and (?<=, or a replacement without $",
-        )  # fmt: skip
+        )
 
 
 def _insertion_length(node: PlanNode, name: str, given: Sequence[ValueGrowth]) -> float:
     """Returns how many characters are inserted at each place. Raises QueryRefused if a row decides."""
     if any(each.times for each in given):
         raise _refusal(
-            node, f"{name}: what it puts in many times is as long as a row says",
+            node,
+            f"{name}: what it puts in many times is as long as a row says",
             f"give what is put in a bound: {name}(…, left(j, 100))",
-        )  # fmt: skip
+        )
     return max(1, *(each.characters for each in given)) if given else 1
 
 
@@ -202,9 +205,10 @@ def _position(node: PlanNode, name: str, at: PlanNode) -> int:
     low, high = _bounds(at)
     if low is None or high is None:
         raise _refusal(
-            node, f"{name}: up to where its list is filled, a row decides",
+            node,
+            f"{name}: up to where its list is filled, a row decides",
             f"give the place bounds: {name}(…, greatest(-1000, least(n, 1000)), …)",
-        )  # fmt: skip
+        )
     return max(abs(low), abs(high))
 
 
@@ -226,9 +230,10 @@ def check_fold(node: PlanNode, name: str, grown: float) -> None:
     more than once."""
     if name in _FOLDS and grown > 1:
         raise _refusal(
-            node, f"{name}: what is gathered becomes {grown:.0f} times as large with each element",
+            node,
+            f"{name}: what is gathered becomes {grown:.0f} times as large with each element",
             "hold it once: concat(acc, x)",
-        )  # fmt: skip
+        )
 
 
 def _length(node: PlanNode, name: str, amount: PlanNode) -> int:
@@ -281,9 +286,10 @@ def _sequence(node: PlanNode, arguments: Sequence[PlanNode]) -> int:
         if span / length <= MAX_SEQUENCE:
             return int(span / length) + 1
     raise _refusal(
-        node, "sequence: how many elements it has, a row decides, or too many",
+        node,
+        "sequence: how many elements it has, a row decides, or too many",
         f"sequence(a, least(b, a + 1000)), and a constant step: up to {MAX_SEQUENCE} elements",
-    )  # fmt: skip
+    )
 
 
 def _distance(start: PlanNode, stop: PlanNode) -> tuple[float, bool] | None:

@@ -174,9 +174,10 @@ class _Judge:
     def _with(self, node: PlanNode, scope: dict[str, PlanSize]) -> PlanSize:
         if node.fields.get("allowRecursion"):
             raise QueryRefused(
-                "a recursive query has no end that its inputs set", rule="shape-not-supported",
+                "a recursive query has no end that its inputs set",
+                rule="shape-not-supported",
                 hint="write WITH without RECURSIVE, and as many steps as there are",
-            )  # fmt: skip
+            )
         inner = dict(scope)
         cost = 0
         for entry in node.fields.get("cteRelations") or ():
@@ -283,9 +284,10 @@ def _too_large(what: str) -> QueryRefused:
 def _not_a_query(kind: str) -> QueryRefused:
     if kind == "RelationTimeTravel":
         return QueryRefused(
-            "a dataset cannot be asked for its past by name", rule="not-a-query",
+            "a dataset cannot be asked for its past by name",
+            rule="not-a-query",
             hint="declare a temporal table and join on valid_from and valid_to",
-        )  # fmt: skip
+        )
     if kind == "PlanWithUnresolvedIdentifier":
         return _identifier()
     said = {
@@ -300,9 +302,10 @@ def _unknown_expression(kind: str) -> QueryRefused:
     if kind == "ExpressionWithUnresolvedIdentifier":
         return _identifier()
     return QueryRefused(
-        f"{_display_name(kind)} is not among what a query may hold", rule="unknown-function",
+        f"{_display_name(kind)} is not among what a query may hold",
+        rule="unknown-function",
         hint="use functions and operators of SQL over the columns of the inputs",
-    )  # fmt: skip
+    )
 
 
 def _identifier() -> QueryRefused:
@@ -317,9 +320,10 @@ def _relation(node: PlanNode, scope: Mapping[str, PlanSize]) -> PlanSize:
     parts = str(node.fields.get("multipartIdentifier"))[1:-1]
     if ", " in parts:
         raise QueryRefused(
-            f"{parts.replace(', ', '.')}: a query sees its inputs alone, by one name each", rule="not-an-input",
+            f"{parts.replace(', ', '.')}: a query sees its inputs alone, by one name each",
+            rule="not-an-input",
             hint="write the alias of an input, in backticks if it has a point in it",
-        )  # fmt: skip
+        )
     if node.fields.get("isStreaming"):
         raise QueryRefused("STREAM: inputs are no streams of Spark", rule="not-a-query", hint="leave STREAM out")
     return scope.get(parts, INPUT)
@@ -331,9 +335,10 @@ def _check_operator(node: PlanNode) -> None:
         row = TABLE_FUNCTIONS.get(name)
         if row is None or not row.uses:
             raise QueryRefused(
-                f"{name}(…) is not among the functions that a query may select from", rule="unknown-function",
+                f"{name}(…) is not among the functions that a query may select from",
+                rule="unknown-function",
                 hint="select from the inputs; LATERAL VIEW explode(…) makes rows of lists",
-            )  # fmt: skip
+            )
     if node.kind == "UnresolvedHint" and str(node.fields.get("name")).lower() not in HINTS:
         raise QueryRefused(f"unknown hint {str(node.fields.get('name'))[:80]}", rule="hint", hint="leave the hint out")
 
@@ -352,9 +357,10 @@ def _check_function(name: str, node: PlanNode) -> None:
         amount = arguments[AMOUNTS[name]]
         if _is_constant(amount) and not _is_small(amount):
             raise QueryRefused(
-                f"{name}(…) of a constant length that is not from 0 to {MAX_AMOUNT}", rule="constant-too-large",
+                f"{name}(…) of a constant length that is not from 0 to {MAX_AMOUNT}",
+                rule="constant-too-large",
                 hint=f"write a number up to {MAX_AMOUNT}",
-            )  # fmt: skip
+            )
     if name == "window":
         _check_window(arguments)
     if name in _SCHEMAS and len(arguments) > 1 and arguments[1].kind != "Literal":
@@ -371,8 +377,9 @@ def _row_of(name: str) -> Function:
     if row is None and ", " not in name:
         raise QueryRefused(
             f"{name[:80]}: there is no such function, or its determinism is not established",
-            rule="unknown-function", hint="use a function that odfctl docs functions lists",
-        )  # fmt: skip
+            rule="unknown-function",
+            hint="use a function that odfctl docs functions lists",
+        )
     denial = DEPENDENCES["code"].denial if row is None else row.denial
     if denial is not None and (row is None or row.uses is Use.NOWHERE):
         raise QueryRefused(f"{name.replace(', ', '.')}: {denial.reason}", rule=denial.code, hint=denial.instead)
@@ -408,9 +415,10 @@ def _check_window(arguments: tuple[PlanNode, ...]) -> None:
         panes = abs(spans[0]) / max(abs(spans[1]), 1.0)
         if panes > MAX_PANES:
             raise QueryRefused(
-                f"window(…): a row is in {panes:.0f} windows, and {MAX_PANES} are allowed", rule=TOO_LARGE,
+                f"window(…): a row is in {panes:.0f} windows, and {MAX_PANES} are allowed",
+                rule=TOO_LARGE,
                 hint="a longer slide, or windows over windows",
-            )  # fmt: skip
+            )
 
 
 def _span(argument: PlanNode) -> float | None:

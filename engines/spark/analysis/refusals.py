@@ -146,9 +146,10 @@ AS_OF: Final = OperatorRefusal(
 def as_of_changes(alias: str, keys: Sequence[str]) -> OperatorRefusal:
     """Refuses an as-of join by time onto an input whose rows can be retracted."""
     return OperatorRefusal(
-        "as-of-changelog", f"input {alias} is a changelog: an as-of join would match its retractions",
+        "as-of-changelog",
+        f"input {alias} is a changelog: an as-of join would match its retractions",
         f"temporalTables: [{{name: {alias}, primaryKey: [{', '.join(keys)}]}}], and match by {alias}.valid_from",
-    )  # fmt: skip
+    )
 
 
 def as_of_unsaid(alias: str, keys: Sequence[str]) -> OperatorRefusal:
@@ -156,8 +157,9 @@ def as_of_unsaid(alias: str, keys: Sequence[str]) -> OperatorRefusal:
     return OperatorRefusal(
         "as-of-unsaid",
         f"the chain of input {alias} does not say whether its rows can be taken back: when one is, a pull refuses the "
-        "as-of join", as_of_changes(alias, keys).replace,
-    )  # fmt: skip
+        "as-of join",
+        as_of_changes(alias, keys).replace,
+    )
 
 
 def node_to_show(key: PlanNode, operator: PlanNode) -> PlanNode:

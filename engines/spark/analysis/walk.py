@@ -152,9 +152,10 @@ class Walk:
         refusal = REFUSED.get(node.kind)
         if refusal is None:
             refusal = OperatorRefusal(
-                "unknown-operator", f"{node.kind} is not among the statements that a transform can be made of",
+                "unknown-operator",
+                f"{node.kind} is not among the statements that a transform can be made of",
                 "use SELECT over the inputs",
-            )  # fmt: skip
+            )
         self._refuse(refusal, node)
         return self._opaque(node)
 

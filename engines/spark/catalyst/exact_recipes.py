@@ -267,8 +267,9 @@ def _sums(call: AggregateCall, grids: Grids) -> list[str]:
         return [*(limbs if call.wide else [f"sum({x}) as {call.name('s')}"]), count]
     if call.kind not in MOMENTS and not call.floating:
         halves = [
-            f"sum({x} & 4294967295L) as {call.name('lo')}", f"sum(shiftright({x}, 32)) as {call.name('hi')}",
-        ]  # fmt: skip
+            f"sum({x} & 4294967295L) as {call.name('lo')}",
+            f"sum(shiftright({x}, 32)) as {call.name('hi')}",
+        ]
         whole = call.kind == "Average" and grids is QUICK
         return [*([f"sum({x}) as {call.name('s')}"] if whole else halves), count]
     if grids is BOUNDED:

@@ -120,8 +120,9 @@ class RunningQuery:
             (COLUMN, self._needed_columns(window)),
         )
         made = [catalyst.alias(each, f"{name}{at}") for name, some in given for at, each in enumerate(some)]
-        made += [catalyst.read(f"{_alone(function, number)} as {PART}{number}")
-                 for number, function in enumerate(functions)]  # fmt: skip
+        made += [
+            catalyst.read(f"{_alone(function, number)} as {PART}{number}") for number, function in enumerate(functions)
+        ]
         made += [catalyst.read(f"{_ARGUMENT}{number}_1 as {DEFAULT}{number}")
                  for number, function in enumerate(functions)
                  if kind_of(function) == "Lag" and len(_arguments(function)) > 1]  # fmt: skip

@@ -94,16 +94,18 @@ def computed_type(kind: spark.DataType, column: str, finest: str = "ms") -> pa.D
     """Returns the type of a computed column. Raises Invalid."""
     if _has_void(kind):
         raise Invalid(
-            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
+            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold",
+            rule="output-type",
             hint=f"say what it is of, as in: cast({column} as array<string>)",
-        )  # fmt: skip
+        )
     try:
         arrow = to_arrow_type(kind, timezone="UTC")
     except (PySparkTypeError, ValueError) as error:  # raised by Arrow for a void type that is not nullable
         raise Invalid(
-            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold", rule="output-type",
+            f"column {column} is of type {kind.simpleString()}, which a dataset cannot hold",
+            rule="output-type",
             hint=f"cast({column} as string)",
-        ) from error  # fmt: skip
+        ) from error
     return _logical(arrow, column, finest)
 
 

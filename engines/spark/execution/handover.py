@@ -218,9 +218,10 @@ def _check_cut(old: StateCheckpoint, new: StateCheckpoint, mode: Mode) -> None:
         known = reached.get(item.id)
         if (known.block if known is not None else None) != item.block:
             raise Invalid(
-                f"input {item.alias}: the blocks given do not end where the checkpoint does", rule="checkpoint-order",
+                f"input {item.alias}: the blocks given do not end where the checkpoint does",
+                rule="checkpoint-order",
                 hint="give every block up to the last one that was consumed",
-            )  # fmt: skip
+            )
     if mode is not Mode.LOG or max(len(old.inputs), len(new.inputs)) == 1:
         return
     if {(item.id, item.w) for item in old.inputs} != {(item.id, item.w) for item in new.inputs}:

@@ -131,8 +131,9 @@ class Inputs:
         if given.changelog is False:
             raise Invalid(
                 f"input {alias} holds corrections or retractions, though its chain says that it only grows",
-                rule="append-only", hint="the input's merge strategy and its data disagree",
-            )  # fmt: skip
+                rule="append-only",
+                hint="the input's merge strategy and its data disagree",
+            )
         if self.is_log(alias):
             return
         lives = [path.life for path in ruling.shape.paths if path.input == alias]
@@ -220,9 +221,10 @@ def _input_schema(given: TransformRequestInput) -> pa.Schema:
             with open_slice(Path(source)) as file:
                 return file.schema.remove_metadata()
     raise Invalid(
-        f"input {given.query_alias} has neither data nor a schema", rule="input-schema",
+        f"input {given.query_alias} has neither data nor a schema",
+        rule="input-schema",
         hint="run the transform when the input has its first data",
-    )  # fmt: skip
+    )
 
 
 def micros(instant: Instant) -> int:

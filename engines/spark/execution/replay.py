@@ -138,9 +138,9 @@ class Replay(Transaction):
         """
         windows, grid = self.windows, self._query.declarations.tick
         if windows:
-            return self._rebuilt_windows(shape, table, plan_windows(
-                shape, facts, windows, None, self._request.vocab, grid
-            ), since)  # fmt: skip
+            return self._rebuilt_windows(
+                shape, table, plan_windows(shape, facts, windows, None, self._request.vocab, grid), since
+            )
         whole, ticking, waiting = plan_table(facts, None, grid)
         state = self._state_at(table, ticking, since)
         ticks = [tick for tick in (*ticking.ticks, *waiting) if since is None or tick > since]

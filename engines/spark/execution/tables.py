@@ -175,9 +175,10 @@ def accumulate(
         source = sources[alias]
         if not source.log and np.any(np.asarray(table.column(source.vocab.operation_type))):
             raise Invalid(
-                f"input {alias} holds corrections or retractions, though it is said only to grow", rule="append-only",
+                f"input {alias} holds corrections or retractions, though it is said only to grow",
+                rule="append-only",
                 hint="the coordinator must state that the input is a changelog",
-            )  # fmt: skip
+            )
     moments = [np.asarray(table.column(ENTER)) for table in rows.values()]
     moments += [scan.moments for each in scans.values() for scan in each]
     times = step.times(np.concatenate(moments))
@@ -232,9 +233,10 @@ def _kept_before(rows: pa.Table, written: pa.Schema) -> pa.Table:
     """Returns rows of the state with the columns that it has now. Raises Invalid."""
     if not set(written.names) <= set(rows.column_names):
         raise Invalid(
-            "another engine kept the rows of this table in another form", rule="checkpoint",
+            "another engine kept the rows of this table in another form",
+            rule="checkpoint",
             hint="replay the transform from its start, as `odfctl engine prove` does",
-        )  # fmt: skip
+        )
     return rows.select(written.names).cast(written)
 
 

@@ -108,9 +108,10 @@ def check_tick(shape: Classification, query: DeclaredQuery) -> None:
     """Raises Invalid for a declared grid of ticks in a query that makes no changing table."""
     if query.declarations.tick is not None and shape.mode is not Mode.TABLE:
         raise Invalid(
-            "SET odf.tick says when a table that changes for ever is looked at, and this query makes none", rule="tick",
+            "SET odf.tick says when a table that changes for ever is looked at, and this query makes none",
+            rule="tick",
             hint="leave it out",
-        )  # fmt: skip
+        )
 
 
 class Transaction:
@@ -200,8 +201,9 @@ class Transaction:
         if changelog and any(name.startswith((f"{WRITTEN}/", f"{FIRST}:")) for name in state.tables):
             raise Invalid(
                 "an input that only grew is a changelog now, and the rows that it had are not kept",
-                rule="append-only", hint="derive it anew",
-            )  # fmt: skip
+                rule="append-only",
+                hint="derive it anew",
+            )
         windows, grid = windows_of(ruling, self._query.declarations), self._query.declarations.tick
         step, ticking, waiting = (
             plan_windows(ruling.shape, facts, windows, state.checkpoint, request.vocab, grid)
@@ -250,8 +252,7 @@ class Transaction:
 
     def _plan_over(self, rows: Mapping[str, pa.Table], scans: Scans) -> Any:
         for alias, table in rows.items():
-            visible = [quote_name(name) for name in table.column_names
-                       if name not in (HIDDEN_ROUND, HIDDEN_ROW)]  # fmt: skip
+            visible = [quote_name(name) for name in table.column_names if name not in (HIDDEN_ROUND, HIDDEN_ROW)]
             schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
             frames = scan_rows(self._session, scans.get(alias, ()), schema, vocab)
             if table.num_rows or not frames:
@@ -322,9 +323,10 @@ class Transaction:
             changelog = self._inputs.changelog(alias)
             if changelog and not each.life.clamped:
                 raise Invalid(
-                    f"input {alias} is a changelog: an as-of join would match its retractions", rule="as-of-changelog",
+                    f"input {alias} is a changelog: an as-of join would match its retractions",
+                    rule="as-of-changelog",
                     hint=f"declare it: temporalTables: [{{name: {alias}, primaryKey: [...]}}]",
-                )  # fmt: skip
+                )
             former = state.tables.get(f"versions:{alias}")
             schema, vocab = self._inputs.schemas[alias], self._inputs.vocabs[alias]
             told = changelog if each.life.clamped else False

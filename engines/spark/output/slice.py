@@ -70,8 +70,9 @@ def schema_in_force(columns: pa.Schema, vocab: Vocab, force: DataSchema | None) 
         if here.name != there.name or not _holds(there.type, here):
             raise Invalid(
                 f"the query gives {here.name} {here.type} where the dataset has {there.name} {there.type}",
-                rule="schema-in-force", hint="mend the query, or make a new dataset",
-            )  # fmt: skip
+                rule="schema-in-force",
+                hint="mend the query, or make a new dataset",
+            )
     return wanted
 
 
@@ -148,9 +149,10 @@ def stated_ops(rows: pa.Table, name: str) -> pa.Array:
     if not pc.all(known, min_count=0).as_py():
         wrong = said.filter(pc.invert(known))[0].as_py()
         raise Invalid(
-            f"{name} is {'null' if wrong is None else wrong} in a row", rule="op-value",
+            f"{name} is {'null' if wrong is None else wrong} in a row",
+            rule="op-value",
             hint="0 adds, 1 retracts, 2 and 3 are what a correction takes back and puts in its place",
-        )  # fmt: skip
+        )
     return said.cast(pa.int32())
 
 

@@ -50,14 +50,16 @@ def rule(query: DeclaredQuery, shape: Classification, changelogs: Mapping[str, b
         return Ruling(shape, only_late, declared.behind)
     if only_late:
         raise Invalid(
-            "SET odf.rows = 'late' is set for a query that combines rows", rule="late-rows",
+            "SET odf.rows = 'late' is set for a query that combines rows",
+            rule="late-rows",
             hint="select the late rows one by one, and combine them in another dataset",
-        )  # fmt: skip
+        )
     if declared.behind is not None:
         raise Invalid(
             "SET odf.watermark is set for a query whose watermark follows from those of its inputs",
-            rule="watermark", hint="leave it out",
-        )  # fmt: skip
+            rule="watermark",
+            hint="leave it out",
+        )
     if shape.mode is Mode.TABLE:
         _check_table(declared)
         return Ruling(shape)
@@ -70,8 +72,9 @@ def rule(query: DeclaredQuery, shape: Classification, changelogs: Mapping[str, b
     if windows.table.merge is None and grows and None in reach.values():
         raise Invalid(
             "late rows need all rows of a window for ever, unless it is made of aggregates that can be merged",
-            rule="history-per-key", hint="SET odf.late = 'apply within 90 days', or as far back as it takes",
-        )  # fmt: skip
+            rule="history-per-key",
+            hint="SET odf.late = 'apply within 90 days', or as far back as it takes",
+        )
     return Ruling(replace(shape, mode=Mode.TABLE, table=windows.table), reach=reach, windows=windows, grows=grows)
 
 
@@ -133,8 +136,9 @@ def _check_versions(alias: str, life: VersionedInput, declared: Declarations) ->
     if life.clamped and declared.late.get(alias, LatePolicy(Late.APPLY)) != LatePolicy(Late.APPLY):
         raise Invalid(
             f"SET odf.late.{alias}: late versions of a temporal table always count, from when they were said",
-            rule="late-versions", hint="leave it out",
-        )  # fmt: skip
+            rule="late-versions",
+            hint="leave it out",
+        )
     policy = declared.late_of(alias)
     if not life.clamped and policy is not None and policy.late is Late.APPLY:
         raise Invalid(
@@ -150,8 +154,9 @@ def _check_table(declared: Declarations) -> None:
             raise Invalid(
                 f"SET odf.late{'.' if alias else ''}{alias}: a table that changes for ever has no late rows, since all "
                 "count from when they come",
-                rule="late-in-table-mode", hint="leave it out, or group by a window of event time too",
-            )  # fmt: skip
+                rule="late-in-table-mode",
+                hint="leave it out, or group by a window of event time too",
+            )
 
 
 def _check_log(declared: Declarations, shape: Classification, only_late: bool) -> None:
@@ -159,13 +164,15 @@ def _check_log(declared: Declarations, shape: Classification, only_late: bool) -
         if policy.late is not Late.APPLY or policy.within is not None:
             raise Invalid(
                 f"SET odf.late{'.' if alias else ''}{alias}: rows that this query passes on one by one are never late",
-                rule="late-in-log-mode", hint="leave it out; downstream, windows decide about late rows",
-            )  # fmt: skip
+                rule="late-in-log-mode",
+                hint="leave it out; downstream, windows decide about late rows",
+            )
     if only_late and not shape.paths:
         raise Invalid(
-            "SET odf.rows = 'late': event_time is computed, so nothing says which rows are late", rule="late-rows",
+            "SET odf.rows = 'late': event_time is computed, so nothing says which rows are late",
+            rule="late-rows",
             hint="select event_time, or the start of the window that the rows came too late for",
-        )  # fmt: skip
+        )
 
 
 class PlannedBlock(Protocol):

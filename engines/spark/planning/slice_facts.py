@@ -95,9 +95,10 @@ def _read(source: SliceFile, vocab: Vocab) -> SliceFacts:
     for name in (vocab.event_time, vocab.operation_type):
         if name not in source.schema.names:
             raise Invalid(
-                f"slice {source.name} has no column {name}", rule="input-vocabulary",
+                f"slice {source.name} has no column {name}",
+                rule="input-vocabulary",
                 hint="the vocabulary of the input must name its columns",
-            )  # fmt: skip
+            )
     firsts: list[int] = []
     lasts: list[int] = []
     untimed, changes = 0, False

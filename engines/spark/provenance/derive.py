@@ -71,9 +71,10 @@ def _derive(
     context = ProvenanceContext(session, request, caches.analyst, caches.slices)
     if request.column is not None and request.column not in context.data.column_names:
         raise Invalid(
-            f"the records have no column {request.column!r} that a query made", rule="provenance-column",
+            f"the records have no column {request.column!r} that a query made",
+            rule="provenance-column",
             hint=f"columns: {', '.join(context.data.column_names)}",
-        )  # fmt: skip
+        )
     places = [context.place_of(offset) for offset in request.offsets]
     finder = _finder(context)
     records: list[RecordProvenance] = []
@@ -135,8 +136,9 @@ class LogTracer:
         if not len(same):
             raise context.unlike(place)
         # Equal output rows of one input row differ only in their path through the query.
-        before = int(np.sum(np.all(self._places[:, :place] == self._places[:, place : place + 1], axis=0)
-                            & self._equal(place)))  # fmt: skip
+        before = int(
+            np.sum(np.all(self._places[:, :place] == self._places[:, place : place + 1], axis=0) & self._equal(place))
+        )
         lineages = sorted(numbers(result.column(LINEAGE).take(pa.array(same))), key=lambda each: each.tolist())
         return FoundLineage(traced, lineages[min(before, len(lineages) - 1)], shown, others=others)
 

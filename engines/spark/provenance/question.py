@@ -195,9 +195,10 @@ def _check(request: ProvenanceRequest) -> None:
     for given in request.query_inputs:
         if given.blocks is None:
             raise Invalid(
-                f"input {given.query_alias} was given without its blocks", rule="provenance-blocks",
+                f"input {given.query_alias} was given without its blocks",
+                rule="provenance-blocks",
                 hint="state the blocks of each input from its first to the cut",
-            )  # fmt: skip
+            )
 
 
 class ShownInputs:
@@ -217,9 +218,10 @@ class ShownInputs:
         self._count += len(offsets)
         if self._count > min(MAX_ROWS, ROWS):
             raise Invalid(
-                f"the record bears on more than {MAX_ROWS:,} rows of its inputs", rule="provenance-size",
+                f"the record bears on more than {MAX_ROWS:,} rows of its inputs",
+                rule="provenance-size",
                 hint="ask for a record of a shorter window",
-            )  # fmt: skip
+            )
         self._sources.append(np.full(len(offsets), context.aliases.index(alias)))
         self._offsets.append(offsets)
         frame = frame_of_rows(context.session, rows.append_column(ROW, pa.array(numbers)))

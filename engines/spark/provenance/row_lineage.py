@@ -100,9 +100,10 @@ class _Tracing:
         rule = _RULES.get(kind)
         if rule is None:
             raise Invalid(
-                f"rows cannot be traced through {kind}", rule="provenance-operator",
+                f"rows cannot be traced through {kind}",
+                rule="provenance-operator",
                 hint="this is a gap of the engine; please report the query",
-            )  # fmt: skip
+            )
         outside = self.query, self.view
         if kind == "View":
             self.view = name_of_view(plan)

@@ -216,8 +216,9 @@ class TableTracer:
             if total > MAX_LIVED:
                 raise Invalid(
                     f"the rows of this key count {total:,} times at the ticks of one transaction",
-                    rule="provenance-size", hint="group by a window of event time, or by more columns",
-                )  # fmt: skip
+                    rule="provenance-size",
+                    hint="group by a window of event time, or by more columns",
+                )
             table = each.rows.take(pa.array(rows)).append_column(HIDDEN_ROUND, pa.array(of.astype(np.int64)))
             visible = [quote_name(name) for name in each.rows.column_names]
             name_view(frame_of_rows(context.session, table).selectExpr(*visible), alias)

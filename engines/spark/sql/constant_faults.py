@@ -23,9 +23,10 @@ from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import counterpart, frame_of, inline_ctes, json_of, jvm_object
 
 _RULES: Final = (
-    "analysis.EliminateSubqueryAliases", "analysis.EliminateView",
+    "analysis.EliminateSubqueryAliases",
+    "analysis.EliminateView",
     *("optimizer.ColumnPruning",) * 3,
-)  # fmt: skip
+)
 """Spark's rules that remove unused columns."""
 UNREADABLE: Final = "INVALID_PARAMETER_VALUE.PATTERN"
 """Spark's condition for an invalid pattern, except in ``split``, where Java's exception comes through."""

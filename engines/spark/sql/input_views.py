@@ -55,14 +55,16 @@ def check_versions(view: QueryInput) -> None:
     if missing:
         raise Invalid(
             f"temporal table {view.alias}: its primary key names {missing[0]}, which the input does not have",
-            rule="temporal-table", hint=f"columns: {', '.join(view.schema.names)}",
-        )  # fmt: skip
+            rule="temporal-table",
+            hint=f"columns: {', '.join(view.schema.names)}",
+        )
     taken = [name for name in (VALID_FROM, VALID_TO) if name in there]
     if view.primary_key and taken:
         raise Invalid(
-            f"temporal table {view.alias} has a column {taken[0]} of its own", rule="reserved-name",
+            f"temporal table {view.alias} has a column {taken[0]} of its own",
+            rule="reserved-name",
             hint="rename it in a dataset between",
-        )  # fmt: skip
+        )
 
 
 def name_inputs(session: SparkSession, inputs: Sequence[QueryInput]) -> None:

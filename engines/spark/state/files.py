@@ -81,8 +81,9 @@ def save(path: str, checkpoint: StateCheckpoint, tables: Mapping[str, Kept]) -> 
         if any("" in run for run in item.open):
             raise Invalid(
                 f"input {item.alias}: rows must be kept, and their blocks were given without hashes",
-                rule="open-blocks", hint="the coordinator must state block_hash",
-            )  # fmt: skip
+                rule="open-blocks",
+                hint="the coordinator must state block_hash",
+            )
     described, body = pack(tables)
     if described:
         checkpoint = msgspec.structs.replace(checkpoint, arranged=described)
@@ -110,9 +111,10 @@ class StoredTable:
         raw = bytes(self.raw)
         if _digest(raw) != self.described.digest:
             raise Invalid(
-                f"the rows {self.described.name} of the checkpoint are damaged", rule="checkpoint",
+                f"the rows {self.described.name} of the checkpoint are damaged",
+                rule="checkpoint",
                 hint="replay the transform from its start",
-            )  # fmt: skip
+            )
         with pq.ParquetFile(pa.BufferReader(raw)) as file:
             return file.read(use_threads=False)
 
@@ -156,9 +158,10 @@ def pack(tables: Mapping[str, Kept]) -> tuple[tuple[Arranged, ...], list[bytes |
     size = sum(map(len, parts))
     if size > MAX_STATE or len(named) > MAX_TABLES:
         raise Invalid(
-            f"the state of the transform has {size} bytes in {len(named)} parts", rule="state-size",
+            f"the state of the transform has {size} bytes in {len(named)} parts",
+            rule="state-size",
             hint=f"at most {MAX_STATE} in {MAX_TABLES}: fewer keys, or a window of event time",
-        )  # fmt: skip
+        )
     return tuple(named), parts
 
 
