@@ -65,6 +65,7 @@ class FileDigests:
         recorded = self._read_installed(name)
         try:
             stat = os.stat(path)  # noqa: PTH116
+            # Spark's jars alone are half a gigabyte, to be hashed at each start.
             known = self._own.get(name, recorded)
             if known is None or (known.size, known.modified, known.inode) != (
                 stat.st_size,

@@ -277,6 +277,7 @@ class _Service(grpc.GenericRpcHandler):  # type: ignore[misc]  # grpc has no typ
         try:
             outcome = route.work(request, control)
         finally:
+            # gRPC cancels at the end of every call, and then there is nothing left to stop.
             control.finish()
         if isinstance(outcome, InvalidQuery) and not getattr(request, "reads_extensions", True):
             outcome = outcome.whole

@@ -87,6 +87,7 @@ def _unpack_layer(blob: Path, digest: str, root: Path) -> list[TreeEntry]:
                     entries.append(_place(tar, member, root))
         except tarfile.TarError as error:
             raise Environment(f"a layer is no tar: {error}", rule="image-layer") from error
+        # A tar may end before its file does, and the digest is that of the file.
         while hashed.read(_CHUNK):
             pass
     if hashed.digest != digest:
@@ -101,6 +102,7 @@ def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> TreeEnt
     here = root
     for part in path.parts[:-1]:
         here = here / part
+        # A link that an earlier member made could lead out of the folder.
         if here.is_symlink() or not here.is_dir():
             raise Environment(f"a layer names {member.name!r} below what is no folder", rule="image-layer")
     target = root / path

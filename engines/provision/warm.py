@@ -246,6 +246,7 @@ class _Held(_Delegating):
                 else process.left or "signal 9 is mostly a lack of memory; else see its lines in the log",
             ) from lost
         finally:
+            # The caller was cancelled; work of its thread goes on, and nothing can stop it from outside.
             if trio.current_effective_deadline() == -math.inf:
                 process.note_cancelled()
             if session:

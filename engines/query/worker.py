@@ -130,6 +130,7 @@ def _answer(answering: QuerySession, requests: BinaryIO, out: BinaryIO) -> None:
     out.flush()
     wanted = _request(requests, Execute)
     if wanted.save_bytes:
+        # DuckDB bounds its temporary data, and not a file that it is told to write.
         resource.setrlimit(resource.RLIMIT_FSIZE, (wanted.save_bytes, wanted.save_bytes))
         out.write(frame(END, msgspec.json.encode(_save(answering, prepared, wanted))))
         return

@@ -23,10 +23,12 @@ def main(arguments: list[str]) -> None:
     groups, command = rest[: rest.index("--")], rest[rest.index("--") + 1 :]
     # The signal comes when the *thread* that forked us ends: callers must fork from a thread that does not end.
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    # It may have ended before the signal was asked for, and then none ever comes.
     if os.getppid() != int(parent):
         sys.exit("the starter is gone")
     for entrance in groups:
         Path(entrance).write_text("0")
+    # A core dump would be written outside of all limits, with data in it.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     if memory != "-":
         resource.setrlimit(resource.RLIMIT_DATA, (int(memory), int(memory)))

@@ -33,6 +33,7 @@ class TaskCounts:
         spark: Any = self._context._jsc.sc()
         store, live = spark.statusStore(), []
         for job in self._context.statusTracker().getJobIdsForGroup(self._group):
+            # To read a job takes several calls into the JVM, and one that ended changes no more.
             if job not in self._ended:
                 counts, is_over = _counts_of(store, job)
                 if is_over:
