@@ -24,6 +24,7 @@ from odfd.network.drivers import NetworkDrivers
 from odfd.network.host_import import load_libp2p
 from odfd.network.joined_networks import Network, joined
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.replaceable import Replaceable
 from odfd.runtime.supervision import Life, Logger
 from p2p.address import parse_address
@@ -461,6 +462,7 @@ class Membership(NetworkDrivers):
     def addresses(self) -> Sequence[str]:
         return self._host.addresses() if self._host is not None else ()
 
+    @in_loop
     def peers(self) -> Sequence[PeerView]:
         shown = [msgspec.structs.replace(one, blocked=one.blocked or one.peer in self._blocked) for one in self.views()]
         unseen = sorted(self._blocked - {view.peer for view in shown})

@@ -29,6 +29,7 @@ from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.controller import Controllers
 from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import in_loop
 from odfd.services.access.accounts import AccountController, AccountService
 from odfd.services.datasets.controller import DatasetController
 from odfd.services.datasets.deletion import DatasetDeletion
@@ -235,6 +236,7 @@ def _visibility(parts: NodeParts) -> VisibilityService:
     )  # fmt: skip
 
 
+@in_loop
 def _visibility_changed(parts: NodeParts, dataset: DatasetId) -> None:
     parts.visibility.note_change()
     parts.visibility_changed(dataset)

@@ -70,6 +70,7 @@ from odfd.node.trust_parts import (
 )
 from odfd.policy.policy import Expression, Policy
 from odfd.queries.planning import Planner
+from odfd.runtime import hanging_calls
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
@@ -346,6 +347,7 @@ class NodeParts:
             self.policies = self.effective_policy.policies(connection)
         return self.policies.joint
 
+    @hanging_calls.in_loop
     def ruled(self, signed: Signed | None) -> None:
         if signed is not None and isinstance(said := decode_any(signed.payload), PolicyStatement):
             self.outbox.put_in([said.network], Topic.HEADS, signed.envelope)
@@ -372,6 +374,7 @@ class NodeParts:
         self.in_loop(self.cards.loop.touch_all)
         self.policy_changed()
 
+    @hanging_calls.in_loop
     def policy_changed(self) -> None:
         self.policy = self._policy()
         for dataset in self.policy.attended:

@@ -81,7 +81,7 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
         parts.context,
         deletion.delete_rendition,
         lambda: secrets.token_hex(8),
-        seen.shown,
+        seen.show_to_others,
     )
     parts.handovers.readers = made.hand_over_readers
     parts.handovers.moved = made.moved = parts.moved

@@ -12,6 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.supervision import Life
 
 UNTIL_POKED: Final = math.inf
@@ -31,8 +32,9 @@ class ReconcileLoop:
         self._start_after = start_after
         self._poked = trio.Event()
 
+    @in_loop
     def poke(self) -> None:
-        """Starts a round soon. From the event loop."""
+        """Starts a round soon."""
         self._poked.set()
 
     async def run(self, life: Life) -> None:
@@ -84,11 +86,13 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         """Whether nothing was touched since the last ``take``."""
         return self._touched is not None and not self._touched
 
+    @in_loop
     def touch(self, each: K) -> None:
-        """Marks one thing as changed, and starts a round soon. From the event loop."""
+        """Marks one thing as changed, and starts a round soon."""
         self.leave(each)
         self.poke()
 
+    @in_loop
     def touch_all(self) -> None:
         """Marks everything as changed, such as after a change of policy, and starts a round soon."""
         self._touched = None

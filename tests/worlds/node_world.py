@@ -47,6 +47,7 @@ from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.resources.registry import state
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
 from odfd.services.resources.types import TYPES
@@ -354,8 +355,8 @@ class Member:
     def look_again(self) -> None:
         self.looks += 1
 
+    @in_loop  # as the real one
     def peers(self) -> Sequence[PeerView]:
-        trio.current_time()  # as the real one, which is asked in the loop alone
         unseen = [PeerView(peer=peer, blocked=True) for peer in sorted(self._shut_out)]
         met = self._others().items()
         return [*(PeerView(peer=peer, connected=True, network=other.block) for peer, other in met), *unseen]

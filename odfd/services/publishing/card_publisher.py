@@ -31,6 +31,7 @@ from odfd.datasets.card_facts import cut, facts_of, list_shortened, sample_of
 from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
 from odfd.datasets.local_data import held_from
 from odfd.network.shared_cards import SharedCards
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.store import collections
@@ -106,8 +107,9 @@ class CardPublisher:
         """The time of the next check of each dataset; the heap may have outdated entries."""
         self._due: list[tuple[Instant, DatasetId]] = []
 
+    @in_loop
     def visibility_changed(self, dataset: DatasetId) -> None:
-        """Signs the card again after a change of visibility. Called from the event loop."""
+        """Signs the card again after a change of visibility."""
         self._looked.pop(dataset, None)
         self.loop.touch(dataset)
 

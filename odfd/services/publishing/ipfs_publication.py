@@ -7,7 +7,7 @@ or has lost everything, it is tried again. A dataset is touched in ``loop`` when
 from __future__ import annotations
 
 import base64
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from typing import Final, NamedTuple
 
@@ -33,6 +33,7 @@ from odfd.resources.records import KeptRecord
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, outside
+from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.log import Ledger
 from odfd.store.visibility import Visibility
@@ -103,18 +104,18 @@ class PublicationService:
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)
 
     @operation("POST", NODE_PATH + "/publications", needs=Owner.NETWORK)
-    async def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
+    def publish(self, request: wire.PublishRequest) -> wire.TaskRef:
         """Publishes a dataset, with all shards, each under the name of its own key. Result: PublicationView.
 
         The view is that of the first shard.
         """
-        entry, *others = await trio.to_thread.run_sync(resolve_chains, self._home, request.ref)
+        entry, *others = resolve_chains(self._home, request.ref)
         publisher = self._with_kubo()
-        await trio.to_thread.run_sync(self._need_public, entry.id)
+        self._need_public(entry.id)
         if others and request.delegation is not None:
             text = f"{entry.name} has {len(others) + 1} shards, and a record is signed for the name of one"
             raise Refused(text, rule="shard-whole", hint="name each shard by its id: odfctl get renditions -o json")
-        delegation = await trio.to_thread.run_sync(self._delegation, publisher, entry.id, request.delegation)
+        delegation = self._delegation(publisher, entry.id, request.delegation)
 
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
@@ -127,19 +128,15 @@ class PublicationService:
         return task_ref(self._board.submit("publish", entry.name, work, about(entry.id)))
 
     @operation("GET", NODE_PATH + "/publications", needs=Owner.NETWORK)
-    async def list(self) -> Sequence[wire.PublicationView]:
+    def list(self) -> Sequence[wire.PublicationView]:
         """Lists the datasets that this node publishes on IPFS."""
-        kept = await trio.to_thread.run_sync(self._kept)
-        return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in kept.items()]
+        return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in self._kept().items()]
 
     @operation("DELETE", NODE_PATH + "/publications/{ref}", needs=Owner.NETWORK)
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
-        entries = await trio.to_thread.run_sync(resolve_chains, self._home, ref)
-        entry, publisher = entries[0], self._with_kubo()
-        kept = await trio.to_thread.run_sync(self._kept_of, entry.id)
-        if kept is None:
-            raise NotFound(f"{entry.name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
+        entries, publisher, kept = await trio.to_thread.run_sync(self._named, ref)
+        entry = entries[0]
         for each in entries:
             async with self._alone(each.id):
                 await trio.to_thread.run_sync(self._forget, each.id)
@@ -147,18 +144,23 @@ class PublicationService:
         self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 
+    def _named(self, ref: str) -> tuple[Sequence[DatasetEntry], Publisher, KeptPublication]:
+        """Returns the shards of a dataset and its publication. Raises NotFound, Invalid, Refused."""
+        entries, publisher = resolve_chains(self._home, ref), self._with_kubo()
+        kept = self._kept_of(entries[0].id)
+        if kept is None:
+            raise NotFound(f"{entries[0].name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
+        return entries, publisher, kept
+
     async def _round(self) -> float:
         if self._publisher is None:
             return float("inf")
         touched = self.loop.take()
-        kept = await trio.to_thread.run_sync(self._kept)
-        public = await trio.to_thread.run_sync(self._visibility.public_of, kept)
+        kept, public, ours = await trio.to_thread.run_sync(self._standing)
         for dataset in kept.keys() - public:
             await self._take_back(self._publisher, dataset)
         wanted = {dataset for dataset, each in kept.items() if each.spec.standing and dataset in public}
-        if self._all_of_ours():
-            ours = await trio.to_thread.run_sync(self._ours)
-            wanted.update(each for each in ours if each not in kept)
+        wanted.update(each for each in ours if each not in kept)
         for dataset in sorted(wanted if touched is None else wanted & touched):
             await self._consider(self._publisher, dataset, kept.get(dataset))
         concerned = wanted | (kept.keys() - public)
@@ -208,11 +210,8 @@ class PublicationService:
         self, publisher: Publisher, dataset: DatasetId, *, standing: bool, delegation: bytes | None = None
     ) -> tuple[Publication, KeptPublication]:
         async with self._alone(dataset):
-            await trio.to_thread.run_sync(self._need_public, dataset)
-            signed = await trio.to_thread.run_sync(self._signed, dataset)
-            served = await trio.to_thread.run_sync(self._served, dataset)
+            signed, served, known = await trio.to_thread.run_sync(self._terms_of, dataset)
             now = self._clock.now()
-            known = await trio.to_thread.run_sync(self._kept_of, dataset)
             delegation = delegation or (known.spec.delegation if known is not None else None)
             done = await publisher.publish(dataset, served, now)
             if delegation is not None:
@@ -231,6 +230,11 @@ class PublicationService:
         )
         return done, kept
 
+    def _terms_of(self, dataset: DatasetId) -> tuple[str | None, int, KeptPublication | None]:
+        """Returns the id of the signed head, how many blocks may go out, and what is out. Raises Refused."""
+        self._need_public(dataset)
+        return self._signed(dataset), self._served(dataset), self._kept_of(dataset)
+
     def _need_public(self, dataset: DatasetId) -> None:
         if not self._visibility.is_public(dataset):
             name = self._home.name_of(dataset)
@@ -245,6 +249,11 @@ class PublicationService:
         if self._publisher is None:
             raise no_ipfs()
         return self._publisher
+
+    def _standing(self) -> tuple[dict[DatasetId, KeptPublication], Set[DatasetId], Sequence[DatasetId]]:
+        """Returns what is published, which of that is public, and the datasets that the policy publishes."""
+        kept = self._kept()
+        return kept, self._visibility.public_of(kept), self._ours() if self._all_of_ours() else ()
 
     def _ours(self) -> Sequence[DatasetId]:
         public = self._visibility.public_of(self._home.chains.datasets())

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Final
 
 import msgspec
-import trio
 
 from chain.errors import Invalid, NotFound, Refused
 from chain.ids import DatasetId
@@ -25,7 +24,6 @@ from odfd.datasets.creation import input_ids
 from odfd.datasets.shard_reading import is_later_shard
 from odfd.network.joined_networks import Network, joined
 from odfd.network.peer_names import peer_named
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.services.views.card_views import words_view
 from odfd.store import collections, mirror_specs
@@ -65,23 +63,19 @@ class VisibilityService:
     """Writes into a chain how its collection handed over, before others may know it; set where services are joined."""
 
     @operation("POST", NODE_PATH + "/publish", needs=EachOf(Action.OWN))
-    async def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+    def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
         change = _change_of(request)
-        wanted = await self._wanted(request)
+        wanted = self._wanted(request)
         networks = self._networks_named(request.to)
-        theirs = await trio.to_thread.run_sync(
-            lambda: [each for each in wanted if _is_shared_by_others(self.home, each.id)]
-        )
+        theirs = [each for each in wanted if _is_shared_by_others(self.home, each.id)]
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
-        kept = [
-            await trio.to_thread.run_sync(self._view, entry, False, [_is_theirs(entry).message]) for entry in theirs
-        ]
+        kept = [self._view(entry, False, [_is_theirs(entry).message]) for entry in theirs]
         mine = [each for each in wanted if each not in theirs]
         if change:
-            await trio.to_thread.run_sync(self._check_own, mine, change)
-        views = [*kept, *[await self._all(each, True, networks, change) for each in mine]]
+            self._check_own(mine, change)
+        views = [*kept, *[self._all(each, True, networks, change) for each in mine]]
         return views if self.joined() else _unfound(views)
 
     def _check_own(self, entries: Sequence[DatasetEntry], change: CardChange) -> None:
@@ -124,12 +118,12 @@ class VisibilityService:
         return frozenset(joined[name.casefold()] for name in names)
 
     @operation("POST", NODE_PATH + "/unpublish", needs=EachOf(Action.OWN))
-    async def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
+    def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Makes datasets private again; copies that others hold remain. Raises NotFound, Invalid."""
-        return [await self._all(entry, False) for entry in await self._wanted(request)]
+        return [self._all(entry, False) for entry in self._wanted(request)]
 
     @operation("POST", NODE_PATH + "/share", needs=Owner.NETWORK)
-    async def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
+    def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
         """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
         known = self.peers()
         more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
@@ -144,32 +138,28 @@ class VisibilityService:
             shards = named(connection)
             return [*shards, *_former(connection, shards[0])]
 
-        def change() -> tuple[DatasetEntry, list[DatasetId], bool, bool]:
-            with self.home.catalog() as catalog:
-                entry = catalog.resolve(request.ref)
-            if is_later_shard(self.home, entry.id):
-                raise _is_later(entry)
-            if more:
-                self._check_sharing(entry)
-                self.say_handovers(entry.id)
-            given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), named)
-            taken = bool(less) and self.visibility.revoke(entry.id, less, every)
-            with self.home.database.read() as connection:
-                return entry, every(connection), given, taken
-
-        entry, chains, given, taken = await trio.to_thread.run_sync(change)
+        entry = self.home.resolve(request.ref)
+        if is_later_shard(self.home, entry.id):
+            raise _is_later(entry)
+        if more:
+            self._check_sharing(entry)
+            self.say_handovers(entry.id)
+        given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), named)
+        taken = bool(less) and self.visibility.revoke(entry.id, less, every)
+        with self.home.database.read() as connection:
+            chains = every(connection)
         for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
             if is_so:
                 self.context.events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
         if given or taken:
-            await self._frontiers_known(chains)
-        return await trio.to_thread.run_sync(self._view, entry, given or taken)
+            self._frontiers_known(chains)
+        return self._view(entry, given or taken)
 
-    async def _frontiers_known(self, chains: Sequence[DatasetId]) -> None:
+    def _frontiers_known(self, chains: Sequence[DatasetId]) -> None:
         """Lets the peers that shards are shared with know of them all, and of their frontiers."""
         for each in chains if len(chains) > 1 else ():
             self.shares_changed(each)
-            await trio.to_thread.run_sync(self.sign, each)
+            self.sign(each)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
         if self.visibility.is_told(entry.id):
@@ -182,34 +172,34 @@ class VisibilityService:
             raise _is_theirs(entry)
         self._shards(entry, True)
 
-    async def _all(
+    def _all(
         self, entry: DatasetEntry, public: bool, networks: Collection[str] = (), change: CardChange | None = None
     ) -> wire.VisibilityView:
         """Publishes or withdraws a dataset with all its shards; returns the view of the first, which has its name.
 
         Former renditions have the same rows: they are withdrawn too, and not published again.
         """
-        first, *others = await trio.to_thread.run_sync(self._shards, entry, public)
-        former = [] if public else await trio.to_thread.run_sync(self._former_told, first)
+        first, *others = self._shards(entry, public)
+        former = [] if public else self._former_told(first)
         chains = (first, *others, *former)
         if change and not networks:  # what a card says of a dataset shows it to nobody else
-            limits = await trio.to_thread.run_sync(self._limits, first.id)
+            limits = self._limits(first.id)
             networks = limits or ()
         if public:
-            await trio.to_thread.run_sync(self.say_handovers, first.id)
-        before = await trio.to_thread.run_sync(self._on_card, first.id)
-        changes = await trio.to_thread.run_sync(self._set, chains, public, networks, change)
-        after = await trio.to_thread.run_sync(self._on_card, first.id)
+            self.say_handovers(first.id)
+        before = self._on_card(first.id)
+        changes = self._set(chains, public, networks, change)
+        after = self._on_card(first.id)
         if is_shown := bool(change) and after != before:
             self._card_changed(first, before, after)
         for each in (chain for chain, is_new in zip(chains, changes, strict=True) if is_new):
-            await self._say(each, public=public)
+            self._say(each, public=public)
         notes = [f"{len(others) + 1} shards, each with an id of its own"] if others else []
         if former:
-            names = await trio.to_thread.run_sync(self._names, [each.id for each in former])
+            names = self._names([each.id for each in former])
             notes.append(f"{names} too, of former renditions, with the same rows")
-        notes += await trio.to_thread.run_sync(lambda: list(self._notes(first, public=public)))
-        return await trio.to_thread.run_sync(self._view, first, is_shown or any(changes), notes)
+        notes += list(self._notes(first, public=public))
+        return self._view(first, is_shown or any(changes), notes)
 
     def _shards(self, entry: DatasetEntry, public: bool) -> list[DatasetEntry]:
         """Lists the chains with the rows of a dataset. Raises Refused if no card can say how they are divided."""
@@ -243,7 +233,6 @@ class VisibilityService:
             notes=tuple(notes),
         )
 
-    @in_worker
     def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
         """Resolves all datasets of a request before any is changed. Raises NotFound, Invalid."""
         if bool(request.refs) == request.all:
@@ -271,23 +260,23 @@ class VisibilityService:
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
         return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
 
-    async def _say(self, entry: DatasetEntry, *, public: bool) -> None:
+    def _say(self, entry: DatasetEntry, *, public: bool) -> None:
         """Tells this node and others of a chain that was published or withdrawn."""
         self.changed(entry.id)
         kind = "dataset.published" if public else "dataset.unpublished"
         self.context.events.emit(kind, entry.name, about=about(entry.id), id=str(entry.id))
         if public:
-            await self._tell(entry.id)
+            self._tell(entry.id)
 
-    async def shown(self, dataset: DatasetId) -> None:
+    def show_to_others(self, dataset: DatasetId) -> None:
         """Tells others of a dataset that they may know since its collection handed over to it."""
         self.changed(dataset)
-        await self._tell(dataset)
+        self._tell(dataset)
 
-    async def _tell(self, dataset: DatasetId) -> None:
+    def _tell(self, dataset: DatasetId) -> None:
         """Signs the frontier of a dataset, and announces the statements about it."""
-        await trio.to_thread.run_sync(self.sign, dataset)
-        for signed in await trio.to_thread.run_sync(self._signed, dataset):
+        self.sign(dataset)
+        for signed in self._signed(dataset):
             self.announce(dataset, signed)
 
     def _signed(self, dataset: DatasetId) -> list[Signed]:

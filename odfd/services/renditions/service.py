@@ -68,10 +68,10 @@ class RenditionService:
         context: Context,
         delete: Callable[[DatasetId], Awaitable[object]],
         new_id: Callable[[], str],
-        shown: Callable[[DatasetId], Awaitable[None]],
+        show_to_others: Callable[[DatasetId], None],
     ) -> None:
-        """``shown`` tells other nodes of a dataset that they may know since a handover."""
-        self._shown_to_others = shown
+        """``show_to_others`` tells other nodes of a dataset that they may know since a handover."""
+        self._show_to_others = show_to_others
         self.moved: Callable[[DatasetId], object] = lambda _: None
         """Called with each rendition that a handover began or ended; set by the node."""
         self._home, self._delete, self._new_id = home, delete, new_id
@@ -170,7 +170,7 @@ class RenditionService:
                 return self._effects.switch(time, f"{old.dataset}@{new.dataset}:{time}", moves, also)
 
             for each in await trio.to_thread.run_sync(switch):
-                await self._shown_to_others(each)
+                await trio.to_thread.run_sync(self._show_to_others, each)
         for move in moves:
             for member in move:
                 self._tell(member.dataset)
@@ -268,7 +268,7 @@ class RenditionService:
         moves = await self._derived.prepared(state.active, state.member(effect.to))
         told = await trio.to_thread.run_sync(self._effects.switch, effect.time, command.id, moves)
         for dataset in told:
-            await self._shown_to_others(dataset)
+            await trio.to_thread.run_sync(self._show_to_others, dataset)
         return [member.dataset for move in moves for member in move]
 
     async def _effect(self, state: CollectionState, effect: Effect, report: Report) -> bool:

@@ -42,6 +42,7 @@ from odfd.resources.status import (
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
 from odfd.resources.workqueue import HOURLY, WorkQueue
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import Subjects
 from odfd.runtime.supervision import Life
@@ -106,8 +107,9 @@ class Reconciler:
         self._heard.add((type_, name))
         self.loop.poke()
 
+    @in_loop
     def regrant(self) -> None:
-        """Marks what accounts have as possibly having other rights. Called from the event loop."""
+        """Marks what accounts have as possibly having other rights."""
         self._regranted = True
         self.loop.poke()
 

@@ -10,8 +10,6 @@ import base64
 from collections.abc import Callable, Iterable
 from typing import Literal
 
-import trio
-
 from chain import instant
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId, KeyDid
@@ -49,28 +47,8 @@ class AuthorityService:
         self._announce = announce
 
     @operation("GET", DATASET_PATH + "/authority", needs=Owner.KEYS)
-    async def show_authority(self, ref: str) -> wire.AuthorityView:
+    def show_authority(self, ref: str) -> wire.AuthorityView:
         """Shows which keys may write a dataset, and which may change that. Raises NotFound, Invalid."""
-        return await trio.to_thread.run_sync(self._show, ref)
-
-    @operation("POST", DATASET_PATH + "/authority/draft", needs=Owner.KEYS)
-    async def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
-        """Drafts the next version of an authority; nothing is signed or kept."""
-        return await trio.to_thread.run_sync(self._draft, ref, request)
-
-    @operation("POST", DATASET_PATH + "/authority", needs=Owner.KEYS)
-    async def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
-        """Signs a draft of an authority with the keys here, adds the given signatures, keeps and announces it."""
-        return await trio.to_thread.run_sync(self._change, ref, request)
-
-    @operation("POST", DATASET_PATH + "/authority/key", needs=Owner.KEYS)
-    async def dataset_key(self, ref: str) -> wire.DatasetKey:
-        """Returns a dataset's secret key, for a person who takes it offline. Raises NotFound if it is not here."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        key = await trio.to_thread.run_sync(self._home.keys.dataset_seed, entry.id)
-        return wire.DatasetKey(key=str(entry.id), seed=key.hex())
-
-    def _show(self, ref: str) -> wire.AuthorityView:
         entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
@@ -99,7 +77,9 @@ class AuthorityService:
         mine = any(held.did == key for held in self._home.keys.held(rights.dataset))
         return wire.WriterView(key=str(key), expires_at=None if until is None else instant.render(until), mine=mine)
 
-    def _draft(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
+    @operation("POST", DATASET_PATH + "/authority/draft", needs=Owner.KEYS)
+    def draft_authority(self, ref: str, request: wire.AuthorityDraftRequest) -> wire.AuthorityDraft:
+        """Drafts the next version of an authority; nothing is signed or kept."""
         entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
@@ -128,7 +108,9 @@ class AuthorityService:
             )
         return chain.block_at(0).hash, TreeHead(size=tree.size, root_hash=tree.root)
 
-    def _change(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
+    @operation("POST", DATASET_PATH + "/authority", needs=Owner.KEYS)
+    def change_authority(self, ref: str, request: wire.AuthorityRequest) -> wire.AuthorityView:
+        """Signs a draft of an authority with the keys here, adds the given signatures, keeps and announces it."""
         entry = self._home.resolve(ref)
         said, payload = draft_of(entry, request.payload)
         node, writers = self._home.keys.node_key().did, {each.key for each in said.writers}
@@ -155,7 +137,13 @@ class AuthorityService:
         self._announce(entry.id, signed)
         if any(key.did in writers for key in self._home.keys.held(entry.id)):
             self._committer.sign_unsigned(entry.id)
-        return self._show(ref)
+        return self.show_authority(ref)
+
+    @operation("POST", DATASET_PATH + "/authority/key", needs=Owner.KEYS)
+    def dataset_key(self, ref: str) -> wire.DatasetKey:
+        """Returns a dataset's secret key, for a person who takes it offline. Raises NotFound if it is not here."""
+        entry = self._home.resolve(ref)
+        return wire.DatasetKey(key=str(entry.id), seed=self._home.keys.dataset_seed(entry.id).hex())
 
     def _keep(self, authority: Authority, signed: Signed) -> None:
         """Keeps a new version; if its epoch keeps all blocks that are here, they continue in that epoch."""

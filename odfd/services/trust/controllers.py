@@ -6,6 +6,8 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import trio
+
 from chain.errors import Refused
 from chain.ids import KeyDid
 from odfd.control import wire
@@ -47,7 +49,7 @@ class ValidatorController(Controller):
         await self._trust.take_up()
 
     async def observe(self, resource: Resource) -> ObservedState:
-        found = (await self._trust.validators()).get(resource.spec["did"])
+        found = (await trio.to_thread.run_sync(self._trust.validators)).get(resource.spec["did"])
         if found is None:
             return ObservedState(steps=("put it in force",))  # its declaration is committed before the policy is read
         return ObservedState(told={"Counts": ConditionValue(value=not found.suspended, message=found.reason)})
@@ -56,7 +58,7 @@ class ValidatorController(Controller):
         await self._trust.take_up()
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
-        found = {} if sees is not None else await self._trust.validators()
+        found = {} if sees is not None else await trio.to_thread.run_sync(self._trust.validators)
         return {each.id: found[each.spec["did"]] for each in resources if each.spec["did"] in found}
 
 

@@ -33,10 +33,10 @@ class EvidenceService:
     def has_bundle(self, name: Multihash) -> bool:
         return self._bundles.has(name)
 
-    async def find(self, evidence_id: str) -> bytes | Path:
+    def find(self, evidence_id: str) -> bytes | Path:
         """Returns the bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
         name = _named(evidence_id)
-        proof = await trio.to_thread.run_sync(self._proof, name)
+        proof = self._proof(name)
         return self._bundles.path(name) if proof is None else proof
 
     def fetch(self, evidence_id: str) -> wire.TaskRef:

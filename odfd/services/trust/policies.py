@@ -11,8 +11,6 @@ import sqlite3
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-import trio
-
 from chain.errors import Invalid, Refused
 from chain.ids import KeyDid
 from chain.multihash import Multihash
@@ -52,11 +50,8 @@ class PolicyService:
         self._changed = changed
 
     @operation("GET", NODE_PATH + "/policy", needs=Owner.POLICY)
-    async def policy(self) -> wire.PolicyView:
+    def policy(self) -> wire.PolicyView:
         """Shows the policy in force, and the network's policies: the one accepted last, and later ones."""
-        return await trio.to_thread.run_sync(self._policy)
-
-    def _policy(self) -> wire.PolicyView:
         with self._home.database.read() as connection:
             kept, own = NetworkPolicies(connection), self._effective_policy.own(connection)
             policy = self._effective_policy.policy(connection)
@@ -78,9 +73,9 @@ class PolicyService:
         return found
 
     @operation("POST", NODE_PATH + "/policy/network", needs=Owner.POLICY)
-    async def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
+    def publish_rules(self, request: wire.NetworkRulesRequest) -> wire.NetworkRulesView:
         """Signs the next version of a network's policy, and publishes it there. Raises Refused, Invalid."""
-        view, signed = await trio.to_thread.run_sync(self._publish, request)
+        view, signed = self._publish(request)
         self._changed(signed)
         return view
 
@@ -125,9 +120,9 @@ class PolicyService:
         return _view(AcceptedPolicy(said, signed.sid), "in force", ()), signed
 
     @operation("POST", NODE_PATH + "/policy/accept", needs=Owner.POLICY)
-    async def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
+    def accept_rules(self, request: wire.AcceptRequest) -> wire.NetworkRulesView:
         """Accepts all rules of a published version, which are then in force here. Raises NotFound, Invalid, Refused."""
-        view = await trio.to_thread.run_sync(self._accept, Multihash.parse(request.sid))
+        view = self._accept(Multihash.parse(request.sid))
         self._changed(None)
         return view
 

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import msgspec
-import trio
 
 from chain.ids import DID_KEY, DatasetId, KeyDid
 from chain.multihash import Multihash
@@ -24,7 +23,6 @@ from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.policy.policy import Policy
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
-from odfd.runtime.hanging_calls import in_worker
 from odfd.services.trust.effective_policy import VALIDATOR
 from odfd.services.trust.evidence import EvidenceService
 from odfd.services.trust.resolutions import PendingDecisions
@@ -98,7 +96,6 @@ class TrustService:
         self._changed = changed
 
     @operation("GET", DATASET_PATH + "/trust", needs=Owner.POLICY)
-    @in_worker
     def show(self, ref: str) -> wire.TrustView:
         """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
@@ -107,19 +104,19 @@ class TrustService:
         return msgspec.structs.replace(self._view(entry), shards=tuple(views))
 
     @operation(needs=Owner.POLICY)
-    async def evidence(self, evidence_id: str) -> bytes | Path:
+    def evidence(self, evidence_id: str) -> bytes | Path:
         """Returns evidence that anyone can check: a bundle (a ``.odfe`` file, streamed) or a proof's bytes."""
-        return await self._evidence.find(evidence_id)
+        return self._evidence.find(evidence_id)
 
     @operation("POST", NODE_PATH + "/evidence/{id}", needs=Owner.POLICY)
-    async def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
+    def fetch_evidence(self, evidence_id: str) -> wire.TaskRef:
         """Asks connected peers for a bundle that is not kept here. Result: EvidenceFetched."""
         return self._evidence.fetch(evidence_id)
 
-    async def validators(self) -> Mapping[str, wire.ValidatorState]:
+    def validators(self) -> Mapping[str, wire.ValidatorState]:
         """Returns the state of each validator of the policy in force, by its did."""
         policy = self._evaluator.policy
-        out = await trio.to_thread.run_sync(self._suspended, policy)
+        out = self._suspended(policy)
         states = {name: wire.ValidatorState(suspended=True, reason=each.reason) for name, each in out.items()}
         counting = wire.ValidatorState()
         return {str(key): states.get(group.name, counting) for group in policy.groups for key in group.keys}
@@ -129,28 +126,20 @@ class TrustService:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
     @operation("POST", NODE_PATH + "/validators/lift", needs=Owner.POLICY)
-    async def lift(self, request: wire.LiftRequest) -> Sequence[str]:
+    def lift(self, request: wire.LiftRequest) -> Sequence[str]:
         """Lets a suspended group count again, and returns the dids of its validators. Refused if it counts."""
         policy = self._evaluator.policy
-
-        def lift() -> None:
-            with self._home.database.write() as connection:
-                Suspensions(connection).lift(policy, request.group, self._clock.now())
-
-        await trio.to_thread.run_sync(lift)
+        with self._home.database.write() as connection:
+            Suspensions(connection).lift(policy, request.group, self._clock.now())
         self._changed()
         return [str(key) for group in policy.groups if group.name == request.group for key in sorted(group.keys)]
 
-    async def add_validator(self, request: wire.ValidatorRequest) -> None:
+    def add_validator(self, request: wire.ValidatorRequest) -> None:
         """Adds a validator to a group, whose keys have one vote. Raises Invalid."""
         key = KeyDid.parse(request.key)
-
-        def add() -> None:
-            with self._home.database.write() as connection:
-                self.record_validator(connection, key, request.group)
-
-        await trio.to_thread.run_sync(add)
-        await self.take_up()
+        with self._home.database.write() as connection:
+            self.record_validator(connection, key, request.group)
+        self._changed()
 
     def record_validator(self, connection: sqlite3.Connection, key: KeyDid, group: str) -> None:
         """Records a validator in the transaction of others; ``take_up`` follows. Raises Invalid."""

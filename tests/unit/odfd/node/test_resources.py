@@ -394,7 +394,7 @@ async def test_a_validator_is_listed_by_a_manifest_and_a_command_alike(world: An
     kind = TYPES.word("validator")
     assert kind is not None
     async with world.running("alice") as alice:
-        await alice.api.trust.add_validator(wire.ValidatorRequest(key=alice.key, group="self"))
+        alice.api.trust.add_validator(wire.ValidatorRequest(key=alice.key, group="self"))
         assert [item.action for item in (await alice.apply(kind.example)).items] == ["created"]
         assert [item.action for item in (await alice.apply(kind.example)).items] == ["unchanged"]
         assert {each.spec["group"] for each in await alice.api.declarations.list("Validator", None)} == {"self", "uni"}

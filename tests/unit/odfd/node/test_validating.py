@@ -327,17 +327,15 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
     key = KEY
     async with world.running("alice") as alice:
         bob = world.node("bob")
-        await alice.api.trust.add_validator(wire.ValidatorRequest(key=key, group="one"))
+        alice.api.trust.add_validator(wire.ValidatorRequest(key=key, group="one"))
         with pytest.raises(Invalid):
-            await alice.api.trust.add_validator(
-                wire.ValidatorRequest(key=key.replace("did:key", "did:nokey"), group="x")
-            )
-        assert [*await alice.api.trust.validators()] == [key]
+            alice.api.trust.add_validator(wire.ValidatorRequest(key=key.replace("did:key", "did:nokey"), group="x"))
+        assert [*alice.api.trust.validators()] == [key]
         asks = model.Policy(serve="data & attested:1", validators=model.Validators(f=0))
         alice.assembly.reload(model.Settings(policy=asks))
         with pytest.raises(Invalid, match="without any validator groups"):
             await alice.api.declarations.delete("Validator", key)
-        assert [*await alice.api.trust.validators()] == [key]
+        assert [*alice.api.trust.validators()] == [key]
         with pytest.raises(Invalid):
             alice.assembly.reload(model.Settings(policy=model.Policy(use="nonsense")))
         assert (await alice.api.policies.policy()).serve == "data & attested:1"
