@@ -2,19 +2,63 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import shutil
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, Literal, TypeAlias
 
 import msgspec
+import trio
 
-from odfd.ingest.command_sandbox import CommandSandbox
-from odfd.ingest.former_containers import FormerContainers
+from engines.sandbox.base import SandboxLevel
+from engines.sandbox.leftovers import label_of, remove_left
+from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
 from p2p.web.body import Patience
+
+
+class FormerContainers:
+    """Removes containers that a killed life of the node left: once, before the first container of this life."""
+
+    def __init__(self) -> None:
+        self._lock = trio.Lock()
+        self._is_done = False
+
+    async def remove(self, staging: Path) -> int:
+        """Returns the number of containers that were removed by this call. Raises Environment; the next call then
+        tries again."""
+        async with self._lock:
+            binary = shutil.which("podman")
+            if self._is_done or binary is None:
+                return 0
+            count = await remove_left(binary, label_of(staging))
+            self._is_done = True
+            return count
+
+
+async def _over_the_host() -> SandboxChoice:
+    """Chooses a sandbox over the host's own programs, since an engine's image does not have the commands."""
+    return await choose(SandboxLevel.HOST)
+
+
+class CommandSandbox:
+    """Remembers which sandbox works on this machine. ``choose`` tries them, and raises Refused if none works."""
+
+    def __init__(self, choose: Callable[[], Awaitable[SandboxChoice]] = _over_the_host) -> None:
+        self._choose = choose
+        self._lock = trio.Lock()
+        self._choice: SandboxChoice | None = None
+
+    async def choice(self) -> SandboxChoice:
+        """Returns the sandbox, choosing it at the first call. Raises Refused; the next call then tries again."""
+        async with self._lock:
+            if self._choice is None:
+                self._choice = await self._choose()
+            return self._choice
+
 
 MAX_SOURCE: Final = 64 << 30
 """Bytes of one source file after all preparation; stops an endless download or a decompression bomb."""

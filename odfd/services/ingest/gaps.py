@@ -18,8 +18,7 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.ingest.driver import IngestDependencies
-from odfd.ingest.gap_acceptance import accept_gap, gap_of
-from odfd.ingest.gaps import AcceptedGap, SourceGap
+from odfd.ingest.gaps import AcceptedGap, SourceGap, accept_gap, gap_of
 from odfd.ingest.templates import redacted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report

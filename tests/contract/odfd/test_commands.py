@@ -17,8 +17,7 @@ from chain.model.source import Pipe
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime
 from engines.sandbox.probe import SandboxChoice, choose, trial
-from odfd.ingest.command_sandbox import CommandSandbox
-from odfd.ingest.settings import IngestSettings, PipeMode
+from odfd.ingest.settings import CommandSandbox, IngestSettings, PipeMode
 from worlds.sources import prepare
 
 Run = Callable[..., bytes]

@@ -27,9 +27,8 @@ from odfd.ingest.containers import ContainerJob, arguments, check_left
 from odfd.ingest.fetch import container
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.former_containers import FormerContainers
 from odfd.ingest.refetch import confined
-from odfd.ingest.settings import PATIENCE, IngestSettings
+from odfd.ingest.settings import PATIENCE, FormerContainers, IngestSettings
 from worlds.containers import image_of_programs, of_this_test
 from worlds.eventually import became
 from worlds.sources import examples, source

@@ -22,7 +22,7 @@ from odfd.ingest.evm import decoding
 from odfd.ingest.evm.job import DecodeJob, DecodeResult
 from odfd.ingest.evm.log_filter import parse_filter
 from odfd.ingest.evm.signature import parse_event, selector
-from odfd.ingest.fetch import evm, evm_node, fetch_process
+from odfd.ingest.fetch import evm, fetch_process
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
@@ -165,7 +165,7 @@ def test_ranges_whose_answer_is_too_large_are_asked_for_in_parts(
     for block in range(100, 120):
         minted(chain, block)
     chain.final = 150
-    monkeypatch.setattr(evm_node, "MAX_ANSWER", 6000)
+    monkeypatch.setattr(evm, "MAX_ANSWER", 6000)
     monkeypatch.setattr(evm, "MOST_DATA", 1000)
     root = Root(chain, tmp_path)
     found: list[int] = []
@@ -173,7 +173,7 @@ def test_ranges_whose_answer_is_too_large_are_asked_for_in_parts(
         assert len(rows) < 20
         found += [each["block_number"] for each in rows]
     assert found == list(range(100, 120))
-    monkeypatch.setattr(evm_node, "MAX_ANSWER", 500)
+    monkeypatch.setattr(evm, "MAX_ANSWER", 500)
     with pytest.raises(Refused, match="larger than 500 bytes"):
         Root(chain, tmp_path).rows()
 

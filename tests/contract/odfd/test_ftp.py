@@ -35,7 +35,7 @@ from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.servers import ftp as process
-from odfd.ingest.servers import ftp_listing, ftp_session
+from odfd.ingest.servers import ftp_session
 from odfd.ingest.servers.job import FtpJob, FtpResult
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redacted
@@ -296,7 +296,7 @@ def test_a_file_that_is_still_written_is_left(server: Served, tmp_path: Path) ->
 def test_a_listing_of_ftp_has_an_end_and_a_form(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in range(5):
         server.put(f"daily/{name}.csv", b"1", LONG_AGO)
-    monkeypatch.setattr(ftp_listing, "MAX_LISTED", 4)
+    monkeypatch.setattr(process, "MAX_LISTED", 4)
     with pytest.raises(Refused, match="more than 4 entries"):
         listed(server, "daily/*.csv")
     server.without = {"MLSD"}
@@ -308,9 +308,9 @@ def test_a_listing_of_ftp_has_an_end_and_a_form(server: Served, monkeypatch: pyt
 @given(st.text(max_size=60))
 def test_any_line_of_a_listing_is_an_entry_or_a_told_mistake(line: str) -> None:
     with suppress(Refused):
-        facts, name = ftp_listing._read(line)
+        facts, name = process._read(line)
         assert "/" not in name
-        assert ftp_listing._file(name, facts).size >= 0
+        assert process._file(name, facts).size >= 0
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from odfd.ingest.fetch import fetch_process, sftp
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
-from odfd.ingest.servers import sftp_listing
 from odfd.ingest.servers import sftp_process as process
 from odfd.ingest.servers.remote_files import Pattern, RemoteFile, next_files
 from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
@@ -185,7 +184,7 @@ def test_folders_below_and_times_in_names(server: Served) -> None:
 def test_a_listing_of_sftp_has_an_end(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in range(5):
         server.put(f"daily/{name}.csv", b"1")
-    monkeypatch.setattr(sftp_listing, "MAX_LISTED", 4)
+    monkeypatch.setattr("odfd.ingest.servers.sftp.MAX_LISTED", 4)
     with pytest.raises(Refused, match="more than 4 entries"):
         asked(server, FetchFilesGlob(path=server.url("/daily/*.csv")))
 

@@ -18,13 +18,12 @@ from chain.errors import Fault, Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.fetch_options import ServerEvents, fetch_options
 from chain.model.source import FetchUrl, RequestHeader
-from odfd.ingest import sse as stream
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch import sse
 from odfd.ingest.fetch.base import FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.sse import EventReader, ServerEvent
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from odfd.ingest.sse import EventReader, ServerEvent
 from worlds.sources import examples, source
 from worlds.sse import Stream, stream_served
 
@@ -109,7 +108,7 @@ def test_a_stream_that_never_ends_is_left(server: Stream, tmp_path: Path, monkey
     root = Root(server, tmp_path)
     assert root.rows() == [{}]
     assert root.rows() == []
-    monkeypatch.setattr(stream, "MAX_EVENT", 3)
+    monkeypatch.setattr(sse, "MAX_EVENT", 3)
     with pytest.raises(Refused, match="more than 3 characters"):
         root.rows()
 
