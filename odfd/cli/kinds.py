@@ -14,8 +14,8 @@ from odfd.cli import formatting
 from odfd.cli import resource_tables as tables
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
-from odfd.control import wire
-from odfd.control.client import Answer, Client, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer, Client
 from odfd.errors import Usage
 from odfd.resources import registry
 from odfd.resources.registry import OWNER, STATE, VERSION, Registration
@@ -109,7 +109,7 @@ def account_of(row: wire.Value) -> str:
 
 def own_account(session: Session) -> str:
     """Returns the name of the account that asks."""
-    return session.client.get(f"/auth/{VERSION}/self", wire.AccountView).value.name or OWNER
+    return session.client.do(calls.accounts_me()).value.name or OWNER
 
 
 def with_state(sent: Any) -> Any:
@@ -161,7 +161,7 @@ def listed(client: Client, path: str, query: Mapping[str, object] | None = None)
 
 def dataset_view(client: Client, ref: str) -> wire.DatasetView:
     """Returns the state of a dataset, or of a chain inside it. Raises NotFound."""
-    return client.get(f"{DATASET.path}/{part(ref)}/detail", wire.DatasetDetail).value.dataset
+    return client.do(calls.datasets_describe(ref)).value.dataset
 
 
 def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:

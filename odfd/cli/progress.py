@@ -16,7 +16,7 @@ from odfd import output
 from odfd.cli import formatting
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.control.client import MANIFESTS, Answer, Body, part
+from odfd.control.client import MANIFESTS, Answer, ApiCall, part
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
@@ -145,9 +145,9 @@ def follow(session: Session, ref: wire.TaskRef, kind: type[T]) -> Answer[T]:
     return Answer.of(_result(session, ref.id), kind)
 
 
-def submit(session: Session, path: str, request: wire.Request | None, kind: type[T]) -> Answer[T]:
-    """Starts a long operation with a POST, and follows it. ``request``: ``None`` for one without a body."""
-    return Answer.of(result_of(session, path, request), kind)
+def submit(session: Session, call: ApiCall[wire.TaskRef], kind: type[T]) -> Answer[T]:
+    """Starts a long operation, and follows it. Its result is a ``kind``."""
+    return Answer.of(result_of(session, call), kind)
 
 
 def applied(
@@ -159,9 +159,9 @@ def applied(
     return Answer.of(_result(session, _member(sent, "id")), wire.ApplyResult)
 
 
-def result_of(session: Session, path: str, request: Body | None) -> Any:
+def result_of(session: Session, call: ApiCall[wire.TaskRef]) -> Any:
     """Returns the JSON of the result of ``submit``. Loads the types for progress while the daemon works."""
-    return _result(session, _member(session.client.ask("POST", path, request), "id"))
+    return _result(session, _member(session.client.ask(call.method, call.path, call.request), "id"))
 
 
 def _result(session: Session, task_id: str) -> Any:

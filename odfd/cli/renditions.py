@@ -9,8 +9,8 @@ from typing import Final
 from chain.errors import NotFound
 from odfd.cli.command import argument
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer
 
 RENDITION: Final = argument("--rendition", type=int, metavar="N", help="of this rendition (the active one)")
 _ACTIVE: Final = "Active"
@@ -21,8 +21,7 @@ def read_of(session: Session, ref: str, args: argparse.Namespace) -> str:
 
     Raises NotFound for a number that the dataset does not have.
     """
-    path = f"/dataset/v1alpha1/datasets/{part(ref)}/renditions"
-    views = [each for each in session.client.get(path, list[wire.RenditionView]).value if each.dataset]
+    views = [each for each in session.client.do(calls.renditions_list(ref)).value if each.dataset]
     meant = next((each for each in views if ref in (each.dataset, each.dataset_id)), None)
     if args.rendition is not None:
         meant = next((each for each in views if each.number == args.rendition), None)
@@ -44,8 +43,7 @@ def renditions_of(session: Session, refs: Sequence[str]) -> Answer[list[wire.Ren
     """
     pairs: list[tuple[wire.RenditionView, object]] = []
     for ref in refs:
-        path = f"/dataset/v1alpha1/datasets/{part(ref)}/renditions"
-        answer = session.client.get(path, list[wire.RenditionView])
+        answer = session.client.do(calls.renditions_list(ref))
         found = list(zip(answer.value, answer.sent, strict=True))
         whole = [view.dataset for view in answer.value if view.state == _ACTIVE]
         one = [pair for pair in found if ref in (pair[0].dataset, pair[0].dataset_id, *pair[0].shards)]

@@ -72,6 +72,21 @@ class Answer(Generic[T]):
             ) from error
 
 
+class ApiCall(Generic[T]):
+    """A call of an operation. ``odfd.control.calls`` makes them."""
+
+    __slots__ = ("kind", "method", "path", "query", "request")
+
+    def __init__(
+        self, method: str, path: str, kind: Callable[[], type[T]], request: Body | None = None,
+        query: Query | None = None,
+    ) -> None:  # fmt: skip
+        """``kind``: loads the type of the answer. ``query``: parameters; one that is ``None`` is not sent."""
+        self.method, self.path, self.kind, self.request = method, path, kind, request
+        said = {} if query is None else {key: value for key, value in query.items() if value is not None}
+        self.query = {key: "true" if value is True else value for key, value in said.items() if value is not False}
+
+
 class Client:
     """Calls the daemon that listens at ``path``. Methods raise the fault that the daemon reports, or Unreachable.
 
@@ -96,6 +111,13 @@ class Client:
         if remote is not None:
             self._acting |= remote.headers
 
+    def do(self, call: ApiCall[T]) -> Answer[T]:
+        """Performs a call. The type of the answer is loaded while the daemon works."""
+        data = None if call.request is None else _encoded(call.request)
+        headers = {"content-type": JSON}
+        with self._asked(call.method, call.path, call.query, data, headers, meanwhile=call.kind) as answer:
+            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), call.kind())
+
     def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
         return self._json("GET", path, kind, query=query)
 
@@ -107,12 +129,6 @@ class Client:
 
     def delete(self, path: str, kind: type[T]) -> Answer[T]:
         return self._json("DELETE", path, kind)
-
-    def get_of(self, path: str, kind: Callable[[], type[T]], query: Query | None = None) -> Answer[T]:
-        """Gets an answer of the type that ``kind`` returns; calls it while the daemon works, as it loads the type."""
-        headers = {"content-type": JSON}
-        with self._asked("GET", path, query, None, headers, meanwhile=kind) as answer:
-            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind())
 
     def ask(
         self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON

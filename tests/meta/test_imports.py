@@ -156,7 +156,7 @@ WORLD = {
     "time", "random", "secrets", "os", "asyncio", "threading",
 }  # fmt: skip
 CLI_SEES = [
-    "odfd.cli", "odfd.control.client", "odfd.control.remote_node",
+    "odfd.cli", "odfd.control.calls", "odfd.control.client", "odfd.control.remote_node",
     "odfd.control.wire", "odfd.runtime", "odfd.errors", "odfd.output", "odfd.terminal", "odfd.usage",
     "odfd.resources.registry",  # the names of types, which are words of commands and parts of paths
     "chain.terminal_text", "chain.yaml_text",

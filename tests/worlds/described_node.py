@@ -93,6 +93,9 @@ class DescribedNode:
                     proof = signing.signed(request.sql, head, self._table.num_rows)
         yield END, msgspec.json.encode(wire.QueryEnd(rows=self._table.num_rows, proof=proof))
 
+    def do(self, call: Any) -> Any:
+        return self.get(call.path, call.kind(), call.query)
+
     def get(self, path: str, kind: Any, _query: object = None) -> Any:
         name = path.partition("/datasets/")[2]
         match name.partition("/")[2]:

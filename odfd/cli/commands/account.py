@@ -6,7 +6,7 @@ import argparse
 
 from odfd.cli.command import Commands
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls, wire
 
 commands = Commands()
 
@@ -18,7 +18,7 @@ commands = Commands()
     example="-o json",
 )
 def _account(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/auth/v1alpha1/self", wire.AccountView), _text)
+    session.answer(session.client.do(calls.accounts_me()), _text)
 
 
 def _text(view: wire.AccountView) -> str:

@@ -13,8 +13,8 @@ from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, render
-from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer
 
 if TYPE_CHECKING:
     from odfd.cli.offline.keyfile import KeyFile
@@ -34,7 +34,7 @@ authority = commands.group(
 
 @authority.add("show", REF, help="print the authority that this node knows", example="nyc.flights")
 def _show(session: Session, args: argparse.Namespace) -> None:
-    session.answer(session.client.get(_path(args.ref), wire.AuthorityView), authority_text)
+    session.answer(session.client.do(calls.authority_show_authority(args.ref)), authority_text)
 
 
 @authority.add(
@@ -57,10 +57,10 @@ def _show(session: Session, args: argparse.Namespace) -> None:
 def _rotate(session: Session, args: argparse.Namespace) -> None:
     key, moved = offline_key(args.offline_key), False
     if key is not None:
-        view = session.client.get(_path(args.ref), wire.AuthorityView).value
+        view = session.client.do(calls.authority_show_authority(args.ref)).value
         moved = view.dataset_key == "here"
         if moved and not key.path.exists():
-            key.write(session.client.post(f"{_path(args.ref)}/key", wire.DatasetKey).value.seed)
+            key.write(session.client.do(calls.authority_dataset_key(args.ref)).value.seed)
         if moved and key.dataset() != view.dataset_id:
             raise Refused(
                 f"{args.offline_key} holds another key than {args.ref}'s",
@@ -109,14 +109,10 @@ def _carry_out(
     session: Session, ref: str, request: wire.AuthorityDraftRequest, key: KeyFile | None, *, drop_key: bool
 ) -> Answer[wire.AuthorityView]:
     """Has the node draft the change, signs with the offline key if there is one, and has the node sign and keep it."""
-    draft = session.client.post(f"{_path(ref)}/draft", wire.AuthorityDraft, request).value
+    draft = session.client.do(calls.authority_draft_authority(ref, request)).value
     signatures = () if key is None else (key.signature(draft.payload),)
     change = wire.AuthorityRequest(payload=draft.payload, signatures=signatures, drop_key=drop_key)
-    return session.client.post(_path(ref), wire.AuthorityView, change)
-
-
-def _path(ref: str) -> str:
-    return f"/dataset/v1alpha1/datasets/{part(ref)}/authority"
+    return session.client.do(calls.authority_change_authority(ref, change))
 
 
 def authority_text(view: wire.AuthorityView) -> str:

@@ -18,8 +18,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.completion import Candidate, candidates, place_of
 from odfd.cli.session import Session
 from odfd.cli.table import clean
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.resources.registry import state
 
@@ -124,7 +123,7 @@ class Node:
     def _columns(self, plain: Sequence[str]) -> list[Candidate]:
         if not plain:
             return []
-        schema = self._session.client.get(f"/dataset/v1alpha1/datasets/{part(plain[0])}/schema", wire.Schema).value
+        schema = self._session.client.do(calls.datasets_schema(plain[0])).value
         return [Candidate(field.name, str(field.type)) for field in schema.fields]
 
     def _conditions(self, plain: Sequence[str]) -> list[Candidate]:
@@ -133,7 +132,7 @@ class Node:
         return [Candidate("exists"), Candidate("deleted"), *(Candidate(f"{each}=") for each in fields)]
 
     def _holds(self, _: Sequence[str]) -> list[Candidate]:
-        found = self._session.client.get("/node/v1alpha1/holds", list[wire.HoldView]).value
+        found = self._session.client.do(calls.holds_list()).value
         return [Candidate(each.id, f"{each.dataset} {each.note}".strip()) for each in found]
 
 

@@ -11,8 +11,7 @@ from odfd.cli.command import REF, Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 
 _SAYS: Final = {
@@ -61,7 +60,7 @@ def _correct(session: Session, args: argparse.Namespace) -> None:
         raise Usage("say what becomes of the row: --set COLUMN=VALUE, --null COLUMN, or --retract")
     key = dict(_pairs("--key", args.key))
     request = wire.CorrectRequest(key=key, values=values, retract=args.retract, ahead=args.ahead, dry_run=args.dry_run)
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/correct", request, wire.CorrectResult)
+    done = submit(session, calls.flow_correct(args.ref, request), wire.CorrectResult)
     session.answer(done, _result_text)
 
 

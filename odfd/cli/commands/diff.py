@@ -12,8 +12,7 @@ from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
 from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
 from odfd.cli.sql.read_options import difference, named, without_places
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
 _SYSTEM: Final = 3
@@ -105,7 +104,7 @@ def _check_columns(session: Session, one: str, other: str, *, values: bool) -> N
 
 
 def _fields(session: Session, ref: str) -> tuple[wire.Column, ...]:
-    return session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value.fields
+    return session.client.do(calls.datasets_schema(ref)).value.fields
 
 
 def _apart(session: Session, text: str) -> str:

@@ -10,8 +10,7 @@ from odfd.cli.commands.verify import values_lines
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import clean
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode
 
 commands = Commands()
@@ -37,7 +36,7 @@ engine = commands.group(
 )
 def _prove(session: Session, args: argparse.Namespace) -> int:
     request = wire.ProveRequest(dry_run=args.dry_run)
-    report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/prove", request, wire.ProofReport)
+    report = submit(session, calls.proving_prove(args.ref, request), wire.ProofReport)
     session.answer(report, _text)
     if not report.value.ok:
         session.remark("this engine would make another history: keep the engine that is pinned, or derive it anew")

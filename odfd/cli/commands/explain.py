@@ -7,15 +7,14 @@ import argparse
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, Stack, TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 
 commands = Commands()
 
 
 @commands.add("types", description="List the types of resources, and say which ones do not act yet.")
 def _types(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/resource/v1alpha1/types", list[wire.TypeView]), _type_table)
+    session.answer(session.client.do(calls.schemas_types()), _type_table)
 
 
 def _type_table(rows: list[wire.TypeView]) -> str:
@@ -37,7 +36,7 @@ def _type_table(rows: list[wire.TypeView]) -> str:
 )
 def _explain(session: Session, args: argparse.Namespace) -> None:
     word, _, path = args.what.partition(".")
-    found = session.client.get(f"/resource/v1alpha1/types/{part(word)}", wire.Explanation, {"path": path})
+    found = session.client.do(calls.schemas_explain(word, path=path))
     if args.schema:
         schema = session.client.get("/schemas" + found.value.uri.partition("/schemas")[2], dict[str, object])
         if session.output == "table":

@@ -7,8 +7,7 @@ import argparse
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.resources.registry import state
 
 commands = Commands()
@@ -29,7 +28,7 @@ _NAME = argument("name", metavar="NAME", help="name of the flow, or of the deriv
     example="fx-daily",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.put(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
+    moved = session.client.do(calls.flows_pause(args.name))
     session.answer(moved, lambda row: f"{row.name} is paused")
 
 
@@ -41,7 +40,7 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="fx-daily",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    moved = session.client.delete(f"/flow/v1alpha1/flows/{part(args.name)}/pause", wire.ResourceManifest)
+    moved = session.client.do(calls.flows_resume(args.name))
     following = state(moved.value).get("next")
     session.answer(moved, lambda row: f"{row.name} goes on" + (f", next at {following}" if following else ""))
 
@@ -56,7 +55,7 @@ def _resume(session: Session, args: argparse.Namespace) -> None:
 )
 def _run(session: Session, args: argparse.Namespace) -> None:
     request = wire.FlowRunRequest(target=args.target)
-    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/run", wire.ResourceManifest, request)
+    told = session.client.do(calls.flows_run(args.name, request))
     session.answer(told, lambda row: f"{row.name} runs")
 
 
@@ -73,7 +72,7 @@ def _run(session: Session, args: argparse.Namespace) -> None:
 )
 def _backfill(session: Session, args: argparse.Namespace) -> None:
     request = wire.BackfillRequest(first=args.first, to=args.to, target=args.target)
-    told = session.client.post(f"/flow/v1alpha1/flows/{part(args.name)}/backfill", wire.BackfillView, request)
+    told = session.client.do(calls.flows_backfill(args.name, request))
     session.answer(told, lambda row: f"{row.flow} makes up for {formatting.plural(row.times, 'time')}")
     if told.value.left_from is not None:
         session.remark(f"there is no room for more now; ask again --from {told.value.left_from}")

@@ -9,8 +9,8 @@ from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer
 from odfd.errors import ExitCode
 
 commands = Commands()
@@ -59,7 +59,7 @@ def _accept(session: Session, args: argparse.Namespace) -> None:
 
 def _asked(session: Session, args: argparse.Namespace, name: str | None) -> Answer[wire.GapView]:
     request = wire.GapRequest(accept=name)
-    return submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/gap", request, wire.GapView)
+    return submit(session, calls.gaps_run(args.ref, request), wire.GapView)
 
 
 def _count(row: wire.GapView) -> str:

@@ -8,8 +8,7 @@ from odfd.cli.command import REF, Commands, argument, seconds
 from odfd.cli.formatting import NOTHING, moment
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 
 commands = Commands()
 hold = commands.group(
@@ -41,7 +40,7 @@ _FENCE = argument("--fence", type=int, metavar="N", help="of an owned hold: the 
 )
 def _take(session: Session, args: argparse.Namespace) -> None:
     request = wire.HoldRequest(ref=args.ref, at=args.at, seconds=_seconds(args), note=args.note, owner=args.owner)
-    session.answer(session.client.post("/node/v1alpha1/holds", wire.HoldView, request), _table)
+    session.answer(session.client.do(calls.holds_take(request)), _table)
 
 
 @hold.add(
@@ -56,13 +55,12 @@ def _take(session: Session, args: argparse.Namespace) -> None:
 )
 def _renew(session: Session, args: argparse.Namespace) -> None:
     request = wire.HoldRenewal(seconds=_seconds(args), fence=args.fence, at=args.at)
-    session.answer(session.client.put(f"/node/v1alpha1/holds/{part(args.id)}", wire.HoldView, request), _table)
+    session.answer(session.client.do(calls.holds_renew(args.id, request)), _table)
 
 
 @hold.add("release", _ID, _FENCE, help="end a hold", description="End a hold.", example="1f9c0a77e2d4b863")
 def _release(session: Session, args: argparse.Namespace) -> None:
-    fence = "" if args.fence is None else f"?fence={args.fence}"
-    gone = session.client.delete(f"/node/v1alpha1/holds/{part(args.id)}" + fence, wire.HoldView)
+    gone = session.client.do(calls.holds_release(args.id, fence=args.fence))
     session.answer(gone, lambda row: f"{row.dataset} is not held by {row.id} any more")
 
 
@@ -72,9 +70,7 @@ def _release(session: Session, args: argparse.Namespace) -> None:
     help="list holds",
 )
 def _list(session: Session, args: argparse.Namespace) -> None:
-    found = session.client.get(
-        "/node/v1alpha1/holds" + (f"?dataset={part(args.ref)}" if args.ref else ""), list[wire.HoldView]
-    )
+    found = session.client.do(calls.holds_list(dataset=args.ref))
     session.answer(found, lambda rows: render(_COLUMNS, rows))
     if not found.value:
         session.remark("nothing is held")

@@ -15,8 +15,7 @@ from odfd.cli.progress import Meter, submit
 from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 from odfd.usage import how_many
 
@@ -97,7 +96,7 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     if form:
         return _rows(session, args, form)
     request = wire.ExportRequest(to=_place(args.to), table=args.table)
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/export", request, wire.TransferResult)
+    done = submit(session, calls.flow_export(args.ref, request), wire.TransferResult)
     session.answer(done, _exported)
     if args.table:
         version = done.value.table_version
@@ -202,7 +201,7 @@ def _metered(session: Session, args: argparse.Namespace) -> Iterator[Callable[[i
 )
 def _import(session: Session, args: argparse.Namespace) -> None:
     request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
-    done = submit(session, "/node/v1alpha1/import", request, wire.TransferResult)
+    done = submit(session, calls.flow_import(request), wire.TransferResult)
     session.answer(done, _imported)
 
 

@@ -18,8 +18,8 @@ from odfd.cli.files import opened
 from odfd.cli.progress import Meter, follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer
 from odfd.errors import Bug, ExitCode, Usage, from_problem
 
 commands = Commands()
@@ -61,9 +61,7 @@ def _ingest(session: Session, args: argparse.Namespace) -> int:
         id=args.id,
         again=args.again,
     )
-    return outcome(
-        session, submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/ingest", request, wire.PullResult).sent
-    )
+    return outcome(session, submit(session, calls.flow_ingest(args.ref, request), wire.PullResult).sent)
 
 
 def _preview(session: Session, args: argparse.Namespace) -> int:
@@ -74,9 +72,7 @@ def _preview(session: Session, args: argparse.Namespace) -> int:
         raise Usage("a preview is of one file", hint="name it")
     source = None
     if args.format is None:
-        source = session.client.get(
-            f"/dataset/v1alpha1/datasets/{part(args.ref)}/detail", wire.DatasetDetail
-        ).value.source
+        source = session.client.do(calls.datasets_describe(args.ref)).value.source
     return preview(session, args.files[0], source, args.format)
 
 
@@ -142,7 +138,7 @@ def _send(session: Session, name: str) -> wire.Upload:
 def _pull(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to pull: names of datasets, or --all", hint="odfctl get datasets lists them")
-    return outcome(session, result_of(session, "/node/v1alpha1/pull", pull_request(args)))
+    return outcome(session, result_of(session, calls.flow_pull(cast("wire.PullRequest", pull_request(args)))))
 
 
 def pull_request(args: argparse.Namespace) -> dict[str, object]:
@@ -213,7 +209,7 @@ def _tell_conflicts(session: Session, item: Mapping[str, Any]) -> None:
 )
 def _watermark(session: Session, args: argparse.Namespace) -> int:
     request = wire.WatermarkRequest(time=args.time, ahead=args.ahead)
-    ref = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/watermark", wire.TaskRef, request).value
+    ref = session.client.do(calls.flow_set_watermark(args.ref, request)).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)
 
 
@@ -225,5 +221,5 @@ def _watermark(session: Session, args: argparse.Namespace) -> int:
     example="nyc.flights",
 )
 def _advance(session: Session, args: argparse.Namespace) -> int:
-    ref = session.client.put(f"/dataset/v1alpha1/datasets/{part(args.ref)}/upper", wire.TaskRef).value
+    ref = session.client.do(calls.flow_advance(args.ref)).value
     return outcome(session, follow(session, ref, wire.PullResult).sent)

@@ -14,8 +14,7 @@ from odfd.cli.lineage_text import dot, graph_tree, mermaid, record_tree
 from odfd.cli.progress import submit
 from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import FORMATS, Session
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.usage import how_many
 
@@ -66,18 +65,17 @@ def _lineage(session: Session, args: argparse.Namespace) -> None:
         args.graph = args.output
     _check(args)
     args.ref = read_of(session, args.ref, args)
-    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/lineage"
     if args.events is not None:
         _events(session, args)
         return
     if args.record is None:
         if args.graph is not None:
-            output.say(DRAWINGS[args.graph](session.client.get(path, wire.LineageGraph).value))
+            output.say(DRAWINGS[args.graph](session.client.do(calls.lineage_graph(args.ref)).value))
             return
-        session.answer(session.client.get(path, wire.LineageGraph), graph_tree)
+        session.answer(session.client.do(calls.lineage_graph(args.ref)), graph_tree)
         return
     request = wire.LineageRequest(record=args.record, column=args.column, limit=args.limit)
-    traced = submit(session, path, request, wire.Lineage)
+    traced = submit(session, calls.lineage_trace(args.ref, request), wire.Lineage)
     session.answer(traced, record_tree)
     for line in traced.value.remarks:
         session.remark(line)

@@ -8,7 +8,7 @@ from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import part
 
 commands = Commands()
@@ -73,7 +73,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
         private=args.private,
         peers=tuple(args.peers),
     )
-    held = submit(session, "/node/v1alpha1/mirrors", request, wire.ResourceManifest)
+    held = submit(session, calls.mirrors_add(request), wire.ResourceManifest)
     lack = held.value.state(wire.MirrorState).lack
     if lack is None:
         kinds.MIRROR.show(session, held)
@@ -111,7 +111,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _pause(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.put(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.ResourceManifest)
+    held = session.client.do(calls.mirrors_pause(args.ref))
     session.answer(held, lambda row: f"{row.name} is paused and still served")
 
 
@@ -123,5 +123,5 @@ def _pause(session: Session, args: argparse.Namespace) -> None:
     example="flights",
 )
 def _resume(session: Session, args: argparse.Namespace) -> None:
-    held = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}/pause", wire.ResourceManifest)
+    held = session.client.do(calls.mirrors_resume(args.ref))
     session.answer(held, lambda row: f"{row.name} goes on")

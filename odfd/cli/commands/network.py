@@ -16,7 +16,7 @@ from odfd.cli.commands.resources import one
 from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import part
 from odfd.errors import Usage
 from odfd.usage import how_many
@@ -75,7 +75,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
         accepted = _accepted(session, args.name, args.yes)
         with session.waiting("dialling the first peers that the invitation names"):
-            joined = session.client.post("/node/v1alpha1/invitations/accept", wire.ResourceManifest, accepted)
+            joined = session.client.do(calls.networks_accept(accepted))
         state = joined.value.state(wire.NetworkState)
         failed = [] if state.peers or not joined.value.spec["bootstrap"] else ["none of them answered"]
     else:
@@ -105,7 +105,7 @@ def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
 
     def dial(address: str) -> str | None:
         try:
-            session.client.post("/node/v1alpha1/peers", wire.ResourceManifest, wire.ConnectRequest(multiaddr=address))
+            session.client.do(calls.peers_connect(wire.ConnectRequest(multiaddr=address)))
         except Remote as fault:
             return fault.message
         return None
@@ -123,9 +123,7 @@ def _is_invitation(text: str) -> bool:
 def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
     """Shows an invitation and asks for consent. Raises Refused, Usage."""
     with session.waiting("fetching the invitation"):
-        invitation = session.client.post(
-            "/node/v1alpha1/invitations", wire.InvitationView, wire.InvitationText(text=text)
-        ).value
+        invitation = session.client.do(calls.networks_invitation(wire.InvitationText(text=text))).value
     for line in _lines(invitation):
         output.remark(line)
     if not yes:
@@ -169,7 +167,7 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
 )
 def _invite(session: Session, args: argparse.Namespace) -> None:
     request = wire.InvitationRequest(seconds=round(seconds(args.span)), uses=args.uses)
-    made = session.client.post(f"/net/v1alpha1/networks/{part(args.name)}/invitations", wire.InvitationView, request)
+    made = session.client.do(calls.networks_invite(args.name, request))
     session.answer(made, lambda row: row.text)
     if args.qr and session.output == "table":
         _show_code(made.value.text)
@@ -186,7 +184,7 @@ def _invite(session: Session, args: argparse.Namespace) -> None:
     "that redeemed them.",
 )
 def _invitations(session: Session, _: argparse.Namespace) -> None:
-    found = session.client.get("/node/v1alpha1/invitations", list[wire.InvitationState])
+    found = session.client.do(calls.networks_invitations())
     session.answer(found, _invitation_table)
     if not found.value:
         session.remark("none: odfctl network invite NAME --uses N makes one")
@@ -201,7 +199,7 @@ def _invitations(session: Session, _: argparse.Namespace) -> None:
     example="3f9a",
 )
 def _revoke(session: Session, args: argparse.Namespace) -> None:
-    revoked = session.client.delete(f"/node/v1alpha1/invitations/{part(args.id)}", wire.InvitationState)
+    revoked = session.client.do(calls.networks_revoke(args.id))
     session.answer(revoked, lambda row: _invitation_table([row]))
 
 
@@ -348,7 +346,7 @@ def _show_peer(session: Session, args: argparse.Namespace) -> None:
 )
 def _netcheck(session: Session, _: argparse.Namespace) -> None:
     with session.waiting("asking peers how they see this node"):
-        probes = session.client.get("/node/v1alpha1/netcheck", list[wire.Probe])
+        probes = session.client.do(calls.peers_netcheck())
     session.answer(probes, doctor_text)
 
 
@@ -375,5 +373,5 @@ def _unblock(session: Session, args: argparse.Namespace) -> None:
 def _connect(session: Session, args: argparse.Namespace) -> None:
     with session.waiting("dialling"):
         request = wire.ConnectRequest(multiaddr=args.multiaddr)
-        met = session.client.post("/node/v1alpha1/peers", wire.ResourceManifest, request)
+        met = session.client.do(calls.peers_connect(request))
     kinds.PEER.show(session, met)

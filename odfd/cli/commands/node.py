@@ -15,7 +15,7 @@ from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, Stack, TableColumn, clean, fields, render
 from odfd.cli.watch_retry import resumed
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
 from odfd.usage import how_many
@@ -276,7 +276,7 @@ def _event_text(event: wire.EventView) -> str:
 )
 def _backup(session: Session, args: argparse.Namespace) -> None:
     request = wire.BackupRequest(to=str(Path(args.to).expanduser().resolve()), keep=args.keep)
-    done = submit(session, "/node/v1alpha1/backup", request, wire.BackupResult)
+    done = submit(session, calls.backups_backup(request), wire.BackupResult)
     session.answer(done, backup_text)
 
 
@@ -308,7 +308,7 @@ _OBJECTS: tuple[TableColumn[wire.CollectedObject], ...] = (
 )
 def _gc(session: Session, args: argparse.Namespace) -> None:
     request = wire.CollectRequest(dry_run=args.dry_run)
-    session.answer(submit(session, "/node/v1alpha1/collect", request, wire.CollectResult), collected_text)
+    session.answer(submit(session, calls.collection_collect(request), wire.CollectResult), collected_text)
 
 
 def collected_text(done: wire.CollectResult) -> str:

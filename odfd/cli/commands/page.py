@@ -11,7 +11,7 @@ from pathlib import Path
 from chain.errors import Environment
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls
 
 commands = Commands()
 
@@ -24,7 +24,7 @@ commands = Commands()
     example="--open",
 )
 def _ui(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.post("/node/v1alpha1/page", wire.PageAddress)
+    answer = session.client.do(calls.page_open())
     session.answer(answer, lambda address: address.url)
     if args.open:
         _open(answer.value.url)

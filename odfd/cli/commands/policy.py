@@ -12,7 +12,7 @@ from odfd.cli import details, formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import clean
-from odfd.control import wire
+from odfd.control import calls, wire
 
 _VALIDATORS = {"f": "f", "groups": "groups", "min-engines": "min_engines", "min-sandbox": "min_sandbox"}
 _WITNESS = {"f": "f", "groups": "groups", "quorum": "quorum", "max-age": "max_age"}
@@ -29,7 +29,7 @@ policy = commands.group("policy", help="the policy of this node", example="show"
 
 @policy.add("show", help="print the policy in force")
 def _show(session: Session, _: argparse.Namespace) -> None:
-    policy = session.client.get("/node/v1alpha1/policy", wire.PolicyView)
+    policy = session.client.do(calls.policies_policy())
     session.show(policy.sent, details.plain)
     for each in policy.value.network:
         if each.state == "waiting":
@@ -49,9 +49,7 @@ def _show(session: Session, _: argparse.Namespace) -> None:
     example="network.toml",
 )
 def _publish(session: Session, args: argparse.Namespace) -> None:
-    session.answer(
-        session.client.post("/node/v1alpha1/policy/network", wire.NetworkRulesView, rules_of(args.file)), _rules_text
-    )
+    session.answer(session.client.do(calls.policies_publish_rules(rules_of(args.file))), _rules_text)
 
 
 @policy.add(
@@ -63,7 +61,7 @@ def _publish(session: Session, args: argparse.Namespace) -> None:
 )
 def _accept(session: Session, args: argparse.Namespace) -> None:
     request = wire.AcceptRequest(sid=args.sid)
-    session.answer(session.client.post("/node/v1alpha1/policy/accept", wire.NetworkRulesView, request), _rules_text)
+    session.answer(session.client.do(calls.policies_accept_rules(request)), _rules_text)
 
 
 def _rules_text(view: wire.NetworkRulesView) -> str:

@@ -13,8 +13,7 @@ from odfd.cli.new_file import NewFile
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, clean
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode
 
 commands = Commands()
@@ -39,7 +38,7 @@ portal = commands.group(
 )
 def _open(session: Session, args: argparse.Namespace) -> None:
     file = None if args.out is None else NewFile(args.out, is_private=True)
-    opening = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/opening", wire.PortalOpening)
+    opening = session.client.do(calls.portals_open(args.ref))
     if file is None:
         session.answer(opening, lambda found: found.text.rstrip())
         return
@@ -65,7 +64,7 @@ def _audit(session: Session, args: argparse.Namespace) -> int:
         reason = error.strerror if isinstance(error, OSError) else "it is no opening"
         raise Invalid(f"cannot read {clean(args.opening, WHOLE)}: {reason}", rule="portal-opening") from error
     request = wire.AuditRequest(opening=text)
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/audit", request, wire.AuditResult)
+    done = submit(session, calls.portals_audit(args.ref, request), wire.AuditResult)
     session.answer(done, _text)
     return ExitCode.OK if done.value.same == done.value.blocks else ExitCode.NO
 

@@ -11,8 +11,7 @@ from odfd.cli.commands.authority import offline_key
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 
 commands = Commands()
@@ -74,7 +73,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
         to=tuple(getattr(args, "to", ())),
         **{name: getattr(args, name, None) for name in _ON_CARD},
     )
-    rows = session.client.post(f"/node/v1alpha1/{word}", list[wire.VisibilityView], request)
+    rows = session.client.do((calls.visibility_publish if word == "publish" else calls.visibility_unpublish)(request))
     session.answer(rows, lambda rows: render(_COLUMNS, rows))
     for row in rows.value:
         for note in row.notes:
@@ -98,7 +97,7 @@ def _change(session: Session, args: argparse.Namespace) -> None:
 )
 def _share(session: Session, args: argparse.Namespace) -> None:
     request = wire.ShareRequest(ref=args.ref, peers=tuple(args.peers), revoke=tuple(args.revoke))
-    session.answer(session.client.post("/node/v1alpha1/share", wire.VisibilityView, request), _shared)
+    session.answer(session.client.do(calls.visibility_share(request)), _shared)
 
 
 def _shared(row: wire.VisibilityView) -> str:
@@ -151,14 +150,14 @@ ipfs = commands.group(
 )
 def _publish(session: Session, args: argparse.Namespace) -> None:
     request = wire.PublishRequest(ref=args.ref, once=args.once)
-    done = submit(session, "/node/v1alpha1/publications", request, wire.PublicationView)
+    done = submit(session, calls.publications_publish(request), wire.PublicationView)
     key = offline_key(args.offline_key)
     if key is not None:
         if done.value.name is None:
             raise Refused("this node does not write that dataset", rule="ipns-delegation", hint="its owner's node does")
         delegation = key.delegation(done.value.name, session.clock.now())
         request = wire.PublishRequest(ref=args.ref, once=args.once, delegation=delegation)
-        done = submit(session, "/node/v1alpha1/publications", request, wire.PublicationView)
+        done = submit(session, calls.publications_publish(request), wire.PublicationView)
     session.answer(done, publication_text)
 
 
@@ -192,7 +191,7 @@ def _publications(session: Session, rows: list[wire.PublicationView]) -> str:
 
 @ipfs.add("list", help="list the datasets of this node on IPFS")
 def _list(session: Session, _: argparse.Namespace) -> None:
-    rows = session.client.get("/node/v1alpha1/publications", list[wire.PublicationView])
+    rows = session.client.do(calls.publications_list())
     session.answer(rows, lambda rows: _publications(session, rows))
     if not rows.value:
         session.remark("nothing there yet: odfctl ipfs publish REF")
@@ -206,5 +205,5 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _withdraw(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/node/v1alpha1/publications/{part(args.ref)}", wire.PublicationView)
+    gone = session.client.do(calls.publications_withdraw(args.ref))
     session.answer(gone, lambda row: f"{row.ref} was taken from our Kubo; its name is found until {row.expires}")

@@ -9,8 +9,7 @@ from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode
 
 commands = Commands()
@@ -26,7 +25,7 @@ raw = commands.group(
 
 @raw.add("list", REF, help="list captures, newest first", example="nyc.flights")
 def _list(session: Session, args: argparse.Namespace) -> None:
-    answer = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView)
+    answer = session.client.do(calls.raw_show(args.ref))
     session.answer(answer, lambda row: render(_COLUMNS, row.captures))
     row = answer.value
     session.remark(f"{_total(row)}; " + ("more are kept as they come" if row.keeping else "no more are kept"))
@@ -41,7 +40,7 @@ def _list(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights",
 )
 def _replay(session: Session, args: argparse.Namespace) -> int:
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/replay", None, wire.RawReplayResult)
+    done = submit(session, calls.raw_replay(args.ref), wire.RawReplayResult)
     session.answer(done, _result)
     return 0 if done.value.ok else int(ExitCode.NO)
 
@@ -55,7 +54,7 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
     example="nyc.flights",
 )
 def _bind(session: Session, args: argparse.Namespace) -> None:
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/bind", None, wire.RawChainView)
+    done = submit(session, calls.raw_bind(args.ref), wire.RawChainView)
     session.answer(done, _bound)
     session.remark(f"{session.again} publish {done.value.chain} shows the bytes to everybody")
 
@@ -72,7 +71,7 @@ def _bind(session: Session, args: argparse.Namespace) -> None:
 )
 def _attest(session: Session, args: argparse.Namespace) -> int:
     request = wire.AttestRawRequest(chain=args.chain)
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/attest", request, wire.RawAttestResult)
+    done = submit(session, calls.raw_attest(args.ref, request), wire.RawAttestResult)
     session.answer(done, _attested)
     return 0 if done.value.ok else int(ExitCode.NO)
 
@@ -87,10 +86,10 @@ def _attest(session: Session, args: argparse.Namespace) -> int:
 )
 def _drop(session: Session, args: argparse.Namespace) -> None:
     if not args.yes:
-        kept = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw", wire.RawView).value
+        kept = session.client.do(calls.raw_show(args.ref)).value
         if kept.count:
             confirm(f"Forget {_total(kept)} of {args.ref}?", f"the bytes of {args.ref} are kept")
-    answer = session.client.delete(f"/dataset/v1alpha1/datasets/{part(args.ref)}/raw/captures", wire.RawView)
+    answer = session.client.do(calls.raw_drop(args.ref))
     session.answer(answer, lambda row: f"nothing is kept of the source of {row.dataset}; odfctl gc frees the bytes")
 
 

@@ -13,8 +13,7 @@ from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source, without_places
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 from odfd.usage import at_most
 
@@ -47,13 +46,9 @@ _BLOCKS: tuple[TableColumn[wire.BlockView], ...] = (
     example="nyc.flights --kind AddData --limit 3",
 )
 def _log(session: Session, args: argparse.Namespace) -> None:
-    query: dict[str, object] = {"kind": args.kind, "limit": args.limit}
-    if args.before is not None:
-        query["before"] = args.before
-    if args.epoch is not None:
-        query["epoch"] = args.epoch
     ref = read_of(session, args.ref, args)
-    blocks = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/blocks", list[wire.BlockView], query)
+    found = calls.datasets_log(ref, kind=args.kind, limit=args.limit, before=args.before, epoch=args.epoch)
+    blocks = session.client.do(found)
     columns = (_SHARD, *_BLOCKS) if any(row.shard is not None for row in blocks.value) else _BLOCKS
     session.answer(blocks, lambda rows: render(columns, rows))
 
@@ -69,8 +64,7 @@ def _log(session: Session, args: argparse.Namespace) -> None:
 def _tail(session: Session, args: argparse.Namespace) -> int:
     if is_cut(args):
         return _tail_of(session, args)
-    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/tail"
-    records = session.client.get_of(path, lambda: wire.Records, {"limit": args.records})
+    records = session.client.do(calls.datasets_tail(args.ref, limit=args.records))
     names = [column.name for column in records.value.columns]
     if session.output == "ndjson":
         for row in records.value.rows:

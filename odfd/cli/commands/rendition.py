@@ -7,8 +7,7 @@ import argparse
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 
 commands = Commands()
 rendition = commands.group(
@@ -38,7 +37,7 @@ _NUMBER = argument("number", type=int, metavar="N", help="of the rendition")
 def _create(session: Session, args: argparse.Namespace) -> None:
     by = tuple(args.by.split(",")) if args.by else ()
     request = wire.RenditionRequest(origin=args.origin, id=args.id, shards=args.shards, by=by)
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions", request, wire.RenditionView)
+    done = submit(session, calls.renditions_create(args.ref, request), wire.RenditionView)
     session.answer(done, lambda row: f"rendition {row.number} is {row.dataset}, made from {row.origin}")
 
 
@@ -57,12 +56,7 @@ def _create(session: Session, args: argparse.Namespace) -> None:
 )
 def _handover(session: Session, args: argparse.Namespace) -> None:
     request = wire.HandoverRequest(at=args.at, id=args.id, difference=args.difference)
-    done = submit(
-        session,
-        f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}/handover",
-        request,
-        wire.RenditionView,
-    )
+    done = submit(session, calls.renditions_hand_over(args.ref, str(args.number), request), wire.RenditionView)
     session.answer(done, lambda row: f"{row.dataset} is rendition {row.number} from {row.active_since} on")
 
 
@@ -78,13 +72,11 @@ def _handover(session: Session, args: argparse.Namespace) -> None:
 def _abandon(session: Session, args: argparse.Namespace) -> None:
     if not args.yes and _can_abandon(session, args.ref, args.number):
         confirm(f"Delete rendition {args.number} of {args.ref}?", f"rendition {args.number} stays")
-    gone = session.client.delete(
-        f"/dataset/v1alpha1/datasets/{part(args.ref)}/renditions/{args.number}", wire.RenditionView
-    )
+    gone = session.client.do(calls.renditions_abandon(args.ref, str(args.number)))
     session.answer(gone, lambda row: f"rendition {row.number} is abandoned")
 
 
 def _can_abandon(session: Session, ref: str, number: int) -> bool:
     """Whether the rendition is still being built, so that the user is asked. Raises NotFound for the dataset."""
-    rows = session.client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/renditions", list[wire.RenditionView]).value
+    rows = session.client.do(calls.renditions_list(ref)).value
     return any(row.number == number and row.state == "Building" for row in rows)

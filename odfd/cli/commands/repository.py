@@ -12,7 +12,7 @@ from odfd.cli.manifest_commands import manifest_text
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
@@ -92,7 +92,7 @@ def _push(session: Session, args: argparse.Namespace) -> int:
     if bool(args.refs) == args.all:
         raise Usage("say what to push: names of datasets, or --all", hint="odfctl push NAME --to REPOSITORY")
     request = wire.PushRequest(refs=tuple(args.refs), all=args.all, to=args.to, private=args.private)
-    done = submit(session, "/node/v1alpha1/push", request, wire.PushResult)
+    done = submit(session, calls.pushing_push(request), wire.PushResult)
     session.answer(done, lambda done: render(_COLUMNS, done.items))
     code = ExitCode.OK
     for item in done.value.items:

@@ -14,7 +14,7 @@ from odfd.cli.renditions import RENDITION, read_of, renditions_of
 from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, labelled, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resumed
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
 from odfd.resources.registry import state
@@ -265,13 +265,11 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     if kind.name == "dataset":
         try:
             args.name = read_of(session, args.name, args)
-            detail = session.client.get(
-                f"/dataset/v1alpha1/datasets/{part(args.name)}/detail?profile=1", wire.DatasetDetail
-            )
+            detail = session.client.do(calls.datasets_describe(args.name, profile=True))
         except NotFound:
             if not args.name.startswith("did:"):
                 raise
-            card = session.client.get(f"/node/v1alpha1/cards/{part(args.name)}", wire.CardView)
+            card = session.client.do(calls.search_card(args.name))
             session.answer(card, details.card)
             session.remark(f"it is not here, and this is what its publisher tells of it: odfctl mirror add {args.name}")
         else:
@@ -318,7 +316,7 @@ def _renamed(ref: str) -> tuple[kinds.Kind[Any], str]:
 )
 def _adopt(session: Session, args: argparse.Namespace) -> None:
     request = wire.AdoptRequest(name=args.name)
-    adopted = session.client.put(f"/node/v1alpha1/unmanaged/{part(args.ref)}/name", wire.AdoptedView, request)
+    adopted = session.client.do(calls.unmanaged_adopt(args.ref, request))
     session.answer(adopted, lambda row: f"{row.name} is here again  {row.id}")
 
 

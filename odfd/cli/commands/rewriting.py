@@ -16,8 +16,7 @@ from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.commands.authority import offline_key
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 from odfd.usage import how_many
 
@@ -78,17 +77,20 @@ def _compact(session: Session, args: argparse.Namespace) -> int:
 
 
 def _rewrite(session: Session, args: argparse.Namespace, request: wire.RewriteRequest) -> int:
-    path = f"/dataset/v1alpha1/datasets/{part(args.ref)}/rewrite"
     asks = request.action in _GIVES_UP and not args.yes
     if not args.dry_run and (asks or args.offline_key is not None):
         key = offline_key(args.offline_key)
-        plan = submit(session, path, replace(request, dry_run=True), wire.RewriteResult).value
+        plan = submit(
+            session, calls.rewriting_rewrite(args.ref, replace(request, dry_run=True)), wire.RewriteResult
+        ).value
         if asks and plan.outcome != "unchanged":
             confirm(_given_up(plan), "nothing was changed")
         if key is not None and plan.draft is not None:
             payload = plan.draft.payload
             request = replace(request, payload=payload, signatures=(key.signature(payload),))
-    done = submit(session, path, replace(request, dry_run=args.dry_run), wire.RewriteResult)
+    done = submit(
+        session, calls.rewriting_rewrite(args.ref, replace(request, dry_run=args.dry_run)), wire.RewriteResult
+    )
     session.answer(done, rewrite_text)
     return ExitCode.OK
 

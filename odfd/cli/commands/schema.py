@@ -12,8 +12,7 @@ from odfd.cli.dataset_text import schema_table
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import clean
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
 commands = Commands()
@@ -33,7 +32,7 @@ _FORM: Final = "odfctl schema alter NAME add 'city STRING' | widen 'n BIGINT' | 
 def _schema(session: Session, args: argparse.Namespace) -> int:
     if args.words:
         raise Usage("odfctl schema NAME shows columns, and takes no more words", hint=_FORM)
-    schema = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/schema", wire.Schema)
+    schema = session.client.do(calls.datasets_schema(args.ref))
     session.answer(schema, lambda value: schema_table(value.fields))
     return ExitCode.OK
 
@@ -64,7 +63,7 @@ def _alter(session: Session, args: argparse.Namespace) -> int:
         derived=args.derived,
         dry_run=not args.yes,
     )
-    done = submit(session, f"/dataset/v1alpha1/datasets/{part(args.ref)}/schema", request, wire.AlterSchemaResult)
+    done = submit(session, calls.flow_alter_schema(args.ref, request), wire.AlterSchemaResult)
     if args.yes and done.value.manifest is not None:
         return apply_texts(session, (wire.ManifestText(source=args.derived, text=done.value.manifest),))
     session.answer(done, plan_text)

@@ -10,7 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer
 from odfd.usage import how_many
 
@@ -96,7 +96,7 @@ def _until_found(session: Session, request: wire.SearchRequest, patience: float)
     """Repeats a search until something is found, for ``patience`` seconds: cards arrive within a minute of joining."""
     ends = time.monotonic() + patience
     while True:
-        answer = session.client.post("/node/v1alpha1/search", wire.SearchView, request)
+        answer = session.client.do(calls.search_search(request))
         if answer.value.found or time.monotonic() >= ends:
             return answer
         time.sleep(_AGAIN)

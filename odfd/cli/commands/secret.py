@@ -10,7 +10,7 @@ from chain.wording import plural
 from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls
 
 commands = Commands()
 secret = commands.group("secret", help="the key that secrets are sealed to", example="rotate")
@@ -18,7 +18,7 @@ secret = commands.group("secret", help="the key that secrets are sealed to", exa
 
 @secret.add("key", help="print this node's public key for sealing secrets")
 def _key(session: Session, _: argparse.Namespace) -> None:
-    key = session.client.get("/config/v1alpha1/keys", wire.SecretKey)
+    key = session.client.do(calls.declarations_secret_key())
     session.answer(key, lambda _: json.dumps(key.sent, separators=(",", ":")))
 
 
@@ -35,7 +35,7 @@ def _seal(session: Session, args: argparse.Namespace) -> None:
 
     sealing.check_key(args.key)
     if args.to is None:
-        public = session.client.get("/config/v1alpha1/keys", wire.SecretKey).sent
+        public = session.client.do(calls.declarations_secret_key()).sent
     else:
         public = sealing.read_public_key(args.to)
     if sys.stdin.isatty():
@@ -50,6 +50,6 @@ def _seal(session: Session, args: argparse.Namespace) -> None:
 
 @secret.add("rotate", help="seal all values to a new key, and destroy the old key")
 def _rotate(session: Session, _: argparse.Namespace) -> None:
-    done = session.client.post("/config/v1alpha1/keys/rotation", wire.SecretRotation)
+    done = session.client.do(calls.declarations_rotate_secrets())
     session.answer(done, lambda row: f"{plural(row.values, 'value')} sealed to a new key")
     session.remark("keys/secrets.jwks is another now: back it up. Backups of before need the key of then")

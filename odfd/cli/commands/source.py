@@ -9,7 +9,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.files import opened
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import part
 from odfd.errors import Usage
 
@@ -53,9 +53,7 @@ def _receipt(row: wire.PushReceipt) -> str:
 
 @source.add("show", _NAME, help="show what waits at a Source", example="sensor.temp")
 def _show(session: Session, args: argparse.Namespace) -> None:
-    session.answer(
-        session.client.get(f"/source/v1alpha1/sources/{part(args.source)}/endpoint", wire.EndpointView), _view
-    )
+    session.answer(session.client.do(calls.endpoints_show(args.source)), _view)
 
 
 def _view(row: wire.EndpointView) -> str:
@@ -83,7 +81,4 @@ def _view(row: wire.EndpointView) -> str:
 def _drop(session: Session, args: argparse.Namespace) -> None:
     if (args.number is None) != args.all:
         raise Usage("name the number of a push, or --all", hint=f"odfctl source show {args.source}")
-    query = "" if args.all else f"?number={args.number}"
-    session.answer(
-        session.client.delete(f"/source/v1alpha1/sources/{part(args.source)}/waiting{query}", wire.EndpointView), _view
-    )
+    session.answer(session.client.do(calls.endpoints_drop(args.source, number=args.number)), _view)

@@ -16,7 +16,7 @@ from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _shell(session: Session, request: dict[str, Any], form: str) -> int:
 
     from odfd.cli.sql.shell import Shell, interactive
 
-    session.client.get("/node/v1alpha1/status", wire.Status)  # without a daemon this fails before the first query
+    session.client.do(calls.about_status())  # without a daemon this fails before the first query
     session.remark("A query ends with ;  \\? lists commands, ^C cancels, ^D leaves.")
     shell = Shell(session, msgspec.convert(request, wire.QueryRequest), form)
     shell.run(interactive(shell, os.environ))

@@ -11,8 +11,7 @@ from odfd.cli.formatting import moment
 from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 
 commands = Commands()
 token = commands.group("token", help="tokens of an account", example="list")
@@ -31,7 +30,7 @@ token = commands.group("token", help="tokens of an account", example="list")
 def _create(session: Session, args: argparse.Namespace) -> None:
     request = wire.TokenRequest(role=args.role, expires=args.expires, note=args.note)
     with nullcontext() if args.out is None else NewFile(args.out, is_private=True).writing() as file:
-        made = session.client.post("/auth/v1alpha1/tokens", wire.TokenView, request)
+        made = session.client.do(calls.accounts_create_token(request))
         if file is not None:
             file.write(f"{made.value.token}\n".encode())
     good = f"{made.value.id} of {made.value.account}, good until {moment(made.value.expires_at)}"
@@ -44,13 +43,13 @@ def _create(session: Session, args: argparse.Namespace) -> None:
 
 @token.add("list", help="tokens that are good, without what opens anything")
 def _list(session: Session, _: argparse.Namespace) -> None:
-    session.answer(session.client.get("/auth/v1alpha1/tokens", list[wire.TokenView]), _text)
+    session.answer(session.client.do(calls.accounts_tokens()), _text)
 
 
 @token.add("revoke", argument("id", metavar="ID", nargs="+"), help="end tokens, at once", example="0123456789abcdef")
 def _revoke(session: Session, args: argparse.Namespace) -> None:
     for each in args.id:
-        gone = session.client.delete(f"/auth/v1alpha1/tokens/{part(each)}", wire.TokenView)
+        gone = session.client.do(calls.accounts_revoke_token(each))
         session.answer(gone, lambda view: f"token {view.id} of {view.account} is good for nothing more")
 
 

@@ -17,7 +17,7 @@ from odfd.cli.selection import several
 from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import part
 from odfd.errors import Usage
 
@@ -31,7 +31,7 @@ trust = commands.group(
 
 @trust.add("show", REF, help="print what is known about one dataset", example="nyc.flights.delays")
 def _show(session: Session, args: argparse.Namespace) -> None:
-    view = session.client.get(f"/dataset/v1alpha1/datasets/{part(args.ref)}/trust", wire.TrustView)
+    view = session.client.do(calls.trust_show(args.ref))
     session.answer(view, lambda value: trust_text(value, session.clock.now(), session.again))
 
 
@@ -52,7 +52,7 @@ def _evidence(session: Session, args: argparse.Namespace) -> None:
     path = f"/node/v1alpha1/evidence/{part(args.id)}"
     target = None if args.out is None else NewFile(args.out, replace=args.replace)
     if args.fetch:
-        submit(session, path, None, wire.EvidenceFetched)
+        submit(session, calls.trust_fetch_evidence(args.id), wire.EvidenceFetched)
     if target is None:
         if output.is_terminal():
             raise Usage("a bundle of evidence is no text", hint="write it to a file: --out FILE")
@@ -110,7 +110,7 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
 )
 def _resolve(session: Session, args: argparse.Namespace) -> None:
     request = wire.ResolveRequest(follow=args.follow, abandon=args.abandon)
-    done = session.client.post(f"/dataset/v1alpha1/datasets/{part(args.ref)}/trust/resolve", wire.Resolved, request)
+    done = session.client.do(calls.resolving_resolve(args.ref, request))
     session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(each, 200)}" for each in made.settles))
 
 
@@ -148,7 +148,7 @@ def _remove(session: Session, args: argparse.Namespace) -> None:
     example="uni-graz",
 )
 def _lift(session: Session, args: argparse.Namespace) -> None:
-    lifted = session.client.post("/node/v1alpha1/validators/lift", list[str], wire.LiftRequest(group=args.group))
+    lifted = session.client.do(calls.trust_lift(wire.LiftRequest(group=args.group)))
     kinds.VALIDATOR.show_all(session, several([one(session, kinds.VALIDATOR, each) for each in lifted.value]))
 
 
@@ -183,7 +183,7 @@ trust.include(authority.commands)
 )
 def _sign(session: Session, args: argparse.Namespace) -> None:
     session.answer(
-        session.client.post("/node/v1alpha1/signers", wire.SigningView, wire.SignRequest(alone=args.alone)),
+        session.client.do(calls.journal_recovery_sign_again(wire.SignRequest(alone=args.alone))),
         signing_text,
     )
 

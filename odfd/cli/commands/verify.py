@@ -13,8 +13,7 @@ from odfd.cli.progress import submit
 from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.table import clean, fields
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
 commands = Commands()
@@ -43,7 +42,7 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
     else:
         args.target = read_of(session, args.target, args)
         request = wire.VerifyRequest(level=args.level, from_block=start, full=args.full)
-        report = submit(session, f"/dataset/v1alpha1/datasets/{part(args.target)}/verify", request, wire.VerifyReport)
+        report = submit(session, calls.verification_verify(args.target, request), wire.VerifyReport)
     session.answer(report, report_text)
     if files.is_directory(args.target):
         return ExitCode.OK if report.value.ok else ExitCode.NO

@@ -18,7 +18,7 @@ from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.new_file import NewFile
 from odfd.cli.offline import files
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls
 
 _MAX_MANIFEST: Final = 4 * MAX_BLOCK
 _OF_DATASET: Final = re.compile(r"(?P<ref>.+)@(?:#(?P<number>\d+)|(?P<hash>[fFzu][0-9A-Za-z_-]+))\Z", re.ASCII)
@@ -103,12 +103,9 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
             ) from fault
     if files.is_directory(of_dataset["ref"]):
         return describe(_of_directory(of_dataset["ref"], of_dataset["number"], of_dataset["hash"]))
-    from odfd.control.client import part
 
     at = of_dataset["number"] or of_dataset["hash"]
-    detail = session.client.get(
-        f"/dataset/v1alpha1/datasets/{part(of_dataset['ref'])}/blocks/{part(at)}", wire.BlockDetail
-    ).value
+    detail = session.client.do(calls.datasets_block(of_dataset["ref"], at)).value
     beside = {"hash": detail.hash, "manifestVersion": detail.manifest_version, "size": detail.size}
     if detail.former_epoch is not None:
         beside["formerEpoch"] = detail.former_epoch

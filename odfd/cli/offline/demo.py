@@ -25,7 +25,7 @@ from odfd import output
 from odfd.cli.command import Commands, argument
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls
 from odfd.control.client import Client
 from odfd.errors import Unreachable
 
@@ -70,7 +70,7 @@ def _demo(session: Session, args: argparse.Namespace) -> None:
     with _folder(args.folder) as folder:
         _lay_out(source, folder)
         with _node(folder) as (client, process):
-            address = client.post("/node/v1alpha1/page", wire.PageAddress)
+            address = client.do(calls.page_open())
             removed = "" if args.folder else ", which also removes its folder"
             socket = folder / "control.sock"
             session.answer(

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 from odfd import output
 from odfd.cli.dataset_text import schema_table
 from odfd.cli.table import TableColumn, render
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.resources.registry import state
 
@@ -36,9 +35,7 @@ def describe(client: Client, name: str, form: str) -> None:
     if form not in ("table", "json"):
         raise Usage(f"descriptions are not written as {form}", hint="table or json")
     if name:
-        schema = client.get(
-            f"/dataset/v1alpha1/datasets/{part(name.removeprefix('current.'))}/schema", wire.Schema
-        ).value
+        schema = client.do(calls.datasets_schema(name.removeprefix("current."))).value
         _print(schema, schema_table(schema.fields), form)
     else:
         from odfd.cli import kinds  # which loads much, and a query needs nothing of it

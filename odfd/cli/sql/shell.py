@@ -26,8 +26,7 @@ from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
 from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
 from odfd.cli.table import fields
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.errors import render as rendered
 
@@ -186,7 +185,7 @@ class Shell:
 
     def _columns_of(self, name: str) -> Sequence[str]:
         try:
-            schema = self._session.client.get(f"/dataset/v1alpha1/datasets/{part(name)}/schema", wire.Schema)
+            schema = self._session.client.do(calls.datasets_schema(name))
         except Fault:
             return ()  # it has no columns yet; a query for it reports that
         return [column.name for column in schema.value.fields if is_visible(column.name)]

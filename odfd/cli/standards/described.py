@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from chain.errors import NotFound
 from odfd.cli import kinds
 from odfd.cli.sql.output_file import Exported
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 from odfd.errors import unwritable
 
 if TYPE_CHECKING:
@@ -77,8 +76,8 @@ def described(client: Client, ref: str, form: str, exported: Exported, *, curren
 
     ``current``: the rows are those that hold, so that the primary key of the source is unique among them too.
     """
-    detail = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/detail", wire.DatasetDetail).value
-    schema = client.get(f"/dataset/v1alpha1/datasets/{part(ref)}/schema", wire.Schema).value
+    detail = client.do(calls.datasets_describe(ref)).value
+    schema = client.do(calls.datasets_schema(ref)).value
     fields = {field.name: field for field in schema.fields}
     names = [name for name, _ in exported.columns]
     sources = _shown_inputs(client, detail.inputs)

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from chain.errors import Invalid
 from odfd.cli import kinds
 from odfd.cli.standards.openlineage import Derivation, run_events
-from odfd.control import wire
-from odfd.control.client import part
+from odfd.control import calls, wire
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
@@ -22,14 +21,14 @@ class TransactionRuns:
     """The newest transactions of one dataset. Raises Invalid for a root, which has no runs."""
 
     def __init__(self, client: Client, ref: str, limit: int) -> None:
-        self._client, self._path = client, f"/dataset/v1alpha1/datasets/{part(ref)}"
+        self._client, self._ref = client, ref
         view = kinds.dataset_view(client, ref)
         if view.kind == "root":
             raise Invalid(
                 f"{view.name} is a root: nothing derives it", rule="lineage-events",
                 hint=f"odfctl lineage {view.name} names what is derived from it",
             )  # fmt: skip
-        graph = client.get(f"{self._path}/lineage", wire.LineageGraph).value
+        graph = client.do(calls.lineage_graph(ref)).value
         names = {each.id: each.ref for each in graph.nodes if not each.ref.startswith("did:")}
         self._about = Derivation(view, names)
         self._blocks = self._newest("ExecuteTransform", limit + 1)
@@ -54,17 +53,17 @@ class TransactionRuns:
         return self._known[declared.hash]
 
     def _detail(self, block: str) -> wire.BlockDetail:
-        return self._client.get(f"{self._path}/blocks/{part(block)}", wire.BlockDetail).value
+        return self._client.do(calls.datasets_block(self._ref, block)).value
 
     def _newest(self, kind: str, most: int | None) -> list[wire.BlockView]:
         """Returns the newest blocks with such an event, newest first. ``most``: how many; ``None``: all."""
         found: list[wire.BlockView] = []
-        query: dict[str, object] = {"kind": [kind]}
+        before = None
         while most is None or len(found) < most:
-            query["limit"] = _PAGE if most is None else min(_PAGE, most - len(found))
-            page = self._client.get(f"{self._path}/blocks", list[wire.BlockView], query).value
+            limit = _PAGE if most is None else min(_PAGE, most - len(found))
+            page = self._client.do(calls.datasets_log(self._ref, kind=[kind], limit=limit, before=before)).value
             found += page
-            if len(page) < int(str(query["limit"])):
+            if len(page) < limit:
                 break
-            query["before"] = page[-1].sequence_number
+            before = str(page[-1].sequence_number)
         return found

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 from odfd.cli import kinds
 from odfd.cli.formatting import plural
 from odfd.cli.kinds import PAGE
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Client
 from odfd.resources.registry import state
 from odfd.runtime.clock import Clock
@@ -74,7 +74,7 @@ class NodePoller:
             datasets, probes = list(last.datasets), list(last.probes)
         self._last = Look(
             at=at,
-            status=get("/node/v1alpha1/status", wire.Status).value,
+            status=self._client.do(calls.about_status()).value,
             tasks=get("/flow/v1alpha1/tasks", wire.ResourceList, {"limit": PAGE}).value.items,
             mirrors=get("/net/v1alpha1/mirrors", wire.ResourceList).value.items,
             peers=get("/net/v1alpha1/peers", wire.ResourceList).value.items,

@@ -44,14 +44,16 @@ def test_columns_are_compared_by_name_and_what_came_later_is_null() -> None:
 
 
 def test_datasets_of_other_columns_are_refused_with_what_differs() -> None:
-    def get(path: str, _kind: Any) -> Any:
-        user = {"a": (("x", "Int64"), ("y", "String")), "b": (("x", "String"), ("z", "Int64"))}[path.split("/")[-2]]
+    def do(call: Any) -> Any:
+        user = {"a": (("x", "Int64"), ("y", "String")), "b": (("x", "String"), ("z", "Int64"))}[
+            call.path.split("/")[-2]
+        ]
         fields = tuple(
             wire.Column(name=name, type=kind) for name, kind in (*((each, "Int64") for each in "osm"), *user)
         )
         return Namespace(value=wire.Schema(ref="a", fields=fields))
 
-    session: Any = Namespace(client=Namespace(get=get))
+    session: Any = Namespace(client=Namespace(do=do))
     for values in (False, True):
         _check_columns(session, "a", "a", values=values)
         with pytest.raises(Invalid) as caught:

@@ -51,6 +51,9 @@ class Node:
         self.id = str(self.blocks[0].event.dataset_id)  # type: ignore[union-attr]
         self.asked: list[str] = []
 
+    def do(self, call: Any) -> Any:
+        return self.get(call.path, call.kind(), call.query)
+
     def get(self, path: str, kind: Any, query: Any = None) -> Any:
         self.asked.append(path)
         _, context, _, _, name, *rest = path.split("/")
@@ -75,7 +78,7 @@ class Node:
             )
             return wire.LineageGraph(ref=self.name, id=self.id, nodes=nodes)
         if rest == ["blocks"]:
-            below = query.get("before", len(self.blocks))
+            below = int(query.get("before", len(self.blocks)))
             found = [each for each in reversed(self.blocks[:below]) if type(each.event).__name__ in query["kind"]]
             return [
                 wire.BlockView(

@@ -382,7 +382,7 @@ def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -
 def test_accounts_are_told_where_a_row_is_of_another_than_asks(
     owners: tuple[str, ...], asker: str | None, is_told: bool
 ) -> None:
-    asked = argparse.Namespace(get=lambda _path, _kind: argparse.Namespace(value=wire.AccountView(name=asker)))
+    asked = argparse.Namespace(do=lambda _call: argparse.Namespace(value=wire.AccountView(name=asker)))
     session: Any = argparse.Namespace(client=asked, clock=FixedClock(Instant(0)))
     rows = [
         wire.ResourceManifest(schema="Dataset", headers={"name": "a", "account": {"id": each, "name": each}})
@@ -435,6 +435,9 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
     things = [named("Dataset", "sales"), named("Mirror", "rain"), named("Dataset", "rain")]
 
     class Client:
+        def do(self, call: Any) -> Any:
+            return self.get(call.path, call.kind())
+
         def get(self, path: str, _: object) -> Answer[Any]:
             assert path == kinds.RESOURCE.path
             return Answer(things, [])

@@ -48,6 +48,9 @@ class Node:
     def __init__(self) -> None:
         self.asked: list[wire.QueryRequest] = []
 
+    def do(self, call: Any) -> Any:
+        return self.get(call.path, call.kind(), call.query)
+
     def get(self, path: str, kind: Any, _query: Any = None) -> Any:
         if path == "/dataset/v1alpha1/datasets":
             state = {"kind": "root", "blocks": 4, "records": 2}

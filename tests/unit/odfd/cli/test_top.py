@@ -106,6 +106,9 @@ class Asked:
     def __init__(self) -> None:
         self.paths: list[str] = []
 
+    def do(self, call: Any) -> Any:
+        return self.get(call.path, call.kind(), call.query)
+
     def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
         self.paths.append(path)
         if kind is wire.ResourceList:
