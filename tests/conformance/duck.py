@@ -214,7 +214,7 @@ class RunningTexts:
     def stage(self) -> Stage:
         return Stage(self.duck.query([("", self._texts.below)]), self._texts.parts, self._texts.directions)
 
-    def filled(self, rows: pa.Table) -> RunningTexts:
+    def fill(self, rows: pa.Table) -> RunningTexts:
         self.duck.name("these", rows)
         return self
 
