@@ -151,6 +151,9 @@ class Committer:
         self._kept = kept
 
     async def commit(self, commit: Commit) -> Sequence[Head]:
+        return await trio.to_thread.run_sync(self.commit_now, commit)
+
+    def commit_now(self, commit: Commit) -> Sequence[Head]:
         (part,) = commit.parts
         assert part.expected is not None
         blocks, at = [], part.expected
@@ -161,7 +164,7 @@ class Committer:
             blocks.append(encode_block(content))
             at = Head(blocks[-1].hash, blocks[-1].sequence_number)
         append = Append(dataset=part.dataset, expected=part.expected, blocks=blocks, objects=list(part.objects))
-        await trio.to_thread.run_sync(self._kept.commit, [append])
+        self._kept.commit([append])
         return [at]
 
 

@@ -67,6 +67,9 @@ class Committer(Protocol):
         others.
         """
 
+    def commit_now(self, commit: Commit) -> Sequence[Head]:
+        """Commits from a worker thread."""
+
 
 def check_head(dataset: DatasetId, expected: Head | None, head: Multihash | None, number: int) -> None:
     """Raises Conflict if the head is not the expected one."""

@@ -13,12 +13,11 @@ from typing import Final
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import DatasetKind, Seed, SetInfo
-from odfd.datasets.commit import Commit, CommitPart
+from odfd.datasets.commit import Commit, CommitPart, Committer
 from odfd.resources import records
 from odfd.store import collections
 from odfd.store.catalog import Catalog
 from odfd.store.directory import StateDirectory
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 KIND: Final = "quarantine"
 """Kind of the record that holds, under the did of a dataset, the did of its quarantine dataset."""
@@ -28,7 +27,7 @@ SUFFIX: Final = ".quarantine"
 class QuarantineDatasets:
     """Finds and makes quarantine datasets for ``odfd.ingest.driver``. Safe to use from any thread."""
 
-    def __init__(self, home: StateDirectory, committer: OwnerCommitter, now: Callable[[], Instant]) -> None:
+    def __init__(self, home: StateDirectory, committer: Committer, now: Callable[[], Instant]) -> None:
         self._home = home
         self._committer = committer
         self._now = now

@@ -28,7 +28,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.datasets.commit import Commit, CommitPart, block_time
+from odfd.datasets.commit import Commit, CommitPart, Committer, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.capture_bindings import RULE, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
@@ -53,7 +53,6 @@ from odfd.store.captures import BoundCapture, Capture
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Mark, Marks
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 SUFFIX: Final = ".raw"
 TOLD: Final = 1000
@@ -73,7 +72,7 @@ class Attesting(Protocol):
 class RawChains:
     """The API service for captures that others may have."""
 
-    def __init__(self, home: StateDirectory, committer: OwnerCommitter, attesting: Attesting, context: Context) -> None:
+    def __init__(self, home: StateDirectory, committer: Committer, attesting: Attesting, context: Context) -> None:
         self._home, self._committer, self._attesting = home, committer, attesting
         self._board, self._clock = context.board, context.clock
 

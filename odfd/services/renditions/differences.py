@@ -29,7 +29,7 @@ from chain.store.objects import staged_in
 from chain.wording import plural
 from engines.query.views import quote_name
 from odfd.control import wire
-from odfd.datasets.commit import Commit, CommitPart
+from odfd.datasets.commit import Commit, CommitPart, Committer
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
@@ -43,7 +43,6 @@ from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, KeptDifference
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Mark, Marks
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 RULE: Final = "rendition-difference"
 WriteAnswer = Callable[[str, Mapping[str, Bound], Path], Awaitable[None]]
@@ -57,7 +56,7 @@ class RenditionDifferences:
         self,
         home: StateDirectory,
         staging: Path,
-        committer: OwnerCommitter,
+        committer: Committer,
         clock: Clock,
         effects: RenditionEffects,
         write: WriteAnswer,

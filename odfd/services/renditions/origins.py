@@ -23,7 +23,7 @@ from chain.libraries import np
 from chain.model.events import Seed, SetTransform
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
-from odfd.datasets.commit import Commit, CommitPart
+from odfd.datasets.commit import Commit, CommitPart, Committer
 from odfd.datasets.creation import declaration
 from odfd.ingest.copying import Copied, Layout, Standing, offsets_of, snapshot_events
 from odfd.ingest.driver import IngestDependencies
@@ -42,7 +42,6 @@ from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import Mark, Marks
-from odfd.trust.signing.owner_commit import OwnerCommitter
 
 BEGUN: Final = Copied((), ())
 """The first contents of a chain that begins without rows."""
@@ -57,7 +56,7 @@ class RenditionOrigins:
         self,
         home: StateDirectory,
         ingest: IngestDependencies,
-        committer: OwnerCommitter,
+        committer: Committer,
         clock: Clock,
         effects: RenditionEffects,
         standing: WriteOffsets,
