@@ -44,6 +44,29 @@ class CommitPart(msgspec.Struct, frozen=True, kw_only=True):
     """The frontier for which it was planned, and the one after it; ``None`` permits that it moved."""
     records: Sequence[Record] = ()
 
+    @classmethod
+    def after(
+        cls,
+        state: ChainState,
+        time: Instant,
+        events: Sequence[MetadataEvent] = (),
+        objects: Sequence[Multihash] = (),
+        upper: UpperMove | None = None,
+        records: Sequence[Record] = (),
+    ) -> CommitPart:
+        """Returns a part that follows a chain in this state."""
+        assert state.dataset is not None
+        assert state.head is not None
+        return cls(
+            dataset=state.dataset,
+            expected=Head(state.head, state.sequence_number),
+            events=events,
+            objects=objects,
+            time=time,
+            upper=upper,
+            records=records,
+        )
+
 
 def _nothing(_: sqlite3.Connection) -> None:
     """Writes nothing."""

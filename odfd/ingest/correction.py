@@ -96,15 +96,7 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
         events, objects = await trio.to_thread.run_sync(_written, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
         try:
-            part = CommitPart(
-                dataset=dataset,
-                expected=plan.expected,
-                events=events,
-                objects=objects,
-                time=plan.time,
-                upper=UpperMove(plan.upper),
-                records=(counts,),
-            )
+            part = CommitPart.after(plan.state, plan.time, events, objects, UpperMove(plan.upper), (counts,))
             (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:
             if attempt + 1 == ATTEMPTS:
@@ -120,10 +112,9 @@ _OF_RETRACTION: Final = Operations(0, 1, 0, 0)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """The plan of a correction: ``rows`` to write after ``expected``, in the schema in force; ``None``: no change."""
+    """The plan of a correction: ``rows`` to write after ``state``, in the schema in force; ``None``: no change."""
 
     state: ChainState
-    expected: Head
     upper: int
     """The upper of the dataset, in whole milliseconds."""
     time: Instant
@@ -153,7 +144,6 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
     after = None if changed is None else _plain(row if same or rows is None else rows.slice(1))
     return Plan(
         state=state,
-        expected=Head(state.head, state.sequence_number),
         upper=upper,
         time=time,
         rows=rows,

@@ -58,15 +58,8 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     plan, settled = await decoded(deps, dataset, bound.capture, bound.time)
     if not settled.events:
         return None
-    part = CommitPart(
-        dataset=dataset,
-        expected=plan.expected,
-        events=settled.events,
-        objects=settled.objects,
-        time=plan.request.system_time,
-        upper=plan.upper,
-        records=(settled.counts, bound.capture),
-    )
+    time, records = plan.request.system_time, (settled.counts, bound.capture)
+    part = CommitPart.after(plan.state, time, settled.events, settled.objects, plan.upper, records)
     (head,) = await deps.committer.commit(Commit(parts=(part,)))
     return head
 
@@ -76,15 +69,8 @@ async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCap
     upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
     state = await trio.to_thread.run_sync(load, deps, dataset)
     label = bound.capture.label
-    assert state.head is not None
-    part = CommitPart(
-        dataset=dataset,
-        expected=Head(state.head, state.sequence_number),
-        events=accepted(state, gap_between(state, label), label).events,
-        time=from_millis(bound.time),
-        upper=UpperMove(upper),
-        records=(NOTHING_READ, bound.capture),
-    )
+    events, records = accepted(state, gap_between(state, label), label).events, (NOTHING_READ, bound.capture)
+    part = CommitPart.after(state, from_millis(bound.time), events, upper=UpperMove(upper), records=records)
     (head,) = await deps.committer.commit(Commit(parts=(part,)))
     return head
 

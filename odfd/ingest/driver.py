@@ -205,12 +205,12 @@ async def _pull(
                 found = found if deps.given is None else deps.given.named(found)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
-                await _note_skipped(deps, dataset, state, found.skipped, tally)
+                await _note_skipped(deps, state, found.skipped, tally)
                 await _confirm(deps, dataset, polled, state.source_state, tally)
                 return tally.outcome("unchanged")
             if not settled:
                 skipped = (SkippedFile(name=found.name, reason=WRITTEN_TO), *found.skipped)
-                await _note_skipped(deps, dataset, state, skipped, tally)
+                await _note_skipped(deps, state, skipped, tally)
                 return tally.outcome("unsettled")
             report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
             async with outside("the preparation of its source"):
@@ -257,16 +257,9 @@ async def _confirm(
     if not traits(polled.merge).whole_state:
         return
     state, now, event, upper = await trio.to_thread.run_sync(look)
-    if event is None or state.head is None:
+    if event is None:
         return
-    part = CommitPart(
-        dataset=dataset,
-        expected=Head(state.head, state.sequence_number),
-        events=(event,),
-        time=now,
-        upper=UpperMove(upper),
-        records=(NOTHING_READ,),
-    )
+    part = CommitPart.after(state, now, (event,), upper=UpperMove(upper), records=(NOTHING_READ,))
     try:
         (head,) = await deps.committer.commit(Commit(parts=(part,)))
     except Conflict:
@@ -276,17 +269,15 @@ async def _confirm(
 
 async def _note_skipped(
     deps: IngestDependencies,
-    dataset: DatasetId,
     state: ChainState,
     skipped: tuple[SkippedFile, ...],
     tally: IngestTotals,
 ) -> None:
     """Logs the skipped files each time, since they stay in place."""
-    if skipped and state.head is not None and state.system_time is not None:
+    if skipped and state.system_time is not None:
         counts = msgspec.structs.replace(NOTHING_READ, skipped=together(skipped, ()))
         tally.count(counts)
-        head = Head(state.head, state.sequence_number)
-        part = CommitPart(dataset=dataset, expected=head, time=state.system_time, records=(counts,))
+        part = CommitPart.after(state, state.system_time, records=(counts,))
         await deps.committer.commit(Commit(parts=(part,)))
 
 
@@ -377,15 +368,8 @@ async def _commit(
     await check_unchanged(batch.local, batch.names)
     if not appends and aside is None and not says_something(settled.counts):
         return None
-    part = CommitPart(
-        dataset=dataset,
-        expected=plan.expected,
-        events=settled.events,
-        objects=settled.objects,
-        time=plan.request.system_time,
-        upper=plan.upper,
-        records=records,
-    )
+    time = plan.request.system_time
+    part = CommitPart.after(plan.state, time, settled.events, settled.objects, plan.upper, records)
     head, *_ = await deps.committer.commit(Commit(parts=(part,) if aside is None else (part, aside)))
     return head if appends else None
 

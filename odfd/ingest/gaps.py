@@ -20,7 +20,7 @@ from chain.instant import to_millis
 from chain.model.events import AddData, SourceState
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import ChainReader, Head, UpperMove
+from chain.store.base import ChainReader, UpperMove
 from engines.contract import RowCounts
 from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies, fetch_job, load
@@ -181,15 +181,9 @@ async def accept_gap(deps: IngestDependencies, dataset: DatasetId, name: str) ->
         label = polled_source(polling(state)[0]).skip(state.source_state, gap.ranges)
         is_captured = await trio.to_thread.run_sync(deps.is_captured, dataset)
         time = block_time(state, deps.now(), upper, alone=is_captured)
-        assert state.head is not None
-        part = CommitPart(
-            dataset=dataset,
-            expected=Head(state.head, state.sequence_number),
-            events=accepted(state, gap, label).events,
-            time=time,
-            upper=UpperMove(upper),
-            records=(NOTHING_READ, *((Capture(files=(), label=label),) if is_captured else ())),
-        )
+        events = accepted(state, gap, label).events
+        records = (NOTHING_READ, *((Capture(files=(), label=label),) if is_captured else ()))
+        part = CommitPart.after(state, time, events, upper=UpperMove(upper), records=records)
         try:
             (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:

@@ -28,7 +28,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, MergeStrategy, ReadStep, Transform, traits
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import Head, UpperMove
+from chain.store.base import UpperMove
 from engines.contract import IngestBatchRequest, QuarantineTarget, SkippedFile
 from odfd.ingest.fetch.base import Local
 from odfd.ingest.settings import IngestSettings
@@ -119,9 +119,8 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """A planned ingest: ``request`` for the engine; the rest turns its output into events on ``expected``."""
+    """A planned ingest: ``request`` for the engine; the rest turns its output into events after ``state``."""
 
-    expected: Head
     upper: UpperMove | None
     state: ChainState
     request: IngestBatchRequest
@@ -267,9 +266,7 @@ def plan_ingest(
         prev_data_bounds=None if earlier.bounds is None else str(earlier.bounds[1]),
         prev_data_bounds_hash=None if earlier.bounds is None else str(earlier.bounds[0]),
     )
-    expected = Head(state.head, state.sequence_number)
     return IngestPlan(
-        expected=expected,
         upper=terms.upper,
         state=state,
         request=request,

@@ -19,7 +19,6 @@ from chain.model.events import (
 from chain.model.source import traits
 from chain.multihash import Multihash
 from chain.state import ChainState
-from chain.store.base import Head
 from chain.wording import plural
 from engines.contract import IngestBatchRequest, RowCounts, Success
 from odfd.datasets.commit import CommitPart
@@ -159,16 +158,9 @@ def beside(plan: IngestPlan, counts: RowCounts, slice_: DataSlice | None) -> Com
         new_data=slice_,
         new_watermark=time if into.state.watermark is None else max(time, into.state.watermark),
     )
-    expected = None if into.state.head is None else Head(into.state.head, into.state.sequence_number)
     rows = msgspec.structs.replace(NOTHING_READ, read=found, shaped=found, appended=found)
-    return CommitPart(
-        dataset=into.dataset,
-        expected=expected,
-        events=(data,) if held is not None else (SetDataSchema(schema=SCHEMA), data),
-        objects=(slice_.physical_hash,),
-        time=time,
-        records=(rows,),
-    )
+    events = (data,) if held is not None else (SetDataSchema(schema=SCHEMA), data)
+    return CommitPart.after(into.state, time, events, (slice_.physical_hash,), records=(rows,))
 
 
 def _check_answer(plan: IngestPlan, answer: Success, slice_: DataSlice | None) -> None:

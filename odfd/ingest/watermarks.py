@@ -42,16 +42,10 @@ async def set_watermark(
         state = await trio.to_thread.run_sync(load, deps, dataset)
         time = block_time(state, deps.now(), upper)
         event = marking(state, to, time, ahead=ahead)
-        if event is None or state.head is None:
+        if event is None:
             return WatermarkSet(head=None, watermark=to)
         try:
-            part = CommitPart(
-                dataset=dataset,
-                expected=Head(state.head, state.sequence_number),
-                events=(event,),
-                time=time,
-                upper=UpperMove(upper),
-            )
+            part = CommitPart.after(state, time, (event,), upper=UpperMove(upper))
             (head,) = await deps.committer.commit(Commit(parts=(part,)))
         except Conflict:
             if attempt + 1 == ATTEMPTS:

@@ -181,7 +181,6 @@ def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, 
 
 async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Report) -> Ran:
     state = plan.state
-    assert state.head is not None
     async with fresh_folder(deps.staging) as folder:
         files = Files(folder=folder, previous=await trio.to_thread.run_sync(_previous, deps.objects, state))
         with span("engine"):
@@ -194,15 +193,8 @@ async def _transact(deps: TransformDependencies, plan: TransformPlan, report: Re
         with span("commit"):
             await trio.to_thread.run_sync(_keep, deps.objects, files, done)
             named = (done.data, done.checkpoint)
-            part = CommitPart(
-                dataset=plan.dataset,
-                expected=Head(state.head, state.sequence_number),
-                events=done.events,
-                objects=tuple(each.physical_hash for each in named if each is not None),
-                time=plan.system_time,
-                upper=plan.upper,
-                records=(done.counts,),
-            )
+            objects = tuple(each.physical_hash for each in named if each is not None)
+            part = CommitPart.after(state, plan.system_time, done.events, objects, plan.upper, (done.counts,))
             (head,) = await deps.committer.commit(Commit(parts=(part,)))
     event = done.event if done.event in done.events else None
     return Committed(head=head, event=event, records=done.records, counts=done.counts)

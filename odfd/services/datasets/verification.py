@@ -19,7 +19,7 @@ import trio
 from chain.errors import Conflict, Invalid
 from chain.model.events import DatasetKind, SetTransform
 from chain.state import ChainState, load_state
-from chain.store.base import ChainReader, Head
+from chain.store.base import ChainReader
 from chain.walk import newest_first
 from chain.wording import plural
 from engines.contract import EngineIdentity
@@ -204,13 +204,10 @@ class EngineMigrationService:
         identity: EngineIdentity,
         proof: wire.ProofReport,
     ) -> wire.ProofReport:
-        assert state.head is not None
         transform = msgspec.structs.replace(declared.transform, version=identity.digest)
         event = msgspec.structs.replace(declared, transform=transform)
         time = block_time(state, self.deps.now(), self.home.chains.upper(entry.id))
-        expected = Head(state.head, state.sequence_number)
-        part = CommitPart(dataset=entry.id, expected=expected, events=(event,), time=time)
-        (head,) = await self.committer.commit(Commit(parts=(part,)))
+        (head,) = await self.committer.commit(Commit(parts=(CommitPart.after(state, time, (event,)),)))
         text, told = f"{proof.transforms} transforms, same answers", about(entry.id)
         self.events.emit("engine.proven", entry.name, text, about=told, digest=identity.digest)
         return msgspec.structs.replace(proof, recorded=str(head.hash))

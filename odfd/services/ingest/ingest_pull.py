@@ -23,7 +23,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.events import DatasetKind, SetDataSchema
 from chain.state import ChainState, load_state
-from chain.store.base import Head, UpperMove
+from chain.store.base import UpperMove
 from chain.wording import plural
 from odfd.access.relations import Action
 from odfd.access.uses import NOT_GRANTED
@@ -262,14 +262,7 @@ class IngestPullService:
             planned = await trio.to_thread.run_sync(self._altered_view, entry, state, request, altered)
             if request.dry_run or altered.derived is not None:
                 return planned
-            assert state.head is not None
-            part = CommitPart(
-                dataset=entry.id,
-                expected=Head(state.head, state.sequence_number),
-                events=altered.events,
-                time=time,
-                upper=UpperMove(upper),
-            )
+            part = CommitPart.after(state, time, altered.events, upper=UpperMove(upper))
             try:
                 (head,) = await self.deps.committer.commit(Commit(parts=(part,)))
             except Conflict:

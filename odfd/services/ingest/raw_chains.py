@@ -22,7 +22,6 @@ from chain.instant import from_millis, to_millis
 from chain.model.block import Block
 from chain.state import load_state
 from chain.statements.statement import Response
-from chain.store.base import Head
 from chain.store.objects import sound_path
 from chain.wording import plural
 from odfd.control import wire
@@ -161,21 +160,16 @@ class RawChains:
         if is_named(root, chain):
             return
         state = load_state(root)
-        assert state.head is not None
-        head = Head(state.head, state.sequence_number)
         time = block_time(state, self._clock.now(), self._home.chains.upper(dataset))
-        part = CommitPart(dataset=dataset, expected=head, events=(naming(state.set_info, chain),), time=time)
+        part = CommitPart.after(state, time, (naming(state.set_info, chain),))
         self._committer.commit_now(Commit(parts=(part,)))
 
     def _append(self, chain: DatasetId, capture: BoundCapture) -> None:
         state = load_state(self._home.chains.chain(chain))
-        assert state.head is not None
         for file in capture.capture.files:
             sound_path(self._home.objects, file.object)
         event, names = binding_event(self._home.objects, state, capture)
-        head = Head(state.head, state.sequence_number)
-        time = from_millis(capture.time)
-        part = CommitPart(dataset=chain, expected=head, events=(event,), objects=names, time=time)
+        part = CommitPart.after(state, from_millis(capture.time), (event,), names)
         self._committer.commit_now(Commit(parts=(part,)))
 
     async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:

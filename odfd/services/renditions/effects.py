@@ -16,11 +16,11 @@ import trio
 from chain.errors import Conflict, Refused
 from chain.ids import DatasetId
 from chain.instant import from_millis, to_millis
-from chain.model.events import AddData, SetInfo
+from chain.model.events import AddData
 from chain.multihash import Multihash
-from chain.state import ChainState, load_state
+from chain.state import load_state
 from chain.store import uppers
-from chain.store.base import ChainReader, Head
+from chain.store.base import ChainReader
 from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets.commit import Commit, CommitPart, block_time
@@ -224,7 +224,6 @@ class RenditionEffects:
         target = state.member(number).dataset
         own = load_state(self._home.chains.chain(target))
         copied = copied_group(self._ingest, group, own)
-        assert own.head is not None
         is_several = len(state.member(number).shards) > 1 or len(group.blocks) > 1
         if is_several and bound is not None and _is_more(group, bound):
             bound = None  # its blocks are not told from the others of their time, which a rendition from raw refuses
@@ -241,14 +240,9 @@ class RenditionEffects:
                 same = CapturedPart(target, Multihash(block), own.size - (part.last - part.first), own.size)
                 captures.keep(connection, target, bound.capture, (same,), bound.time)
 
-        part = CommitPart(
-            dataset=target,
-            expected=Head(own.head, own.sequence_number),
-            events=copied.events,  # none, if its declarations are in force here already
-            objects=copied.objects,
-            time=group.time,
-            records=(bound.capture,) if bound is not None and is_several else (),
-        )
+        kept = (bound.capture,) if bound is not None and is_several else ()
+        # Without events, its declarations are in force here already.
+        part = CommitPart.after(own, group.time, copied.events, copied.objects, records=kept)
         self._committer.commit_now(Commit(parts=(part,), also=together))
 
     def _is_equal(self, state: CollectionState, member: Member) -> bool:
@@ -320,8 +314,8 @@ class RenditionEffects:
         ended = load_state(self._home.chains.chain(move.old.dataset))
         timeline = appended(self.state(move.old.dataset).timeline, switch)
         return [
-            self._said(move.old, ended, announced(ended.set_info, notice), switch.time),
-            self._said(move.new, new, going_on(new.set_info, timeline), switch.time),
+            CommitPart.after(ended, from_millis(switch.time), (announced(ended.set_info, notice),)),
+            CommitPart.after(new, from_millis(switch.time), (going_on(new.set_info, timeline),)),
         ]
 
     def say_handovers(self, dataset: DatasetId) -> None:
@@ -338,18 +332,12 @@ class RenditionEffects:
             if not is_active or len(told) == 1 or said == told or known.head is None:
                 return
             time = block_time(known, self._clock.now(), self._home.chains.upper(dataset))
-            head, info = Head(known.head, known.sequence_number), going_on(known.set_info, state.timeline)
+            part = CommitPart.after(known, time, (going_on(known.set_info, state.timeline),))
             try:
-                part = CommitPart(dataset=dataset, expected=head, events=(info,), time=time)
                 self._committer.commit_now(Commit(parts=(part,)))
             except Conflict:
                 if attempt + 1 == ATTEMPTS:
                     raise
-
-    def _said(self, member: Member, state: ChainState, info: SetInfo, time: int) -> CommitPart:
-        assert state.head is not None
-        expected = Head(state.head, state.sequence_number)
-        return CommitPart(dataset=member.dataset, expected=expected, events=(info,), time=from_millis(time))
 
     def _switch(self, connection: sqlite3.Connection, switch: Switch, added: Mapping[int, int]) -> None:
         """Writes one handover.
