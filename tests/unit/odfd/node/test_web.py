@@ -18,7 +18,7 @@ from chain.state import load_state
 from odfd.control import wire
 from odfd.mirrors import sync_steps
 from odfd.mirrors.mirror_state import SchedulerState
-from odfd.published import packs, replication, source, web
+from odfd.published import packs, place, source, web
 from odfd.trust.signing import owner_commit
 from p2p.pace import BURST
 from worlds.commits import commit_events
@@ -315,7 +315,7 @@ async def test_another_dataset_under_the_same_place_is_refused(world: Any, world
 
 async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
     """Within one pass, as long as each try brings much."""
-    monkeypatch.setattr(replication, "WRITE", 100)
+    monkeypatch.setattr(place, "WRITE", 100)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site)
         (object_file,) = (site.folder / "cities" / "data").iterdir()
