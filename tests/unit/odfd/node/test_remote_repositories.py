@@ -116,9 +116,9 @@ async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
 ) -> None:
     """The bytes are hashed as they come, and the rows checked then: not again when the chain is taken in."""
     swarm, checked, hashed = Swarm(), [], []
-    rows, bytes_ = objects._check_rows, objects._hashed
+    rows, bytes_ = objects._check_rows, objects._hash
     monkeypatch.setattr(objects, "_check_rows", lambda *given: (checked.append(given[1].slice), rows(*given))[1])
-    monkeypatch.setattr(objects, "_hashed", lambda *given: (hashed.append(1), bytes_(*given))[1])
+    monkeypatch.setattr(objects, "_hash", lambda *given: (hashed.append(1), bytes_(*given))[1])
     async with (
         world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
         world.running("bob", ipfs=MemoryIpfs(swarm)) as bob,
