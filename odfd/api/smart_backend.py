@@ -78,8 +78,8 @@ class NodeSmartBackend:
 
     def library(self, token: str) -> NodeSiteLibrary:
         guard = self.guard(token)
-        readable = self._library.as_read_by(lambda datasets: guard.readable_of(list(datasets)))
-        return NodeSiteLibrary(self._home, readable, lambda dataset: bool(guard.readable_of([dataset])))
+        readable = self._library.as_read_by(lambda datasets: guard.filter_datasets(list(datasets)))
+        return NodeSiteLibrary(self._home, readable, lambda dataset: bool(guard.filter_datasets([dataset])))
 
     def push(self, token: str, ref: str) -> PushSession:
         guard, name = self.guard(token), parse_own_name(ref)
@@ -93,7 +93,7 @@ class NodeSmartBackend:
         found = None
         for called in (name, DID_ODF + name):
             with suppress(NotFound, Invalid):
-                found = found or guard.dataset_now(called, Action.MAINTAIN)
+                found = found or guard.find_dataset(called, Action.MAINTAIN)
         if found is None and not guard.subject.is_owner:
             guard.identified("to push a new dataset", Role.MAINTAINER)
         return found
@@ -112,7 +112,7 @@ class NodeSmartBackend:
         for head in found.heads:
             check_not_own(self._home, head.dataset, name)
             try:
-                guard.dataset_now(str(head.dataset), Action.MAINTAIN)
+                guard.find_dataset(str(head.dataset), Action.MAINTAIN)
                 self._home.chains.chain(head.dataset).block_by_hash(head.head)
             except NotFound:
                 text = f"shard {head.dataset} is not here as far as its head says"
@@ -270,7 +270,7 @@ class NodePushSession:
         if not self._guard.is_same_caller():
             raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
         if self._entry is not None:
-            self._guard.dataset_now(self._name, Action.MAINTAIN)
+            self._guard.find_dataset(self._name, Action.MAINTAIN)
 
     def _account(self) -> str | None:
         """Returns the account that a new dataset belongs to; ``None`` for the node's owner."""

@@ -46,22 +46,22 @@ async def seen(call: Call, *args: Any, **more: Any) -> Any:
 # Tasks.
 
 
-async def _meant(guard: Guard, id_: str) -> str:
-    """Returns the id of a task that the subject declares and calls by its name; another text as it is."""
-    found = await guard.meant(TASK, id_)
-    return found if found != id_ and await trio.to_thread.run_sync(guard.is_of_account, found) else id_
+def _resolve_task(guard: Guard, id_: str) -> str:
+    """Returns the id of a task that the subject declares and calls by its name; another text as it is. Blocking."""
+    found = guard.resolve_name(TASK, id_)
+    return found if found != id_ and guard.is_of_account(found) else id_
 
 
 async def task(call: Call, id_: str) -> Any:
     """Restricts ``tasks.get``."""
-    id_ = await _meant(call.guard, id_)
+    id_ = await trio.to_thread.run_sync(_resolve_task, call.guard, id_)
     await call.check_task(id_)
     return await call.operation(id_)
 
 
 async def cancelled(call: Call, id_: str) -> Any:
     """Restricts ``tasks.cancel``: the account that began a task, or owns its declaration, can cancel it."""
-    id_ = await _meant(call.guard, id_)
+    id_ = await trio.to_thread.run_sync(_resolve_task, call.guard, id_)
     await call.check_task(id_)
     role = (
         await trio.to_thread.run_sync(lambda: call.guard.role_of(call.guard.state(), id_)) if UUID.match(id_) else None
@@ -74,7 +74,7 @@ async def cancelled(call: Call, id_: str) -> Any:
 
 async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskState]:
     """Restricts ``tasks.follow``."""
-    id_ = await _meant(call.guard, id_)
+    id_ = await trio.to_thread.run_sync(_resolve_task, call.guard, id_)
     await call.check_task(id_)
     async with aclosing(cast("Any", call.operation(id_))) as views:
         async for each in views:

@@ -63,7 +63,7 @@ def _judged(ref: str, entry: DatasetEntry) -> str:
 
 async def on_dataset(action: Action, call: Call, ref: str, *args: Any, **more: Any) -> Any:
     """Judges the dataset that the first argument names; the operation gets its id."""
-    entry = await call.guard.dataset(ref, action)
+    entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, action)
     return await call.begin(_judged(ref, entry), *args, **more)
 
 
@@ -73,36 +73,37 @@ async def on_refs(action: Action, call: Call, request: Any) -> Any:
         raise not_meant("this")
     if getattr(request, "source", None) is not None:
         raise call.guard.owner_only("to pull from a Source")
-    entries = [await call.guard.dataset(each, action) for each in request.refs]
+    entries = await trio.to_thread.run_sync(lambda: [call.guard.find_dataset(each, action) for each in request.refs])
     return await call.begin(msgspec.structs.replace(request, refs=tuple(map(_judged, request.refs, entries))))
 
 
 async def _graph(call: Call, ref: str) -> Any:
     """Shows datasets that cannot be read as if they were not here."""
-    entry = await call.guard.dataset(ref, Action.READ)
-    return await call.operation(_judged(ref, entry), call.guard.readable_of)
+    entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
+    return await call.operation(_judged(ref, entry), call.guard.filter_datasets)
 
 
 async def _traced(call: Call, ref: str, request: wire.LineageRequest) -> Any:
     """Does as ``_graph``. The task holds rows, so only its beginner can read it."""
-    entry = await call.guard.dataset(ref, Action.READ)
+    entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
     call.guard.identified("to trace a record", Role.READER)
-    return await call.begin(_judged(ref, entry), request, call.guard.readable_of)
+    return await call.begin(_judged(ref, entry), request, call.guard.filter_datasets)
 
 
 async def _renditions(call: Call, ref: str | None = None) -> Any:
     """Allows the renditions of one dataset to those who can read it, and those of all datasets to the owner only."""
     if ref is None:
         raise call.guard.owner_only("to list the renditions of all datasets")
-    entry = await call.guard.dataset(ref, Action.READ)
+    entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
     views = await call.operation(_judged(ref, entry))
-    readable = await call.guard.readable([DatasetId.parse(each.dataset_id) for each in views])
-    return [each for each in views if DatasetId.parse(each.dataset_id) in readable]
+    datasets = [DatasetId.parse(each.dataset_id) for each in views]
+    readable = await trio.to_thread.run_sync(call.guard.filter_datasets, datasets)
+    return [each for each, dataset in zip(views, datasets, strict=True) if dataset in readable]
 
 
 async def _described(call: Call, ref: str, **more: Any) -> Any:
     """Removes local names of datasets that cannot be read; the dids of inputs are in the chain anyway."""
-    entry = await call.guard.dataset(ref, Action.READ)
+    entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
     detail = await call.operation(_judged(ref, entry), **more)
     inputs, outputs = await trio.to_thread.run_sync(_known, call.guard, detail)
     return msgspec.structs.replace(detail, inputs=inputs, outputs=outputs)
@@ -111,7 +112,7 @@ async def _described(call: Call, ref: str, **more: Any) -> Any:
 def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], tuple[str, ...]]:
     with guard.home.catalog() as catalog:
         entries = {entry.name: entry.id for entry in catalog.chains()}
-    readable = guard.readable_of(list(entries.values()))
+    readable = guard.filter_datasets(list(entries.values()))
     hidden = {name: dataset for name, dataset in entries.items() if dataset not in readable}
     bare = {name_with_id(name, dataset): str(dataset) for name, dataset in hidden.items()}
     inputs = tuple(bare.get(each, each) for each in detail.inputs)
@@ -128,7 +129,7 @@ async def _resource(action: Action, call: Call, word: str, name: str, *args: Any
     if action is not Action.READ:
         if view.type == ACCOUNT:  # who acts as it stands in its annotations, and without any, all are the owner
             raise call.guard.owner_only("to change an Account")
-        await call.guard.judge(view, action)
+        await trio.to_thread.run_sync(call.guard.judge, view, action)
         try:
             view = await call.operation(word, view.id, *args, **more)
         except Refused as fault:
@@ -165,7 +166,7 @@ def _flow_meant(guard: Guard, name: str, action: Action) -> str:
 
 async def _backfilled(call: Call, name: str, request: wire.BackfillRequest | wire.FlowRunRequest) -> Any:
     if request.target is not None:
-        entry = await call.guard.dataset(request.target, Action.READ)
+        entry = await trio.to_thread.run_sync(call.guard.find_dataset, request.target, Action.READ)
         request = msgspec.structs.replace(request, target=str(entry.id))
     return await _flow(Action.MAINTAIN, call, name, request, call.guard.subject.account)
 
@@ -186,7 +187,7 @@ async def _renamed(call: Call, word: str, name: str, to: str) -> Any:
 async def _endpoint(action: Action, call: Call, name: str, *args: Any) -> Any:
     """Judges the endpoint of a Source by the rights on its resource."""
     view = await _one(call, "source", name)
-    await call.guard.judge(view, action)
+    await trio.to_thread.run_sync(call.guard.judge, view, action)
     return await call.operation(view.id, *args)
 
 
@@ -194,7 +195,7 @@ async def _one(call: Call, word: str, name: str) -> wire.ResourceView:
     """Returns a readable resource. Raises the same NotFound for an unreadable one as for a missing one."""
     kind = TYPES.word(word)
     try:
-        meant = name if kind is None else await call.guard.meant(kind.name, name)
+        meant = name if kind is None else await trio.to_thread.run_sync(call.guard.resolve_name, kind.name, name)
         found = await readable(call, [await call.service.get(word, meant)])
     except (NotFound, Invalid) as fault:
         if fault.rule not in ("resource", "ambiguous-name"):
@@ -280,7 +281,7 @@ async def _card(call: Call, ref: str) -> wire.CardView:
 
 async def _cards(guard: Guard, cards: Any) -> list[wire.CardView]:
     here = [DatasetId.parse(each.id) for each in cards if each.local_name is not None]
-    readable = await guard.readable(here)
+    readable = await trio.to_thread.run_sync(guard.filter_datasets, here)
     return [each for each in cards if each.local_name is None or DatasetId.parse(each.id) in readable]
 
 
@@ -290,7 +291,7 @@ async def _staged(call: Call, name: str, chunks: Any) -> Any:
 
 
 async def _me(call: Call) -> wire.AccountView:
-    return await call.guard.me()
+    return await trio.to_thread.run_sync(call.guard.describe_caller)
 
 
 async def _token_made(call: Call, request: wire.TokenRequest) -> wire.TokenView:

@@ -133,7 +133,7 @@ async def readable(call: Call, views: Sequence[wire.ResourceView]) -> list[wire.
 
     The latter without labels and annotations, which may say anything.
     """
-    found = {each.id: each for each in await call.guard.reads(views)}
+    found = {each.id: each for each in await trio.to_thread.run_sync(call.guard.filter_views, views)}
     if others := {each.id: each for each in views if each.id not in found}:
         subjects = await call.tasks.subjects(tuple(others.values()))
         about = [(id_, each) for id_, several in subjects.items() for each in several]

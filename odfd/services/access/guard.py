@@ -24,7 +24,6 @@ from chain.ids import DatasetId
 from odfd.access.relations import Action, Deny, Principal, Relations, Role, Thing, authorize
 from odfd.control import wire
 from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import in_worker
 from odfd.store.access_state import AccessReader, AccessState
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
@@ -207,19 +206,17 @@ class Guard:
 
     # Datasets.
 
-    def readable_of(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
+    def filter_datasets(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
         """Returns those of ``datasets`` that the subject can read. Blocking."""
         state, public = self._reader.read(), self._reader.public_of(datasets)
         return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
 
-    readable = in_worker(readable_of)
-
     def size_for(self, dataset: DatasetId) -> int:
         """Returns the number of blocks of a dataset that the subject can read: all or none. Blocking."""
         head = self.home.chains.chain(dataset).head()
-        return head.size if head is not None and self.readable_of([dataset]) else 0
+        return head.size if head is not None and self.filter_datasets([dataset]) else 0
 
-    def dataset_now(self, ref: str, action: Action) -> DatasetEntry:
+    def find_dataset(self, ref: str, action: Action) -> DatasetEntry:
         """Returns the dataset ``ref`` if ``action`` is allowed on it. Blocking. Raises NotFound, Invalid, Refused."""
         state = self._reader.read()
         with self.home.catalog() as catalog:
@@ -236,13 +233,10 @@ class Guard:
             raise self.denied(decision, f"Dataset:{entry.name}")
         return entry
 
-    dataset = in_worker(dataset_now)
-
     # Other resources.
 
-    @in_worker
-    def meant(self, type_: str, name: str) -> str:
-        """Returns the id of what the subject calls by a name; else the name."""
+    def resolve_name(self, type_: str, name: str) -> str:
+        """Returns the id of what the subject calls by a name; else the name. Blocking."""
         with self.home.database.read() as connection:
             found = ResourceStore(connection).called(type_, name, self.subject.account)
         return name if found is None else found.id
@@ -251,9 +245,8 @@ class Guard:
         """Whether an account has a resource, and not the node's owner. Blocking."""
         return self._reader.read().accounts.get(id_) is not None
 
-    @in_worker
-    def reads(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
-        """Returns those of ``views`` that the subject can read."""
+    def filter_views(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
+        """Returns those of ``views`` that the subject can read. Blocking."""
         state = self._reader.read()
         dids = {each.id: did for each in views if (did := state.dids.get(each.id)) is not None}
         public = self._reader.public_of(dids.values())
@@ -265,9 +258,8 @@ class Guard:
 
         return list(filter(is_readable, views))
 
-    @in_worker
     def judge(self, view: wire.ResourceView, action: Action) -> None:
-        """Raises Refused if ``action`` is not allowed on a resource that the subject can read."""
+        """Raises Refused if ``action`` is not allowed on a resource that the subject can read. Blocking."""
         state = self._reader.read()
         decision = authorize(self.subject, action, _resource(state, view.id), state.relations)
         if decision is not None:
@@ -287,9 +279,8 @@ class Guard:
             if self._role(state, _resource(state, id_, is_published=state.dids.get(id_) in public))
         }
 
-    @in_worker
-    def me(self) -> wire.AccountView:
-        """Returns the caller's account and its organisations."""
+    def describe_caller(self) -> wire.AccountView:
+        """Returns the caller's account and its organisations. Blocking."""
         state, account = self._reader.read(), self.subject.account
         if account is None:
             return wire.AccountView()
