@@ -125,7 +125,7 @@ async def followed_events(
 ) -> AsyncIterator[wire.EventView]:
     """Restricts ``events.follow``: the last line is ``reset`` when the follower's rights have changed."""
     rights, seeing, events = Rights(call.guard), call.sees, call.service
-    await rights.begin(None)
+    await trio.to_thread.run_sync(rights.begin, None)
     seeing.told = rights.told
     if log is not None:
         first = events.bookmark(since, log, is_tick=True)
@@ -156,7 +156,7 @@ _SILENT: Final = ("Observed", "Changed")
 async def last_changes(call: Call, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
     """Restricts ``history.last``."""
     rights = Rights(call.guard)
-    await rights.begin(None)
+    await trio.to_thread.run_sync(rights.begin, None)
     return await trio.to_thread.run_sync(_standing, call.service, rights, of, limit)
 
 
@@ -165,7 +165,7 @@ async def followed_changes(
 ) -> AsyncIterator[wire.ResourceChange]:
     """Restricts ``history.follow``."""
     rights, history = Rights(call.guard), call.service
-    if await rights.begin(since):
+    if await trio.to_thread.run_sync(rights.begin, since):
         return _reset(since or "")
     at = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
     ids = await trio.to_thread.run_sync(_chosen, history, rights, of)

@@ -40,12 +40,13 @@ class Rights:
         self.told: set[str] = set()
         """Ids and dids that were readable at any time during this watch: their deletion is reported."""
 
-    async def begin(self, since: str | None) -> bool:
-        """Looks for the first time. Returns whether the rights differ from those under which ``since`` was given."""
-        await trio.to_thread.run_sync(self._look)
-        if since is None:
-            return False
-        return not await trio.to_thread.run_sync(self._guard.has_rights_of, since, self.mark, self.readable)
+    def begin(self, since: str | None) -> bool:
+        """Looks for the first time. Returns whether the rights differ from those under which ``since`` was given.
+
+        Blocking.
+        """
+        self._look()
+        return since is not None and not self._guard.has_rights_of(since, self.mark, self.readable)
 
     def version(self, number: int) -> str:
         """Returns the version of the log at a number."""
@@ -84,7 +85,7 @@ class Rights:
 async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
     """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
     rights = Rights(call.guard)
-    if await rights.begin(since):
+    if await trio.to_thread.run_sync(rights.begin, since):
         yield SharedValue(wire.ResourceNews(version=since or "", op="Reset"))
         return
     epoch = (await trio.to_thread.run_sync(call.guard.state)).version[0]

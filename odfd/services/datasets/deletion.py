@@ -93,12 +93,11 @@ class DatasetDeletion:
 
     async def delete_rendition(self, dataset: DatasetId) -> None:
         """Deletes a rendition inside a collection, with its data. Raises NotFound; Refused as ``record``."""
+        await self._settle(*await trio.to_thread.run_sync(self._delete_alone, dataset))
 
-        def delete() -> tuple[_Left, Sequence[Multihash]]:
-            with self._home.database.write() as connection:
-                return self._delete(connection, Catalog(connection).resolve(str(dataset)), purge=True)
-
-        await self._settle(*await trio.to_thread.run_sync(delete))
+    def _delete_alone(self, dataset: DatasetId) -> tuple[_Left, Sequence[Multihash]]:
+        with self._home.database.write() as connection:
+            return self._delete(connection, Catalog(connection).resolve(str(dataset)), purge=True)
 
     def _delete(
         self, connection: sqlite3.Connection, entry: DatasetEntry, *, purge: bool

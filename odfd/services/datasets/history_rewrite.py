@@ -70,15 +70,15 @@ class HistoryRewriteService:
     """Returns the place where the blocks that an epoch gives up are kept."""
 
     @operation("POST", DATASET_PATH + "/rewrite", needs=Owner.KEYS)
-    async def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
+    def rewrite(self, ref: str, request: wire.RewriteRequest) -> wire.TaskRef:
         """Rewrites the history of a dataset. Result: RewriteResult. Refused for a dataset of another owner."""
-        entry = await trio.to_thread.run_sync(self._checked, ref, request)
+        entry = self._check(ref, request)
         work = partial(self._work, entry, request)
         return task_ref(
             self.context.board.submit(_TASK[request.action], entry.name, work, about(entry.id, inputs=True))
         )
 
-    def _checked(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
+    def _check(self, ref: str, request: wire.RewriteRequest) -> DatasetEntry:
         """Checks all that can be checked before the task begins. Raises NotFound, Refused, Invalid."""
         entry = self.home.resolve(ref)
         if not self.home.keys.has_dataset_key(entry.id):

@@ -121,8 +121,7 @@ class DatasetPlanning:
 
     async def _intent(self, desired: DesiredSnapshot, batch: DatasetBatch) -> Intent:
         parse_own_name(desired.name)
-        held, is_kept = await trio.to_thread.run_sync(dataset_of, self._home, desired)
-        desired = await trio.to_thread.run_sync(over_shards, self._home, desired, held and held[0])
+        desired, held, is_kept = await trio.to_thread.run_sync(self._look_up, desired)
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pinned(transform: TransformSql) -> str | None:
@@ -175,6 +174,11 @@ class DatasetPlanning:
             blocks=blocks,
             item=item,
         )
+
+    def _look_up(self, desired: DesiredSnapshot) -> tuple[DesiredSnapshot, tuple[DatasetId, ChainState] | None, bool]:
+        """Returns what is declared, over shards, the dataset that stands, and whether its data was kept."""
+        held, is_kept = dataset_of(self._home, desired)
+        return over_shards(self._home, desired, held and held[0]), held, is_kept
 
     def _tell(self, name: str, dataset: DatasetId, blocks: int, *, is_new: bool) -> None:
         if blocks:

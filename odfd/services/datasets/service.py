@@ -75,16 +75,15 @@ class DatasetService:
     @operation("GET", DATASET_PATH + "/detail", needs=Permission.BY_RULE)
     async def describe(self, ref: str, *, profile: Annotated[bool, _PROFILE] = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, from the files of its slices."""
-
-        def look() -> wire.DatasetDetail:
-            entry = self._home.resolve(ref)
-            detail = self._views.detail(entry)
-            shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
-            return msgspec.structs.replace(detail, profile=profile_of(self._home, entry, shards) if profile else None)
-
-        detail = await trio.to_thread.run_sync(look)
+        detail = await trio.to_thread.run_sync(self._describe, ref, profile)
         (view,) = await self.states.completed(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
+
+    def _describe(self, ref: str, profile: bool) -> wire.DatasetDetail:
+        entry = self._home.resolve(ref)
+        detail = self._views.detail(entry)
+        shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
+        return msgspec.structs.replace(detail, profile=profile_of(self._home, entry, shards) if profile else None)
 
     @operation("GET", DATASET_PATH + "/snapshot", needs=Action.READ)
     def snapshot(self, ref: str) -> dict[str, Any]:

@@ -11,7 +11,6 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import NODE_PATH, Owner, operation
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.services.transfer.import_export import ImportExport
 from odfd.store import unmanaged
@@ -28,22 +27,20 @@ class UnmanagedService:
         self._clock = context.clock
 
     @operation("GET", NODE_PATH + "/unmanaged", needs=Owner.UNMANAGED)
-    @in_worker
     def list(self) -> Sequence[wire.UnmanagedView]:
         """Lists the deleted datasets whose data is kept, the newest deletion first."""
         with self._home.database.read() as connection:
             return [self._view(each) for each in unmanaged.all_of(connection)]
 
     @operation("GET", NODE_PATH + "/unmanaged/{ref}", needs=Owner.UNMANAGED)
-    @in_worker
     def get(self, ref: str) -> wire.UnmanagedView:
         """Shows a deleted dataset. ``ref`` is a did, or a name that exactly one had. Raises NotFound, Invalid."""
-        return self._view(self._found(ref))
+        return self._view(self._find(ref))
 
     @operation("PUT", NODE_PATH + "/unmanaged/{ref}/name", needs=Owner.UNMANAGED)
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
         """Adopts a deleted dataset, as private, by its former name or another. Raises NotFound, Invalid, Conflict."""
-        dataset = (await trio.to_thread.run_sync(self._found, ref)).dataset
+        dataset = (await trio.to_thread.run_sync(self._find, ref)).dataset
         async with self._home.turns.of(dataset):
             name = await self._import_export.adopt(dataset, request.name)
         self._events.emit(
@@ -52,27 +49,22 @@ class UnmanagedService:
         return wire.AdoptedView(name=name, id=str(dataset))
 
     @operation("DELETE", NODE_PATH + "/unmanaged/{ref}", needs=Owner.UNMANAGED)
-    async def delete(self, ref: str) -> wire.UnmanagedView:
+    def delete(self, ref: str) -> wire.UnmanagedView:
         """Deletes the kept data of a deleted dataset: its chain now, its objects with the next collection.
 
         Raises NotFound, Invalid.
         """
-
-        def destroy() -> unmanaged.Unmanaged:
-            found = self._found(ref)
-            with self._home.database.write() as connection:
-                unmanaged.find(connection, found.dataset)
-                unmanaged.destroy(connection, found.dataset, self._clock.now())
-            return found
-
-        gone = await trio.to_thread.run_sync(destroy)
+        gone = self._find(ref)
+        with self._home.database.write() as connection:
+            unmanaged.find(connection, gone.dataset)
+            unmanaged.destroy(connection, gone.dataset, self._clock.now())
         text = f"{plural(gone.remains.blocks, 'block')} forgotten"
         self._events.emit(
             "dataset.purged", gone.name or gone.dataset.short, text, about=about(gone.dataset), id=str(gone.dataset)
         )
         return self._view(gone)
 
-    def _found(self, ref: str) -> unmanaged.Unmanaged:
+    def _find(self, ref: str) -> unmanaged.Unmanaged:
         with self._home.database.read() as connection:
             return unmanaged.resolve(connection, ref)
 

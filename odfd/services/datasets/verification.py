@@ -60,9 +60,9 @@ class VerificationService:
     scheduler: MirrorScheduler
 
     @operation("POST", DATASET_PATH + "/verify", needs=Action.WRITE)
-    async def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
+    def verify(self, ref: str, request: wire.VerifyRequest) -> wire.TaskRef:
         """Verifies a dataset, with all its shards, at the requested level. Result: VerifyReport."""
-        entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
+        entries = resolve_chains(self.home, ref)
         entry = entries[0]
 
         async def work(report: Report) -> wire.VerifyReport:
@@ -72,17 +72,14 @@ class VerificationService:
 
     async def _verify(self, entry: DatasetEntry, request: wire.VerifyRequest, report: Report) -> wire.VerifyReport:
         level = Level.CHAIN if request.level == "chain" else Level.DATA
-        if level is Level.DATA:
-            whole = request.level == "reproduced"
-            await trio.to_thread.run_sync(partial(need_data, self.home, entry.id, entry.name, whole=whole))
-        found = await self._looked(entry, level, request, report)
+        found = await self._look(entry, level, request, report)
         view = msgspec.convert(found, wire.VerifyReport, from_attributes=True)
         view = msgspec.structs.replace(view, level=request.level)
         if request.level == "reproduced":
             view = await self._reproduce(entry, view, report)
         return view
 
-    async def _looked(
+    async def _look(
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult:
         """Checks a dataset while it may be written; excludes writers after several checks met a rewrite.
@@ -107,6 +104,8 @@ class VerificationService:
         self, entry: DatasetEntry, level: Level, request: wire.VerifyRequest, report: Report
     ) -> VerificationResult | None:
         """Checks a dataset once; returns ``None`` if a failure may belong to a history that was replaced meanwhile."""
+        if level is Level.DATA:
+            need_data(self.home, entry.id, entry.name, whole=request.level == "reproduced")
         chain = self.home.chains.chain(entry.id)
         head = chain.head()
         report.begin(f"verifying {entry.name}", head.size if head else 0, "blocks")
@@ -156,9 +155,9 @@ class EngineMigrationService:
     events: EventLog
 
     @operation("POST", DATASET_PATH + "/prove", needs=Owner.KEYS)
-    async def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
+    def prove(self, ref: str, request: wire.ProveRequest) -> wire.TaskRef:
         """Proves that this node's engine gives the same history, and records its digest. Result: ProofReport."""
-        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+        entry = self.home.resolve(ref)
 
         async def work(report: Report) -> wire.ProofReport:
             # Nothing may be appended between the proof and the block that records it.
@@ -167,13 +166,17 @@ class EngineMigrationService:
 
         return task_ref(self.board.submit("prove", entry.name, work, about(entry.id, inputs=True)))
 
+    def _load(self, entry: DatasetEntry) -> tuple[ChainState, SetTransform]:
+        """Returns the state of a dataset, and the transform to prove. Raises Invalid; NotFound if data is missing."""
+        state = load_state(self.home.chains.chain(entry.id))
+        if state.set_transform is None:
+            raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
+        need_data(self.home, entry.id, entry.name, whole=True)
+        return state, state.set_transform
+
     async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
         chain = self.home.chains.chain(entry.id)
-        state = await trio.to_thread.run_sync(load_state, chain)
-        declared = state.set_transform
-        if declared is None:
-            raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
-        await trio.to_thread.run_sync(partial(need_data, self.home, entry.id, entry.name, whole=True))
+        state, declared = await trio.to_thread.run_sync(self._load, entry)
         _, by = await engine_for(self.deps.engines, declared.transform)
         identity = by.identity
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")

@@ -41,12 +41,12 @@ class GapService:
         self._board, self._events, self._meter = context.board, context.events, context.meter
 
     @operation("POST", DATASET_PATH + "/gap", needs=Owner.SOURCES)
-    async def run(self, ref: str, request: wire.GapRequest) -> wire.TaskRef:
+    def run(self, ref: str, request: wire.GapRequest) -> wire.TaskRef:
         """Asks a dataset's source what it let go of, or accepts that by its name. Result: GapView.
 
         Raises NotFound; Refused if this node does not ingest it, and for a gap that is none or another one.
         """
-        entry = await trio.to_thread.run_sync(own_root, self._home, ref, "its owner reads the source")
+        entry = own_root(self._home, ref, "its owner reads the source")
 
         async def work(report: Report) -> wire.GapView:
             report.begin(f"asking the source of {entry.name}", None, "partitions")
@@ -58,11 +58,11 @@ class GapService:
                         return _shown(entry, state, await gap_of(deps, entry.id, state))
                     done = await accept_gap(deps, entry.id, request.accept)
                 now = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
-            return self._accepted(entry, state, done, is_new=now.head != state.head)
+            return self._tell(entry, state, done, is_new=now.head != state.head)
 
         return task_ref(self._board.submit("gap", entry.name, work, about(entry.id)))
 
-    def _accepted(self, entry: DatasetEntry, state: ChainState, done: AcceptedGap, *, is_new: bool) -> wire.GapView:
+    def _tell(self, entry: DatasetEntry, state: ChainState, done: AcceptedGap, *, is_new: bool) -> wire.GapView:
         if is_new:
             text = f"it goes on without {done.gap.count:,} offsets of its source (gap {done.gap.name})"
             self._events.emit("gap.accepted", entry.name, text, about=about(entry.id), gap=done.gap.name)

@@ -42,6 +42,7 @@ from odfd.ingest.alteration import Alteration, Altered, plan_alteration
 from odfd.ingest.change_kind import altered_change_kind
 from odfd.ingest.correction import CorrectionSpec, correct
 from odfd.ingest.driver import ATTEMPTS, Ingested, load
+from odfd.ingest.given_source import GivenSource
 from odfd.ingest.local_files import BASE_KIND
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import PushTerms, push_files
@@ -126,10 +127,10 @@ class IngestPullService:
         return wire.Upload(id=done.id, name=name, size=done.size)
 
     @operation("POST", DATASET_PATH + "/ingest", needs=Action.WRITE)
-    async def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
+    def ingest(self, ref: str, request: wire.IngestRequest) -> wire.TaskRef:
         """Ingests uploaded files into a root dataset. Result: PullResult with one item."""
-        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
-        await trio.to_thread.run_sync(check_owner, self.home, entry)
+        entry = self.home.resolve(ref)
+        check_owner(self.home, entry)
         others = {"source": request.source, "id": request.id, "again": request.again}
         terms = PushTerms.parse(request.format, request.event_time, request.after, **others)
         self.uploads.check(request.uploads)
@@ -154,7 +155,7 @@ class IngestPullService:
         return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
     @operation("PUT", DATASET_PATH + "/watermark", needs=Action.WRITE)
-    async def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
+    def set_watermark(self, ref: str, request: wire.WatermarkRequest) -> wire.TaskRef:
         """Sets the watermark of a dataset. Result: PullResult with one item.
 
         Raises Refused unless it is a root of this node's own.
@@ -170,10 +171,10 @@ class IngestPullService:
             self._appended(entry, text, 1, 0)
             return wire.PullResult(items=(_item(entry, text, blocks=1, head=str(done.head.hash)),))
 
-        return await self._alone("watermark", ref, work)
+        return self._alone("watermark", ref, work)
 
     @operation("PUT", DATASET_PATH + "/upper", needs=Action.WRITE)
-    async def advance(self, ref: str) -> wire.TaskRef:
+    def advance(self, ref: str) -> wire.TaskRef:
         """Promises that a dataset is complete for all times before now. Result: PullResult with one item.
 
         Raises Refused if other nodes may write the dataset.
@@ -185,10 +186,10 @@ class IngestPullService:
             self.context.events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
             return wire.PullResult(items=(_item(entry, text),))
 
-        return await self._alone("advance", ref, work)
+        return self._alone("advance", ref, work)
 
     @operation("POST", DATASET_PATH + "/correct", needs=Action.WRITE)
-    async def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
+    def correct(self, ref: str, request: wire.CorrectRequest) -> wire.TaskRef:
         """Corrects a row of a ledger. Result: CorrectResult.
 
         Raises Refused unless it is a ledger of this node's own.
@@ -204,16 +205,16 @@ class IngestPullService:
                 self._appended(entry, text, done.blocks, done.rows)
             return corrected_view(entry.name, done, request)
 
-        return await self._alone("correct", ref, work)
+        return self._alone("correct", ref, work)
 
     @operation("POST", DATASET_PATH + "/schema", needs=Action.MAINTAIN)
-    async def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
+    def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
-        return await self._alone("alter", ref, partial(self._alter, request=request))
+        return self._alone("alter", ref, partial(self._alter, request=request))
 
-    async def _alone(self, kind: str, ref: str, work: Callable[[DatasetEntry], Awaitable[object]]) -> wire.TaskRef:
+    def _alone(self, kind: str, ref: str, work: Callable[[DatasetEntry], Awaitable[object]]) -> wire.TaskRef:
         """Begins a task on a dataset, which nobody else writes meanwhile. Raises NotFound, Invalid."""
-        entry = await trio.to_thread.run_sync(self.home.resolve, ref)
+        entry = self.home.resolve(ref)
 
         async def alone(report: Report) -> object:
             async with self._turn(entry, report) as written:
@@ -254,12 +255,10 @@ class IngestPullService:
         """Appends the change, or only plans it. Raises whatever ``plan_alteration`` and a commit raise."""
         self._check_own(entry, "alter", "schema-owner")
         wanted = msgspec.convert(request, Alteration, from_attributes=True)
-        if request.derived is not None:
-            await trio.to_thread.run_sync(self._check_free, request.derived)
         for attempt in range(ATTEMPTS):
-            state, upper, time = await trio.to_thread.run_sync(self._look, entry)
-            altered = plan_alteration(state, wanted)
-            planned = await trio.to_thread.run_sync(self._altered_view, entry, state, request, altered)
+            (state, upper, time), altered, planned = await trio.to_thread.run_sync(
+                self._plan_alteration, entry, request, wanted
+            )
             if request.dry_run or altered.derived is not None:
                 return planned
             part = CommitPart.after(state, time, altered.events, upper=UpperMove(upper))
@@ -273,6 +272,15 @@ class IngestPullService:
             self._appended(entry, f"columns: {added}", blocks, 0)
             return msgspec.structs.replace(planned, outcome="altered", head=str(head.hash), blocks=blocks)
         raise AssertionError("the last attempt returns or raises")
+
+    def _plan_alteration(
+        self, entry: DatasetEntry, request: wire.AlterSchemaRequest, wanted: Alteration
+    ) -> tuple[tuple[ChainState, int, Instant], Altered, wire.AlterSchemaResult]:
+        if request.derived is not None:
+            self._check_free(request.derived)
+        seen = self._look(entry)
+        altered = plan_alteration(seen[0], wanted)
+        return seen, altered, self._altered_view(entry, seen[0], request, altered)
 
     def _check_free(self, name: str) -> None:
         """Raises Refused if there is a dataset with the name of the derived one to be declared."""
@@ -310,15 +318,15 @@ class IngestPullService:
         )
 
     @operation("POST", NODE_PATH + "/pull", needs=EachOf(Action.WRITE))
-    async def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
+    def pull(self, request: wire.PullRequest, trigger: TriggerTime | None = None) -> wire.TaskRef:
         """Brings datasets up to date. Result: PullResult. ``trigger``: the time that a run of a flow is for."""
         check_one(request)
         wished = None if request.time is None else TriggerTime.read(request.time, is_wished=True)
-        targets = await trio.to_thread.run_sync(self._targets, request)
-        entries = await trio.to_thread.run_sync(self._wanted, request)
+        targets = self._targets(request)
+        entries = self._list_wanted(request)
         target = ", ".join([*map(str, targets), *(entry.name for entry in entries)])
         names_others = bool(targets) or request.source is not None  # repositories and Sources are the node's owner's
-        private = await trio.to_thread.run_sync(self.portals.inputs, [entry.id for entry in entries])
+        private = self.portals.inputs([entry.id for entry in entries])
         told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
 
         async def work(report: Report) -> wire.PullResult:
@@ -358,9 +366,9 @@ class IngestPullService:
         return task_ref(self.context.board.submit("pull", target, work, told))
 
     @operation("POST", DATASET_PATH + "/export", needs=Owner.FILES)
-    async def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
+    def export(self, ref: str, request: wire.ExportRequest) -> wire.TaskRef:
         """Exports a dataset, with all its shards, to a folder. Result: TransferResult."""
-        entries = await trio.to_thread.run_sync(resolve_chains, self.home, ref)
+        entries = resolve_chains(self.home, ref)
         if len(entries) > 1:
             work = self.import_export.export_collection(entries, request)
         else:
@@ -368,7 +376,7 @@ class IngestPullService:
         return task_ref(self.context.board.submit("export", entries[0].name, work))
 
     @operation("POST", NODE_PATH + "/import", needs=Owner.FILES)
-    async def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
+    def import_(self, request: wire.ImportRequest) -> wire.TaskRef:
         """Imports a dataset from a folder or a published copy. Result: TransferResult."""
         return task_ref(self.context.board.submit("import", request.source, self.import_export.import_(request)))
 
@@ -380,7 +388,7 @@ class IngestPullService:
             raise Invalid(text, rule="pull-name", hint="odfctl pull REPOSITORY/DATASET --as NAME")
         return targets
 
-    def _wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
+    def _list_wanted(self, request: wire.PullRequest) -> list[DatasetEntry]:
         """Returns the requested datasets that are here, inputs before what derives from them."""
         with self.home.catalog() as catalog:
             entries = {entry.id: entry for entry in catalog.chains()}
@@ -465,18 +473,27 @@ class IngestPullService:
         if (source := request.source) is None:
             deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
         else:  # it reads only its own values, and has no folder for relative paths
-            sources = SourceReader(self.home)
-            given, values = await trio.to_thread.run_sync(sources.given, source, entry.id)
-            await trio.to_thread.run_sync(sources.bind, given)
+            given, values = await trio.to_thread.run_sync(self._bind, source, entry.id)
             settings = msgspec.structs.replace(self.deps.settings, variables=values)
             deps = replace(self.deps, given=given, settings=settings, trigger=trigger)
         outcome = await ingesting.pull_root(
             deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
         )
-        if source is not None:
-            await trio.to_thread.run_sync(SourceReader(self.home).taken, source, entry.id)
-        told = await trio.to_thread.run_sync(self._told, entry, outcome)
+        told = await trio.to_thread.run_sync(self._settle, entry, outcome, source)
         return self._ingested(entry, outcome, told)
+
+    def _bind(self, source: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
+        """Notes from which Source a dataset takes, and returns it with its values. Raises NotFound, Refused."""
+        sources = SourceReader(self.home)
+        given, values = sources.given(source, dataset)
+        sources.bind(given)
+        return given, values
+
+    def _settle(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, source: str | None) -> str:
+        """Records how far a Source was taken; returns the remarks beside the numbers."""
+        if source is not None:
+            SourceReader(self.home).taken(source, entry.id)
+        return self._told(entry, outcome)
 
     def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
         """Returns what an ingest of a dataset uses, with the variables that its source may name. Blocking."""

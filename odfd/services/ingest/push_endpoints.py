@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Annotated, Final, NamedTuple
 
-import trio
-
 from chain import instant
 from chain.errors import Environment, Fault, Invalid, NotFound
 from chain.wording import plural
@@ -17,7 +15,6 @@ from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
 from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
 from odfd.ingest.push import MAX_ID
 from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.subjects import about
 from odfd.services.ingest.sources import TYPE, OpenedSource, SourceReader
@@ -72,14 +69,14 @@ class EndpointService:
         Raises NotFound; Invalid for a body that is not of the Source's format; Refused if too much waits; Conflict for
         an id of other content; Environment if the disk fails.
         """
-        return await self._pushed(_Body(name, data, push_id))
+        return await self._push(_Body(name, data, push_id))
 
     async def signed_push(self, name: str, headers: Mapping[str, str], data: bytes) -> wire.PushReceipt:
         """Takes in a body that is signed for a Source, from a client without a token; otherwise as ``push``.
 
         ``headers``: by names in lower case. Raises the same Refused if there is no such Source.
         """
-        return await self._pushed(_Body(name, data, None, headers))
+        return await self._push(_Body(name, data, None, headers))
 
     def _take_all(self, bodies: Sequence[_Body]) -> list[_Taken | Exception]:
         """Checks bodies, and keeps all that are sound together. Blocking."""
@@ -89,8 +86,8 @@ class EndpointService:
         for at, body in enumerate(bodies):
             try:
                 if body.name not in sources:
-                    sources[body.name] = self._found(body.name)
-                sound.append((at, *self._checked(body, sources[body.name])))
+                    sources[body.name] = self._try_open(body.name)
+                sound.append((at, *self._check(body, sources[body.name])))
             except Fault as fault:
                 answers[at] = fault
         spool = self._home.spool
@@ -121,13 +118,13 @@ class EndpointService:
         hint = "odfctl get sources lists them"
         return {each: NotFound("the Source was deleted meanwhile", rule="resource", hint=hint) for each in missing}
 
-    def _found(self, name: str) -> tuple[OpenedSource, RestEndpoint] | Fault:
+    def _try_open(self, name: str) -> tuple[OpenedSource, RestEndpoint] | Fault:
         try:
-            return self._opened(name)
+            return self._open(name)
         except Fault as fault:
             return fault
 
-    def _checked(self, body: _Body, found: tuple[OpenedSource, RestEndpoint] | Fault) -> tuple[OpenedSource, Pushed]:
+    def _check(self, body: _Body, found: tuple[OpenedSource, RestEndpoint] | Fault) -> tuple[OpenedSource, Pushed]:
         """Checks signature, id and format of a body. Raises Fault."""
         push_id = body.id
         signature = None if isinstance(found, Fault) else found[1].signature
@@ -145,7 +142,7 @@ class EndpointService:
         records = records_in(body.data, opened.polled.read)
         return opened, Pushed(opened.id, body.data, records, buffer_of(endpoint), push_id)
 
-    async def _pushed(self, body: _Body) -> wire.PushReceipt:
+    async def _push(self, body: _Body) -> wire.PushReceipt:
         opened, taken, dropped = await self._together.call(body)
         if dropped:
             self._events.emit(
@@ -161,28 +158,22 @@ class EndpointService:
         )  # fmt: skip
 
     @operation("GET", SOURCE_PATH + "/endpoint", needs=Permission.BY_RULE)
-    @in_worker
     def show(self, name: str) -> wire.EndpointView:
         """Shows the pushes that wait at a Source. Raises NotFound; Invalid for a Source that is fetched."""
-        opened, _ = self._opened(name)
+        opened, _ = self._open(name)
         return _view(opened.name, self._home.spool.waiting(opened.id))
 
     @operation("DELETE", SOURCE_PATH + "/waiting", needs=Permission.BY_RULE)
-    async def drop(self, name: str, number: Annotated[int | None, _PUSH]) -> wire.EndpointView:
+    def drop(self, name: str, number: Annotated[int | None, _PUSH]) -> wire.EndpointView:
         """Drops one waiting push, or all of them: no dataset will get their records. Raises NotFound, Invalid."""
-
-        def drop() -> tuple[OpenedSource, int, Backlog]:
-            opened, _ = self._opened(name)
-            spool = self._home.spool
-            gone = spool.drop_all(opened.id) if number is None else spool.drop(opened.id, number)
-            return opened, gone, spool.waiting(opened.id)
-
-        opened, gone, left = await trio.to_thread.run_sync(drop)
+        opened, _ = self._open(name)
+        spool = self._home.spool
+        gone = spool.drop_all(opened.id) if number is None else spool.drop(opened.id, number)
         text = f"{plural(gone, 'record')} dropped by a person"
         self._events.emit("source.dropped", opened.name, text, about=about(opened.id))
-        return _view(opened.name, left)
+        return _view(opened.name, spool.waiting(opened.id))
 
-    def _opened(self, name: str) -> tuple[OpenedSource, RestEndpoint]:
+    def _open(self, name: str) -> tuple[OpenedSource, RestEndpoint]:
         opened = self._sources.open(name)
         if opened.endpoint is None:
             hint = f"odfctl pull NAME --source {opened.name}"

@@ -19,7 +19,6 @@ from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.manifest import KEPT_ELSEWHERE
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_replay import replay
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.ingest.own_roots import own_root
@@ -45,13 +44,11 @@ class RawService:
         self._sources = SourceReader(home)
 
     @operation("GET", DATASET_PATH + "/raw", needs=Action.OWN)
-    @in_worker
     def show(self, ref: str) -> wire.RawView:
         """Lists the captured bytes of a dataset. Raises NotFound."""
         return self._view(self._home.resolve(ref))
 
     @operation("DELETE", DATASET_PATH + "/raw/captures", needs=Owner.SOURCES)
-    @in_worker
     def drop(self, ref: str) -> wire.RawView:
         """Forgets all captures of a dataset; the next collection frees their bytes. Raises NotFound."""
         entry = self._home.resolve(ref)
@@ -60,28 +57,28 @@ class RawService:
         return self._view(entry)
 
     @operation("POST", DATASET_PATH + "/raw/bind", needs=Owner.SOURCES)
-    async def bind(self, ref: str) -> wire.TaskRef:
+    def bind(self, ref: str) -> wire.TaskRef:
         """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
 
         Raises NotFound, Refused.
         """
-        return await self._chains.bind(ref)
+        return self._chains.bind(ref)
 
     @operation("POST", DATASET_PATH + "/raw/attest", needs=Owner.SOURCES)
-    async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
+    def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
         """Decodes the captures of another node's root again, and signs the result for its blocks.
 
         Result: RawAttestResult. Raises NotFound, Refused.
         """
-        return await self._chains.attest(ref, request)
+        return self._chains.attest(ref, request)
 
     @operation("POST", DATASET_PATH + "/raw/replay", needs=Owner.SOURCES)
-    async def replay(self, ref: str) -> wire.TaskRef:
+    def replay(self, ref: str) -> wire.TaskRef:
         """Computes each captured transaction again, and compares the results. Result: RawReplayResult.
 
         Raises NotFound.
         """
-        entry = await trio.to_thread.run_sync(own_root, self._home, ref, KEPT_ELSEWHERE)
+        entry = own_root(self._home, ref, KEPT_ELSEWHERE)
 
         async def work(report: Report) -> wire.RawReplayResult:
             bound, by = await trio.to_thread.run_sync(self._captures, entry)

@@ -75,13 +75,13 @@ class RawChains:
         self._home, self._committer, self._attesting = home, committer, attesting
         self._board, self._clock = context.board, context.clock
 
-    async def bind(self, ref: str) -> wire.TaskRef:
+    def bind(self, ref: str) -> wire.TaskRef:
         """Appends the captures of a root to its dataset of captures, and begins it if needed. Result: RawChainView.
 
         Raises NotFound, Refused.
         """
         hint = "bytes of a source are kept where they come in"
-        entry = await trio.to_thread.run_sync(own_root, self._home, ref, hint)
+        entry = own_root(self._home, ref, hint)
 
         async def work(report: Report) -> wire.RawChainView:
             async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
@@ -172,18 +172,17 @@ class RawChains:
         part = CommitPart.after(state, from_millis(capture.time), (event,), names)
         self._committer.commit_now(Commit(parts=(part,)))
 
-    async def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
+    def attest(self, ref: str, request: wire.AttestRawRequest) -> wire.TaskRef:
         """Decodes the captures of another node's root again, and signs the result for its blocks.
 
         Result: RawAttestResult. Raises NotFound, Refused.
         """
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        chain = await trio.to_thread.run_sync(self._home.resolve, request.chain)
-        await trio.to_thread.run_sync(self._check, entry, chain)
+        entry, chain = self._home.resolve(ref), self._home.resolve(request.chain)
+        self._check(entry, chain)
 
         async def work(report: Report) -> wire.RawAttestResult:
             report.begin(f"decoding the bytes of {entry.name}", None, "transactions")
-            return await self._attested(entry, chain, report)
+            return await self._attest(entry, chain, report)
 
         return task_ref(self._board.submit("attest", entry.name, work, about(entry.id, chain.id)))
 
@@ -203,12 +202,12 @@ class RawChains:
                 hint="its owner does so by odfctl raw bind; then wait for the block",
             )
 
-    async def _attested(self, entry: DatasetEntry, chain: DatasetEntry, report: Report) -> wire.RawAttestResult:
+    async def _attest(self, entry: DatasetEntry, chain: DatasetEntry, report: Report) -> wire.RawAttestResult:
         shards, by, bindings = await trio.to_thread.run_sync(self._read, entry, chain)
         counts = dict.fromkeys(("decoded", "otherwise", "later", "signed"), 0)
         told: list[wire.RawDifference] = []
         for time, binding in bindings:
-            place = await trio.to_thread.run_sync(self._placed, shards, time, binding)
+            place = await trio.to_thread.run_sync(self._place, shards, time, binding)
             if place is None:
                 counts["later"] += 1
                 continue
@@ -219,7 +218,7 @@ class RawChains:
             counts["decoded" if is_same else "otherwise"] += 1
             if not is_same and len(told) < TOLD:
                 told.append(_difference(place, found))
-            counts["signed"] += await trio.to_thread.run_sync(self._signed, place, is_same)
+            counts["signed"] += await trio.to_thread.run_sync(self._sign, place, is_same)
             report.advance()
         return wire.RawAttestResult(ref=entry.name, ok=not counts["otherwise"], differences=tuple(told), **counts)
 
@@ -242,7 +241,7 @@ class RawChains:
             )
         return shards, () if member is None else member.row.by, found
 
-    def _placed(self, shards: Sequence[DatasetId], time: int, capture: Capture) -> PlacedCapture | None:
+    def _place(self, shards: Sequence[DatasetId], time: int, capture: Capture) -> PlacedCapture | None:
         """Returns the transaction of a binding; ``None`` if the chains here do not reach its time."""
         found = placed([(each, self._home.chains.chain(each)) for each in shards], time, capture)
         if len(found.blocks) < len(shards) and any(self._home.chains.upper(each) <= time for each in shards):
@@ -258,7 +257,7 @@ class RawChains:
                 hint="it is larger than this node takes in of strangers",
             )
 
-    def _signed(self, place: PlacedCapture, is_same: bool) -> int:
+    def _sign(self, place: PlacedCapture, is_same: bool) -> int:
         if not place.blocks:
             return 0
         digest, size = hashlib.sha256(), 0

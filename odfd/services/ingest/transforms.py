@@ -8,7 +8,7 @@ anew. The checks decide nothing that the next transaction would not decide in th
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
@@ -154,23 +154,22 @@ class TransformCheck:
 
     async def unknown_input(self, event: SetTransform) -> str:
         """Explains why the query cannot be checked yet: the first input without a schema, and what it lacks."""
-        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
-            state = await trio.to_thread.run_sync(self._state, dataset)
+        for each, state in zip(event.inputs, await self._states(event), strict=True):
             if await expected_schema(state, self._engine) is None:
                 return f"input {each.alias or each.dataset_ref} has no schema yet, for {_lacking(state)}"
         return "an input has no schema yet"
 
     async def determinism(self, dataset: DatasetId) -> str:
         """Returns this node's own analysis of the transform in force: ``strict``, ``no`` or ``unknown``."""
-        state = await trio.to_thread.run_sync(lambda: load_state(self._home.chains.chain(dataset)))
+        state = await trio.to_thread.run_sync(load_state, self._home.chains.chain(dataset))
         answer = await self.validate(state.set_transform, state.vocab) if state.set_transform else None
         return answer.determinism if answer else "unknown"
 
     async def inputs(self, event: SetTransform) -> tuple[ValidateInput, ...] | None:
         """Returns the inputs as they are or will be; ``None`` if the schema of one is unknown."""
         found = []
-        for each, dataset in zip(event.inputs, input_ids(event), strict=True):
-            state = await trio.to_thread.run_sync(self._state, dataset)
+        states = await self._states(event)
+        for each, dataset, state in zip(event.inputs, input_ids(event), states, strict=True):
             expected = await expected_schema(state, self._engine)
             if expected is None:
                 return None
@@ -185,6 +184,10 @@ class TransformCheck:
                 )
             )
         return tuple(found)
+
+    async def _states(self, event: SetTransform) -> Sequence[ChainState]:
+        """Returns the states of all inputs."""
+        return await trio.to_thread.run_sync(lambda: [self._state(each) for each in input_ids(event)])
 
 
 def _lacking(state: ChainState) -> str:

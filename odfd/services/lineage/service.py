@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 from typing import Final
 
 import msgspec
@@ -57,14 +56,14 @@ class LineageService:
         self._views = views
 
     @operation("POST", DATASET_PATH + "/lineage", needs=Permission.BY_RULE)
-    async def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
+    def trace(self, ref: str, request: wire.LineageRequest, may_read: MayRead | None = None) -> wire.TaskRef:
         """Traces a record to those that it was made from; of several shards, the record of this offset of each.
 
         Result: Lineage. ``may_read``: the rights of an account. Raises NotFound, Invalid.
         """
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
-        entries = await trio.to_thread.run_sync(partial(self._having, ref, request))
+        entries = self._having(ref, request)
         entry = entries[0]
         trace = Trace(self._home, self._deps, entries, request, self._fresh_id, may_read)
 
@@ -76,12 +75,12 @@ class LineageService:
         return task_ref(self._board.submit("lineage", entry.name, work))
 
     @operation("GET", DATASET_PATH + "/lineage", needs=Permission.BY_RULE)
-    async def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
+    def graph(self, ref: str, may_read: MayRead | None = None) -> wire.LineageGraph:
         """Returns the datasets that a dataset derives from and that derive from it.
 
         ``may_read``: the rights of an account, to which other datasets appear not to be here.
         """
-        return await trio.to_thread.run_sync(lambda: _Graph(self._home, may_read).of(ref))
+        return _Graph(self._home, may_read).of(ref)
 
     def _remarks(self, found: wire.Lineage) -> tuple[str, ...]:
         """Names the blocks of records whose engine nobody here has."""

@@ -8,7 +8,6 @@ its place, and the rest goes on; only for the record that was asked about it is 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
@@ -78,7 +77,7 @@ class Trace:
         report.begin(f"tracing record {self._request.record} of {self._entry.name}", None, "records")
         frontier = list(self._roots)
         while frontier:
-            groups = await trio.to_thread.run_sync(self._grouped, frontier)
+            groups = await trio.to_thread.run_sync(self._group, frontier)
             for dataset, block, offsets in groups:
                 if self._told >= MAX_TOLD:
                     self._cut = True
@@ -110,7 +109,7 @@ class Trace:
             found[key] = None
         return list(found)
 
-    def _grouped(self, places: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, Block, list[int]]]:
+    def _group(self, places: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, Block, list[int]]]:
         """Groups records by the block that holds them, in batches.
 
         Records that no block holds are marked as unknown, with the reason.
@@ -137,13 +136,13 @@ class Trace:
     async def _follow(self, dataset: DatasetId, block: Block, offsets: list[int]) -> None:
         is_root = (dataset, offsets[0]) in self._roots
         try:
-            rows = await trio.to_thread.run_sync(self._rows, dataset, block, offsets)
             if isinstance(block.event, AddData):
-                await trio.to_thread.run_sync(self._ingested, dataset, block, rows)
+                await trio.to_thread.run_sync(self._note_ingested, dataset, block, offsets)
             else:
+                rows = await trio.to_thread.run_sync(self._rows, dataset, block, offsets)
                 column = self._request.column if is_root else None
                 answer = await self._ask(dataset, block, tuple(offsets), column)
-                await trio.to_thread.run_sync(self._derived, dataset, block, rows, answer)
+                await trio.to_thread.run_sync(self._note_derived, dataset, block, rows, answer)
         except (NotFound, Invalid) as fault:
             if is_root and len(self._roots) == 1:
                 raise
@@ -179,8 +178,7 @@ class Trace:
             own=self._home.keys.has_dataset_key(dataset), id=self._fresh_id(),
         )  # fmt: skip
         async with fresh_folder(self._deps.staging) as folder:
-            work = partial(question, self._chains, self._deps.objects, asked, folder)
-            request = await trio.to_thread.run_sync(work)
+            request = await trio.to_thread.run_sync(question, self._chains, self._deps.objects, asked, folder)
             answer = await self._deps.engines.engine(request.transform.engine).derive_provenance(request)
         match answer:
             case ProvenanceSuccess():
@@ -192,8 +190,8 @@ class Trace:
             case EngineInternalError(message=message):
                 raise engine_failed(message)
 
-    def _ingested(self, dataset: DatasetId, block: Block, rows: Told) -> None:
-        chain = self._chains.chain(dataset)
+    def _note_ingested(self, dataset: DatasetId, block: Block, offsets: list[int]) -> None:
+        rows, chain = self._rows(dataset, block, offsets), self._chains.chain(dataset)
         origin, problem = None, None
         try:
             found = origin_of(chain, block)
@@ -212,7 +210,7 @@ class Trace:
                 named = msgspec.structs.replace(origin, by_hand=True)
             self._known[dataset, offset] = msgspec.structs.replace(record, origin=named, problem=problem)
 
-    def _derived(self, dataset: DatasetId, block: Block, rows: Told, answer: ProvenanceSuccess) -> None:
+    def _note_derived(self, dataset: DatasetId, block: Block, rows: Told, answer: ProvenanceSuccess) -> None:
         chain = self._chains.chain(dataset)
         inputs = [each for each, _ in input_ids(load_state(chain, block.sequence_number))]
         paths = tuple(

@@ -37,7 +37,7 @@ from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.status import UNRESOLVED, ConditionValue
 from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.access.input_rights import check_inputs
@@ -153,7 +153,7 @@ class PortalService:
         await trio.to_thread.run_sync(check_inputs, self._home, portal.dataset, [portal.input])
         blocks = rows = left_out = 0
         while True:
-            take, expected, upper, time = await trio.to_thread.run_sync(self._planned, portal)
+            take, expected, upper, time = await trio.to_thread.run_sync(self._plan, portal)
             left_out += take.left_out
             if not take.events:
                 break
@@ -177,7 +177,7 @@ class PortalService:
             blocks, rows, left_out, f"nothing is published of it: {withheld}" if withheld else "", expected
         )
 
-    def _planned(self, portal: Portal) -> tuple[PortalTake, Head, int, Instant]:
+    def _plan(self, portal: Portal) -> tuple[PortalTake, Head, int, Instant]:
         """Plans blocks to append. Returns the head and the frontier that the plan rests on, and its time."""
         upper, state = self._deps.store.upper(portal.dataset), load(self._deps, portal.dataset)
         source, time = self._input(portal), block_time(state, self._deps.now(), upper)
@@ -193,7 +193,6 @@ class PortalService:
         return PortalInput(portal.input, chain, load_state(chain), salt)
 
     @operation("GET", DATASET_PATH + "/opening", needs=Owner.PORTALS)
-    @in_worker
     def open(self, ref: str) -> wire.PortalOpening:
         """Returns what an auditor needs beside the private dataset.
 
@@ -209,22 +208,22 @@ class PortalService:
         return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
 
     @operation("POST", DATASET_PATH + "/audit", needs=Owner.PORTALS)
-    async def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
+    def audit(self, ref: str, request: wire.AuditRequest) -> wire.TaskRef:
         """Audits a portal against its private dataset. Result: AuditResult.
 
         Raises NotFound if one of the two is not here, Invalid for the opening.
         """
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        entry = self._home.resolve(ref)
         dataset, salt = commitment.read_opening(request.opening.encode(), entry.id)
-        private = await trio.to_thread.run_sync(self._home.resolve, str(dataset))
+        private = self._home.resolve(str(dataset))
 
         async def work(report: Report) -> wire.AuditResult:
             report.begin(f"auditing {entry.name}", None, "blocks")
-            return await trio.to_thread.run_sync(self._audited, entry, private, salt, report)
+            return await trio.to_thread.run_sync(self._audit, entry, private, salt, report)
 
         return task_ref(self._board.submit("audit", entry.name, work, about(entry.id, private.id)))
 
-    def _audited(self, entry: DatasetEntry, private: DatasetEntry, salt: bytes, report: Report) -> wire.AuditResult:
+    def _audit(self, entry: DatasetEntry, private: DatasetEntry, salt: bytes, report: Report) -> wire.AuditResult:
         for each in (entry, private):
             need_data(self._home, each.id, each.name, whole=True)
         chains, found = self._home.chains, list[Audited]()
@@ -265,11 +264,10 @@ class PortalController(Controller):
         """The head of the private dataset when rows were last taken, and the result, by id of the Portal."""
 
     async def observe(self, resource: Resource) -> ObservedState:
-        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
-        is_due = await trio.to_thread.run_sync(self._portals.check, portal)
+        is_due, now = await trio.to_thread.run_sync(self._look, resource)
         head, said = self._last.get(resource.id, ("", None))
         told = {} if said is None else {"Rows": said}
-        if not is_due or head == self._head(portal):
+        if not is_due or head == now:
             return ObservedState(told=told)
         return ObservedState(told=told, steps=("take rows",), is_drift=False)
 
@@ -284,6 +282,11 @@ class PortalController(Controller):
 
     async def finalize(self, resource: Resource) -> None:
         self._last.pop(resource.id, None)
+
+    def _look(self, resource: Resource) -> tuple[bool, str]:
+        """Returns whether there is anything to take, and the head of the private dataset."""
+        portal = self._portals.resolved(resource)
+        return self._portals.check(portal), self._head(portal)
 
     def _head(self, portal: Portal) -> str:
         head = self._home.chains.chain(portal.input).head()

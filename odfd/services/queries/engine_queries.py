@@ -53,7 +53,7 @@ class EngineQueries:
             raise answers_without(request.engine, refused[0])
         self._warm()  # while a query process prepares the query
 
-    async def prepared(
+    async def prepare(
         self, process: QueryProcess, plan: QueryPlan, views: Sequence[SliceView], place: Path
     ) -> tuple[str, tuple[RawQueryView, ...]]:
         """Returns the statement for the engine, and its views, once the query process has written them."""
@@ -69,7 +69,7 @@ class EngineQueries:
             found.append(RawQueryView(name=planned.view.name, data_paths=paths))
         return saved.statement, tuple(found)
 
-    async def computed(
+    async def compute(
         self,
         engine: str,
         asked: tuple[str, tuple[RawQueryView, ...]],

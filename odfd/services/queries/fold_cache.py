@@ -103,7 +103,7 @@ class FoldCache:
         path, seen = process.reserve("fold")
         rows = (await process.save_fold(view, seen, self._store.most)).rows
         cut = (planned.cut.size, planned.cut.block)
-        await trio.to_thread.run_sync(lambda: self._store.keep(planned.dataset, path, planned.view, cut, rows))
+        await trio.to_thread.run_sync(self._store.keep, planned.dataset, path, planned.view, cut, rows)
 
 
 def _is_folded(planned: PlannedView) -> bool:

@@ -116,7 +116,7 @@ class QueryService:
         request, _, rows = asked
         end = self._end
         with self._until(end):
-            named, plan = await self._planned(process, asked)
+            named, plan = await self._prepare(process, asked)
         with self._inputs.held(plan.views), _begun(process, *sends) as (pipe, begin):
             with self._until(end):
                 views = await self._inputs.show(plan.views, process)
@@ -147,7 +147,7 @@ class QueryService:
         """
         async with self.turns.one(asker.caller), self._processes.one() as process:
             with self._until(self._end):
-                _, plan = await self._planned(process, (request, asker, ALL_ROWS))
+                _, plan = await self._prepare(process, (request, asker, ALL_ROWS))
                 with self._inputs.held(plan.views):
                     views = await self._inputs.show(plan.views, process)
                     path, seen = process.reserve("answer")
@@ -165,7 +165,7 @@ class QueryService:
         no longer in the chain, and Refused for a log that its slices do not hold as it is read.
         """
         with ExitStack() as held:
-            chosen, paths = await trio.to_thread.run_sync(self._chosen, request, held)
+            chosen, paths = await trio.to_thread.run_sync(self._choose, request, held)
             parts = [paths[start : start + _TOGETHER] for start in range(0, len(paths), _TOGETHER)]
             said = frame(HEAD, msgspec.json.encode(chosen.head)) + frame(SCHEMA, chosen.view.view.schema)
             for number, some in enumerate(parts or [[]], 1):
@@ -177,7 +177,7 @@ class QueryService:
                     await give(said if number < len(parts) else said + _end(chosen), files)
                     said = b""
 
-    def _chosen(self, request: wire.SlicesRequest, held: ExitStack) -> tuple[LogFiles, list[Path]]:
+    def _choose(self, request: wire.SlicesRequest, held: ExitStack) -> tuple[LogFiles, list[Path]]:
         """Returns the files of a log, protected until ``held`` ends, and the paths of those that are given, hashed."""
         chosen = files_of_log(self._planner.home, self._planner.plan, request)
         views = (chosen.view,)
@@ -197,15 +197,15 @@ class QueryService:
         with ExitStack() as kept:
             place = Path(kept.enter_context(TemporaryDirectory(dir=self._engines.folder)))
             async with self._processes.one() as process:
-                named, plan = await self._planned(process, asked)
+                named, plan = await self._prepare(process, asked)
                 if named.parameters:
                     raise answers_without(request.engine, "parameters")
                 kept.enter_context(self._inputs.held(plan.views))
                 views = await self._inputs.show(plan.views, process)
-                ready = await self._engines.prepared(process, plan, views, place)
+                ready = await self._engines.prepare(process, plan, views, place)
             tables = [(views[at].name, table) for at, table in zip(plan.places, named.tables, strict=True)]
             with self._until(end):
-                view = await self._engines.computed(request.engine, ready, tables, place)
+                view = await self._engines.compute(request.engine, ready, tables, place)
             async with self._processes.one() as process:
                 await process.prepare(STATEMENT)
                 process.link({"answer": place / "answer"})
@@ -218,14 +218,14 @@ class QueryService:
                 signing = _signing(None, request.sql, plan.head)
                 await self._pass_on(process.execute(wanted), plan.head, (send, send), signing, end)
 
-    async def _planned(
+    async def _prepare(
         self, process: QueryProcess, asked: tuple[wire.QueryRequest, Asker, RowSelection]
     ) -> tuple[TablesNamed, QueryPlan]:
         request, asker, _ = asked
         if request.by_pins:
             asker = _by_pins(request.pins, asker)
         named = await process.prepare(request.sql)
-        return named, await trio.to_thread.run_sync(lambda: self._plan(named.tables, request, asker))
+        return named, await trio.to_thread.run_sync(self._plan, named.tables, request, asker)
 
     def _plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker) -> QueryPlan:
         plan = self._planner.plan(tables, request, asker)
@@ -300,7 +300,7 @@ def _signing(
         if kind != END:
             return whole
         end = msgspec.json.decode(content, type=wire.QueryEnd)
-        envelope = await trio.to_thread.run_sync(lambda: proof.signed(sql, head, end.rows))
+        envelope = await trio.to_thread.run_sync(proof.signed, sql, head, end.rows)
         return frame(END, msgspec.json.encode(msgspec.structs.replace(end, proof=envelope)))
 
     return sent

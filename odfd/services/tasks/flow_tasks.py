@@ -37,6 +37,7 @@ from odfd.flows.spec import (
 )
 from odfd.ingest.trigger import TriggerTime
 from odfd.resources.manifest import parse_size
+from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.slots import waiting
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskPhase, routine
@@ -170,17 +171,17 @@ class FlowTasks(NamedTuple):
                 uncacheable = isinstance(said, PullTask) and bool(said.fetch_uncacheable)
                 source = None if key is None else await trio.to_thread.run_sync(self.sources.meant, user, key)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=uncacheable, source=source)
-                return partial(self.pulling.pull, request, _trigger(plan, record))
+                return partial(in_worker(self.pulling.pull), request, _trigger(plan, record))
             case SyncFromTask(source=place):
                 name = await trio.to_thread.run_sync(self.home.name_of, dataset)
-                return partial(self.pulling.pull, wire.PullRequest(refs=(place.url,), as_name=name))
+                return partial(in_worker(self.pulling.pull), wire.PullRequest(refs=(place.url,), as_name=name))
             case SyncToTask(destination=place):
                 return partial(self.pushing.push, wire.PushRequest(refs=(target,), to=place.url))
             case VerifyTask(replay_transform=replays):
                 request_ = wire.VerifyRequest(level="reproduced" if replays else "data")
-                return partial(self.verification.verify, target, request_)
+                return partial(in_worker(self.verification.verify), target, request_)
             case VerifyChainTask():
-                return partial(self.verification.verify, target, wire.VerifyRequest(level="chain"))
+                return partial(in_worker(self.verification.verify), target, wire.VerifyRequest(level="chain"))
             case PushTask():
                 return partial(self.pushing.push_for, target, user, key or "")
             case CompactionTask() as said:
@@ -188,12 +189,12 @@ class FlowTasks(NamedTuple):
                 merging = wire.RewriteRequest(
                     action="compact", max_slice_bytes=size, max_slice_rows=said.max_slice_records
                 )
-                return partial(self.rewriting.rewrite, target, merging)
+                return partial(in_worker(self.rewriting.rewrite), target, merging)
             case ResetTask() as said:
                 earlier = wire.RewriteRequest(
                     action="reset", to=said.new_block_hash or _FIRST, before=said.old_block_hash
                 )
-                return partial(self.rewriting.rewrite, target, earlier)
+                return partial(in_worker(self.rewriting.rewrite), target, earlier)
             case GarbageCollectionTask():
                 return partial(self.collection.collect, wire.CollectRequest())
         raise Bug(f"a call of a webhook is no task of the board: {task.said}")
