@@ -36,7 +36,7 @@ class CalledServices(Dispatcher):
 
 class _Called:
     def __init__(self, dispatcher: Dispatcher, field: str, service: Any) -> None:
-        vars(self).update(_asking=dispatcher, _field=field, _service=service)
+        vars(self).update(_asking=dispatcher, _field=field, _service=service, _former={})
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._service, name)
@@ -48,4 +48,14 @@ class _Called:
         return found
 
     def __setattr__(self, name: str, value: Any) -> None:
+        own = vars(self._service)
+        if name in own:
+            self._former.setdefault(name, own[name])
         setattr(self._service, name, value)
+
+    def __delattr__(self, name: str) -> None:
+        """Takes back what was set, as ``monkeypatch`` does at its end."""
+        if name in self._former:
+            setattr(self._service, name, self._former.pop(name))
+        else:
+            delattr(self._service, name)
