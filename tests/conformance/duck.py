@@ -292,7 +292,7 @@ def in_place_of_spark(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(transform, "run_queries", lambda session, steps: steps)
     patch.setattr(transform, "frame_of", lambda session, steps: Frame(session, session.query(_texts(steps))))
     patch.setattr(
-        transform, "carried", lambda session, steps, names: Frame(session, session.query(_texts(steps), names))
+        transform, "carry_hidden", lambda session, steps, names: Frame(session, session.query(_texts(steps), names))
     )
     patch.setattr(transform, "run_exactly", lambda session, steps, run, exact=True: run(steps))
     patch.setattr(transform, "RunningQuery", RunningTexts)
