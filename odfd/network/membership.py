@@ -431,6 +431,7 @@ class Membership(NetworkDrivers):
         if self.failure is not None:
             raise self.failure
 
+    @in_loop
     def bootstrap(self, network: Network) -> tuple[str, ...]:
         """Returns the peers by which an invited node begins, this node first."""
         ours = [each for each in map(parse_address, self.addresses()) if each.peer is not None]

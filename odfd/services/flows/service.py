@@ -155,7 +155,7 @@ class FlowService:
             text = f"{name} is for no dataset" + ("" if request.target is None else f" {request.target}")
             raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
         await self._worker.request([key for key, _ in found.entries], by or "")
-        await self._tell("flow.requested", found.plan)
+        await trio.to_thread.run_sync(self._tell, "flow.requested", found.plan)
         return found.id
 
     @operation("POST", FLOW_PATH + "/backfill", needs=Permission.BY_RULE)
@@ -174,23 +174,26 @@ class FlowService:
             text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
             raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
         count, left = await self._worker.backfill(scheduled, first, last, by or "")
-        await self._tell("flow.backfilled", found.plan, f"{plural(count, 'time')} to make up for")
+        await trio.to_thread.run_sync(
+            self._tell, "flow.backfilled", found.plan, f"{plural(count, 'time')} to make up for"
+        )
         return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 
     async def changed(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
         await self._worker.look(await trio.to_thread.run_sync(self._targets, planned))
+        await trio.to_thread.run_sync(self._tell_changes, planned)
+
+    def _tell_changes(self, planned: Sequence[PlannedResource]) -> None:
         for each in planned:
-            plan = await trio.to_thread.run_sync(self._plan_of, each.after)
+            plan = self._plan_of(each.after)
             if plan is not None:
-                await self._tell(f"flow.{each.action}", plan, id=str(plan.target))
+                self._tell(f"flow.{each.action}", plan, id=str(plan.target))
 
     async def in_force(self, resource: Resource) -> wire.FlowState:
         """Returns the state of a flow. Raises NotFound for one that waits for a dataset, Refused for a right."""
         try:
-            plan = await trio.to_thread.run_sync(self._planned, resource)
-            await trio.to_thread.run_sync(self._check_derived, plan)
-            await trio.to_thread.run_sync(self._check_pulled, plan)
+            plan = await trio.to_thread.run_sync(self._plan_checked, resource)
         except Refused:
             await self._worker.look(_named_by(resource) | {EVERY})  # what it did ends with the right to it
             raise
@@ -244,38 +247,42 @@ class FlowService:
         ``target``: the dataset of which it is, if it is of many. Raises NotFound, also for a flow that waits.
         """
         await self._worker.loaded()
-        held = await trio.to_thread.run_sync(self._sought, name)
-        if held is not None:
-            plan, entries = await trio.to_thread.run_sync(self._planned, held), self._worker.scheduler.of_flow(held.id)
+        held, plan, wanted = await trio.to_thread.run_sync(self._seek, name, target)
+        if held is not None and plan is not None:
+            entries = self._worker.scheduler.of_flow(held.id)
         else:
             entries = [each for each in self._worker.scheduler.entries() if _follows(each[1].plan, name)][:1]
             if not entries:
                 raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
             plan = entries[0][1].plan
-        if target is not None:
-            entry = await trio.to_thread.run_sync(self._home.resolve, target)
-            entries = [each for each in entries if each[1].plan.target == entry.id]
+        if wanted is not None:
+            entries = [each for each in entries if each[1].plan.target == wanted]
         return _Found(_live_id(plan.target) if held is None else held.id, plan, entries)
 
     async def _paused(self, name: str, *, paused: bool) -> str:
         found = await self._find(name)
         template = store.key_of(found.id) if is_template(found.plan) else None
         await self._worker.pause([key for key, _ in found.entries], template, paused=paused)
-        await self._tell("flow.paused" if paused else "flow.resumed", found.plan)
+        await trio.to_thread.run_sync(self._tell, "flow.paused" if paused else "flow.resumed", found.plan)
         return found.id
 
-    async def _tell(self, kind: str, plan: FlowPlan, message: str = "", **data: object) -> None:
-        told = await trio.to_thread.run_sync(about_flow, self._home, plan)
-        self._events.emit(kind, plan.name, message, about=told, **data)
+    def _tell(self, kind: str, plan: FlowPlan, message: str = "", **data: object) -> None:
+        self._events.emit(kind, plan.name, message, about=about_flow(self._home, plan), **data)
 
-    def _sought(self, name: str) -> Resource | None:
-        """Returns the flow that the node's owner means by a name or id."""
+    def _seek(self, name: str, target: str | None) -> tuple[Resource | None, FlowPlan | None, DatasetId | None]:
+        """Returns the flow that the node's owner means by a name or id, its plan, and the id of the dataset."""
         with self._home.database.read() as connection:
-            return ResourceStore(connection).sought(store.TYPE, name)
+            held = ResourceStore(connection).sought(store.TYPE, name)
+            plan = None if held is None else store.plan_of(connection, held, self._home.uses)
+        return held, plan, None if target is None else self._home.resolve(target).id
 
-    def _planned(self, resource: Resource) -> FlowPlan:
+    def _plan_checked(self, resource: Resource) -> FlowPlan:
+        """Returns the plan of a flow that can be in force. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
-            return store.plan_of(connection, resource, self._home.uses)
+            plan = store.plan_of(connection, resource, self._home.uses)
+        self._check_derived(plan)
+        self._check_pulled(plan)
+        return plan
 
     def _check_derived(self, plan: FlowPlan) -> None:
         """Raises Refused for a flow that follows the inputs of a dataset without any."""

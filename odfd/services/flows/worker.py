@@ -152,9 +152,8 @@ class FlowWorker:
         ``template``: for datasets that join the flow later."""
         now = self._clock.now()
         kept = [(key, self.scheduler.pause(key, now, paused=paused)) for key in keys]
-        await trio.to_thread.run_sync(self._keep, kept)
-        if template is not None:
-            await trio.to_thread.run_sync(self._keep_template, template, Record(since=now, paused=paused))
+        templates = [] if template is None else [(template, Record(since=now, paused=paused))]
+        await trio.to_thread.run_sync(self._keep, kept, templates)
         self.loop.poke()
 
     async def request(self, keys: Collection[str], by: str) -> None:
@@ -177,10 +176,6 @@ class FlowWorker:
         self.loop.poke()
         left = [at for _, _, at in told.values() if at is not None]
         return sum(count for _, count, _ in told.values()), min(left, default=None)
-
-    def _keep_template(self, key: str, record: Record) -> None:
-        with self._home.database.write() as connection:
-            store.keep_record(connection, key, record)
 
     async def _round(self) -> float:
         touched = self.loop.take()
@@ -452,12 +447,14 @@ class FlowWorker:
                     lambda run: runs.ended(run, ended.outcome, ended.message, ended.steps, now), now,
                 )  # fmt: skip
 
-    def _keep(self, records: Sequence[tuple[str, Record]]) -> None:
-        """Stores records, except those of flows that were deleted meanwhile."""
+    def _keep(self, records: Sequence[tuple[str, Record]], templates: Sequence[tuple[str, Record]] = ()) -> None:
+        """Stores records, except those of flows that were deleted meanwhile, and those for datasets to come."""
         with self._home.database.write() as connection:
             for key, each in records:
                 if self.scheduler.find(key) is not None:
                     store.keep_record(connection, key, each)
+            for key, each in templates:
+                store.keep_record(connection, key, each)
 
 
 def ended_by(fault: Fault) -> Ended:

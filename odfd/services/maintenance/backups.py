@@ -28,20 +28,17 @@ class BackupService:
         self._context = context
 
     @operation("POST", NODE_PATH + "/backup", needs=Owner.FILES)
-    async def backup(self, request: wire.BackupRequest) -> wire.TaskRef:
+    def backup(self, request: wire.BackupRequest) -> wire.TaskRef:
         """Backs up the node into a folder. Result: BackupResult."""
         folder = Path(request.to)
         if not folder.is_absolute():
             hint = "odfctl backup DIR makes it one"
             raise Invalid(f"{request.to} is no absolute path", rule="backup-folder", hint=hint)
-        if await trio.to_thread.run_sync(self._is_inside, folder):
+        if folder.resolve().is_relative_to(self._home.directory.resolve()):
             hint = "name one on another disk"
             raise Invalid(f"{folder} is inside the state directory", rule="backup-folder", hint=hint)
-        await trio.to_thread.run_sync(check_shared, folder)
+        check_shared(folder)
         return task_ref(self._context.board.submit("backup", str(folder), partial(self._work, folder, request.keep)))
-
-    def _is_inside(self, folder: Path) -> bool:
-        return folder.resolve().is_relative_to(self._home.directory.resolve())
 
     async def _work(self, folder: Path, keep: int, report: Report) -> wire.BackupResult:
         report.begin("waiting for a collection or a backup under way")

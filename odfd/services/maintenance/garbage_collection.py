@@ -78,7 +78,7 @@ class GarbageCollector:
                 await task.finished.wait()
 
     @operation("POST", NODE_PATH + "/collect", needs=Owner.DISK)
-    async def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
+    def collect(self, request: wire.CollectRequest) -> wire.TaskRef:
         """Runs a collection. Result: CollectResult."""
         return task_ref(self._submit(request.dry_run))
 

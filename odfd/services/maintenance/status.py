@@ -151,7 +151,7 @@ class StatusService:
         return self._views.all(), disk
 
     @operation("GET", NODE_PATH + "/settings", needs=Owner.MACHINE)
-    async def settings(self) -> wire.SettingsView:
+    def settings(self) -> wire.SettingsView:
         """Returns the settings as they were loaded last; some take effect only at the next start."""
         loaded = self._context.settings()
         shown = toml(loaded.settings, loaded.origins)

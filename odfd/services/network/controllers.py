@@ -117,7 +117,7 @@ class MirrorController(Controller):
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         spec = mirror_specs.spec_of(planned.after)
-        mirror = await self._service.prepare(spec, is_new=planned.action == "created")
+        mirror = await trio.to_thread.run_sync(lambda: self._service.prepare(spec, is_new=planned.action == "created"))
         return Intent(
             lambda connection: self._service.record(connection, mirror),
             lambda: self._service.take_up(mirror),

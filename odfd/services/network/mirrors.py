@@ -161,15 +161,16 @@ class MirrorService:
             entry = catalog.find(dataset)
             return [dataset] if entry is None else catalog.chains_of(entry)
 
-    async def prepare(self, spec: MirrorSpec, *, is_new: bool = True) -> PreparedMirror:
+    def prepare(self, spec: MirrorSpec, *, is_new: bool = True) -> PreparedMirror:
         """Prepares a declared mirror, and changes nothing. Raises Invalid, Refused.
 
         ``is_new``: whether its name is to be checked, as a plan checks those of others.
         """
-        spec = await trio.to_thread.run_sync(self._meant, spec)
+        spec = self._meant(spec)
         if is_new:
-            await trio.to_thread.run_sync(self._check_name, spec.name, spec.id)
-        return await trio.to_thread.run_sync(self._prepared, spec)
+            with self._home.catalog() as catalog:
+                catalog.check(spec.name, spec.id)
+        return self._prepared(spec)
 
     def whole_of(self, dataset: DatasetId) -> DatasetId:
         """Returns the dataset that a chain is inside of, or is. Blocking."""
@@ -185,10 +186,6 @@ class MirrorService:
     async def take_up(self, prepared: PreparedMirror) -> None:
         """Begins a recorded mirror."""
         await self._scheduler.take_up(prepared.spec)
-
-    def _check_name(self, name: str, dataset: DatasetId) -> None:
-        with self._home.catalog() as catalog:
-            catalog.check(name, dataset)
 
     def _prepared(self, spec: MirrorSpec, private: bool | None = None) -> PreparedMirror:
         spec.check()
@@ -272,12 +269,16 @@ class MirrorService:
         return await self._pause(ref, paused=False)
 
     async def _pause(self, ref: str, *, paused: bool) -> wire.ResourceManifest:
-        dataset = await trio.to_thread.run_sync(known_dataset, self._home, ref)
+        dataset, chains = await trio.to_thread.run_sync(self._meant_by, ref)
         await self._scheduler.pause(dataset, paused=paused)
-        for each in await trio.to_thread.run_sync(self.chains_of, dataset):
+        for each in chains:
             if self._scheduler.find(each) is not None:
                 await self._scheduler.pause(each, paused=paused)
         return await self._shown(dataset)
+
+    def _meant_by(self, ref: str) -> tuple[DatasetId, Sequence[DatasetId]]:
+        dataset = known_dataset(self._home, ref)
+        return dataset, self.chains_of(dataset)
 
     def _is_kept(self, dataset: DatasetId) -> bool:
         with self._home.database.read() as connection:
@@ -406,10 +407,9 @@ class PeerService:
         return {view.peer: _state(view, traffic.get(view.peer), names) for view in self._membership.peers()}
 
     @operation("GET", NODE_PATH + "/holders", needs=Owner.MACHINE)
-    async def holders(self) -> Sequence[wire.PeerHoldings]:
+    def holders(self) -> Sequence[wire.PeerHoldings]:
         """Lists the names of the local datasets that each connected peer holds."""
-        entries = await trio.to_thread.run_sync(self._home.entries)
-        local = {entry.id: entry.name for entry in entries}
+        local = {entry.id: entry.name for entry in self._home.entries()}
         held: dict[str, list[str]] = {}
         for dataset, found in self._holders.peers(local).items():
             for peer in found:

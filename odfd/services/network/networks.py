@@ -148,17 +148,17 @@ class NetworkService:
             raise
 
     @operation("GET", NODE_PATH + "/invitations", needs=Owner.NETWORK)
-    async def invitations(self) -> Sequence[wire.InvitationState]:
+    def invitations(self) -> Sequence[wire.InvitationState]:
         """Lists the invitations with tokens that this node made, the newest first."""
-        return await trio.to_thread.run_sync(lambda: self._invitations.list(self._facts.names()))
+        return self._invitations.list(self._facts.names())
 
     @operation("DELETE", NODE_PATH + "/invitations/{id}", needs=Owner.NETWORK)
-    async def revoke(self, id_: str) -> wire.InvitationState:
+    def revoke(self, id_: str) -> wire.InvitationState:
         """Revokes an invitation: nobody can redeem it, and nodes that did lose their place.
 
         Raises NotFound, Invalid.
         """
-        return await trio.to_thread.run_sync(lambda: self._invitations.revoke(id_, self._facts.names()))
+        return self._invitations.revoke(id_, self._facts.names())
 
     async def declare(self, request: wire.NetworkRequest) -> Network:
         """Joins a network without waiting for a peer; peers are dialled in the background. Raises as ``join``."""
@@ -216,7 +216,7 @@ class NetworkService:
         )
 
     @operation("POST", f"/net/{VERSION}/networks/{{name}}/invitations", needs=Owner.NETWORK)
-    async def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
+    def invite(self, name: str, request: wire.InvitationRequest) -> wire.InvitationView:
         """Makes an invitation: a line, signed by this node, by which others join the network.
 
         Raises NotFound, Refused, Invalid.
@@ -233,11 +233,6 @@ class NetworkService:
             raise Invalid(
                 f"an invitation for {request.seconds:,} seconds", rule="invitation", hint="a second to a year"
             )
-        return await trio.to_thread.run_sync(self._invite, network, bootstrap, request)
-
-    def _invite(
-        self, network: Network, bootstrap: Sequence[str], request: wire.InvitationRequest
-    ) -> wire.InvitationView:
         key = self._home.keys.node_key()
         with self._home.database.read() as connection:
             kept = NetworkPolicies(connection)
@@ -313,8 +308,7 @@ class NetworkService:
         signed, public = await trio.to_thread.run_sync(self._signed, network)
         counts = self._facts.holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
-        names = await trio.to_thread.run_sync(self._facts.names)
-        datasets, rungs = await trio.to_thread.run_sync(self._announced, shown, names)
+        names, datasets, rungs = await trio.to_thread.run_sync(self._announced, shown)
         return wire.NetworkState(
             peers=len(peers),
             datasets=datasets,
@@ -340,9 +334,10 @@ class NetworkService:
         return tuple(here), here
 
     def _announced(
-        self, counts: Mapping[DatasetId, int], naming: NodeNames
-    ) -> tuple[tuple[wire.Announced, ...], tuple[str | None, ...]]:
-        """Lists the announced datasets, and the rung on which each mirrored one was met."""
+        self, counts: Mapping[DatasetId, int]
+    ) -> tuple[NodeNames, tuple[wire.Announced, ...], tuple[str | None, ...]]:
+        """Lists the names of nodes, the announced datasets, and the rung on which each mirrored one was met."""
+        naming = self._facts.names()
         names = {entry.id: entry.name for entry in self._home.entries()}
         announced, rungs, unheld = [], [], self._facts.unheld.heads()
         with self._home.database.read() as connection:
@@ -370,7 +365,7 @@ class NetworkService:
                         contact=dataset_contact(rungs[-1]),
                     )
                 )
-        return tuple(announced), tuple(rungs)
+        return naming, tuple(announced), tuple(rungs)
 
 
 def _view(invitation: Invitation, text: str) -> wire.InvitationView:

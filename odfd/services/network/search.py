@@ -13,7 +13,6 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 import msgspec
-import trio
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
@@ -95,7 +94,7 @@ class SearchService:
         self.index = CardIndex((home.database.read, unheld.read))
 
     @operation("POST", NODE_PATH + "/search", needs=Permission.BY_RULE)
-    async def search(self, request: wire.SearchRequest) -> wire.SearchView:
+    def search(self, request: wire.SearchRequest) -> wire.SearchView:
         """Searches cards and ranks what is found. Raises Invalid."""
         if not 0 < request.limit <= MAX_FOUND:
             raise Invalid(f"a search for {request.limit:,}", rule="search-limit", hint=f"1 to {MAX_FOUND}")
@@ -105,27 +104,27 @@ class SearchService:
         now = self._clock.now()
         since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
-        cards, known = await trio.to_thread.run_sync(self.index.search, query, now)
+        cards, known = self.index.search(query, now)
         counts = self._holders.spread([card.dataset for card in cards])
-        shown = await trio.to_thread.run_sync(self._ranked, cards, counts, request.attested, request.standing)
+        shown = self._ranked(cards, counts, request.attested, request.standing)
         return wire.SearchView(
             found=shown[: request.limit],
             more=len(shown[request.limit :]),
             cards=known,
-            withdrawn=await trio.to_thread.run_sync(self._withdrawn, request),
+            withdrawn=self._withdrawn(request),
         )
 
     @operation("GET", NODE_PATH + "/cards/{ref}", needs=Permission.BY_RULE)
-    async def card(self, ref: str) -> wire.CardView:
+    def card(self, ref: str) -> wire.CardView:
         """Shows the card of one dataset, held here or not. Raises Invalid, NotFound."""
         dataset = DatasetId.parse(ref)
-        card = await trio.to_thread.run_sync(self.index.latest, dataset)
+        card = self.index.latest(dataset)
         if card is None or card.is_withdrawal:
             reason = "no card describes it" if card is None else f"its publisher withdrew it on {card.issued_at[:10]}"
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
             raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
         counts = self._holders.spread([dataset])
-        (shown,) = await trio.to_thread.run_sync(self._ranked, [card], counts, 0)
+        (shown,) = self._ranked([card], counts, 0)
         return shown
 
     def _withdrawn(self, request: wire.SearchRequest) -> tuple[wire.WithdrawnCopy, ...]:

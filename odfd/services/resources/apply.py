@@ -96,13 +96,13 @@ class ApplyOperation:
         self._board, self._events, self._clock = context.board, context.events, context.clock
 
     @operation(needs=Permission.BY_RULE)
-    async def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
+    def apply(self, request: wire.ApplyRequest, terms: ApplyTerms = OWNERS) -> wire.TaskRef:
         """Applies manifests as a task. Result: ApplyResult.
 
         Raises Invalid at once for manifests that cannot be read, with every mistake; Conflict for another generation;
         and whatever ``terms`` raises.
         """
-        found = await trio.to_thread.run_sync(self._possible, request, terms)
+        found = self._possible(request, terms)
 
         async def work(report: Report) -> wire.ApplyResult:
             planned, generation = found.planned, request.generation
@@ -386,8 +386,7 @@ async def prune(
     selector.
     """
     items, manager = [], _terms_of(request).manager
-    writers = await declarations.writers()
-    owner = await trio.to_thread.run_sync(lambda: declarations.owner["id"])
+    writers, owner = await trio.to_thread.run_sync(lambda: (declarations.writers(), declarations.owner["id"]))
     for each in await declarations.list(None, request.prune):
         if (each.type, each.name.casefold()) in named or each.spec is None:
             continue

@@ -33,7 +33,6 @@ from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import sealed_values
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import Sees, Subjects, about
 from odfd.services.resources.pages import ResourcePage, ResourcePages, page_after, rest_after
 from odfd.services.resources.planning import PartsKeeper, contradictions, meant_by, renew
@@ -85,20 +84,16 @@ class DeclarationService:
         return {**each.labels, **self.controllers.of(each.type).labels(each)}
 
     @operation("GET", f"/config/{VERSION}/keys", needs=Permission.FREE)
-    async def secret_key(self) -> wire.SecretKey:
+    def secret_key(self) -> wire.SecretKey:
         """Returns the public key with which others seal secrets for this node. Raises Environment."""
-        found = await trio.to_thread.run_sync(self._home.secrets.public)
-        return wire.SecretKey(**found)
+        return wire.SecretKey(**self._home.secrets.public())
 
     @operation("POST", f"/config/{VERSION}/keys" + "/rotation", needs=Owner.KEYS)
-    async def rotate_secrets(self) -> wire.SecretRotation:
-        """Seals all secrets to a new key, and destroys the old one. Raises Environment if one cannot be opened."""
-        count = await trio.to_thread.run_sync(self._rotate)
-        self._events.emit("secret.rotated", "", f"{count} values are sealed to a new key")
-        return wire.SecretRotation(values=count)
+    def rotate_secrets(self) -> wire.SecretRotation:
+        """Seals all secrets to a new key, and destroys the old one. Raises Environment if one cannot be opened.
 
-    def _rotate(self) -> int:
-        """Seals all secrets anew and counts them. After a crash all still open, and the next rotation goes on."""
+        After a crash all still open, and the next rotation goes on.
+        """
         keys, count = self._home.secrets, 0
         keys.begin_rotation()
         with self._home.database.write() as connection:
@@ -108,7 +103,8 @@ class DeclarationService:
                     renew(store, each, kind.sealed, keys, self._clock.now())
                     count += len(sealed_values(kind.sealed, each.spec))
         keys.end_rotation()
-        return count
+        self._events.emit("secret.rotated", "", f"{count} values are sealed to a new key")
+        return wire.SecretRotation(values=count)
 
     @operation(needs=Permission.BY_RULE)
     async def list(self, word: str | None, labels: str | None) -> Sequence[wire.ResourceView]:
@@ -121,7 +117,6 @@ class DeclarationService:
         live = () if kind is None else await self._live(kind)
         return await trio.to_thread.run_sync(self._list, kind, selector, live)
 
-    @in_worker
     def writers(self) -> Mapping[str, str]:
         """Returns the manager that wrote the spec of each resource, by the resource's id."""
         with self._home.database.read() as connection:
@@ -155,8 +150,10 @@ class DeclarationService:
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._registry.served(word)
-        live = await self._alive(kind, name)
-        return await trio.to_thread.run_sync(lambda: self._view(live or self._find(kind, name)))
+        live = await self._live(kind)
+        return await trio.to_thread.run_sync(
+            lambda: self._view(self._find_alive(live, kind, name) or self._find(kind, name))
+        )
 
     @operation(needs=Permission.BY_RULE)
     async def label(self, word: str, name: str, request: wire.LabelRequest) -> wire.ResourceView:
@@ -165,8 +162,8 @@ class DeclarationService:
         Raises NotFound, Invalid; Refused for one that is not declared.
         """
         kind = self._registry.served(word)
-        await self._check_declared(kind, name, "has no labels of yours")
-        view = await trio.to_thread.run_sync(lambda: self._view(self._label(kind, name, request)))
+        live = await self._live(kind)
+        view = await trio.to_thread.run_sync(lambda: self._view(self._label(live, kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
 
@@ -180,9 +177,10 @@ class DeclarationService:
         Refused as the controller of its type does, and for what is not declared; Conflict as ``plan`` does.
         """
         kind = self._registry.served(word)
-        await self._check_declared(kind, name, "is not deleted")
-        gone = await trio.to_thread.run_sync(lambda: self._delete(kind, name, generation, force=force, purge=purge))
-        view = await trio.to_thread.run_sync(self._view, gone)
+        live = await self._live(kind)
+        view = await trio.to_thread.run_sync(
+            lambda: self._view(self._delete(live, kind, name, generation, force=force, purge=purge))
+        )
         self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
         await self._undone(view.id)
         return view
@@ -224,13 +222,13 @@ class DeclarationService:
             async for each in declared:
                 is_mark = each.value.resource is None
                 if kind is not None and is_live and is_mark:
-                    for change in await self._changes(await self._live(kind), told, each.value.version):
+                    live = await self._live(kind)
+                    for change in await trio.to_thread.run_sync(self._changes, live, told, each.value.version):
                         yield SharedValue(change)
                 if not (is_live and is_mark and has_begun) or ticks:
                     yield each
                 has_begun = has_begun or is_mark
 
-    @in_worker
     def _changes(
         self, live: Sequence[Resource], told: dict[str, Resource], version: str
     ) -> Sequence[wire.ResourceNews]:
@@ -251,19 +249,19 @@ class DeclarationService:
         find = self.live.get(kind.name)
         return () if find is None else await find()
 
-    async def _alive(self, kind: ResourceType, name: str) -> Resource | None:
+    def _find_alive(self, live: Sequence[Resource], kind: ResourceType, name: str) -> Resource | None:
         """Returns the undeclared resource that is meant, unless what it stands for is declared."""
-        live, keys = await self._live(kind), {name.casefold(), name, kind.object_named(name)}
+        keys = {name.casefold(), name, kind.object_named(name)}
         found = next((each for each in live if keys & {each.key, each.id, each.did}), None)
         if found is not None:
             with suppress(NotFound):
-                await trio.to_thread.run_sync(self._find, kind, found.did or name)
+                self._find(kind, found.did or name)
                 return None
         return found
 
-    async def _check_declared(self, kind: ResourceType, name: str, text: str) -> None:
+    def _check_declared(self, live: Sequence[Resource], kind: ResourceType, name: str, text: str) -> None:
         """Raises Refused for a resource that is not declared. ``text``: what it cannot have, or be."""
-        if await self._alive(kind, name) is not None:
+        if self._find_alive(live, kind, name) is not None:
             what = f"{kind.name} {name[:80]} {text}: {a(kind.name)} is made by {kind.made_by}"
             raise Refused(what, rule="derived-type", hint=kind.instead)
 
@@ -303,7 +301,8 @@ class DeclarationService:
         with self._home.database.read() as connection:
             return meant_by(DatasetResources(connection), kind, name, is_read=True)
 
-    def _label(self, kind: ResourceType, name: str, request: wire.LabelRequest) -> Resource:
+    def _label(self, live: Sequence[Resource], kind: ResourceType, name: str, request: wire.LabelRequest) -> Resource:
+        self._check_declared(live, kind, name, "has no labels of yours")
         with self._home.database.write() as connection:
             store, now = self._parts.store(connection), self._clock.now()
             before = meant_by(store, kind, name)
@@ -319,7 +318,11 @@ class DeclarationService:
             store.put(after, now)
         return after
 
-    def _delete(self, kind: ResourceType, name: str, generation: int | None, *, force: bool, purge: bool) -> Resource:
+    def _delete(
+        self, live: Sequence[Resource], kind: ResourceType, name: str, generation: int | None, *, force: bool,
+        purge: bool,
+    ) -> Resource:  # fmt: skip
+        self._check_declared(live, kind, name, "is not deleted")
         with self._home.database.write() as connection:
             store = self._parts.store(connection)
             found = meant_by(store, kind, name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Collection, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import trio
@@ -15,7 +16,6 @@ from odfd.control.operations import Permission, operation
 from odfd.resources.changes import told
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import in_worker
 from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.watches import PAGE, position
 from odfd.store.directory import StateDirectory
@@ -52,7 +52,6 @@ class HistoryService:
         self._declarations = declarations
 
     @operation(needs=Permission.BY_RULE)
-    @in_worker
     def last(self, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
         """Lists the last changes of one resource or of all, in order. Raises NotFound.
 
@@ -71,10 +70,7 @@ class HistoryService:
 
         ``bookmark``: between both, yields how far the log was read. Raises NotFound; Invalid for another log.
         """
-        at, chosen, standing = await trio.to_thread.run_sync(self._begin, since, of, limit)
-        if bookmark:
-            epoch, _ = await trio.to_thread.run_sync(self.epoch_and_newest)
-            standing = [*standing, bookmark_at(f"{epoch}-{at}")]
+        at, chosen, standing = await trio.to_thread.run_sync(partial(self._begin, since, of, limit, bookmark=bookmark))
         return self._from(at, chosen, standing)
 
     async def _from(
@@ -92,18 +88,17 @@ class HistoryService:
             at = seen
 
     def _begin(
-        self, since: str | None, of: str | None, limit: int
+        self, since: str | None, of: str | None, limit: int, *, bookmark: bool
     ) -> tuple[int, str | None, Sequence[wire.ResourceChange]]:
         chosen = self.chosen(of)
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             if since is not None:
-                return position(store, since), chosen, ()
-            return (
-                store.newest(),
-                chosen,
-                self._views(store, chosen, self._last_of(store, chosen, limit)),
-            )
+                at, standing = position(store, since), []
+            else:
+                at, standing = store.newest(), [*self._views(store, chosen, self._last_of(store, chosen, limit))]
+            mark = [bookmark_at(f"{store.epoch()}-{at}")] if bookmark else []
+        return at, chosen, [*standing, *mark]
 
     def _after(self, at: int, chosen: str | None) -> tuple[int, Sequence[wire.ResourceChange]]:
         """Returns how far the log was read, and the changes found there."""

@@ -176,14 +176,14 @@ class FlowTasks(NamedTuple):
                 name = await trio.to_thread.run_sync(self.home.name_of, dataset)
                 return partial(in_worker(self.pulling.pull), wire.PullRequest(refs=(place.url,), as_name=name))
             case SyncToTask(destination=place):
-                return partial(self.pushing.push, wire.PushRequest(refs=(target,), to=place.url))
+                return partial(in_worker(self.pushing.push), wire.PushRequest(refs=(target,), to=place.url))
             case VerifyTask(replay_transform=replays):
                 request_ = wire.VerifyRequest(level="reproduced" if replays else "data")
                 return partial(in_worker(self.verification.verify), target, request_)
             case VerifyChainTask():
                 return partial(in_worker(self.verification.verify), target, wire.VerifyRequest(level="chain"))
             case PushTask():
-                return partial(self.pushing.push_for, target, user, key or "")
+                return partial(in_worker(self.pushing.push_for), target, user, key or "")
             case CompactionTask() as said:
                 size = None if said.max_slice_size is None else parse_size(said.max_slice_size)
                 merging = wire.RewriteRequest(
@@ -196,7 +196,7 @@ class FlowTasks(NamedTuple):
                 )
                 return partial(in_worker(self.rewriting.rewrite), target, earlier)
             case GarbageCollectionTask():
-                return partial(self.collection.collect, wire.CollectRequest())
+                return partial(in_worker(self.collection.collect), wire.CollectRequest())
         raise Bug(f"a call of a webhook is no task of the board: {task.said}")
 
     def _check_derived(self, dataset: DatasetId) -> None:

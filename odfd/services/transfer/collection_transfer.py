@@ -90,7 +90,7 @@ class CollectionTransfer(ImportExport):
             done: list[wire.TransferResult] = []
             for each, head in zip(entries, heads, strict=True):
                 place = folder / beside("", each.id)
-                done.append(await self._export_chain(each, place, request, report, head))
+                done.append(await trio.to_thread.run_sync(self._export_chain, each, place, request, report, head))
             if found is not None:
                 await self._name_there(target, found)
             return msgspec.structs.replace(done[0], place=str(folder), **_totals(done))
@@ -138,8 +138,9 @@ class CollectionTransfer(ImportExport):
                 files = Folder(target.repository, Path(target.place.root))
                 await trio.to_thread.run_sync(self._name_together, files, target, found)
             case _:
-                opened = await trio.to_thread.run_sync(self.repositories.files, target.repository)
-                await trio.to_thread.run_sync(self._name_together, opened, target, found)
+                await trio.to_thread.run_sync(
+                    lambda: self._name_together(self.repositories.files(target.repository), target, found)
+                )
 
     @staticmethod
     def _name_together(files: ConditionalFiles, target: Target, found: PublishedCollection) -> None:

@@ -34,7 +34,7 @@ from odfd.published.signed import read_statements, signed_state, write_statement
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
-from odfd.runtime.hanging_calls import end_if_unwanted
+from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
 from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.services.transfer.remotes import Remotes, name_in, place_of
@@ -97,27 +97,25 @@ class ImportExport:
         """Returns the work that exports a dataset. Raises Refused for a place that is not a folder."""
         folder = local_folder(request.to)
 
-        async def work(report: Report) -> wire.TransferResult:
-            await trio.to_thread.run_sync(check_shared, folder)
-            return await self._export_chain(entry, folder, request, report)
+        def work(report: Report) -> wire.TransferResult:
+            check_shared(folder)
+            return self._export_chain(entry, folder, request, report)
 
-        return work
+        return in_worker(work)
 
-    async def _export_chain(
+    def _export_chain(
         self, entry: DatasetEntry, folder: Path, request: wire.ExportRequest, report: Report, head: Head | None = None
     ) -> wire.TransferResult:
         """Exports one chain up to ``head``; ``None``: all of it."""
-        await trio.to_thread.run_sync(partial(need_data, self._home, entry.id, entry.name, whole=True))
+        need_data(self._home, entry.id, entry.name, whole=True)
         if request.table is not None:
-            await trio.to_thread.run_sync(check_types, self._home.chains.chain(entry.id))
+            check_types(self._home.chains.chain(entry.id))
         report.begin(f"writing {folder}", None, "blocks")
-        show = partial(_show, report)
-        done = await trio.to_thread.run_sync(lambda: self._exported(entry.id, folder, show, head))
+        done = self._exported(entry.id, folder, partial(_show, report), head)
         result = _result(entry.name, str(folder), done)
         if request.table is None:
             return result
-        version = await trio.to_thread.run_sync(self._table, entry, folder)
-        return msgspec.structs.replace(result, table_version=version)
+        return msgspec.structs.replace(result, table_version=self._table(entry, folder))
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
@@ -147,8 +145,9 @@ class ImportExport:
 
     async def _shelve(self, dataset: DatasetId, target: Target, report: Report) -> Transfer:
         shelves, home = self._remotes.shelves, self._home
-        missing = await trio.to_thread.run_sync(self._whole, dataset)
-        signed = await trio.to_thread.run_sync(signed_state, home.database, home.chains, dataset)
+        missing, signed = await trio.to_thread.run_sync(
+            lambda: (self._whole(dataset), signed_state(home.database, home.chains, dataset))
+        )
         return await shelves.push(missing, signed, shelf_of(target), self._clock.now(), report.advance)
 
     def _whole(self, dataset: DatasetId) -> Missing:

@@ -6,7 +6,6 @@ A repository is a place to publish (ADR 40): a private dataset is pushed only if
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Final, NamedTuple
 
 import trio
@@ -52,12 +51,10 @@ class PushService:
         self._repositories = import_export.repositories
 
     @operation("POST", NODE_PATH + "/push", needs=Owner.NETWORK)
-    async def push(self, request: wire.PushRequest) -> wire.TaskRef:
+    def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Pushes datasets to repositories. Result: PushResult."""
-        wanted = await trio.to_thread.run_sync(self._wanted, request)
-        targets = await trio.to_thread.run_sync(
-            lambda: [(asked, self._repositories.to_push(request.to, asked.entry.name)) for asked in wanted]
-        )
+        wanted = self._wanted(request)
+        targets = [(asked, self._repositories.to_push(request.to, asked.entry.name)) for asked in wanted]
 
         async def work(report: Report) -> wire.PushResult:
             items = [await self._one(asked, target, request, report) for asked, target in targets]
@@ -66,11 +63,10 @@ class PushService:
 
         return task_ref(self._board.submit("push", ", ".join(asked.entry.name for asked in wanted), work))
 
-    async def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
+    def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
         """Pushes a dataset to the repository that a resource, by its id, refers to. Result: PushResult."""
-        name = await trio.to_thread.run_sync(self._meant, by, key)
-        whole = await trio.to_thread.run_sync(self._whole, ref)
-        return await self.push(wire.PushRequest(refs=(whole,), to=name))
+        name, whole = self._meant(by, key), self._whole(ref)
+        return self.push(wire.PushRequest(refs=(whole,), to=name))
 
     def _meant(self, by: str, key: str) -> str:
         """Returns the present name of the repository to which a resource refers. Raises NotFound, Refused."""
@@ -110,19 +106,25 @@ class PushService:
 
     async def _one(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
         entry = asked.entry
-        is_public = request.private or await trio.to_thread.run_sync(self._visibility.is_public, entry.id)
-        if request.all and not is_public:
-            return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
         try:
             with sole_faults():
-                if request.all and not asked.shards:
-                    await trio.to_thread.run_sync(check_united, self._home, entry)
-                if not is_public:
-                    raise _private(entry, target)
+                if not await trio.to_thread.run_sync(self._may_go, asked, target, request):
+                    return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
                 return await self._pushed(asked, target, report)
         except Fault as fault:
             problem = wire.Problem.of(fault)
             return wire.PushItem(ref=entry.name, outcome="failed", place=str(target), fault=problem)
+
+    def _may_go(self, asked: _Asked, target: Target, request: wire.PushRequest) -> bool:
+        """Whether a dataset is pushed; one of all that is private is not. Raises Refused for one that may not be."""
+        is_public = request.private or self._visibility.is_public(asked.entry.id)
+        if request.all and not is_public:
+            return False
+        if request.all and not asked.shards:
+            check_united(self._home, asked.entry)
+        if not is_public:
+            raise _private(asked.entry, target)
+        return True
 
     async def _pushed(self, asked: _Asked, target: Target, report: Report) -> wire.PushItem:
         entry, shards = asked
@@ -133,7 +135,7 @@ class PushService:
                 else await self._import_export.push(entry, target, report)
             )
         except Conflict as fault:
-            raise await trio.to_thread.run_sync(partial(_explained, fault, target, entry)) from None
+            raise _explained(fault, target, entry) from None
         return wire.PushItem(
             ref=entry.name, outcome="pushed" if done.blocks else "up-to-date", place=str(target), blocks=done.blocks,
             objects=done.objects, bytes=done.bytes, head=str(done.head),

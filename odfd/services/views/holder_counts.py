@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from chain.ids import DatasetId
 from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.runtime.hanging_calls import in_loop
 from p2p.ports import PeerId
 
 
@@ -39,6 +40,7 @@ class HolderCounts:
         """Counts the holders of each of ``datasets`` in one pass over connected peers."""
         return {dataset: len(peers) for dataset, peers in self.peers(datasets).items()}
 
+    @in_loop
     def spread(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, Spread]:
         """Counts the holders, and the address blocks that they are in, since one operator may control a whole block."""
         return {
@@ -46,6 +48,7 @@ class HolderCounts:
             for dataset, peers in self.peers(datasets).items()
         }
 
+    @in_loop
     def peers(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, AbstractSet[PeerId]]:
         """Returns the holders of each of ``datasets``."""
         wanted = tuple(datasets)

@@ -131,7 +131,7 @@ async def test_one_that_is_deleted_ends(world: Any, monkeypatch: pytest.MonkeyPa
             entered.set()
             await trio.sleep_forever()
 
-        monkeypatch.setattr(alice.api.verification, "_verify", forever)
+        monkeypatch.setattr(alice.api.services.verification, "_verify", forever)
         await alice.apply(RAW, check())
         with trio.fail_after(PATIENCE):
             await entered.wait()
@@ -153,7 +153,7 @@ async def test_one_that_a_stop_cut_off_is_begun_again(world: Any, monkeypatch: p
         async def forever(*_: object) -> None:
             await trio.sleep_forever()
 
-        monkeypatch.setattr(alice.api.verification, "_verify", forever)
+        monkeypatch.setattr(alice.api.services.verification, "_verify", forever)
         await alice.apply(RAW, check())
         await status(alice, "check", "Reconciling")
     async with world.running("alice") as alice:
