@@ -41,7 +41,7 @@ from odfd.control.responses import (
     SharedValue,
     answer,
     body,
-    decoded,
+    decode,
     flag,
     lines,
     problem,
@@ -238,7 +238,7 @@ async def _texts(request: Request) -> tuple[wire.ManifestText, ...]:
         except UnicodeDecodeError as error:
             raise Invalid("the text is not UTF-8", rule="request") from error
     if said == MANIFESTS:
-        texts: tuple[wire.ManifestText, ...] = decoded(data, tuple[wire.ManifestText, ...])
+        texts: tuple[wire.ManifestText, ...] = decode(data, tuple[wire.ManifestText, ...])
         return texts
     if said != JSON:
         raise Usage(f"manifests are {JSON} or {YAML}, not {said[:80]!r}", rule="media-type", hint="name the type")

@@ -72,7 +72,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str], current: s
     if place.option is None and equals and name.startswith("--"):
         action = place.parser._option_string_actions.get(name)
         place, before = place._replace(option=action), name + equals
-    found = _expected(place, current if not before else "", parser, known)
+    found = _propose(place, current if not before else "", parser, known)
     begun = (each if each.word == FILES else each._replace(word=before + each.word) for each in found)
     fits = {each.word: each for each in begun if each.word == FILES or each.word.startswith(current)}
     return [each for each in fits.values() if each.word not in place.plain][:MOST]
@@ -109,7 +109,7 @@ def inner_of(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentPars
     return {name: below for action in actions for name, below in action.choices.items()}
 
 
-def _expected(place: Cursor, current: str, root: argparse.ArgumentParser, known: Known) -> Iterator[Candidate]:
+def _propose(place: Cursor, current: str, root: argparse.ArgumentParser, known: Known) -> Iterator[Candidate]:
     if place.option is not None:
         yield from _values(place, place.option, known)
     elif current.startswith("-"):

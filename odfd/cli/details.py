@@ -35,11 +35,11 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("about", clean(detail.description or "", 200)),
             ("keywords", ", ".join(detail.keywords)),
             ("state", state_text(view)),
-            ("published", _published(view)),
+            ("published", _publish_hint(view)),
             ("on its card", f"{formatting.plural(detail.sample, 'row')} at most" if detail.sample else ""),
             *_words(detail.words),
             ("shared with", ", ".join(view.shared_with)),
-            ("withdrawn", _withdrawn(view)),
+            ("withdrawn", _withdrawal_text(view)),
             ("head", _head(view)),
             ("license", _license(detail.license)),
             ("records", formatting.count(view.records)),
@@ -76,7 +76,7 @@ def _engine(view: wire.DatasetView) -> str:
     return f"pinned to {formatting.digest(view.engine)}{blocked if 'Blocked' in view.conditions else ''}"
 
 
-def _published(view: wire.DatasetView) -> str:
+def _publish_hint(view: wire.DatasetView) -> str:
     """Suggests to publish only what is this node's own: a copy may be shared with this node alone."""
     if not view.published and not view.owner:
         return "no: this node gives its copy to nobody"
@@ -86,7 +86,7 @@ def _published(view: wire.DatasetView) -> str:
     return to if view.state != "unsigned" else f"{to}, but its head is not signed: others see nothing of it yet"
 
 
-def _withdrawn(view: wire.DatasetView) -> str:
+def _withdrawal_text(view: wire.DatasetView) -> str:
     """Says what a withdrawal leaves here, and what may be done with it."""
     if view.withdrawn_at is None:
         return ""

@@ -12,7 +12,7 @@ from odfd.errors import Usage
 
 
 @contextmanager
-def opened(name: str) -> Iterator[BinaryIO]:
+def open_file(name: str) -> Iterator[BinaryIO]:
     """Opens a file for reading. Raises NotFound, Usage for a folder, Environment for one that may not be read."""
     try:
         file = Path(name).open("rb")  # noqa: SIM115 - closed below; faults of its reader are not faults of the file

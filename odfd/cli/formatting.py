@@ -17,7 +17,7 @@ NOTHING: Final = "-"
 _SPANS: Final = ((86400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 
 
-def withdrawn(at: str | None) -> str:
+def withdrawal(at: str | None) -> str:
     """Formats ``withdrawn by its publisher on 2026-11-27``; empty if it was not."""
     return f"withdrawn by its publisher on {at[:10]}" if at else ""
 
@@ -94,7 +94,7 @@ def node(named: wire.PeerName | None) -> str:
     return NOTHING if named is None else f"{peer(named.peer_id)} {named.name or ''}".rstrip()
 
 
-def met(by: str) -> str:
+def contact(by: str) -> str:
     """Formats how the first head of a foreign dataset was accepted."""
     return by.replace("-", " ")
 

@@ -64,7 +64,7 @@ class Kind(Generic[V]):
 
     def all(self, session: Session) -> Answer[list[V]]:
         if self.is_declared:
-            return listed(session.client, self.path)  # type: ignore[return-value]  # the view is a manifest
+            return list_resources(session.client, self.path)  # type: ignore[return-value]  # the view is a manifest
         return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
 
     def show(self, session: Session, answer: Answer[V]) -> None:
@@ -142,7 +142,9 @@ def id_of(sent: Any) -> str:
     return str(sent.get("id") or sent.get("headers", {}).get("id") or "")
 
 
-def listed(client: Client, path: str, query: Mapping[str, object] | None = None) -> Answer[list[wire.ResourceManifest]]:
+def list_resources(
+    client: Client, path: str, query: Mapping[str, object] | None = None
+) -> Answer[list[wire.ResourceManifest]]:
     """Returns the resources of a type, from all pages."""
     values: list[wire.ResourceManifest] = []
     sent: list[Any] = []
@@ -177,7 +179,7 @@ def _renditions(_now: Instant) -> tuple[TableColumn[wire.RenditionView], ...]:
     )
 
 
-def _unmanaged(now: Instant) -> tuple[TableColumn[wire.UnmanagedView], ...]:
+def _unmanaged_columns(now: Instant) -> tuple[TableColumn[wire.UnmanagedView], ...]:
     return (
         TableColumn("NAME", lambda row: row.name or formatting.NOTHING),
         TableColumn("BLOCKS", lambda row: formatting.count(row.blocks), right=True),
@@ -192,7 +194,7 @@ def _name(row: wire.ResourceManifest) -> str:
     return row.name
 
 
-def _declared(names: Registration) -> Kind[wire.ResourceManifest]:
+def _make_kind(names: Registration) -> Kind[wire.ResourceManifest]:
     """Makes a kind whose resources are shown as their manifests."""
     columns, path = partial(tables.columns, names), f"/{names.context}/{VERSION}/{names.plural}"
     return Kind(
@@ -201,17 +203,17 @@ def _declared(names: Registration) -> Kind[wire.ResourceManifest]:
     )  # fmt: skip
 
 
-DATASET: Final = _declared(registry.DATASET)
-FLOW: Final = _declared(registry.FLOW)
-MIRROR: Final = _declared(registry.MIRROR)
-ENGINE: Final = _declared(registry.ENGINE)
-NETWORK: Final = _declared(registry.NETWORK)
-PEER: Final = _declared(registry.PEER)
-VALIDATOR: Final = _declared(registry.VALIDATOR)
-TASK: Final = _declared(registry.TASK)
-REPOSITORY: Final = _declared(registry.REPOSITORY)
-ACCOUNT: Final = _declared(registry.ACCOUNT)
-NODE: Final = _declared(registry.NODE)
+DATASET: Final = _make_kind(registry.DATASET)
+FLOW: Final = _make_kind(registry.FLOW)
+MIRROR: Final = _make_kind(registry.MIRROR)
+ENGINE: Final = _make_kind(registry.ENGINE)
+NETWORK: Final = _make_kind(registry.NETWORK)
+PEER: Final = _make_kind(registry.PEER)
+VALIDATOR: Final = _make_kind(registry.VALIDATOR)
+TASK: Final = _make_kind(registry.TASK)
+REPOSITORY: Final = _make_kind(registry.REPOSITORY)
+ACCOUNT: Final = _make_kind(registry.ACCOUNT)
+NODE: Final = _make_kind(registry.NODE)
 _OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, ACCOUNT, NODE)
 """Kinds that commands name."""
 RENDITION: Final = Kind(
@@ -219,7 +221,7 @@ RENDITION: Final = Kind(
     lambda: wire.RenditionView,
 )  # fmt: skip
 UNMANAGED: Final = Kind(
-    "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged, lambda: wire.UnmanagedView
+    "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged_columns, lambda: wire.UnmanagedView
 )
 RESOURCE: Final = Kind(
     "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
@@ -227,7 +229,7 @@ RESOURCE: Final = Kind(
 )  # fmt: skip
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
 _BY_NAME: Final[Mapping[str, Kind[Any]]] = {each.name: each for each in _OWN}
-_TYPES: Final = tuple(_BY_NAME.get(each.name.lower()) or _declared(each) for each in registry.ALL)
+_TYPES: Final = tuple(_BY_NAME.get(each.name.lower()) or _make_kind(each) for each in registry.ALL)
 KINDS: Final[tuple[Kind[Any], ...]] = (*_TYPES, RENDITION, UNMANAGED, RESOURCE)
 LIVE: Final = (ENGINE, NODE)
 """Kinds that the node itself makes: they can be watched, and have no manifest to apply and no labels."""
@@ -235,7 +237,7 @@ DECLARED: Final = tuple(each for each in _TYPES if each not in LIVE)
 """Kinds that have labels, and can be watched."""
 
 
-def named(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:
+def parse_names(word: str, names: Iterable[str]) -> tuple[Kind[Any], list[str]]:
     """Returns a kind and the names: ``KIND NAME…``, ``KIND/NAME``, or ``KIND/NAME KIND/NAME…`` as ``-o name`` prints.
 
     An id of a dataset says its kind: ``did:odf:…``. Raises Usage.

@@ -120,11 +120,11 @@ def graph_tree(graph: wire.LineageGraph) -> str:
     below = [node for node in graph.nodes if node.relation == "downstream"]
     if below:
         lines += ["", "derived from it here:"]
-        lines += [f"  {clean(node.ref, 60)}  from {_named(node.inputs)}" for node in below]
+        lines += [f"  {clean(node.ref, 60)}  from {_names_text(node.inputs)}" for node in below]
     return "\n".join(lines)
 
 
-def _named(inputs: Sequence[wire.LineageInput]) -> str:
+def _names_text(inputs: Sequence[wire.LineageInput]) -> str:
     return ", ".join(clean(each.ref, 60) for each in inputs)
 
 
@@ -168,9 +168,9 @@ def dot(graph: wire.LineageGraph) -> str:
     for name, node in nodes.values():
         style = "bold" if node.relation == "self" else "dashed" if node.kind is None else "solid"
         shape, _, _ = _SHAPES[node.kind]
-        lines.append(f'  {name} [label="{label(node, _quoted, chr(92) + "n")}", shape={shape}, style={style}];')
+        lines.append(f'  {name} [label="{label(node, _quote, chr(92) + "n")}", shape={shape}, style={style}];')
     for source, target, alias in arrows(nodes):
-        lines.append(f"  {source} -> {target}" + (f' [label="{_quoted(alias)}"];' if alias else ";"))
+        lines.append(f"  {source} -> {target}" + (f' [label="{_quote(alias)}"];' if alias else ";"))
     return "\n".join([*lines, "}"])
 
 
@@ -207,7 +207,7 @@ def label(node: wire.LineageNode, escape: Callable[[str], str], end: str) -> str
     return end.join(escape(clean(line, _LABEL)) for line in lines if line)
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -172,28 +172,28 @@ def _common(parser: argparse.ArgumentParser) -> None:
     """Adds the options that may stand before or after the command; help shows them once, at the top."""
     off: Any = argparse.SUPPRESS
 
-    def shown(text: str) -> str:
+    def help_text(text: str) -> str:
         return text if parser.prog == "odfctl" else argparse.SUPPRESS
 
-    parser.add_argument("--socket", metavar="PATH", default=off, help=shown("socket of the daemon (ODFD_SOCKET)"))
-    parser.add_argument("--node", metavar="URL", default=off, help=shown("a node elsewhere, by https (ODFD_NODE)"))
-    token = shown("file of the token for it (ODFD_TOKEN_FILE)")
+    parser.add_argument("--socket", metavar="PATH", default=off, help=help_text("socket of the daemon (ODFD_SOCKET)"))
+    parser.add_argument("--node", metavar="URL", default=off, help=help_text("a node elsewhere, by https (ODFD_NODE)"))
+    token = help_text("file of the token for it (ODFD_TOKEN_FILE)")
     parser.add_argument("--token-file", metavar="FILE", default=off, help=token)
-    certificates = shown("certificates that its own is checked against (ODFD_CA_FILE)")
+    certificates = help_text("certificates that its own is checked against (ODFD_CA_FILE)")
     parser.add_argument("--ca-file", metavar="FILE", default=off, help=certificates)
-    parser.add_argument("--account", metavar="NAME", default=off, help=shown("account to act as (ODFD_ACCOUNT)"))
+    parser.add_argument("--account", metavar="NAME", default=off, help=help_text("account to act as (ODFD_ACCOUNT)"))
     if "-o" not in parser._option_string_actions:
         formats = (*FORMATS, *MANIFESTS, *SHAPES)
-        known = shown("table, json, yaml or ndjson")
+        known = help_text("table, json, yaml or ndjson")
         parser.add_argument("-o", "--output", choices=formats, default=off, metavar="FORMAT", help=known)
     loudness = parser.add_mutually_exclusive_group()
-    loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=shown("no progress, no hints"))
+    loudness.add_argument("-q", "--quiet", action="store_true", default=off, help=help_text("no progress, no hints"))
     loudness.add_argument(
         "-v",
         "--verbose",
         action="store_true",
         default=off,
-        help=shown("causes of errors too, and manifests"),
+        help=help_text("causes of errors too, and manifests"),
     )
 
 

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from odfd import output
 from odfd.cli import kinds
-from odfd.cli.progress import applied
+from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session, to_yaml
 from odfd.control import wire
 
@@ -20,12 +20,12 @@ def declare(session: Session, type_: str, name: str, spec: dict[str, Any], *, ke
     ``key``: field of the spec that identifies resources of this type instead of the name: an existing one keeps its
     name. Existing labels and annotations are kept too.
     """
-    standing = kinds.listed(session.client, kinds.find(type_).path).value
+    standing = kinds.list_resources(session.client, kinds.find(type_).path).value
     same = [each for each in standing if _is_same(each, name, spec, key)]
     headers: dict[str, Any] = {"name": same[0].name if same else name}
     headers |= {part: same[0].headers[part] for part in _WRITTEN if same and same[0].headers.get(part)}
     manifest = {"$schema": type_, "headers": headers, "spec": spec}
-    (item, *_) = applied(session, [manifest_text(session, type_, manifest)]).value.items
+    (item, *_) = apply_manifests(session, [manifest_text(session, type_, manifest)]).value.items
     for warning in item.warnings:
         session.remark(f"warning: {item.name}: {warning}")
     if item.fault is not None:

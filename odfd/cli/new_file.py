@@ -46,7 +46,7 @@ class NewFile:
         self.is_special = found is not None and not stat.S_ISREG(found.st_mode)
         self._replace = replace or (found is not None and not found.st_size and not is_private)
         if not self.is_special and not self._replace and os.path.lexists(self.path):
-            raise self._taken()
+            raise self._make_fault()
 
     def write(self, content: str | bytes) -> None:
         """Writes the whole file; texts are UTF-8. Raises as ``writing``."""
@@ -90,15 +90,15 @@ class NewFile:
         try:
             os.link(draft, target)
         except FileExistsError as error:
-            raise self._taken() from error
+            raise self._make_fault() from error
         except OSError:  # a file system without links
             if os.path.lexists(target):
-                raise self._taken() from None
+                raise self._make_fault() from None
             draft.rename(target)
         if self._is_private:
             durable.sync_folder(target.absolute().parent)
 
-    def _taken(self) -> Fault:
+    def _make_fault(self) -> Fault:
         return Invalid(f"{self.path} is there already", rule=RULE, hint=self._hint)
 
     @contextmanager

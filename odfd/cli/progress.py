@@ -150,7 +150,7 @@ def submit(session: Session, call: ApiCall[wire.TaskRef], kind: type[T]) -> Answ
     return Answer.of(result_of(session, call), kind)
 
 
-def applied(
+def apply_manifests(
     session: Session, manifests: Sequence[wire.ManifestText], **query: str | bool | None
 ) -> Answer[wire.ApplyResult]:
     """Applies manifests, and follows the task. ``query``: parameters of the API's path; empty ones are left out."""
@@ -181,14 +181,14 @@ def _result(session: Session, task_id: str) -> Any:
     finally:
         meter.clear()
     if task is None:
-        raise session.client.gone()
+        raise session.client.lost_connection()
     if task.get("fault"):
         raise from_problem(task["fault"])
     state = _member(task, "state")
     if state == "cancelled":
         raise Refused(f"{task.get('kind')} of {task.get('target') or 'the node'} was cancelled", rule="cancelled")
     if state != "done":
-        raise session.client.gone()
+        raise session.client.lost_connection()
     return task.get("result")
 
 

@@ -22,15 +22,15 @@ _NUMBERS = ("count", "size", "rate", "share", "progress")
 def columns(names: Registration, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """Returns the columns of a type at the current time, as some show how long ago something was."""
     has_name = any(each.title in (_NAME.title, names.name.upper()) for each in names.columns)
-    return _shown(names.columns if has_name else (_NAME, *names.columns), now)
+    return _to_columns(names.columns if has_name else (_NAME, *names.columns), now)
 
 
 def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """Returns the columns of resources of several types."""
-    return _shown(ANY, now)
+    return _to_columns(ANY, now)
 
 
-def _shown(columns: Iterable[PrintedColumn], now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
+def _to_columns(columns: Iterable[PrintedColumn], now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return tuple(
         TableColumn(each.title, partial(_cell, each, now), each.form in _NUMBERS, each.most or WHOLE, each.optional)
         for each in columns

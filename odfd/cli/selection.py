@@ -38,23 +38,23 @@ def meant_by(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> l
     for each in names:
         if is_pattern(kind, each):
             check_declared(kind, "are not selected by patterns")
-            meant = [kind.key(row) for row in selected(session, kind, {"name": each}).value]
+            meant = [kind.key(row) for row in list_selected(session, kind, {"name": each}).value]
             found += [name for name in meant if name not in found]
         else:
             found.append(each)
     return found if found or not names else None
 
 
-def labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
+def list_labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
     """Returns the resources of a kind that ``labels`` selects."""
-    return selected(session, kind, {"labels": labels})
+    return list_selected(session, kind, {"labels": labels})
 
 
-def selected(session: Session, kind: kinds.Kind[V], asked: Mapping[str, str]) -> Answer[list[V]]:
+def list_selected(session: Session, kind: kinds.Kind[V], asked: Mapping[str, str]) -> Answer[list[V]]:
     """Returns the resources of a kind that ``asked``, parameters of its list, selects."""
     if kind is kinds.RESOURCE:
         return session.client.get(kind.path, list[kind.view], asked)  # type: ignore[name-defined]
-    return kinds.listed(session.client, kind.path, asked)  # type: ignore[return-value]  # the view is a manifest
+    return kinds.list_resources(session.client, kind.path, asked)  # type: ignore[return-value]  # the view is a manifest
 
 
 def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:

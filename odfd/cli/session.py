@@ -102,7 +102,7 @@ class Session:
         elif self.output == "ndjson":
             text = "\n".join(to_json(item) for item in (value if isinstance(value, list) else [value]))
         else:
-            text = indented(value)
+            text = indent(value)
         if text:
             say = output.say if self.output in ("table", "yaml") else output.say_json
             say(text if isinstance(text, output.TerminalText) else text.rstrip("\n"))
@@ -173,7 +173,7 @@ def to_json(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
-def indented(value: Any) -> str:
+def indent(value: Any) -> str:
     """Formats JSON of several lines as ``json.dumps(value, indent=2)`` does, which is slow on long lists.
 
     ``msgspec`` lays out what ``json`` encoded, if it was loaded to decode the answer: to load it takes longer.

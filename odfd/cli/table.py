@@ -58,7 +58,7 @@ class Table(TerminalText):
 
         terminal.draw_table(terminal.open_console(stream, columns), self.grid, self.right, stated, self.indent)
 
-    def indented(self, by: int) -> Table:
+    def indent_by(self, by: int) -> Table:
         return Table(self.grid, self.right, self.indent + by)
 
 
@@ -106,7 +106,7 @@ class Stack(TerminalText):
 def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> Table:
     """Formats heading and rows, without a final newline."""
     rows = list(rows)
-    columns = shown(columns, rows)
+    columns = drop_empty(columns, rows)
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]
     return Table(grid, [column.right for column in columns])
@@ -141,7 +141,7 @@ def clean(text: str, most: int) -> str:
     return safe if len(safe) <= most else safe[: most - 1] + "…"
 
 
-def shown(columns: Sequence[TableColumn[R]], rows: Sequence[R]) -> list[TableColumn[R]]:
+def drop_empty(columns: Sequence[TableColumn[R]], rows: Sequence[R]) -> list[TableColumn[R]]:
     """Returns the columns without optional ones whose cells are all empty."""
     return [one for one in columns if not one.optional or any(one.cell(row) not in ("", NOTHING) for row in rows)]
 

@@ -56,7 +56,7 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
     ]
     if view.withdrawn_at:
         text = "no new block comes, and what is here can be used: odfctl describe dataset " + view.ref
-        lines.append(f"  {formatting.withdrawn(view.withdrawn_at).capitalize()}: {text}")
+        lines.append(f"  {formatting.withdrawal(view.withdrawn_at).capitalize()}: {text}")
     lines += [f"  {each.text}" for each in view.unheld]
     for proof in view.evidence:
         lines += ["", *evidence_lines(proof)]
@@ -70,7 +70,7 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
             TableColumn("AT", lambda row: formatting.ago(row[0].at, now)),
             TableColumn("", lambda row: row[1]),
         )
-        lines += ["", render(columns, rows).indented(2)]
+        lines += ["", render(columns, rows).indent_by(2)]
     for seen in view.observations:
         who = seen.group or formatting.identity(seen.observer)
         is_decoded = seen.result in _DECODED

@@ -40,7 +40,7 @@ class Outage:
         self._is_known = True
         return "the daemon is back" if was_lost else ""
 
-    def lost(self, now: int, fault: Unreachable) -> tuple[float, str]:
+    def note_fault(self, now: int, fault: Unreachable) -> tuple[float, str]:
         """Notes that the daemon does not answer. Returns the seconds until the next attempt, and what to say.
 
         Raises ``fault`` if the daemon was never reached.
@@ -89,27 +89,27 @@ class WatchPosition(Generic[T]):
         return [line]
 
 
-def resumed(session: Session, open_: Open[T]) -> Iterator[T]:
+def resume(session: Session, open_: Open[T]) -> Iterator[T]:
     """Yields what a stream yields, and goes on with a stream opened anew whenever the daemon went away. Does not end.
 
     The first connection must succeed; Unreachable is raised otherwise.
     """
     outage = Outage()
 
-    def begun() -> None:
+    def note_begin() -> None:
         _say(session, outage.came(session.clock.monotonic()))
 
     while True:
         try:
-            yield from open_(begun)
-            raise session.client.gone()
+            yield from open_(note_begin)
+            raise session.client.lost_connection()
         except Unreachable as fault:
-            pause, said = outage.lost(session.clock.monotonic(), fault)
+            pause, said = outage.note_fault(session.clock.monotonic(), fault)
             _say(session, said)
             session.clock.sleep(pause)
 
 
-def asked(session: Session, ask: Callable[[], T], outage: Outage, left: Callable[[], float]) -> T:
+def ask_again(session: Session, ask: Callable[[], T], outage: Outage, left: Callable[[], float]) -> T:
     """Returns the answer of ``ask``, which is repeated while a daemon that answered before does not.
 
     ``left``: seconds that remain. Raises Unreachable when none remains.
@@ -121,7 +121,7 @@ def asked(session: Session, ask: Callable[[], T], outage: Outage, left: Callable
             remaining = left()
             if remaining <= 0:
                 raise
-            pause, said = outage.lost(session.clock.monotonic(), fault)
+            pause, said = outage.note_fault(session.clock.monotonic(), fault)
             _say(session, said)
             session.clock.sleep(min(pause, remaining))
         else:

@@ -213,7 +213,7 @@ def _of_report(report: wire.VerifyReport | wire.ProofReport) -> str:
         return f"{report.ref} does not hold"
     number = first.block.sequence_number
     place = "" if number is None else f"block #{number}: "
-    return _counted("failure", len(report.failures), f"{place}{first.message}  (rule {first.rule})")
+    return _count_text("failure", len(report.failures), f"{place}{first.message}  (rule {first.rule})")
 
 
 @finding.register
@@ -221,19 +221,19 @@ def _of_replay(report: wire.RawReplayResult) -> str:
     if report.ok:
         return ""
     told = [f"block #{each.sequence_number}: {each.message}" for each in report.differences]
-    return _counted("difference", report.differs, next(iter(told), report.ref))
+    return _count_text("difference", report.differs, next(iter(told), report.ref))
 
 
 @finding.register
 def _of_audit(report: wire.AuditResult) -> str:
     told = [f"block #{each.block}: {each.why}" for each in report.differences]
-    return _counted("difference", report.blocks - report.same, next(iter(told), report.ref)) if told else ""
+    return _count_text("difference", report.blocks - report.same, next(iter(told), report.ref)) if told else ""
 
 
 @finding.register(wire.PullResult)
 @finding.register(wire.PushResult)
 def _of_transfers(result: wire.PullResult | wire.PushResult) -> str:
-    return _failed(
+    return _failure_text(
         [
             f"{each.ref}: {each.fault.detail if each.fault else getattr(each, 'message', '')}"
             for each in result.items
@@ -244,14 +244,14 @@ def _of_transfers(result: wire.PullResult | wire.PushResult) -> str:
 
 @finding.register
 def _of_apply(result: wire.ApplyResult) -> str:
-    return _failed([f"{each.name}: {each.fault.detail}" for each in result.items if each.fault is not None])
+    return _failure_text([f"{each.name}: {each.fault.detail}" for each in result.items if each.fault is not None])
 
 
-def _failed(told: Sequence[str]) -> str:
-    return _counted("failure", len(told), told[0]) if told else ""
+def _failure_text(told: Sequence[str]) -> str:
+    return _count_text("failure", len(told), told[0]) if told else ""
 
 
-def _counted(what: str, count: int, first: str) -> str:
+def _count_text(what: str, count: int, first: str) -> str:
     return first if count == 1 else f"{plural(count, what)}; the first: {first}"
 
 
@@ -290,10 +290,10 @@ def line_view(news: LogNews) -> wire.LogLineView:
             values={"missed": news.missed},
         )
     number, line = news
-    return _decoded(number, line)
+    return _decode(number, line)
 
 
-def _decoded(number: int, line: LogLine) -> wire.LogLineView:
+def _decode(number: int, line: LogLine) -> wire.LogLineView:
     values: dict[str, Any] = msgspec.json.decode(line.text)
     for name in ("level", "part", "task"):
         values.pop(name, None)

@@ -113,10 +113,10 @@ class Client:
 
     def do(self, call: ApiCall[T]) -> Answer[T]:
         """Performs a call. The type of the answer is loaded while the daemon works."""
-        data = None if call.request is None else _encoded(call.request)
+        data = None if call.request is None else _encode(call.request)
         headers = {"content-type": JSON}
-        with self._asked(call.method, call.path, call.query, data, headers, meanwhile=call.kind) as answer:
-            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), call.kind())
+        with self._exchange(call.method, call.path, call.query, data, headers, meanwhile=call.kind) as answer:
+            return Answer.of(_parse(answer.whole(MAX_ANSWER)), call.kind())
 
     def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
         return self._json("GET", path, kind, query=query)
@@ -134,18 +134,18 @@ class Client:
         self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON
     ) -> Any:
         """Sends a request; returns the JSON of the response."""
-        data = None if body is None else _encoded(body)
-        with self._asked(method, path, query, data, {"content-type": media_type}) as answer:
-            return _parsed(answer.whole(MAX_ANSWER))
+        data = None if body is None else _encode(body)
+        with self._exchange(method, path, query, data, {"content-type": media_type}) as answer:
+            return _parse(answer.whole(MAX_ANSWER))
 
     def raw(self, path: str) -> bytes:
-        with self._asked("GET", path) as answer:
+        with self._exchange("GET", path) as answer:
             return answer.whole(MAX_ANSWER)
 
     def download(self, path: str, out: BinaryIO) -> int:
         """Writes the bytes of a response to ``out`` as they arrive; returns their number."""
         total = 0
-        with self._asked("GET", path) as answer:
+        with self._exchange("GET", path) as answer:
             for data in answer.chunks():
                 out.write(data)
                 total += len(data)
@@ -158,8 +158,8 @@ class Client:
     def send(self, path: str, source: BinaryIO, kind: type[T], query: Query) -> Answer[T]:
         """Posts the bytes of ``source``; returns the response."""
         headers = {"content-type": "application/octet-stream"}
-        with self._asked("POST", path, query, source, headers) as answer:
-            return Answer.of(_parsed(answer.whole(MAX_ANSWER)), kind)
+        with self._exchange("POST", path, query, source, headers) as answer:
+            return Answer.of(_parse(answer.whole(MAX_ANSWER)), kind)
 
     def stream(
         self, path: str, kind: type[T], query: Query | None = None, begun: Callable[[], None] | None = None
@@ -176,11 +176,11 @@ class Client:
         Raises the fault in its last line, if there is one. A daemon that stops may end the stream regularly; a caller
         that expects more raises ``gone()``. ``begun`` is called when the daemon has accepted the request.
         """
-        with self._asked("GET", path, query, patience=None) as answer:
+        with self._exchange("GET", path, query, patience=None) as answer:
             if begun is not None:
                 begun()
             for line in answer.lines(MAX_LINE):
-                sent = _parsed(line)
+                sent = _parse(line)
                 if isinstance(sent, dict) and set(sent) == {"problem"}:
                     raise from_problem(sent["problem"])
                 yield sent
@@ -194,23 +194,23 @@ class Client:
         Leaving the block earlier cancels the daemon's work for it. ``meanwhile`` is called while the daemon works.
         """
         headers = {"content-type": "application/json"}
-        with self._asked("POST", path, None, _encoded(request), headers, None, meanwhile) as answer:
-            yield self._framed(answer)
+        with self._exchange("POST", path, None, _encode(request), headers, None, meanwhile) as answer:
+            yield self._read_frames(answer)
 
-    def _framed(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
+    def _read_frames(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
         from engines.query.frames import END, FAULT, AnswerFrameReader
 
         reader = AnswerFrameReader()
         for data in answer.chunks():
             for kind, content in reader.feed(data):
                 if kind == FAULT:
-                    raise from_problem(_parsed(content))
+                    raise from_problem(_parse(content))
                 yield kind, content
                 if kind == END:
                     return
-        raise self.gone()
+        raise self.lost_connection()
 
-    def gone(self) -> Unreachable:
+    def lost_connection(self) -> Unreachable:
         return Unreachable(
             f"the daemon at {self.path} went away in the middle of an answer",
             rule="connection",
@@ -223,7 +223,7 @@ class Client:
         return Answer.of(self.ask(method, path, request, query), kind)
 
     @contextlib.contextmanager
-    def _asked(
+    def _exchange(
         self,
         method: str,
         path: str,
@@ -235,7 +235,7 @@ class Client:
     ) -> Iterator[Exchange]:
         """Sends a request; yields the exchange with the head of the answer read."""
         target = path + ("?" + urlencode(query, doseq=True) if query else "")
-        connection = _connected(self._place, patience)
+        connection = _connect(self._place, patience)
         try:
             exchange = Exchange(connection)
             exchange.send(method, target, {**self._acting, **(headers or {})}, body)
@@ -257,14 +257,14 @@ class Client:
                 hint="its log says what it is at; a process that was stopped goes on by: kill -CONT PID",
             ) from error
         except (CutOff, ConnectionError) as error:
-            raise self.gone() from error
+            raise self.lost_connection() from error
         finally:
             connection.close()
 
 
-def _connected(path: Path | RemoteNode, patience: float | None) -> socket.socket:
+def _connect(path: Path | RemoteNode, patience: float | None) -> socket.socket:
     if not isinstance(path, Path):
-        return path.connected(patience)
+        return path.connect(patience)
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(patience)
     try:
@@ -327,7 +327,7 @@ def _problem(answer: Exchange, status: int) -> dict[str, Any]:
     return {"family": "Bug", "detail": f"the daemon answered {status} without saying why"}
 
 
-def _encoded(body: Body) -> bytes:
+def _encode(body: Body) -> bytes:
     if isinstance(body, Mapping):
         return json.dumps(body).encode()
     import msgspec
@@ -335,7 +335,7 @@ def _encoded(body: Body) -> bytes:
     return msgspec.json.encode(body)
 
 
-def _parsed(data: bytes) -> Any:
+def _parse(data: bytes) -> Any:
     try:
         return json.loads(data) if data else None
     except ValueError as error:

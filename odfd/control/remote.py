@@ -66,10 +66,10 @@ class RemoteApplication:
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
             try:
                 if self._hooks is not None and is_hook(scope):
-                    await self._hooked(self._hooks, scope, receive, send, address)
+                    await self._handle_hook(self._hooks, scope, receive, send, address)
                     return
                 grant = await self._grant(scope, address)
-                with self._counted(grant.account):
+                with self._limit(grant.account):
                     known = {key: value for key, value in scope.items() if key not in (CALLER, OWNED)}
                     await self._api({**known, GRANT: grant}, receive, send)
             except Fault as fault:
@@ -77,7 +77,9 @@ class RemoteApplication:
 
         return answer
 
-    async def _hooked(self, hooks: HookApplication, scope: Message, receive: Receive, send: Send, address: str) -> None:
+    async def _handle_hook(
+        self, hooks: HookApplication, scope: Message, receive: Receive, send: Send, address: str
+    ) -> None:
         """Handles a signed call; one that is signed for no Source counts against its address like a wrong token."""
         try:
             self._check_place(dict(scope["headers"]))
@@ -113,7 +115,7 @@ class RemoteApplication:
             raise
 
     @contextmanager
-    def _counted(self, account: str) -> Iterator[None]:
+    def _limit(self, account: str) -> Iterator[None]:
         if self._busy[account] >= AT_ONCE:
             text = f"{AT_ONCE} requests of your account are being answered, and no more at a time"
             raise Refused(text, rule="access-token-limit", hint="end a watch, or ask again")

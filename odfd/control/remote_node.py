@@ -36,7 +36,7 @@ class RemoteNode(NamedTuple):
         host = f"[{self.host}]" if ":" in self.host else self.host
         return {"host": f"{host}:{self.port}", "authorization": f"Bearer {self.token}"}
 
-    def connected(self, patience: float | None) -> socket.socket:
+    def connect(self, patience: float | None) -> socket.socket:
         """Opens a new connection. Raises Unreachable, Refused, Invalid."""
         try:
             connection = socket.create_connection((self.host, self.port), patience)

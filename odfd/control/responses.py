@@ -82,11 +82,11 @@ class LineStream(Response):
             if isinstance(value, SharedValue):
                 value = value if self._view is None else value.once(self._view)
                 if put is not None:  # all streams write the same bytes
-                    await put(value.once(self._framed))
+                    await put(value.once(self._frame))
                     return
-                encoded = value.once(self._encoded)
+                encoded = value.once(self._encode)
             else:
-                encoded = self._encoded(value)
+                encoded = self._encode(value)
             await send({"type": "http.response.body", "body": encoded, "more_body": True})
 
         async with aclosing(cast("Any", self._values)) as values:
@@ -100,12 +100,12 @@ class LineStream(Response):
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
     @staticmethod
-    def _encoded(value: Any) -> bytes:
+    def _encode(value: Any) -> bytes:
         return _encoder.encode(value) + b"\n"
 
     @staticmethod
-    def _framed(value: Any) -> bytes:
-        return chunk(LineStream._encoded(value))
+    def _frame(value: Any) -> bytes:
+        return chunk(LineStream._encode(value))
 
 
 class EventStream(LineStream):
@@ -114,7 +114,7 @@ class EventStream(LineStream):
     media_type = EVENT_STREAM
 
     @staticmethod
-    def _encoded(value: Any) -> bytes:
+    def _encode(value: Any) -> bytes:
         lines = [f"id: {version}" if (version := getattr(value, "version", "")) else ""]
         lines += [
             f"event: {op}" if (op := getattr(value, "op", "")) else "",
@@ -123,8 +123,8 @@ class EventStream(LineStream):
         return ("\n".join(filter(None, lines)) + "\n\n").encode()
 
     @staticmethod
-    def _framed(value: Any) -> bytes:
-        return chunk(EventStream._encoded(value))
+    def _frame(value: Any) -> bytes:
+        return chunk(EventStream._encode(value))
 
 
 class FrameStream(Response):
@@ -191,10 +191,10 @@ async def whole_body(request: Request) -> bytes:
 
 async def body(request: Request, kind: type[T]) -> T:
     """Decodes the request's JSON as ``kind``; an empty body is an empty object. Raises Invalid with the place."""
-    return decoded(await whole_body(request) or b"{}", kind)
+    return decode(await whole_body(request) or b"{}", kind)
 
 
-def decoded(data: bytes, kind: type[T]) -> T:
+def decode(data: bytes, kind: type[T]) -> T:
     """Decodes JSON as ``kind``. Raises Invalid with the place."""
     try:
         return msgspec.json.decode(data, type=kind)

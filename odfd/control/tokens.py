@@ -54,14 +54,14 @@ class Tokens:
             mark = (found.st_ino, found.st_mtime_ns, found.st_size)
             if mark != self._mark:
                 with self._path.open("rb") as file:
-                    self._known = self._parsed(file.read(MAX_FILE))
+                    self._known = self._parse(file.read(MAX_FILE))
                 self._mark = mark
         except OSError as error:
             hint = f"{self._setting} names it"
             raise Environment(f"cannot read {self._path}: {error.strerror}", rule=self._rule, hint=hint) from error
         return self._known
 
-    def _parsed(self, data: bytes) -> frozenset[bytes]:
+    def _parse(self, data: bytes) -> frozenset[bytes]:
         found = set()
         for number, line in enumerate(data.decode("utf-8", "replace").splitlines(), 1):
             words = line.split()

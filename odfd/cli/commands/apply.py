@@ -14,8 +14,8 @@ from chain.errors import Environment, Invalid, NotFound, Remote
 from chain.wording import agree
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
-from odfd.cli.files import opened
-from odfd.cli.progress import applied
+from odfd.cli.files import open_file
+from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
@@ -78,7 +78,7 @@ def apply_texts(
 ) -> int:
     """Applies manifests, and returns what ``show_applied`` does."""
     on_error = "skip" if keep_going else None
-    result = applied(session, manifests, dryRun=dry_run, prune=prune, force=force, onError=on_error)
+    result = apply_manifests(session, manifests, dryRun=dry_run, prune=prune, force=force, onError=on_error)
     return show_applied(session, result, dry_run=dry_run)
 
 
@@ -94,7 +94,7 @@ def show_applied(session: Session, result: Answer[wire.ApplyResult], *, dry_run:
 def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
     """Shows what an apply of manifests would change; changes nothing."""
     manifests = tuple(text for place in places for text in read(place))
-    result = applied(session, manifests, dryRun=True, prune=prune)
+    result = apply_manifests(session, manifests, dryRun=True, prune=prune)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
     return max(_report(session, result.value, is_shown=True), ExitCode.NO if changed else ExitCode.OK)
@@ -153,7 +153,7 @@ def _table(result: wire.ApplyResult) -> str:
 def read(place: str) -> Iterator[wire.ManifestText]:
     """Yields the texts of manifests with their origins. Raises Usage, NotFound, Invalid, Remote."""
     if place == "-":
-        yield _manifest("<stdin>", _bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
+        yield _manifest("<stdin>", _read_bounded(sys.stdin.buffer, "<stdin>"), str(Path.cwd()))
     elif "://" in place and not place.startswith(("http://", "https://")):
         raise Usage(
             f"not an address that is fetched: {place}", hint="-f takes http:// and https://, a file, a folder, or -"
@@ -164,8 +164,8 @@ def read(place: str) -> Iterator[wire.ManifestText]:
         for path in _files(Path(place)):
             # Relative paths begin at a file; a pipe, like /dev/stdin or <(…), is nowhere.
             base = path.parent.resolve() if path.is_file() else Path.cwd()
-            with opened(str(path)) as file:
-                yield _manifest(str(path), _bounded(file, str(path)), str(base))
+            with open_file(str(path)) as file:
+                yield _manifest(str(path), _read_bounded(file, str(path)), str(base))
 
 
 def _files(path: Path) -> list[Path]:
@@ -183,7 +183,7 @@ def _files(path: Path) -> list[Path]:
     return found
 
 
-def _bounded(file: BinaryIO, name: str, most: int = MAX_MANIFEST) -> bytes:
+def _read_bounded(file: BinaryIO, name: str, most: int = MAX_MANIFEST) -> bytes:
     data = file.read(most + 1)
     if len(data) > most:
         raise Invalid(f"larger than {most} bytes", rule="manifest-size", place=name, hint="split it")
@@ -218,7 +218,7 @@ def _fetch(url: str, most: int, answers: queue.SimpleQueue[bytes | Exception]) -
 
     try:
         with urllib.request.urlopen(url, timeout=FETCH_SECONDS) as response:  # noqa: S310  http or https, checked
-            answers.put(_bounded(response, url, most))
+            answers.put(_read_bounded(response, url, most))
     except (OSError, http.client.HTTPException) as error:
         answers.put(Remote(f"cannot fetch {url}: {_reason(error)}", hint=_LOOK))
     except Exception as error:  # noqa: BLE001  the waiting thread raises it

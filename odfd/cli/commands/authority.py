@@ -127,7 +127,7 @@ def authority_text(view: wire.AuthorityView) -> str:
         TableColumn("UNTIL", lambda row: row.expires_at or formatting.NOTHING),
         TableColumn("", lambda row: "this node" if row.mine else ""),
     )
-    lines.append(render(columns, view.writers).indented(2))
+    lines.append(render(columns, view.writers).indent_by(2))
     for epoch in view.epochs:
         given_up = epoch.ended - epoch.kept
         kept = "nothing given up" if not given_up else f"{formatting.plural(given_up, 'block')} given up"

@@ -43,7 +43,7 @@ commands = Commands()
 )
 def _completions(_: Session, args: argparse.Namespace) -> None:
     if args.line is not None:
-        for each in _proposed(words_of(args.line), args):
+        for each in _propose(words_of(args.line), args):
             told = clean(each.told, _TOLD).replace("\t", " ")
             output.say(f"{clean(each.word, len(each.word))}\t{told}".rstrip("\t"))
         return
@@ -64,7 +64,7 @@ def words_of(line: str) -> list[str]:
     return [""]
 
 
-def _proposed(words: Sequence[str], args: argparse.Namespace) -> list[Candidate]:
+def _propose(words: Sequence[str], args: argparse.Namespace) -> list[Candidate]:
     """Returns the candidates for the last word; none instead of an error, which a Tab could not show."""
     from odfd.cli.main import command_of, command_parser
 
@@ -79,7 +79,7 @@ def _proposed(words: Sequence[str], args: argparse.Namespace) -> list[Candidate]
         return [Candidate(each.name, each.help) for each in known.values() if each.name.startswith(current)]
     args.socket = args.socket or _value_of(before, "--socket")
     args.account = args.account or _value_of(before, "--account")
-    return candidates(parser, before, current, Node(Session(args)).known)
+    return candidates(parser, before, current, Node(Session(args)).list_names)
 
 
 def _value_of(words: Sequence[str], option: str) -> str | None:
@@ -106,7 +106,7 @@ class Node:
             "validator": self._validators,
         }
 
-    def known(self, source: str, plain: Sequence[str]) -> Iterable[Candidate]:
+    def list_names(self, source: str, plain: Sequence[str]) -> Iterable[Candidate]:
         try:
             found = self._sources.get(source)
             return found(plain) if found is not None else self._all(kinds.find(source))
@@ -114,7 +114,7 @@ class Node:
             return ()
 
     def _all(self, kind: kinds.Kind[Any]) -> list[Candidate]:
-        return [Candidate(kind.key(each), _told(each)) for each in kind.all(self._session).value]
+        return [Candidate(kind.key(each), _describe(each)) for each in kind.all(self._session).value]
 
     def _validators(self, _: Sequence[str]) -> list[Candidate]:
         """Returns the dids of validators, by which commands name them; resources are named otherwise."""
@@ -136,7 +136,7 @@ class Node:
         return [Candidate(each.id, f"{each.dataset} {each.note}".strip()) for each in found]
 
 
-def _told(row: Any) -> str:
+def _describe(row: Any) -> str:
     """Returns a few words that distinguish a resource from others of its kind."""
     is_declared = isinstance(row, wire.ResourceManifest)
     words = [state(row).get(name) if is_declared else getattr(row, name, "") for name in ("kind", "target", "state")]

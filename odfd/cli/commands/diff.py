@@ -11,7 +11,7 @@ from odfd.cli.commands.apply import show_changes
 from odfd.cli.session import FORMATS as SESSION_FORMATS
 from odfd.cli.session import Session
 from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
-from odfd.cli.sql.read_options import difference, named, without_places
+from odfd.cli.sql.read_options import difference, ref_text, without_places
 from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
@@ -70,12 +70,12 @@ def _changes(session: Session, args: argparse.Namespace) -> int:
 def _source(text: str, *, current: bool) -> str:
     ref, found, cut = text.rpartition("@")
     if not found:
-        return named(text, current=current)
+        return ref_text(text, current=current)
     if not ref or not cut:
         raise Usage(f"not a dataset at a cut: {text!r}", hint="like weather@12 or weather@2024-05-01")
     if cut.lstrip("#").isdecimal() or cut.startswith("f1620"):
-        return named(ref, current=current, at_block=cut)
-    return named(ref, current=current, as_of=cut)
+        return ref_text(ref, current=current, at_block=cut)
+    return ref_text(ref, current=current, as_of=cut)
 
 
 def _ref(text: str) -> str:

@@ -14,7 +14,7 @@ from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_applied
 from odfd.cli.commands.resources import manifest_text
-from odfd.cli.progress import applied
+from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import part
@@ -46,7 +46,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
     wrong, tries = "", 0
     told: Invalid | None = None
     while True:
-        edited = _edited(wrong + text)
+        edited = _edit_text(wrong + text)
         if told is not None and edited == wrong + text:
             raise told
         if told is None and edited == text:
@@ -56,7 +56,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
         try:
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
             _check_same(session, manifest, before.name)
-            return show_applied(session, applied(session, (manifest,), generation=str(before.generation)))
+            return show_applied(session, apply_manifests(session, (manifest,), generation=str(before.generation)))
         except Invalid as fault:
             tries, told = tries + 1, fault
             if tries == _TRIES:
@@ -66,7 +66,9 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
 
 def _check_same(session: Session, manifest: wire.ManifestText, name: str) -> None:
     """Raises Invalid for another name, under which another resource would be made."""
-    made = [each.name for each in applied(session, (manifest,), dryRun=True).value.items if each.action == "created"]
+    made = [
+        each.name for each in apply_manifests(session, (manifest,), dryRun=True).value.items if each.action == "created"
+    ]
     if made:
         hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {made[0]} as another"
         raise Invalid(f"the name became {made[0]}: an edit is of one resource", rule="edit-name", hint=hint)
@@ -76,7 +78,7 @@ def _fault_text(fault: Fault) -> str:
     return f"{fault}\n{fault.hint}" if fault.hint else str(fault)
 
 
-def _edited(text: str) -> str:
+def _edit_text(text: str) -> str:
     """Opens the text in the user's editor and returns the result. Raises Usage if there is no editor, or it fails."""
     command = os.environ.get("VISUAL") or os.environ.get("EDITOR")
     if not command:

@@ -10,7 +10,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
-from odfd.cli.watch_retry import resumed
+from odfd.cli.watch_retry import resume
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
@@ -75,7 +75,7 @@ def _changes(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire
                 if news.value.change != "Bookmark":
                     yield news
 
-    return resumed(session, open_)
+    return resume(session, open_)
 
 
 def _line(session: Session, row: wire.ResourceChange, sent: object) -> None:

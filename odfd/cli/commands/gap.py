@@ -31,7 +31,7 @@ gap = commands.group(
     example="nyc.flights",
 )
 def _show(session: Session, args: argparse.Namespace) -> int:
-    found = _asked(session, args, None)
+    found = _submit(session, args, None)
     session.answer(found, _text)
     return int(ExitCode.NO) if found.value.name is not None else 0
 
@@ -49,15 +49,15 @@ def _show(session: Session, args: argparse.Namespace) -> int:
 def _accept(session: Session, args: argparse.Namespace) -> None:
     name = args.name
     if name is None:
-        found = _asked(session, args, None).value
+        found = _submit(session, args, None).value
         name = found.name or "none"
         if found.name is not None and not args.yes:
             session.remark(_text(found))
             confirm(f"Go on without {_count(found)} of {args.ref}?", "nothing was accepted")
-    session.answer(_asked(session, args, name), _text)
+    session.answer(_submit(session, args, name), _text)
 
 
-def _asked(session: Session, args: argparse.Namespace, name: str | None) -> Answer[wire.GapView]:
+def _submit(session: Session, args: argparse.Namespace, name: str | None) -> Answer[wire.GapView]:
     request = wire.GapRequest(accept=name)
     return submit(session, calls.gaps_run(args.ref, request), wire.GapView)
 

@@ -92,12 +92,12 @@ def _export(session: Session, args: argparse.Namespace) -> int:
     if form == HUB and args.to != STANDARD_OUTPUT:
         return _hub(session, args)
     if args.to == STANDARD_OUTPUT:
-        return _printed(session, args, form)
+        return _print_rows(session, args, form)
     if form:
         return _rows(session, args, form)
     request = wire.ExportRequest(to=_place(args.to), table=args.table)
     done = submit(session, calls.flow_export(args.ref, request), wire.TransferResult)
-    session.answer(done, _exported)
+    session.answer(done, _export_text)
     if args.table:
         version = done.value.table_version
         session.remark("no rows yet: no table" if version is None else f"Delta table: version {version}")
@@ -114,10 +114,10 @@ def _check_folder(args: argparse.Namespace) -> None:
         raise Usage("a directory holds all blocks as they are", hint="--format csv writes the rows of a time")
 
 
-def _exported(done: wire.TransferResult) -> str:
+def _export_text(done: wire.TransferResult) -> str:
     if _is_nothing(done):
         return f"nothing new: {done.place} has all of {done.ref}"
-    return f"exported {_moved(done)} to {done.place}"
+    return f"exported {_sizes_text(done)} to {done.place}"
 
 
 def _form_of(to: str) -> str:
@@ -129,7 +129,7 @@ def _form_of(to: str) -> str:
     return ending if is_file and ending in FORMS else ""
 
 
-def _printed(session: Session, args: argparse.Namespace, form: str) -> int:
+def _print_rows(session: Session, args: argparse.Namespace, form: str) -> int:
     """Writes rows to standard output. Raises Usage for what only files can be."""
     from odfd.cli.sql.formats import FORMATS, answer, check_form, remarks_of
 
@@ -151,7 +151,7 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
 
     documents = check_documents(args, form)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
-    with _metered(session, args) as show, without_places():
+    with _meter_rows(session, args) as show, without_places():
         place = Destination(Path(args.to).expanduser(), args.rows_per_file, args.replace)
         written = to_files(session.client, request, form, place, show)
     told: list[str] = []
@@ -167,7 +167,7 @@ def _hub(session: Session, args: argparse.Namespace) -> int:
     from odfd.cli.standards.hub_folder import HubFolder
 
     folder = HubFolder(args)
-    with _metered(session, args) as show:
+    with _meter_rows(session, args) as show:
         written, told = folder.write(session.client, show)
     for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):
         session.remark(line)
@@ -175,7 +175,7 @@ def _hub(session: Session, args: argparse.Namespace) -> int:
 
 
 @contextmanager
-def _metered(session: Session, args: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
+def _meter_rows(session: Session, args: argparse.Namespace) -> Iterator[Callable[[int, int], None]]:
     """Shows how many rows were written; yields the function that takes the numbers of rows and bytes."""
     meter = Meter(session, output.error_stream())
 
@@ -202,20 +202,20 @@ def _metered(session: Session, args: argparse.Namespace) -> Iterator[Callable[[i
 def _import(session: Session, args: argparse.Namespace) -> None:
     request = wire.ImportRequest(source=_place(args.source), as_name=args.as_name)
     done = submit(session, calls.flow_import(request), wire.TransferResult)
-    session.answer(done, _imported)
+    session.answer(done, _import_text)
 
 
-def _imported(done: wire.TransferResult) -> str:
+def _import_text(done: wire.TransferResult) -> str:
     compared = "" if done.compared is None else f"\n{done.compared}"
     if _is_nothing(done):
         return f"nothing new: {done.ref} has all of {done.place}{compared}"
-    return f"imported {_moved(done)} from {done.place}{compared}"
+    return f"imported {_sizes_text(done)} from {done.place}{compared}"
 
 
 def _is_nothing(done: wire.TransferResult) -> bool:
     return not (done.blocks or done.objects or done.bytes)
 
 
-def _moved(done: wire.TransferResult) -> str:
+def _sizes_text(done: wire.TransferResult) -> str:
     counted = f"{formatting.plural(done.blocks, 'block')}, {formatting.plural(done.objects, 'object')}"
     return f"{done.ref}: {counted}, {formatting.size(done.bytes)},"

@@ -14,7 +14,7 @@ from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text
-from odfd.cli.files import opened
+from odfd.cli.files import open_file
 from odfd.cli.progress import Meter, follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render
@@ -106,7 +106,7 @@ class _Sent(io.RawIOBase):
 def _send(session: Session, name: str) -> wire.Upload:
     if name == "-":
         return session.client.upload("-", sys.stdin.buffer).value
-    with opened(name) as file, _Sent(session, file, Path(name).name) as sent:
+    with open_file(name) as file, _Sent(session, file, Path(name).name) as sent:
         return session.client.upload(Path(name).name, cast("BinaryIO", sent)).value
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import Commands, argument
-from odfd.cli.selection import BY_LABELS, labelled, meant_by, several
+from odfd.cli.selection import BY_LABELS, list_labelled, meant_by, several
 from odfd.cli.session import Session
 from odfd.control import wire
 from odfd.control.client import Answer, part
@@ -59,7 +59,7 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     if args.labels is None:
         names = meant_by(session, kind, [args.name]) or []
     else:
-        names = [kind.key(each) for each in labelled(session, kind, args.labels).value]
+        names = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
     done = [session.client.put(f"{kind.path}/{part(each)}/labels", wire.ResourceManifest, request) for each in names]
     if not done:
         session.remark(f"no {kind.plural} are so; nothing was changed")

@@ -51,7 +51,7 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
             output.flush()
     except KeyboardInterrupt:  # the usual end of following
         return
-    raise session.client.gone()
+    raise session.client.lost_connection()
 
 
 def _task_id(said: str | None) -> str | None:

@@ -73,7 +73,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
     if _is_invitation(args.name):
         if args.bootstrap:
             raise Usage("an invitation names the peers to meet first", hint="leave --bootstrap out")
-        accepted = _accepted(session, args.name, args.yes)
+        accepted = _accept(session, args.name, args.yes)
         with session.waiting("dialling the first peers that the invitation names"):
             joined = session.client.do(calls.networks_accept(accepted))
         state = joined.value.state(wire.NetworkState)
@@ -83,7 +83,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         trouble = one(session, kinds.NETWORK, args.name).value.state(wire.NetworkState).trouble
         if trouble is not None:  # it is declared, and joined as soon as that is mended
             raise trouble.fault()
-        failed = _dialled(session, args.bootstrap)
+        failed = _dial(session, args.bootstrap)
         joined = one(session, kinds.NETWORK, args.name)
         state = joined.value.state(wire.NetworkState)
     kinds.NETWORK.show(session, joined)
@@ -97,7 +97,7 @@ def _join(session: Session, args: argparse.Namespace) -> None:
         session.remark("its policy as it is heard: odfctl trust policy show")
 
 
-def _dialled(session: Session, addresses: Sequence[str]) -> list[str]:
+def _dial(session: Session, addresses: Sequence[str]) -> list[str]:
     """Dials first peers, all at once. Returns those that were not reached, and why; the node dials them again."""
     if not addresses:
         return []
@@ -120,7 +120,7 @@ def _is_invitation(text: str) -> bool:
     return text.lstrip().startswith(INVITATION) or "://" in text
 
 
-def _accepted(session: Session, text: str, yes: bool) -> wire.InvitationText:
+def _accept(session: Session, text: str, yes: bool) -> wire.InvitationText:
     """Shows an invitation and asks for consent. Raises Refused, Usage."""
     with session.waiting("fetching the invitation"):
         invitation = session.client.do(calls.networks_invitation(wire.InvitationText(text=text))).value
@@ -258,7 +258,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
         TableColumn("SIGNED", lambda row: formatting.ago(row.signed_at, now)),
         TableColumn("PEERS", lambda row: formatting.count(row.peers), right=True),
         TableColumn("HELD", lambda row: "yes" if row.held else "no"),
-        TableColumn("MET BY", lambda row: formatting.met(row.contact.by) if row.contact else formatting.NOTHING),
+        TableColumn("MET BY", lambda row: formatting.contact(row.contact.by) if row.contact else formatting.NOTHING),
     )
     name = args.name or _only_network(session)
     found = one(session, kinds.NETWORK, name)
@@ -268,7 +268,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     peers = f"{formatting.plural(shown.peers, 'peer')} in {found.value.name}{rates if shown.peers else ''}"
     session.remark(peers + _members(shown))
     if shown.swarm is not None:
-        session.remark(_exchanged(shown.swarm))
+        session.remark(_exchange_text(shown.swarm))
     _warn_of_alike(session, shown.members)
     if (contact := shown.contact) is not None:
         session.remark(contact.means)
@@ -276,7 +276,7 @@ def _show(session: Session, args: argparse.Namespace) -> None:
             session.remark(each)
 
 
-def _exchanged(swarm: wire.SwarmFigures) -> str:
+def _exchange_text(swarm: wire.SwarmFigures) -> str:
     """Describes how many pieces were exchanged among nodes that mirror the same datasets at once."""
     said = []
     if swarm.from_publishers or swarm.from_mirrors or swarm.refused:

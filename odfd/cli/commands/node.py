@@ -14,7 +14,7 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, Stack, TableColumn, clean, fields, render
-from odfd.cli.watch_retry import resumed
+from odfd.cli.watch_retry import resume
 from odfd.control import calls, wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -56,7 +56,7 @@ def _status(session: Session, args: argparse.Namespace) -> None:
 
 def status_text(status: wire.Status) -> str:
     disk = status.disk
-    counted = _counted(status.datasets)
+    counted = _counts_text(status.datasets)
     total = sum(status.datasets.values())
     if status.account is not None:
         return account_status_text(status)
@@ -83,7 +83,7 @@ def status_text(status: wire.Status) -> str:
                 else "none: odfctl apply, odfctl mirror add",
             ),
             ("engine", _engine(status.engine)),
-            ("blocked", _blocked(status.blocked)),
+            ("blocked", _blocked_text(status.blocked)),
             ("disk", _disk(disk)),
             ("signing", _signing(status.lost_journals)),
             ("memory", formatting.size(status.memory) if status.memory else ""),
@@ -96,7 +96,7 @@ def status_text(status: wire.Status) -> str:
 
 def account_status_text(status: wire.Status) -> str:
     """Formats the status for an account: counts for the datasets that it may read, and that the node is up."""
-    datasets, mirrors = (f"{sum(each.values())}  ({_counted(each)})" for each in (status.datasets, status.mirrors))
+    datasets, mirrors = (f"{sum(each.values())}  ({_counts_text(each)})" for each in (status.datasets, status.mirrors))
     return fields(
         [
             ("node", status.name or "(unnamed)"),
@@ -110,7 +110,7 @@ def account_status_text(status: wire.Status) -> str:
     )
 
 
-def _counted(states: Mapping[str, int]) -> str:
+def _counts_text(states: Mapping[str, int]) -> str:
     return ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
 
 
@@ -121,7 +121,7 @@ def _carries(status: wire.Status) -> str:
     return f"{formatting.plural(status.circuits, 'circuit')}, for {peers} that others do not reach"
 
 
-def _blocked(count: int) -> str:
+def _blocked_text(count: int) -> str:
     if not count:
         return ""
     return f"{formatting.plural(count, 'dataset')} of another engine: odfctl doctor names them"
@@ -254,7 +254,7 @@ def _events(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire.
                 else:
                     yield event
 
-    return resumed(session, open_)
+    return resume(session, open_)
 
 
 def _event_text(event: wire.EventView) -> str:

@@ -97,10 +97,10 @@ def _change(session: Session, args: argparse.Namespace) -> None:
 )
 def _share(session: Session, args: argparse.Namespace) -> None:
     request = wire.ShareRequest(ref=args.ref, peers=tuple(args.peers), revoke=tuple(args.revoke))
-    session.answer(session.client.do(calls.visibility_share(request)), _shared)
+    session.answer(session.client.do(calls.visibility_share(request)), _share_text)
 
 
-def _shared(row: wire.VisibilityView) -> str:
+def _share_text(row: wire.VisibilityView) -> str:
     if row.published:
         return f"{row.name} is published: everybody may have it"
     if not row.shared_with:
@@ -108,7 +108,7 @@ def _shared(row: wire.VisibilityView) -> str:
     return "\n".join([f"{row.name}, {row.id}, is shared with", *(f"  {peer}" for peer in row.shared_with)])
 
 
-def _done(row: wire.VisibilityView) -> str:
+def _outcome_text(row: wire.VisibilityView) -> str:
     if not row.published:
         return "private" if row.changed else "unchanged"
     where = "" if row.networks is None else f" to {', '.join(row.networks)}"
@@ -119,7 +119,7 @@ def _done(row: wire.VisibilityView) -> str:
 
 _COLUMNS: tuple[TableColumn[wire.VisibilityView], ...] = (
     TableColumn("NAME", lambda row: row.name),
-    TableColumn("DONE", lambda row: _done(row), most=90),
+    TableColumn("DONE", lambda row: _outcome_text(row), most=90),
     TableColumn("ID", lambda row: row.id, most=90),
 )
 

@@ -55,7 +55,7 @@ def _replay(session: Session, args: argparse.Namespace) -> int:
 )
 def _bind(session: Session, args: argparse.Namespace) -> None:
     done = submit(session, calls.raw_bind(args.ref), wire.RawChainView)
-    session.answer(done, _bound)
+    session.answer(done, _bind_text)
     session.remark(f"{session.again} publish {done.value.chain} shows the bytes to everybody")
 
 
@@ -72,7 +72,7 @@ def _bind(session: Session, args: argparse.Namespace) -> None:
 def _attest(session: Session, args: argparse.Namespace) -> int:
     request = wire.AttestRawRequest(chain=args.chain)
     done = submit(session, calls.raw_attest(args.ref, request), wire.RawAttestResult)
-    session.answer(done, _attested)
+    session.answer(done, _attest_text)
     return 0 if done.value.ok else int(ExitCode.NO)
 
 
@@ -108,12 +108,12 @@ def _result(row: wire.RawReplayResult) -> str:
     return "\n".join(lines)
 
 
-def _bound(row: wire.RawChainView) -> str:
+def _bind_text(row: wire.RawChainView) -> str:
     gaps = f"; {formatting.plural(row.gaps, 'accepted gap')} without bytes" if row.gaps else ""
     return f"{row.chain}: {row.bound} more bound, {formatting.plural(row.total, 'capture')} of {row.ref} in all{gaps}"
 
 
-def _attested(row: wire.RawAttestResult) -> str:
+def _attest_text(row: wire.RawAttestResult) -> str:
     lines = [f"{row.ref}: {formatting.plural(row.decoded, 'transaction')} decoded again, equal"]
     if row.otherwise:
         lines.append(f"  {row.otherwise} with other rows than their bytes give")

@@ -11,9 +11,9 @@ from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.renditions import RENDITION, read_of, renditions_of
-from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, labelled, meant_by, several
+from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, list_labelled, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
-from odfd.cli.watch_retry import WatchPosition, resumed
+from odfd.cli.watch_retry import WatchPosition, resume
 from odfd.control import calls, wire
 from odfd.control.client import Answer, part
 from odfd.errors import ExitCode, Usage
@@ -46,13 +46,13 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     raise NotFound(f"there is no {kind.name} {name!r}", hint=f"odfctl get {kind.plural} lists them")
 
 
-def meant(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
+def resolve_names(session: Session, word: str, names: Sequence[str]) -> tuple[kinds.Kind[Any], list[str]]:
     """Returns a kind and names as ``kinds.named``; the kind may be left out before a name that only one thing has.
 
     Raises Usage, which names the kinds of several such things.
     """
     try:
-        return kinds.named(word, names)
+        return kinds.parse_names(word, names)
     except Usage:
         if names or word.count("/") > 1:
             raise
@@ -90,7 +90,7 @@ def _names(each: wire.ResourceManifest) -> tuple[str, str]:
     lists_things=True,
 )
 def _get(session: Session, args: argparse.Namespace) -> int:
-    kind, args.names = meant(session, args.kind, args.names)
+    kind, args.names = resolve_names(session, args.kind, args.names)
     _check_selection(kind, args)
     if args.watch and session.output in SHAPES:
         raise Usage(f"a watch has no -o {session.output}", hint="leave one of them out")
@@ -133,7 +133,7 @@ def _get(session: Session, args: argparse.Namespace) -> int:
 
 def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> Answer[list[V]]:
     """Returns all resources of a kind, or those selected by labels."""
-    return kind.all(session) if args.labels is None else labelled(session, kind, args.labels)
+    return kind.all(session) if args.labels is None else list_labelled(session, kind, args.labels)
 
 
 def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
@@ -147,7 +147,11 @@ def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
         found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
     else:
         # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
-        found = [each for each in kinds.listed(session.client, kind.path, asked).sent if each["headers"]["generation"]]
+        found = [
+            each
+            for each in kinds.list_resources(session.client, kind.path, asked).sent
+            if each["headers"]["generation"]
+        ]
     output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
     return ExitCode.OK
 
@@ -181,7 +185,7 @@ def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answe
                 yield from at.take(news.value.op, news.value.version, news)
                 reset = news.value.op == "Reset"
 
-    return resumed(session, open_)
+    return resume(session, open_)
 
 
 def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
@@ -201,7 +205,7 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """Returns manifests that can be applied, here or on another node."""
     if name is None:
-        rows = kinds.listed(session.client, kind.path).value
+        rows = kinds.list_resources(session.client, kind.path).value
     else:
         rows = [session.client.get(f"{kind.path}/{part(name)}", wire.ResourceManifest).value]
     texts = []
@@ -254,7 +258,7 @@ def _manifest(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> 
 def _describe(session: Session, args: argparse.Namespace) -> None:
     from odfd.cli import details
 
-    kind, names = meant(session, args.kind, [args.name] if args.name else [])
+    kind, names = resolve_names(session, args.kind, [args.name] if args.name else [])
     if len(names) != 1:
         raise Usage(
             f"which {kind.name}?", hint=f"odfctl describe {kind.name} NAME; odfctl get {kind.plural} lists them"
@@ -288,16 +292,16 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
     request = wire.RenameRequest(name=args.name)
-    kind, ref = _renamed(args.ref)
+    kind, ref = _parse_ref(args.ref)
     path = f"{kind.path}/{part(ref)}/rename"
     renamed = session.client.post(path, wire.ResourceManifest, request)
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
 
 
-def _renamed(ref: str) -> tuple[kinds.Kind[Any], str]:
+def _parse_ref(ref: str) -> tuple[kinds.Kind[Any], str]:
     """Returns the kind and the name in ``KIND/NAME``; without a kind, which may be an account, that of datasets."""
     try:
-        kind, names = kinds.named(ref, []) if "/" in ref else (kinds.DATASET, [ref])
+        kind, names = kinds.parse_names(ref, []) if "/" in ref else (kinds.DATASET, [ref])
     except Usage:
         return kinds.DATASET, ref
     check_declared(kind, "are not renamed")
@@ -332,7 +336,7 @@ def _adopt(session: Session, args: argparse.Namespace) -> None:
     example="dataset nyc.flights --yes",
 )
 def _delete(session: Session, args: argparse.Namespace) -> None:
-    kind, args.names = kinds.named(args.kind, args.names)
+    kind, args.names = kinds.parse_names(args.kind, args.names)
     if kind.name == "engine":
         raise Usage("engines are not deleted", hint="an unused process ends by itself after engine.idle-seconds")
     if kind is kinds.NODE:
@@ -356,7 +360,7 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
         for name in names:
             before: wire.ResourceManifest | None = one(session, kind, name).value if kind is kinds.TASK else None
             gone.append(session.client.delete(f"{kind.path}/{part(name)}{query}", kind.view))
-            words.append("deleted" if before is None else _ended(before, gone[-1].value))
+            words.append("deleted" if before is None else _end_text(before, gone[-1].value))
     finally:
         _print_deleted(session, kind, gone, list(zip(names, words, strict=False)), purge=args.purge)
 
@@ -380,7 +384,7 @@ def _to_delete(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace
             raise Usage(
                 "resources are deleted one kind at a time", hint=f"odfctl delete variableset -l '{args.labels}'"
             )
-        found = [kind.key(each) for each in labelled(session, kind, args.labels).value]
+        found = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
         if not found:
             session.remark(f"no {kind.plural} have such labels; nothing was deleted")
         return found
@@ -416,7 +420,7 @@ def _print_deleted(
         )
 
 
-def _ended(before: wire.ResourceManifest, gone: wire.ResourceManifest) -> str:
+def _end_text(before: wire.ResourceManifest, gone: wire.ResourceManifest) -> str:
     """Returns the result for a task: one that a command began may have ended by itself, and then stays in the list."""
     if gone.problem.get("code") == "cancelled":
         return "cancelled"

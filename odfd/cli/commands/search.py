@@ -81,7 +81,7 @@ def _search(session: Session, args: argparse.Namespace) -> None:
         many = formatting.plural(alike.namesakes, "other dataset")
         session.remark(f"{many} with a name that looks like {alike.name}: compare publisher and id")
     for copy in found.withdrawn:
-        said = formatting.withdrawn(copy.withdrawn_at)
+        said = formatting.withdrawal(copy.withdrawn_at)
         session.remark(f"{copy.name} is here and was {said}: odfctl describe dataset {copy.name}")
     more = f", {found.more} more with --limit" if found.more else ""
     session.remark(f"{len(found.found)} of {formatting.plural(found.cards, 'card')}{more}")

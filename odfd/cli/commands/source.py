@@ -7,7 +7,7 @@ import sys
 
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
-from odfd.cli.files import opened
+from odfd.cli.files import open_file
 from odfd.cli.session import Session
 from odfd.control import calls, wire
 from odfd.control.client import part
@@ -38,7 +38,7 @@ def _push(session: Session, args: argparse.Namespace) -> None:
     if args.file == "-":
         receipt = session.client.send(path, sys.stdin.buffer, wire.PushReceipt, query)
     else:
-        with opened(args.file) as file:
+        with open_file(args.file) as file:
             receipt = session.client.send(path, file, wire.PushReceipt, query)
     session.answer(receipt, _receipt)
 

@@ -15,7 +15,7 @@ from odfd import output
 from odfd.cli.command import REPLACE, Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
-from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained_query, remarks_of, show_plan
 from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
 
@@ -88,7 +88,7 @@ def _sql(session: Session, args: argparse.Namespace) -> int:
         _check_one_query(args, "a description")
         describe(session.client, name, args.output)
         return ExitCode.OK
-    if (plain := explained(sql)) is not None:
+    if (plain := explained_query(sql)) is not None:
         _check_one_query(args, "a plan")
         show_plan(session.client, {**request, "sql": plain})
         return ExitCode.OK

@@ -64,7 +64,7 @@ def _support(session: Session, args: argparse.Namespace) -> int:
     file = NewFile(args.file, is_private=True)
     session.client.raw("/node/v1alpha1/status")  # without a daemon there is nothing to write
     missing: dict[str, str] = {}
-    masked = _write(file, _collected(session, missing))
+    masked = _write(file, _collect(session, missing))
     for name, why in missing.items():
         output.remark(f"{name} is not in it: {why}")
     text = f"; {formatting.plural(masked, 'secret')} in it masked" if masked else ""
@@ -72,7 +72,7 @@ def _support(session: Session, args: argparse.Namespace) -> int:
     return ExitCode.NO if missing else ExitCode.OK
 
 
-def _collected(session: Session, missing: dict[str, str]) -> Iterator[tuple[str, bytes]]:
+def _collect(session: Session, missing: dict[str, str]) -> Iterator[tuple[str, bytes]]:
     machine = {"odfctl": __version__, "python": sys.version, "platform": platform.platform(), "cores": os.cpu_count()}
     yield "machine.json", to_json(machine).encode()
     for name, path in _PARTS.items():

@@ -13,7 +13,7 @@ from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.commands.resources import one
 from odfd.cli.progress import follow
 from odfd.cli.session import Session
-from odfd.cli.watch_retry import Outage, asked
+from odfd.cli.watch_retry import Outage, ask_again
 from odfd.control import wire
 from odfd.errors import ExitCode, Usage
 
@@ -35,7 +35,7 @@ commands = Commands()
     example="dataset nyc.flights --for 'blocks>=15' --timeout 5m",
 )
 def _wait(session: Session, args: argparse.Namespace) -> int:
-    kind, names = kinds.named(args.kind, filter(None, [args.name]))
+    kind, names = kinds.parse_names(args.kind, filter(None, [args.name]))
     if len(names) != 1:
         raise Usage(f"which {kind.name}?", hint=f"odfctl wait {kind.name} NAME; odfctl get {kind.plural} lists them")
     (args.name,) = names
@@ -85,8 +85,8 @@ def _wait_for_task(session: Session, kind: kinds.Kind[Any], args: argparse.Names
             session.show(value, lambda _: "")
             return ExitCode.NO
     task = wire.TaskRef(id=args.name, kind="task")
-    asked(session, lambda: _fetch(session, kind, args.name), outage, lambda: LOOK_SECONDS)
-    result = asked(session, lambda: follow(session, task, object), outage, lambda: LOOK_SECONDS)
+    ask_again(session, lambda: _fetch(session, kind, args.name), outage, lambda: LOOK_SECONDS)
+    result = ask_again(session, lambda: follow(session, task, object), outage, lambda: LOOK_SECONDS)
     session.answer(result, lambda _: f"task {args.name} is done")
     return ExitCode.OK
 
@@ -101,11 +101,11 @@ def _until(
     patience = seconds(args.timeout) if args.timeout else None
     began = session.clock.monotonic()
 
-    def left() -> float:
+    def remaining_seconds() -> float:
         return LOOK_SECONDS if patience is None else patience - (session.clock.monotonic() - began) / SECOND
 
     while True:
-        value = asked(session, lambda: _fetch(session, kind, args.name), outage, left)
+        value = ask_again(session, lambda: _fetch(session, kind, args.name), outage, remaining_seconds)
         if holds(value):
             return True, value
         if patience is not None and session.clock.monotonic() - began >= patience * SECOND:

@@ -88,35 +88,35 @@ def run(session: Session, proven: ProvenAnswer, folders: Sequence[str]) -> dict[
             from odfd.cli.offline.folder_queries import ask_folders  # a node is asked without
 
             with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as place:
-                found = _found(*ask_folders(request, folders, Path(place)))
+                found = _unseal(*ask_folders(request, folders, Path(place)))
         else:
-            found = _found(*_ask(session, request))
+            found = _unseal(*_ask(session, request))
     except (NotFound, Refused, Environment, Unreachable, Invalid) as fault:
         if isinstance(fault, Unreachable):
             fault.hint = "odfctl trust recheck FILE --from DIR needs no daemon"
         return _view(proven, "unable", _why(fault))
-    return _compared(proven, found)
+    return _compare(proven, found)
 
 
 def _ask(session: Session, request: wire.QueryRequest) -> tuple[Any, pa.Table]:
     """Returns the daemon's own statement about its answer, and the rows."""
     import pyarrow as pa
 
-    from odfd.cli.sql.query import asked
+    from odfd.cli.sql.query import query_batches
 
-    with asked(session.client, request) as answered:
+    with query_batches(session.client, request) as answered:
         rows = pa.Table.from_batches(answered.batches(), answered.schema)
         return answered.proof, rows
 
 
-def _found(proof: Any, rows: pa.Table) -> Found:
+def _unseal(proof: Any, rows: pa.Table) -> Found:
     from chain.statements import answer
 
     predicate, _ = answer.unseal(json.dumps(proof).encode())
     return Found(predicate, rows)
 
 
-def _compared(proven: ProvenAnswer, found: Found) -> dict[str, Any]:
+def _compare(proven: ProvenAnswer, found: Found) -> dict[str, Any]:
     if found.predicate.logical_hash == proven.predicate.logical_hash:
         return _view(proven, "confirmed", "")
     if found.predicate.engine != proven.predicate.engine:

@@ -111,7 +111,7 @@ def _detail(session: Session, named: str) -> dict[str, Any]:
         beside["formerEpoch"] = detail.former_epoch
     if detail.shard is not None:
         beside["shard"] = detail.shard
-    return _described(detail.manifest_version, detail.manifest, beside, detail.unknown_fields)
+    return _describe(detail.manifest_version, detail.manifest, beside, detail.unknown_fields)
 
 
 def _of_directory(directory: str, number: str | None, name: str | None) -> Block:
@@ -124,10 +124,10 @@ def describe(block: Block) -> dict[str, Any]:
 
     Also ``unknownFields``, if a newer schema wrote fields for which this version has no names.
     """
-    return _described(block.version, block_to_builtins(block), _beside(block), block.unknown_fields)
+    return _describe(block.version, block_to_builtins(block), _beside(block), block.unknown_fields)
 
 
-def _described(version: int, content: dict[str, Any], beside: dict[str, Any], unknown: Sequence[str]) -> dict[str, Any]:
+def _describe(version: int, content: dict[str, Any], beside: dict[str, Any], unknown: Sequence[str]) -> dict[str, Any]:
     shown = {"kind": "MetadataBlock", "version": version, "content": content, **beside}
     return {**shown, "unknownFields": list(unknown)} if unknown else shown
 

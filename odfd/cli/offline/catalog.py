@@ -51,7 +51,7 @@ def _catalog(session: Session, args: argparse.Namespace) -> None:
         output.say(text.rstrip("\n"))
     elif feed.found:
         manifests.write(text)
-        session.show(_shown(feed, args.to), lambda _: _table(feed))
+        session.show(_to_json(feed, args.to), lambda _: _table(feed))
     for each in feed.left_out[:SHOWN]:
         session.remark(f"left out: {clean(each.title, 80)}: {each.why}")
     session.remark(_count(feed))
@@ -59,7 +59,7 @@ def _catalog(session: Session, args: argparse.Namespace) -> None:
         session.remark(f"{args.to} is written; look at it, and odfctl apply -f {args.to}")
 
 
-def _shown(feed: Feed, to: str) -> dict[str, object]:
+def _to_json(feed: Feed, to: str) -> dict[str, object]:
     return {
         "manifests": to,
         "sources": [{"name": each.name, "format": each.form, "source": each.place} for each in feed.found],

@@ -116,13 +116,13 @@ def _node(folder: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
             start_new_session=True,
         )  # fmt: skip
     try:
-        yield _reached(folder, process), process
+        yield _reach(folder, process), process
     finally:
         process.terminate()
         process.wait()
 
 
-def _reached(folder: Path, process: subprocess.Popen[bytes]) -> Client:
+def _reach(folder: Path, process: subprocess.Popen[bytes]) -> Client:
     for _ in range(int(START_SECONDS / LOOK_SECONDS)):
         client = Client(folder / "control.sock")
         with suppress(Unreachable):

@@ -54,7 +54,7 @@ commands = Commands()
 )
 def _new(session: Session, args: argparse.Namespace) -> None:
     from odfd import output
-    from odfd.cli.offline.sampling.inference import guessed
+    from odfd.cli.offline.sampling.inference import guess_format
     from odfd.cli.offline.sampling.manifest import manifest_text, proven, sharded_text
 
     parse_name(args.name)
@@ -67,14 +67,14 @@ def _new(session: Session, args: argparse.Namespace) -> None:
     with ExitStack() as stack:
         path, called = _local(args.source, is_url, stack)
         try:
-            guess = guessed(path, called)
+            guess = guess_format(path, called)
         except Invalid as fault:
             if called not in fault.message:
                 fault.place = fault.place or args.source
             raise
         text = manifest_text(args.name, guess, args.source if is_url else None)
         read = proven(text, args.name)
-        seen = _seen(path, called, read)
+        seen = _read_sample(path, called, read)
     if args.shards is not None:
         _check_columns(by, [each["name"] for each in seen["columns"]])
         text = sharded_text(args.name, text, args.shards, by)
@@ -109,7 +109,7 @@ def _local(source: str, is_url: bool, stack: ExitStack) -> tuple[Path, str]:
 
 def preview(session: Session, name: str, source: dict[str, Any] | None, format_: str | None) -> int:
     """Shows the rows that an ingest of a file would read, by a source or by a format. Raises Invalid, NotFound."""
-    from odfd.cli.offline.sampling.inference import guessed, step_of
+    from odfd.cli.offline.sampling.inference import guess_format, step_of
     from odfd.cli.offline.sampling.manifest import read_of
     from odfd.ingest.push import FORMATS
 
@@ -121,12 +121,12 @@ def preview(session: Session, name: str, source: dict[str, Any] | None, format_:
             raise Invalid(f"no format {format_!r}", rule="format", hint=f"one of {', '.join(FORMATS)}")
         step = FORMATS[format_]
     else:
-        found = guessed(path, path.name)
+        found = guess_format(path, path.name)
         step = step_of({**found.read, **({"ddlSchema": _ddl(found.columns)} if found.columns else {})})
         for unsure in found.unsure:
             session.remark(f"unsure: {unsure}")
     queried = source is not None and source.get("preprocess") is not None
-    session.show(_seen(path, path.name, step, queried=queried), _rows_text)
+    session.show(_read_sample(path, path.name, step, queried=queried), _rows_text)
     return ExitCode.OK
 
 
@@ -134,16 +134,16 @@ def _ddl(columns: tuple[tuple[str, str, tuple[str, ...]], ...]) -> list[str]:
     return [f'"{name}" {ddl}' for name, ddl, _ in columns]
 
 
-def _seen(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> dict[str, Any]:
+def _read_sample(path: Path, name: str, step: ReadStep, *, queried: bool = False) -> dict[str, Any]:
     """Returns the columns and first rows of a file. ``queried``: a query changes the columns afterwards.
 
     Raises Invalid, also for columns that no dataset can have.
     """
     from chain.data.uuids import is_marked, named_all
     from engines.spark.ingest.text_columns import check_read
-    from odfd.cli.offline.sampling.preview import shown
+    from odfd.cli.offline.sampling.preview import read_sample
 
-    found = shown(path, name, step, ROWS)
+    found = read_sample(path, name, step, ROWS)
     if not queried:
         check_read(found.rows.schema, name, queried=False)
     return {

@@ -56,7 +56,7 @@ def _restore(session: Session, args: argparse.Namespace) -> None:
 
     backup, directory = Path(args.backup).expanduser().resolve(), Path(args.directory).expanduser().resolve()
     meter, report = Meter(session, output.error_stream()), Report()
-    meter.show(_shown(report, directory))
+    meter.show(_progress(report, directory))
     try:
         done = restore(choose(backup, args.snapshot), directory, what_is_wrong, report, skip_damaged=args.skip_damaged)
     finally:
@@ -94,7 +94,7 @@ def _text(done: Restored) -> str:
     return "\n".join(lines)
 
 
-def _shown(report: Report, directory: Path) -> wire.TaskState:
+def _progress(report: Report, directory: Path) -> wire.TaskState:
     done, total, unit, message = report.shown()
     return wire.TaskState(
         kind="restore",

@@ -13,8 +13,8 @@ from chain.errors import Invalid
 from chain.repeats import repeated
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.sql.pager import paged
-from odfd.cli.sql.query import Answered, Printed, Question, Shown, asked, printed, shown, with_fields
+from odfd.cli.sql.pager import page_output
+from odfd.cli.sql.query import Answered, Printed, Question, Shown, query_batches, query_lines, query_values, with_fields
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
 from odfd.errors import Usage
@@ -47,20 +47,20 @@ def show(answered: Shown, form: str) -> None:
 def answer(client: Client, request: Question, form: str) -> Answered | Shown | Printed:
     """Runs a query, and writes the whole answer to standard output. Returns its metadata."""
     if form in FILES:
-        with asked(client, request) as answered:
+        with query_batches(client, request) as answered:
             write(answered, form)
         return answered
     if form in LINES and not output.is_terminal():
-        with printed(client, request, form) as lines:
+        with query_lines(client, request, form) as lines:
             for text in lines.texts():
                 output.say_bytes(text)
         return lines
-    with shown(client, request) as found, paged(form, os.environ):
+    with query_values(client, request) as found, page_output(form, os.environ):
         show(found, form)
     return found
 
 
-def explained(sql: str) -> str | None:
+def explained_query(sql: str) -> str | None:
     """Returns the query of ``EXPLAIN SELECT …``, whose plan is wanted; ``None`` for another statement."""
     word, _, rest = sql.lstrip().partition(" ")
     return rest if word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze") else None
@@ -68,7 +68,7 @@ def explained(sql: str) -> str | None:
 
 def show_plan(client: Client, request: Question) -> None:
     """Shows the plan of a query."""
-    with shown(client, with_fields(request, explain=True)) as plan:
+    with query_values(client, with_fields(request, explain=True)) as plan:
         for page in plan.pages():
             output.say("\n".join(str(row[-1]) for row in page))
 

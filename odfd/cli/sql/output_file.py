@@ -13,7 +13,7 @@ from engines.query.installed import need_sql
 from odfd.cli import formatting
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql.formats import FILES, LINES, csv_text, ndjson_text
-from odfd.cli.sql.query import Answered, asked, printed, shown
+from odfd.cli.sql.query import Answered, query_batches, query_lines, query_values
 from odfd.control import wire
 from odfd.errors import Usage, unwritable
 
@@ -80,7 +80,7 @@ def to_files(
     is_arrow, rows_per_file = form in (*FILES, PLAIN_PARQUET), place.rows_per_file
     if form in LINES and rows_per_file is None:
         return _lines_to_file(client, request, form, place, told)
-    with _Files(place) as files, (asked if is_arrow else shown)(client, request) as answered:
+    with _Files(place) as files, (query_batches if is_arrow else query_values)(client, request) as answered:
         columns = answered.schema if isinstance(answered, Answered) else answered.columns
         check(columns)
         files.begin(form, columns)
@@ -96,14 +96,14 @@ def to_files(
             told(rows, files.written())
         remarks = files.keep()
         proof = answered.proof if isinstance(answered, Answered) else None
-        return Exported(answered.head, answered.rows, remarks, files.places, _spelled(columns), proof)
+        return Exported(answered.head, answered.rows, remarks, files.places, _spell_types(columns), proof)
 
 
 def _lines_to_file(
     client: Client, request: wire.QueryRequest, form: str, place: Destination, told: Callable[[int, int], None]
 ) -> Exported:
     """Writes an answer as the query's process rendered it."""
-    with _Files(place) as files, printed(client, request, form) as answered:
+    with _Files(place) as files, query_lines(client, request, form) as answered:
         files.begin("lines", answered.columns)
         for text in answered.texts():
             files.write(text)
@@ -112,7 +112,7 @@ def _lines_to_file(
         return Exported(answered.head, answered.rows, remarks, files.places, answered.columns)
 
 
-def _spelled(columns: Any) -> Sequence[tuple[str, str]]:
+def _spell_types(columns: Any) -> Sequence[tuple[str, str]]:
     """Returns the columns of an Arrow schema or of values, with types as Arrow spells them."""
     return [each if isinstance(each, tuple) else (each.name, str(each.type)) for each in columns]
 

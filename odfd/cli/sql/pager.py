@@ -33,7 +33,7 @@ def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
 
 
 @contextmanager
-def paged(form: str, environ: Mapping[str, str]) -> Iterator[None]:
+def page_output(form: str, environ: Mapping[str, str]) -> Iterator[None]:
     """Sends the output of the block through the pager; the block ends when the user quits the pager."""
     words = pager_of(environ) if form in PAGED and output.is_terminal() else None
     if words is None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql.formats import FILES, show, write
-from odfd.cli.sql.query import Answered, Question, Row, asked, with_fields
+from odfd.cli.sql.query import Answered, Question, Row, query_batches, with_fields
 from odfd.errors import Bug
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class _Kept(Answered):
             for start in range(0, batch.num_rows, 1000):
                 yield plain_rows(batch.slice(start, 1000))
 
-    def carried(self) -> str:
+    def to_base64(self) -> str:
         """Returns the rows as Arrow in base64; empty if they are too many."""
         import pyarrow as pa
 
@@ -62,7 +62,7 @@ class _Kept(Answered):
 
 def prove(client: Client, request: Question, form: str, file: NewFile) -> Answered:
     """Writes the rows to standard output, and the statement to a new file."""
-    with asked(client, with_fields(request, prove=True)) as answered:
+    with query_batches(client, with_fields(request, prove=True)) as answered:
         kept = _Kept(answered)
         if form in FILES:
             write(kept, form)
@@ -71,5 +71,5 @@ def prove(client: Client, request: Question, form: str, file: NewFile) -> Answer
         proof = answered.proof
     if proof is None:
         raise Bug("the answer came without its statement", rule="answer-type")
-    file.write(json.dumps({"rows": kept.carried(), "statement": proof}, indent=1) + "\n")
+    file.write(json.dumps({"rows": kept.to_base64(), "statement": proof}, indent=1) + "\n")
     return kept

@@ -65,9 +65,9 @@ class _Source(io.RawIOBase):
     def _more(self) -> bool:
         for kind, content in self._frames:
             if kind == HEAD:
-                self.head = _decoded(content, wire.QueryHead)
+                self.head = _decode(content, wire.QueryHead)
             elif kind == END:
-                self.end = _decoded(content, wire.QueryEnd)
+                self.end = _decode(content, wire.QueryEnd)
                 return False
             elif kind == ROWS:
                 self._rest = memoryview(content)
@@ -103,7 +103,7 @@ class Shown:
 
     def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         self._frames = frames
-        self.head, self.columns = _begun(frames)
+        self.head, self.columns = _read_head(frames)
         """Names of the columns, and types as Arrow spells them."""
         self.rows = 0
 
@@ -113,7 +113,7 @@ class Shown:
         for kind, content in self._frames:
             if kind != PLAIN:
                 continue
-            page += _decoded(content, list[list[Any]])
+            page += _decode(content, list[list[Any]])
             while len(page) >= PAGE:
                 self.rows += PAGE
                 yield page[:PAGE]
@@ -128,7 +128,7 @@ class Printed:
 
     def __init__(self, frames: Iterator[tuple[bytes, bytes]]) -> None:
         self._frames = frames
-        self.head, self.columns = _begun(frames)
+        self.head, self.columns = _read_head(frames)
         self.rows = 0
 
     def texts(self) -> Iterator[memoryview]:
@@ -139,34 +139,34 @@ class Printed:
                 yield memoryview(content)[4:]
 
 
-def _begun(frames: Iterator[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, Sequence[tuple[str, str]]]:
+def _read_head(frames: Iterator[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, Sequence[tuple[str, str]]]:
     """Reads what comes before rows: the head, and names and types of the columns."""
     head: wire.QueryHead | None = None
     for kind, content in frames:
         if kind == HEAD:
-            head = _decoded(content, wire.QueryHead)
+            head = _decode(content, wire.QueryHead)
         elif kind == COLUMNS and head is not None:
-            columns: list[tuple[str, str]] = _decoded(content, list[tuple[str, str]])
+            columns: list[tuple[str, str]] = _decode(content, list[tuple[str, str]])
             return head, columns
     raise Bug(_NO_SCHEMA, rule="answer-type")
 
 
 @contextmanager
-def printed(client: Client, request: Question, lines: str) -> Iterator[Printed]:
+def query_lines(client: Client, request: Question, lines: str) -> Iterator[Printed]:
     """Runs a query for lines of text, ``csv`` or ``ndjson``. Leaving the block before the end cancels it."""
     with client.frames("/node/v1alpha1/query", with_fields(request, lines=lines), _load_types) as frames:
         yield Printed(frames)
 
 
 @contextmanager
-def shown(client: Client, request: Question) -> Iterator[Shown]:
+def query_values(client: Client, request: Question) -> Iterator[Shown]:
     """Runs a query for values of JSON. Leaving the block before the end cancels it."""
     with client.frames("/node/v1alpha1/query", with_fields(request, plain=True), _load_types) as frames:
         yield Shown(frames)
 
 
 @contextmanager
-def asked(client: Client, request: Question) -> Iterator[Answered]:
+def query_batches(client: Client, request: Question) -> Iterator[Answered]:
     """Runs a query for batches of Arrow. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
@@ -196,7 +196,7 @@ def _load() -> None:
     import pyarrow  # noqa: F401
 
 
-def _decoded(content: bytes, kind: Any) -> Any:
+def _decode(content: bytes, kind: Any) -> Any:
     import msgspec
 
     try:

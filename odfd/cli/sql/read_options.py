@@ -42,10 +42,10 @@ def is_cut(args: argparse.Namespace) -> bool:
 
 def source(ref: str, args: argparse.Namespace) -> str:
     """Builds the reference to the dataset in a query."""
-    return named(ref, current=args.current, as_of=args.as_of, at_block=args.at_block, as_at=args.as_at)
+    return ref_text(ref, current=args.current, as_of=args.as_of, at_block=args.at_block, as_at=args.as_at)
 
 
-def named(
+def ref_text(
     ref: str,
     *,
     current: bool = False,

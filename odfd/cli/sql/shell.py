@@ -24,7 +24,7 @@ from odfd.cli import kinds
 from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session
 from odfd.cli.sql.descriptions import describe, described_dataset
-from odfd.cli.sql.formats import FORMATS, answer, check_form, explained, remarks_of, show_plan
+from odfd.cli.sql.formats import FORMATS, answer, check_form, explained_query, remarks_of, show_plan
 from odfd.cli.table import fields
 from odfd.control import calls, wire
 from odfd.errors import Usage
@@ -139,7 +139,7 @@ class Shell:
         return completions(before, self._datasets, self._columns, _FUNCTIONS)
 
     def _ask(self, statement: str, *, explain: bool = False) -> None:
-        plain = statement if explain else explained(statement)
+        plain = statement if explain else explained_query(statement)
         request = msgspec.structs.replace(self._request, sql=statement if plain is None else plain)
         if plain is not None:
             show_plan(self._session.client, request)

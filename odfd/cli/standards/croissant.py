@@ -110,7 +110,7 @@ def dataset(rows: Described) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
 
 
-def omitted(rows: Described) -> list[str]:
+def list_omitted(rows: Described) -> list[str]:
     """Names columns that the document leaves out, since the standard has no type for them."""
     return [each.name for each in rows.columns if _kind(each, rows.form) is None]
 

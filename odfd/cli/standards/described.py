@@ -71,7 +71,7 @@ class Described(NamedTuple):
         return url if url.startswith(("https://", "http://")) else ""
 
 
-def described(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
+def describe(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
     """Requests the dataset's details from the daemon, and hashes the files.
 
     ``current``: the rows are those that hold, so that the primary key of the source is unique among them too.

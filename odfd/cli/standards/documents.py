@@ -12,7 +12,7 @@ from odfd.cli import formatting
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql.output_file import Exported
 from odfd.cli.standards import croissant, frictionless
-from odfd.cli.standards.described import Described, described
+from odfd.cli.standards.described import Described, describe
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
@@ -43,13 +43,13 @@ def write_documents(
     client: Client, args: argparse.Namespace, form: str, exported: Exported, places: Sequence[NewFile]
 ) -> list[str]:
     """Writes each document of ``args.describe`` once, and returns remarks for people."""
-    rows = described(client, args.ref, form, exported, current=args.current)
+    rows = describe(client, args.ref, form, exported, current=args.current)
     remarks = []
     for name, place in zip(dict.fromkeys(args.describe), places, strict=True):
         file, make = _DOCUMENTS[name]
         place.write(json.dumps(make(rows), indent=2, ensure_ascii=False) + "\n")
         remarks.append(f"described in {file}")
-    if "croissant" in args.describe and (without := croissant.omitted(rows)):
+    if "croissant" in args.describe and (without := croissant.list_omitted(rows)):
         remarks.append(
             f"{croissant.FILE} has no type for {formatting.plural(len(without), 'column')}: {', '.join(without)}"
         )

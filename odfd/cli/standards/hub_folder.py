@@ -15,7 +15,7 @@ from odfd.cli.new_file import NewFile
 from odfd.cli.sql.output_file import PLAIN_PARQUET, Destination, Exported, to_files
 from odfd.cli.sql.read_options import all_rows, source, without_places
 from odfd.cli.standards import huggingface
-from odfd.cli.standards.described import Described, described
+from odfd.cli.standards.described import Described, describe
 from odfd.control import wire
 from odfd.errors import Usage, unwritable
 
@@ -58,8 +58,8 @@ class HubFolder:
             )
             exported = self._rows(client, told)
             written = exported.files
-            rows = described(client, args.ref, "parquet", exported, current=args.current)
-            content = huggingface.HubContent(self._features, exported.rows, _uncompressed(exported.files))
+            rows = describe(client, args.ref, "parquet", exported, current=args.current)
+            content = huggingface.HubContent(self._features, exported.rows, _sum_sizes(exported.files))
             text = huggingface.card(rows, content, is_proven=exported.proof is not None)
             origin.write(_origin(rows, exported.proof))
             written = [*written, origin.path]
@@ -113,7 +113,7 @@ class HubFolder:
         return [f"{formatting.plural(len(stale), 'file')} of an earlier export removed"] if stale else []
 
 
-def _uncompressed(files: Sequence[Path]) -> int:
+def _sum_sizes(files: Sequence[Path]) -> int:
     import pyarrow.parquet as pq
 
     footers = [pq.read_metadata(each) for each in files]

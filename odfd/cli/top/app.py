@@ -15,7 +15,7 @@ from textual.widgets import DataTable, Footer, Static
 from chain.errors import Fault
 from chain.instant import Instant
 from odfd.cli import formatting, kinds
-from odfd.cli.table import WHOLE, TableColumn, clean, shown
+from odfd.cli.table import WHOLE, TableColumn, clean, drop_empty
 from odfd.cli.top.polling import Look, Need, needs, rates
 from odfd.control import wire
 from odfd.resources import registry
@@ -122,7 +122,7 @@ class TopApp(App[None]):
         self.query_one(f"#{part}-title", Static).update(f"{title}: {len(rows):,}{more}" if rows else f"{title}: none")
         table = self.query_one(f"#{part}", DataTable)
         at, left = table.cursor_row, table.scroll_offset
-        columns = shown(columns, rows[:MOST])
+        columns = drop_empty(columns, rows[:MOST])
         titles = [column.title for column in columns]
         if [str(column.label) for column in table.columns.values()] != titles:
             table.clear(columns=True)

@@ -66,7 +66,7 @@ class NodePoller:
         get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
             datasets, probes = (
-                kinds.listed(self._client, kinds.DATASET.path).value,
+                kinds.list_resources(self._client, kinds.DATASET.path).value,
                 get("/node/v1alpha1/doctor", list[wire.Probe]).value,
             )
             self._asked = at
@@ -89,11 +89,11 @@ def rates(before: Look | None, now: Look) -> dict[str, float]:
     passed = now.at - before.at if before else 0.0
     if before is None or passed <= 0:
         return {}
-    were, are = dict(_moved(before)), dict(_moved(now))
+    were, are = dict(_list_progress(before)), dict(_list_progress(now))
     return {key: (have - were[key]) / passed for key, have in are.items() if key in were and have > were[key]}
 
 
-def _moved(look: Look) -> Iterator[tuple[str, int]]:
+def _list_progress(look: Look) -> Iterator[tuple[str, int]]:
     for mirror in look.mirrors:
         if (share := mirror.state(wire.MirrorState).bytes) is not None:
             yield mirror.id, share.have
@@ -125,7 +125,7 @@ def _of_datasets(datasets: Sequence[wire.ResourceManifest]) -> Iterator[Need]:
             yield Need(2, ", ".join(conditions).lower(), one.name, shown)
 
 
-def unmended(tasks: Sequence[wire.TaskState]) -> list[wire.TaskState]:
+def list_unmended(tasks: Sequence[wire.TaskState]) -> list[wire.TaskState]:
     """Returns the tasks that failed or found something wrong, without those that the same work mended since.
 
     What a check found stays, as a later check may have looked at less.
@@ -148,7 +148,7 @@ def _of_node(look: Look) -> Iterator[Need]:
         yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
     if lost := look.status.lost_journals:
         yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
-    failed = unmended([each.state(wire.TaskState) for each in look.tasks])
+    failed = list_unmended([each.state(wire.TaskState) for each in look.tasks])
     for task in failed[:MOST_FAILED]:
         why = task.fault.detail if task.fault else task.finding
         yield Need(3, "not ok" if task.finding else "failed", f"{task.kind} {task.target}".rstrip(), why)

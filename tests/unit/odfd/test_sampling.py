@@ -19,10 +19,10 @@ from chain.model.events import AddPushSource
 from chain.model.source import MergeAppend
 from odfd.cli.main import main
 from odfd.cli.offline.new import preview
-from odfd.cli.offline.sampling.inference import guessed
+from odfd.cli.offline.sampling.inference import guess_format
 from odfd.cli.offline.sampling.manifest import manifest_text, proven
 from odfd.cli.offline.sampling.markup import markup
-from odfd.cli.offline.sampling.preview import shown
+from odfd.cli.offline.sampling.preview import read_sample
 from odfd.cli.offline.sampling.text_types import column_of
 from odfd.cli.session import Session
 from worlds import foreign_bytes as made
@@ -106,8 +106,8 @@ def test_a_manifest_from_a_sample_reads_it(name: str, tmp_path: Path) -> None:
     data, rows, said = FILES[name]
     path = tmp_path / name
     path.write_bytes(data)
-    text = manifest_text("a.b", guessed(path, name))
-    seen = shown(path, name, proven(text, "a.b"), 10)
+    text = manifest_text("a.b", guess_format(path, name))
+    seen = read_sample(path, name, proven(text, "a.b"), 10)
     assert [each in text for each in said] == [True] * len(said), text
     if rows:
         assert [list(row.values()) for row in seen.rows.to_pylist()] == rows
@@ -133,7 +133,7 @@ def test_xml_and_nothing_are_told(tmp_path: Path) -> None:
     for data, rule in [(b"<feed/>", "new-xml"), (b"<!doctype html><p/><p/>", "new-xml"), (b"\n\n", "new-empty")]:
         (tmp_path / "f").write_bytes(data)
         with pytest.raises(Invalid) as told:
-            guessed(tmp_path / "f", "f")
+            guess_format(tmp_path / "f", "f")
         assert told.value.rule == rule
 
 
@@ -185,7 +185,7 @@ def test_a_feed_becomes_a_manifest_that_reads_it(tmp_path: Path, monkeypatch: py
 
 def test_a_mark_of_the_encoding_is_in_no_name(tmp_path: Path) -> None:
     (tmp_path / "f").write_bytes(b"\xef\xbb\xbfid,name\n1,a\n")
-    assert [name for name, _, _ in guessed(tmp_path / "f", "f").columns] == ["id", "name"]
+    assert [name for name, _, _ in guess_format(tmp_path / "f", "f").columns] == ["id", "name"]
 
 
 def test_a_column_that_no_dataset_holds_is_told_before_an_ingest(

@@ -1,6 +1,6 @@
 """Infers a read step from a file's bytes, with its columns and uncertainties.
 
-Decides by a sample. The read step is tried on the file before it is returned (``shown``).
+Decides by a sample. The read step is tried on the file before it is returned (``read_sample``).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, 
 from odfd.cli.offline.sampling.guess import Guess
 from odfd.cli.offline.sampling.markup import markup
 from odfd.cli.offline.sampling.parts import with_part
-from odfd.cli.offline.sampling.preview import shown
+from odfd.cli.offline.sampling.preview import read_sample
 from odfd.cli.offline.sampling.text_types import TEXT, GuessedColumn, column_of
 
 SAMPLE: Final = 1 << 20
@@ -83,7 +83,7 @@ def step_of(read: dict[str, Any]) -> ReadStep:
     return msgspec.structs.replace(found, schema=schema, ddl_schema=None)
 
 
-def guessed(path: Path, name: str) -> Guess:
+def guess_format(path: Path, name: str) -> Guess:
     """Guesses the format of a file. Raises Invalid for unsupported ones."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         if zipfile.is_zipfile(path) and (found := _of_zip(path)) is not None:
@@ -102,7 +102,7 @@ def guessed(path: Path, name: str) -> Guess:
 
 def _with_part(path: Path, name: str, found: Guess) -> Guess:
     def look(read: Mapping[str, Any], rows: int) -> tuple[int, int]:
-        table = shown(path, name, step_of(dict(read)), rows).rows
+        table = read_sample(path, name, step_of(dict(read)), rows).rows
         return table.num_columns, table.num_rows
 
     return with_part(path, found, look)
@@ -305,7 +305,7 @@ def _agreeing(column: GuessedColumn, option: str, value: str) -> GuessedColumn:
 
 def _with_columns(path: Path, name: str, found: Guess) -> Guess:
     """Adds to the guess the columns that reading the file finds."""
-    rows = shown(path, name, step_of(found.read), LINES).rows
+    rows = read_sample(path, name, step_of(found.read), LINES).rows
     schema: pa.Schema = rows.schema
     plain = from_arrow(schema)
     columns: tuple[tuple[str, str, tuple[str, ...]], ...] = tuple(

@@ -28,7 +28,7 @@ def markup(data: bytes) -> Guess:
             rule="new-xml",
             hint="an error page of the server, or a form to log in? Name the address of the data themselves",
         )
-    counts = _counted(data)
+    counts = _count_paths(data)
     repeated = [path for path, number in counts.items() if number > 1]
     if not repeated:
         raise Invalid(
@@ -42,7 +42,7 @@ def markup(data: bytes) -> Guess:
     return Guess({"kind": "Xml", "record": first}, unsure=(visible(doubt),))
 
 
-def _counted(data: bytes) -> Counter[str]:
+def _count_paths(data: bytes) -> Counter[str]:
     """Counts how often each path of elements occurs, as far as the sample is well formed."""
     counts: Counter[str] = Counter()
     above: list[str] = []

@@ -26,7 +26,7 @@ class SampleRows(NamedTuple):
     remarks: tuple[str, ...]
 
 
-def shown(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBounds = _BOUNDS) -> SampleRows:
+def read_sample(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBounds = _BOUNDS) -> SampleRows:
     """Reads at most ``limit`` rows, of the first range only. Raises Invalid as an ingest does; Environment."""
     with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
         folder = Path(scratch)

@@ -71,7 +71,7 @@ def _kind(values: Sequence[str]) -> GuessedColumn | None:
         return GuessedColumn(
             "TIMESTAMP", unsure=("times without a zone are taken for UTC; timeZone says another",) if naive else ()
         )
-    return _spelled(values, all_)
+    return _guess_by_spelling(values, all_)
 
 
 def _whole_groups(values: Sequence[str]) -> GuessedColumn | None:
@@ -82,18 +82,18 @@ def _whole_groups(values: Sequence[str]) -> GuessedColumn | None:
     return GuessedColumn("BIGINT", thousands=".", unsure=(doubt,))
 
 
-def _spelled(values: Sequence[str], all_: Callable[[re.Pattern[str]], bool]) -> GuessedColumn | None:
+def _guess_by_spelling(values: Sequence[str], all_: Callable[[re.Pattern[str]], bool]) -> GuessedColumn | None:
     if all(_COMMA.fullmatch(value) or _GROUPS.fullmatch(value) or _WHOLE.fullmatch(value) for value in values):
         groups = any(_GROUPS.fullmatch(value) for value in values)
         comma = any("," in value for value in values)
         if comma:
             return GuessedColumn("DOUBLE", decimal=",", thousands="." if groups else None)
     if all_(_NUMBERED):
-        return _dated(values)
+        return _guess_date(values)
     return None
 
 
-def _dated(values: Sequence[str]) -> GuessedColumn | None:
+def _guess_date(values: Sequence[str]) -> GuessedColumn | None:
     parts = [_NUMBERED.fullmatch(value) for value in values]
     found = [each for each in parts if each is not None]
     first, second = (max(int(each[place]) for each in found) for place in (1, 3))

@@ -19,8 +19,8 @@ from chain.instant import SECOND, Instant
 from chain.terminal_text import is_visible
 from odfd.cli import conditions, formatting, kinds
 from odfd.cli.command import seconds
-from odfd.cli.commands.publishing import _done
-from odfd.cli.commands.resources import meant
+from odfd.cli.commands.publishing import _outcome_text
+from odfd.cli.commands.resources import resolve_names
 from odfd.cli.commands.verify import doubt_of, report_text
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
@@ -422,10 +422,10 @@ def test_incidents_of_the_past_are_told_and_counted() -> None:
 
 
 def test_an_id_of_a_dataset_says_its_kind() -> None:
-    assert kinds.named("dataset", ["secret"]) == (kinds.DATASET, ["secret"]), "a name may be that of a kind"
-    assert kinds.named("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
+    assert kinds.parse_names("dataset", ["secret"]) == (kinds.DATASET, ["secret"]), "a name may be that of a kind"
+    assert kinds.parse_names("did:odf:fed01ab", ["weather"]) == (kinds.DATASET, ["did:odf:fed01ab", "weather"])
     with pytest.raises(Usage, match="there is no kind 'did:key:z6Mk'"):
-        kinds.named("did:key:z6Mk", [])
+        kinds.parse_names("did:key:z6Mk", [])
 
 
 def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
@@ -443,22 +443,22 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
             return Answer(things, [])
 
     session: Any = argparse.Namespace(client=Client())
-    assert meant(session, "Sales", []) == (kinds.DATASET, ["Sales"])
-    assert meant(session, "dataset", ["sales"]) == (kinds.DATASET, ["sales"])
+    assert resolve_names(session, "Sales", []) == (kinds.DATASET, ["Sales"])
+    assert resolve_names(session, "dataset", ["sales"]) == (kinds.DATASET, ["sales"])
     with pytest.raises(Usage, match="2 things are named rain") as several:
-        meant(session, "rain", [])
+        resolve_names(session, "rain", [])
     assert several.value.hint == "say which: mirror rain or dataset rain"
     for word, names in (("nothing", []), ("sales", ["more"])):
         with pytest.raises(Usage, match="there is no kind"):
-            meant(session, word, names)
+            resolve_names(session, word, names)
 
 
 def test_what_is_published_and_unsigned_is_not_called_done() -> None:
     view = wire.VisibilityView(name="sales", id="did:odf:fed01", published=True, changed=True)
-    assert _done(view) == "published"
+    assert _outcome_text(view) == "published"
     unsigned = msgspec.structs.replace(view, unsigned=True)
-    assert _done(unsigned) == "published, but its head is not signed"
-    assert _done(msgspec.structs.replace(unsigned, changed=False)) == _done(unsigned)
+    assert _outcome_text(unsigned) == "published, but its head is not signed"
+    assert _outcome_text(msgspec.structs.replace(unsigned, changed=False)) == _outcome_text(unsigned)
 
 
 def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(

@@ -11,7 +11,7 @@ import msgspec
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from odfd.cli.session import indented
+from odfd.cli.session import indent
 
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()
 VALUES: st.SearchStrategy[Any] = st.recursive(
@@ -24,7 +24,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 def test_json_of_several_lines_is_that_of_the_standard_library(value: Any) -> None:
     assert msgspec.json
     expected = json.dumps(value, indent=2, ensure_ascii=False)
-    assert indented(value) == expected
+    assert indent(value) == expected
     with patch.dict(sys.modules):
         sys.modules.pop("msgspec", None)
-        assert indented(value) == expected
+        assert indent(value) == expected

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, frame
-from odfd.cli.sql.pager import paged, pager_of
+from odfd.cli.sql.pager import page_output, pager_of
 from odfd.control import wire
 from worlds.eventually import PATIENCE
 
@@ -186,6 +186,6 @@ def test_which_pager() -> None:
 def test_no_pager_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     from odfd import output
 
-    with paged("table", {"TERM": "xterm", "PAGER": "false"}):
+    with page_output("table", {"TERM": "xterm", "PAGER": "false"}):
         output.say("a row")
     assert capsys.readouterr().out == "a row\n"

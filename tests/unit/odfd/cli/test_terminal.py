@@ -96,7 +96,7 @@ def test_pipes_and_pagers_get_the_text(capsys: pytest.CaptureFixture[str]) -> No
 
 
 def test_parts_are_drawn_each_by_itself() -> None:
-    text = Stack(["a heading that is longer than the terminal", "", table([("a", "failed")]).indented(2)])
+    text = Stack(["a heading that is longer than the terminal", "", table([("a", "failed")]).indent_by(2)])
     assert [line.rstrip() for line in drawn(text, 20).splitlines()][:3] == [
         "a heading that is longer than the terminal",
         "",

@@ -14,7 +14,7 @@ from textual.widgets import DataTable, Static
 from chain.instant import Instant
 from odfd.cli.main import main
 from odfd.cli.top.app import MOST, TopApp
-from odfd.cli.top.polling import Look, NodePoller, needs, rates, unmended
+from odfd.cli.top.polling import Look, NodePoller, list_unmended, needs, rates
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -97,7 +97,7 @@ def test_a_failure_that_the_same_work_mended_needs_nobody() -> None:
         one("pull", 1, "failed"), one("pull", 2, finding="bad line"), one("pull", 3), one("pull", 4, finding="again"),
         one("apply", 5, "failed"), one("apply", 6, target="b"), one("verify", 7, finding="damage"), one("verify", 8),
     ]  # fmt: skip
-    assert [each.started_at for each in unmended(tasks)] == ["04", "05", "07"]
+    assert [each.started_at for each in list_unmended(tasks)] == ["04", "05", "07"]
 
 
 class Asked:

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import SECOND
-from odfd.cli.watch_retry import FIRST_PAUSE, LONGEST_PAUSE, Outage, WatchPosition, asked, resumed
+from odfd.cli.watch_retry import FIRST_PAUSE, LONGEST_PAUSE, Outage, WatchPosition, ask_again, resume
 from odfd.errors import Unreachable
 
 
@@ -41,7 +41,7 @@ class Speaker:
     def remark(self, text: str) -> None:
         self.said.append(text)
 
-    def gone(self) -> Unreachable:
+    def lost_connection(self) -> Unreachable:
         return gone()
 
 
@@ -52,14 +52,14 @@ def gone() -> Unreachable:
 def test_pauses_grow_to_a_bound_and_are_short_again_after_a_steady_connection() -> None:
     outage = Outage()
     assert outage.came(0) == ""
-    pauses, said = zip(*(outage.lost(0, gone()) for _ in range(9)), strict=True)
+    pauses, said = zip(*(outage.note_fault(0, gone()) for _ in range(9)), strict=True)
     assert pauses == (0.1, 0.2, 0.4, 0.8, 1.6, 3.2, LONGEST_PAUSE, LONGEST_PAUSE, LONGEST_PAUSE)
     assert said == ("the daemon at s went away; asking again until it is back (^C ends this)",) + ("",) * 8
     assert outage.came(SECOND) == "the daemon is back"
     assert outage.came(SECOND) == ""
-    assert outage.lost(2 * SECOND, gone())[0] == LONGEST_PAUSE
+    assert outage.note_fault(2 * SECOND, gone())[0] == LONGEST_PAUSE
     outage.came(3 * SECOND)
-    assert outage.lost(20 * SECOND, gone())[0] == FIRST_PAUSE
+    assert outage.note_fault(20 * SECOND, gone())[0] == FIRST_PAUSE
 
 
 def test_a_daemon_that_was_never_reached_is_a_failure_at_once() -> None:
@@ -69,9 +69,9 @@ def test_a_daemon_that_was_never_reached_is_a_failure_at_once() -> None:
         raise gone()
 
     with pytest.raises(Unreachable):
-        next(resumed(session, open_))
+        next(resume(session, open_))
     with pytest.raises(Unreachable):
-        asked(session, lambda: next(open_(lambda: None)), Outage(), lambda: 1.0)
+        ask_again(session, lambda: next(open_(lambda: None)), Outage(), lambda: 1.0)
     assert (session.said, session.slept) == ([], [])
 
 
@@ -86,7 +86,7 @@ def test_a_stream_that_ends_or_breaks_is_opened_again() -> None:
         begun()
         yield from turn
 
-    found = resumed(session, open_)
+    found = resume(session, open_)
     assert [next(found) for _ in range(3)] == [1, 2, 3]
     assert session.slept == [0.1, 0.2, 0.4]
     lost = "the daemon at s went away; asking again until it is back (^C ends this)"
@@ -103,11 +103,11 @@ def test_an_answer_is_waited_for_as_long_as_there_is_time() -> None:
             raise answer
         return answer
 
-    assert [asked(session, ask, outage, lambda: 9.0) for _ in range(2)] == ["a", "b"]
+    assert [ask_again(session, ask, outage, lambda: 9.0) for _ in range(2)] == ["a", "b"]
     assert session.slept == [0.1, 0.2]
     answers += [gone()]
     with pytest.raises(Unreachable):
-        asked(session, ask, outage, lambda: 0.0)
+        ask_again(session, ask, outage, lambda: 0.0)
 
 
 @given(
