@@ -45,7 +45,7 @@ class DerivedRenditions:
         self._home, self._clock, self._origins = home, clock, origins
         self._effects, self._readers, self._derive = effects, readers, derive
 
-    def affected(self, source: DatasetId) -> list[DatasetId]:
+    def list_affected(self, source: DatasetId) -> list[DatasetId]:
         """Lists this node's active renditions that derive from a dataset, also indirectly, inputs before readers."""
         found: dict[DatasetId, None] = {}
         waiting = [source]
@@ -57,15 +57,15 @@ class DerivedRenditions:
                     waiting.append(each)
         return inputs_first(found, self._inputs, found)
 
-    async def prepared(self, old: Member, new: Member) -> list[Move]:
+    async def prepare(self, old: Member, new: Member) -> list[Move]:
         """Builds renditions over ``new`` of all that derives from ``old``, up to its present head. Returns all moves.
 
         Raises whatever prevents one of them.
         """
         moves = [Move(old, new)]
         successors = [(old, new)]
-        for dataset in await trio.to_thread.run_sync(self.affected, old.dataset):
-            state, member = await trio.to_thread.run_sync(self._built, dataset, successors)
+        for dataset in await trio.to_thread.run_sync(self.list_affected, old.dataset):
+            state, member = await trio.to_thread.run_sync(self._build, dataset, successors)
             self._effects.step("derived-begun")
             await self._derive(member.dataset)
             self._effects.step("derived")
@@ -83,7 +83,7 @@ class DerivedRenditions:
     def _transform(self, dataset: DatasetId) -> SetTransform | None:
         return load_state(self._home.chains.chain(dataset)).set_transform
 
-    def _built(self, dataset: DatasetId, successors: Sequence[tuple[Member, Member]]) -> tuple[CollectionState, Member]:
+    def _build(self, dataset: DatasetId, successors: Sequence[tuple[Member, Member]]) -> tuple[CollectionState, Member]:
         """Returns the rendition with the active one's query over the new inputs, and begins it if there is none."""
         state, transform = self._effects.state(dataset), self._transform(dataset)
         assert transform is not None

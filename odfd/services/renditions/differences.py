@@ -19,7 +19,7 @@ from chain.data.arrow_schema import to_arrow
 from chain.data.parquet import SliceWriter, open_slice
 from chain.errors import Refused
 from chain.ids import DatasetId
-from chain.instant import Instant, from_millis, parse, to_millis
+from chain.instant import Instant, parse, to_millis
 from chain.libraries import np, pa
 from chain.model.events import AddData, DatasetKind, MetadataEvent, Seed, SetDataSchema, Vocab
 from chain.model.schema import DataSchema
@@ -81,40 +81,48 @@ class RenditionDifferences:
 
         What is recorded already stays. Raises Refused if it is not the difference, and what a query may raise.
         """
-        state = await trio.to_thread.run_sync(self._effects.state, dataset)
+        due = await trio.to_thread.run_sync(self._look, dataset, command)
+        if due is None:
+            return
+        state, reading, name, kept = due
+        time = parse(reading.time)
+        if kept is None:
+            kept = await self._compute(state, reading, name, time)
+            self._effects.step("difference-written")
+        await self._check(reading, kept, name)
+        await trio.to_thread.run_sync(self._record, dataset, KeptDifference(time=to_millis(time), dataset=kept))
+
+    def _look(
+        self, dataset: DatasetId, command: str
+    ) -> tuple[CollectionState, wire.HandoverReading, str, DatasetId | None] | None:
+        """Returns what is to be compared, the name of the difference, and one that was written before a crash.
+
+        ``None`` if there is nothing to record.
+        """
+        state = self._effects.state(dataset)
         switch = applied(state.timeline, command)
         assert switch is not None
         place = state.timeline.switches.index(switch)
-        old = state.timeline.switches[place - 1].to.number
         if any(each.time == switch.time for each in state.differences):
-            return
-        reading = await trio.to_thread.run_sync(reading_at_the_end, self._home, state, old)
+            return None
+        reading = reading_at_the_end(self._home, state, state.timeline.switches[place - 1].to.number)
         if reading.equal or to_millis(parse(reading.time)) != switch.time:
-            return
+            return None
         name = f"{self._home.name_of(state.active.dataset)}.h{place}"
-        kept = await trio.to_thread.run_sync(self._known, name)
-        if kept is None:
-            kept = await self._computed(state, reading, name, from_millis(switch.time))
-            self._effects.step("difference-written")
-        await self._check(reading, kept, name)
-        await trio.to_thread.run_sync(self._record, dataset, KeptDifference(time=switch.time, dataset=kept))
-
-    def _known(self, name: str) -> DatasetId | None:
-        """Returns a difference that was written before the process ended."""
         with self._home.catalog() as catalog:
             found = catalog.look(name)
-        return None if found is None else found.id
+        return state, reading, name, None if found is None else found.id
 
-    async def _computed(
+    async def _compute(
         self, state: CollectionState, reading: wire.HandoverReading, name: str, time: Instant
     ) -> DatasetId:
         assert reading.columns is not None
         async with staged_folder(self._staging) as folder:
             path = folder / "difference"
             await self._write(difference_sql(reading.columns, reading), _bound(reading), path)
-            return await trio.to_thread.run_sync(self._kept, state, (reading, name, time), path)
+            return await trio.to_thread.run_sync(self._keep, state, (reading, name, time), path)
 
-    def _kept(self, state: CollectionState, said: tuple[wire.HandoverReading, str, Instant], path: Path) -> DatasetId:
+    def _keep(self, state: CollectionState, said: tuple[wire.HandoverReading, str, Instant], path: Path) -> DatasetId:
         """Begins the dataset with the rows in a file."""
         reading, name, time = said
         known = load_state(self._home.chains.chain(state.active.dataset))

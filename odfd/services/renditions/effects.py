@@ -36,6 +36,7 @@ from odfd.renditions.handover import Command, Situation
 from odfd.renditions.successor import HandoverNotice, announced, going_on
 from odfd.renditions.timeline import Switch, appended, is_needed
 from odfd.runtime.clock import Clock
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.tasks import Report
 from odfd.services.ingest.own_roots import check_own_root
 from odfd.services.ingest.sources import SourceReader
@@ -182,35 +183,46 @@ class RenditionEffects:
 
     async def decode_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
         """Decodes the captures that a rendition lacks."""
-        state = await trio.to_thread.run_sync(self.state, dataset)
-        member = state.member(number)
-        for each in await trio.to_thread.run_sync(self._undecoded, state, member):
-            deps = await trio.to_thread.run_sync(self._sources.decoding, self._ingest, member.dataset, each.capture)
-            await decode(deps, member.dataset, each)
+        target, rest = await trio.to_thread.run_sync(self._list_undecoded, dataset, number)
+        for each in rest:
+            deps = await trio.to_thread.run_sync(self._sources.decoding, self._ingest, target, each.capture)
+            await decode(deps, target, each)
             report.advance()
             self.step("decoded")
+
+    def _list_undecoded(self, dataset: DatasetId, number: int) -> tuple[DatasetId, Sequence[BoundCapture]]:
+        state = self.state(dataset)
+        member = state.member(number)
+        return member.dataset, self._undecoded(state, member)
 
     async def bring_up(self, dataset: DatasetId, number: int, report: Report) -> None:
         """Gives a rendition, and those of its content and of the active one's, all that the active one has.
 
         Raises Refused if something of that was not captured.
         """
-        state = await trio.to_thread.run_sync(self.state, dataset)
+        state = await trio.to_thread.run_sync(self._check_captured, dataset, number)
         active = state.active.row.number
         if not self._is_equal(state, state.member(number)):
-            await trio.to_thread.run_sync(self.whole, state)
             for each in state.equals(number):
                 if not self._is_sealed(each):
                     await self.decode_rest(dataset, each.row.number, report)
         for each in state.equals(active):
             if each.row.number != active and not self._is_sealed(each):
-                await self._copy_rest(dataset, each.row.number, report)
+                await trio.to_thread.run_sync(self._copy_rest, dataset, each.row.number, report)
 
-    async def _copy_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
-        state = await trio.to_thread.run_sync(self.state, dataset)
-        bound = await trio.to_thread.run_sync(self._bound_blocks, state)
-        for group in await trio.to_thread.run_sync(self._uncopied, state, state.member(number)):
-            await trio.to_thread.run_sync(self._copy, state, number, group, bound.get(_last_of(group)))
+    def _check_captured(self, dataset: DatasetId, number: int) -> CollectionState:
+        """Raises Refused if a rendition of other contents than the active one cannot be decoded from captures."""
+        state = self.state(dataset)
+        if not self._is_equal(state, state.member(number)):
+            self.whole(state)
+        return state
+
+    def _copy_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
+        state = self.state(dataset)
+        bound = self._bound_blocks(state)
+        for group in self._uncopied(state, state.member(number)):
+            end_if_unwanted()
+            self._copy(state, number, group, bound.get(_last_of(group)))
             report.advance()
             self.step("copied")
 

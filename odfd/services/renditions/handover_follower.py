@@ -112,7 +112,7 @@ class HandoverFollower:
 
     async def _follow(self, dataset: DatasetId) -> None:
         for _ in range(MOST):
-            found = await trio.to_thread.run_sync(self._found, dataset)
+            found = await trio.to_thread.run_sync(self._look, dataset)
             match None if found is None else found.step:
                 case Begin():
                     assert found is not None
@@ -128,7 +128,7 @@ class HandoverFollower:
                 case _:
                     return
 
-    def _found(self, dataset: DatasetId) -> _Followed | None:
+    def _look(self, dataset: DatasetId) -> _Followed | None:
         chains = self._home.chains
         with self._home.database.read() as connection:
             state = collections.of(connection, dataset)
@@ -154,9 +154,7 @@ class HandoverFollower:
             via=_via(found),
             expect=None,
         )
-        is_told = await trio.to_thread.run_sync(self._check_new, found, spec)
-        private = None if is_told and not spec.is_from_web else not is_told
-        if await trio.to_thread.run_sync(self._join, found, spec, MirrorVisibility(private=private)):
+        if await trio.to_thread.run_sync(self._join, found, spec):
             self.step("mirrored")
             await self._scheduler.take_up(spec)
 
@@ -177,11 +175,13 @@ class HandoverFollower:
             )
         return self._visibility.is_told(found.spec.id)
 
-    def _join(self, found: _Followed, spec: MirrorSpec, shown: MirrorVisibility) -> bool:
+    def _join(self, found: _Followed, spec: MirrorSpec) -> bool:
         """Records the successor, as a rendition and as a mirror inside the collection, in one transaction.
 
-        Returns false if the collection is mirrored no longer, or has more renditions than before.
+        Returns false if the collection is mirrored no longer, or has more renditions than before. Raises Invalid.
         """
+        is_told = self._check_new(found, spec)
+        shown = MirrorVisibility(private=None if is_told and not spec.is_from_web else not is_told)
         number = len(found.state.members)
         with self._home.database.write() as connection:
             state = collections.of(connection, found.spec.id)

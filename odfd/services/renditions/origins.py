@@ -70,7 +70,7 @@ class RenditionOrigins:
         ``layout``: its shards; ``None`` for those of the active one.
         """
         state = self._effects.state(dataset)
-        if (made := _made(state, command)) is not None:
+        if (made := _find_made(state, command)) is not None:
             return made
         active = state.active
         shards = layout or Layout(len(active.shards), active.row.by)
@@ -93,16 +93,12 @@ class RenditionOrigins:
         ``layout``: its shards; ``None`` for those of the active one. Raises Refused, Invalid.
         """
         state = await trio.to_thread.run_sync(self._effects.state, dataset)
-        if (made := _made(state, command)) is not None:
+        if (made := _find_made(state, command)) is not None:
             return made
-        await trio.to_thread.run_sync(self._effects.check_owned, state)
         active = state.active
         layout = layout or Layout(len(active.shards), active.row.by)
         chains = self._effects.chains(active)
-        known = [await trio.to_thread.run_sync(load_state, chain) for chain in chains]
-        check_layout(layout, known[0])
-        since = await trio.to_thread.run_sync(self._effects.time_of, state)
-        await trio.to_thread.run_sync(self._effects.run_on, active, since + 1)
+        known, since = await trio.to_thread.run_sync(self._complete, state, layout)
         sources = []
         for shard, chain, own in zip(active.shards, chains, known, strict=True):
             sources.append(Standing(chain, own, await self._offsets(shard, own)))
@@ -120,6 +116,18 @@ class RenditionOrigins:
             return number
 
         return await trio.to_thread.run_sync(begin)
+
+    def _complete(self, state: CollectionState, layout: Layout) -> tuple[Sequence[ChainState], int]:
+        """Completes the active rendition up to the time of a snapshot. Returns the states of its chains, and that time.
+
+        Raises Refused, Invalid.
+        """
+        self._effects.check_owned(state)
+        known = [load_state(chain) for chain in self._effects.chains(state.active)]
+        check_layout(layout, known[0])
+        since = self._effects.time_of(state)
+        self._effects.run_on(state.active, since + 1)
+        return known, since
 
     async def _offsets(self, dataset: DatasetId, known: ChainState) -> np.ndarray | None:
         """Returns the offsets of the rows that stand; ``None`` if all do."""
@@ -208,6 +216,6 @@ def _check_times(source: Sequence[BoundCapture]) -> None:
             )
 
 
-def _made(state: CollectionState, command: str) -> int | None:
+def _find_made(state: CollectionState, command: str) -> int | None:
     """Returns the number of the rendition that a command made already, or ``None``."""
     return next((each.row.number for each in state.members if each.command == command), None)

@@ -36,7 +36,6 @@ from odfd.queries.rendition_times import owner_timeline
 from odfd.renditions import handover
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
 from odfd.renditions.timeline import applied
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.publishing.visibility import check_card_of
@@ -79,7 +78,6 @@ class RenditionService:
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
     @operation("GET", DATASET_PATH + "/renditions", needs=Permission.BY_RULE, also=(NODE_PATH + "/renditions",))
-    @in_worker
     def list(self, ref: str | None = None) -> Sequence[wire.RenditionView]:
         """Lists the renditions of a collection, or of all collections that have several; a plain dataset has one.
 
@@ -95,7 +93,6 @@ class RenditionService:
         ]
 
     @operation("GET", DATASET_PATH + "/handover", needs=Action.READ)
-    @in_worker
     def reading(self, ref: str) -> wire.HandoverReading:
         """Describes the difference that a reader of a former rendition reads at its end. Raises NotFound."""
         dataset = self._home.resolve(ref).id
@@ -103,13 +100,13 @@ class RenditionService:
         return reading_at_the_end(self._home, state, state.number_of(dataset))
 
     @operation("POST", DATASET_PATH + "/renditions", needs=Owner.SOURCES)
-    async def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
+    def create(self, ref: str, request: wire.RenditionRequest) -> wire.TaskRef:
         """Makes a rendition: from the captured bytes, as the collection is declared now, or from its present contents.
 
         Result: RenditionView. Raises NotFound, Invalid; Refused if something was not captured.
         """
         name, layout = self._id(request.id), _layout(request)
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        entry = self._home.resolve(ref)
 
         async def work(report: Report) -> wire.RenditionView:
             is_raw = request.origin == "raw"
@@ -122,29 +119,28 @@ class RenditionService:
                 self._effects.step("rendition-begun")
                 if is_raw:
                     await self._effects.decode_rest(entry.id, number, report)
-            return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
+            return await trio.to_thread.run_sync(self._show, entry.id, number)
 
         return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
 
     @operation("POST", DATASET_PATH + "/renditions/{number}/handover", needs=Owner.SOURCES)
-    async def hand_over(self, ref: str, number: Annotated[int, _NUMBER], request: wire.HandoverRequest) -> wire.TaskRef:
+    def hand_over(self, ref: str, number: Annotated[int, _NUMBER], request: wire.HandoverRequest) -> wire.TaskRef:
         """Makes a rendition the active one, at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
         name = self._id(request.id)
         asked = 0 if request.at is None else to_millis(instant.parse(request.at))
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
+        entry = self._home.resolve(ref)
 
         async def work(report: Report) -> wire.RenditionView:
             report.begin(f"handing {entry.name} over", None, "transactions")
             async with self._alone(entry):
-                if request.difference:
-                    await trio.to_thread.run_sync(self._check_comparable, entry.id, name, number)
-                command = await trio.to_thread.run_sync(self._asked, entry.id, Command(name, number, asked))
+                given = Command(name, number, asked)
+                command = await trio.to_thread.run_sync(self._accept, entry.id, given, request.difference)
                 self._effects.step("handover-asked")
                 await self._perform(entry.id, command, report)
                 if request.difference:
                     await self._differences.make(entry.id, name)
             self.upkeep.loop.poke()
-            return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
+            return await trio.to_thread.run_sync(self._show, entry.id, number)
 
         return task_ref(self._board.submit("handover", entry.name, work, about(entry.id)))
 
@@ -156,11 +152,11 @@ class RenditionService:
         Returns the new renditions; none: nothing derives from it, and ``also`` was not called. Raises Fault if a
         transform cannot run over ``new``; nothing is changed then.
         """
-        readers = await trio.to_thread.run_sync(self._derived.affected, old.dataset)
+        readers = await trio.to_thread.run_sync(self._derived.list_affected, old.dataset)
         async with AsyncExitStack() as turns:
             for each in readers:
                 await turns.enter_async_context(self._home.turns.of(each))
-            moves = (await self._derived.prepared(old, new))[1:]
+            moves = (await self._derived.prepare(old, new))[1:]
             if not moves:
                 return ()
 
@@ -181,17 +177,22 @@ class RenditionService:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
         entry = await trio.to_thread.run_sync(self._home.resolve, ref)
         async with self._alone(entry):
-            state = await trio.to_thread.run_sync(self._effects.state, entry.id)
-            member = state.member(number)
-            if any(each.to.number == number for each in state.timeline.switches):
-                raise Refused(
-                    f"rendition {number} was active: readers may be in it",
-                    rule="rendition-active",
-                    hint=f"it goes with the dataset: odfctl delete dataset {self._home.name_of(state.active.dataset)}",
-                )
+            member = await trio.to_thread.run_sync(self._find_inactive, entry.id, number)
             if not member.dropped:
                 await self._delete(member.dataset)
-            return await trio.to_thread.run_sync(lambda: self._shown(entry.id, number))
+            return await trio.to_thread.run_sync(self._show, entry.id, number)
+
+    def _find_inactive(self, dataset: DatasetId, number: int) -> Member:
+        """Returns a rendition that was never active. Raises NotFound, Refused."""
+        state = self._effects.state(dataset)
+        member = state.member(number)
+        if any(each.to.number == number for each in state.timeline.switches):
+            raise Refused(
+                f"rendition {number} was active: readers may be in it",
+                rule="rendition-active",
+                hint=f"it goes with the dataset: odfctl delete dataset {self._home.name_of(state.active.dataset)}",
+            )
+        return member
 
     @asynccontextmanager
     async def _alone(self, entry: DatasetEntry) -> AsyncIterator[None]:
@@ -201,19 +202,15 @@ class RenditionService:
         always: so nobody can deadlock.
         """
         first = await trio.to_thread.run_sync(self._effects.state, entry.id)
-        async with self._home.turns.of(("rendition", first.id)):
-            active = (await trio.to_thread.run_sync(self._effects.state, entry.id)).active.dataset
-            readers = await trio.to_thread.run_sync(self._derived.affected, active)
-            async with AsyncExitStack() as turns:
-                for each in (active, *readers):
-                    await turns.enter_async_context(self._home.turns.of(each))
-                yield
+        async with self._home.turns.of(("rendition", first.id)), AsyncExitStack() as turns:
+            for each in await trio.to_thread.run_sync(self._list_written, entry.id):
+                await turns.enter_async_context(self._home.turns.of(each))
+            yield
 
-    def _check_comparable(self, dataset: DatasetId, command: str, number: int) -> None:
-        """Raises Refused if a handover that is not made yet can have no difference."""
-        state = self._effects.state(dataset)
-        if applied(state.timeline, command) is None and number < len(state.members):
-            self._differences.check_comparable(state, number)
+    def _list_written(self, dataset: DatasetId) -> Sequence[DatasetId]:
+        """Lists the active rendition of a collection, and those that derive from it."""
+        active = self._effects.state(dataset).active.dataset
+        return [active, *self._derived.list_affected(active)]
 
     async def _perform(self, dataset: DatasetId, command: Command, report: Report) -> None:
         """Performs the effects of a command until none is due now. Raises Refused.
@@ -223,12 +220,10 @@ class RenditionService:
         moved: list[DatasetId] = []
         try:
             for _ in range(EFFECTS):
-                state, known, effect = await trio.to_thread.run_sync(self._next, dataset, command)
-                if isinstance(effect, ChooseTime | Refuse):
-                    await trio.to_thread.run_sync(self._decide, dataset, known, effect)
-                elif isinstance(effect, HandOver):
+                state, known, effect = await trio.to_thread.run_sync(self._advance, dataset, command)
+                if isinstance(effect, HandOver):
                     moved += await self._hand_over(state, known, effect, report)
-                elif not await self._effect(state, effect, report):
+                elif not isinstance(effect, ChooseTime | Refuse) and not await self._effect(state, effect, report):
                     return
                 self._effects.step(type(effect).__name__)
         finally:
@@ -236,21 +231,25 @@ class RenditionService:
                 self._tell(each)
         raise Conflict("a handover makes no progress", rule="handover-effects", hint="report it")
 
-    def _next(self, dataset: DatasetId, command: Command) -> tuple[CollectionState, Command, Effect]:
+    def _advance(self, dataset: DatasetId, command: Command) -> tuple[CollectionState, Command, Effect]:
+        """Returns the next effect of a command; a decision is noted already. Raises Refused."""
         state = self._effects.state(dataset)
         known = state.command(command.id) or command
-        return state, known, handover.next_effect(self._effects.situation(state, known))
+        effect = handover.next_effect(self._effects.situation(state, known))
+        if isinstance(effect, ChooseTime | Refuse):
+            self._decide(dataset, known, effect)
+        return state, known, effect
 
     def _decide(self, dataset: DatasetId, command: Command, effect: ChooseTime | Refuse) -> None:
         """Notes the chosen time of a command. If it is refused, forgets the command and raises Refused."""
         try:
-            timed = self._timed(command, effect)
+            timed = self._set_time(command, effect)
         except Refused:
             self._note(dataset, command, None)
             raise
         self._note(dataset, command, timed)
 
-    def _timed(self, command: Command, effect: ChooseTime | Refuse) -> Command:
+    def _set_time(self, command: Command, effect: ChooseTime | Refuse) -> Command:
         """Returns a command with its chosen time. Raises Refused if it cannot be carried out, or not yet."""
         if isinstance(effect, ChooseTime):
             if from_millis(effect.time) <= self._clock.now():
@@ -265,7 +264,7 @@ class RenditionService:
     ) -> Sequence[DatasetId]:
         """Performs the handover itself. Returns the datasets whose names changed."""
         await self._effects.bring_up(state.active.dataset, effect.to, report)
-        moves = await self._derived.prepared(state.active, state.member(effect.to))
+        moves = await self._derived.prepare(state.active, state.member(effect.to))
         told = await trio.to_thread.run_sync(self._effects.switch, effect.time, command.id, moves)
         for dataset in told:
             await trio.to_thread.run_sync(self._show_to_others, dataset)
@@ -286,26 +285,28 @@ class RenditionService:
         self.moved(dataset)
         self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
-    def _asked(self, dataset: DatasetId, command: Command) -> Command:
+    def _accept(self, dataset: DatasetId, command: Command, with_difference: bool) -> Command:
         """Stores a command with its time, in one transaction, or returns it if it is stored already.
 
-        Raises Invalid if the same id asked for something else, Refused.
+        Raises Invalid if the same id asked for something else, Refused; with the difference also if there can be none.
         """
         state = self._effects.state(dataset)
-        if (known := self._known(state, command)) is not None:
+        if with_difference and applied(state.timeline, command.id) is None and command.to < len(state.members):
+            self._differences.check_comparable(state, command.to)
+        if (known := self._find_command(state, command)) is not None:
             return known
         effect = handover.next_effect(self._effects.situation(state, command))
         assert isinstance(effect, ChooseTime | Refuse)
-        timed = self._timed(command, effect)
+        timed = self._set_time(command, effect)
         with self._home.database.write() as connection:
             state = collections.of(connection, dataset)
-            if (known := self._known(state, command)) is not None:
+            if (known := self._find_command(state, command)) is not None:
                 return known
             collections.keep(connection, msgspec.structs.replace(state, commands=(*state.commands, timed)))
         return timed
 
-    def _known(self, state: CollectionState, command: Command) -> Command | None:
-        """Returns a command that is stored; ``None`` for one that may be. Raises as ``_asked``."""
+    def _find_command(self, state: CollectionState, command: Command) -> Command | None:
+        """Returns a command that is stored; ``None`` for one that may be. Raises as ``_accept``."""
         known = state.command(command.id)
         if known is not None:
             if (known.to, known.asked) != (command.to, command.asked):
@@ -335,7 +336,7 @@ class RenditionService:
             kept = tuple(each for each in commands if each is not None)
             collections.keep(connection, msgspec.structs.replace(state, commands=kept))
 
-    def _shown(self, dataset: DatasetId, number: int) -> wire.RenditionView:
+    def _show(self, dataset: DatasetId, number: int) -> wire.RenditionView:
         state = self._effects.state(dataset)
         return self._view(state, state.member(number))
 

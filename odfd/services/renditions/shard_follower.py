@@ -69,7 +69,7 @@ class ShardFollower:
         Raises Invalid if one of them is here in another way.
         """
         async with self._turn:
-            listed = await trio.to_thread.run_sync(self._listed, dataset)
+            listed = await trio.to_thread.run_sync(self._list, dataset)
             if listed is None:
                 return ()
             others = listed.shards.ids[1:]
@@ -80,7 +80,7 @@ class ShardFollower:
                 await self._unite(listed)
             return others
 
-    def _listed(self, dataset: DatasetId) -> _Listed | None:
+    def _list(self, dataset: DatasetId) -> _Listed | None:
         with self._home.database.read() as connection:
             shards = _shards_of(connection, dataset)
             if shards is None:
@@ -104,15 +104,16 @@ class ShardFollower:
             via=_via(listed, shard),
             expect=None,
         )
-        is_told = await trio.to_thread.run_sync(self._check_new, listed, spec)
-        shown = MirrorVisibility(private=None if is_told and not listed.spec.is_from_web else not is_told)
-        if not await trio.to_thread.run_sync(self._record, listed, spec, shown):
+        if not await trio.to_thread.run_sync(self._record, listed, spec):
             return False
         await self._scheduler.take_up(spec)
         self.step("mirrored")
         return True
 
-    def _record(self, listed: _Listed, spec: MirrorSpec, shown: MirrorVisibility) -> bool:
+    def _record(self, listed: _Listed, spec: MirrorSpec) -> bool:
+        """Records a shard as mirrored; returns false if the collection is mirrored no longer. Raises Invalid."""
+        is_told = self._check_new(listed, spec)
+        shown = MirrorVisibility(private=None if is_told and not listed.spec.is_from_web else not is_told)
         with self._home.database.write() as connection:
             is_wanted = mirror_specs.of(connection, listed.spec.id) is not None  # it may have been deleted meanwhile
             if is_wanted:
@@ -140,7 +141,7 @@ class ShardFollower:
 
     async def _unite(self, listed: _Listed) -> None:
         """Makes the collection's name mean all shards, if the head of each says that it is one of them."""
-        waits, first = await trio.to_thread.run_sync(self._united, listed), listed.spec.id
+        waits, first = await trio.to_thread.run_sync(self._store_union, listed), listed.spec.id
         if waits is None:
             self.step("united")
             self._waits.pop(first, None)
@@ -151,7 +152,7 @@ class ShardFollower:
             self._waits[first] = waits
             self._events.emit("mirror.held", listed.spec.name, waits, about=about(first))
 
-    def _united(self, listed: _Listed) -> str | None:
+    def _store_union(self, listed: _Listed) -> str | None:
         """Stores the collection; returns what it waits for instead, or ``None``."""
         with self._home.database.write() as connection:
             return unite(connection, listed.shards, self._clock.now())

@@ -20,11 +20,12 @@ from chain.store.shards import SEALED
 from odfd.control.assembly import Context
 from odfd.renditions.handover import Command, Drop, Rest, RunOn, Seal, next_effect
 from odfd.renditions.timeline import Switch
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.services.renditions.effects import RenditionEffects
 from odfd.store import collections
-from odfd.store.collections import CollectionState, Member
+from odfd.store.collections import CollectionState
 from odfd.store.directory import StateDirectory
 from odfd.store.read_holds import HistoryHeld
 
@@ -50,7 +51,8 @@ class RenditionUpkeep:
     async def _round(self) -> float:
         pauses = [UNTIL_POKED]
         for state in await trio.to_thread.run_sync(self._every):
-            pauses.append(await self._settled(state))
+            async with self._home.turns.of(("rendition", state.id)):
+                pauses.append(await trio.to_thread.run_sync(self._settle, state))
         return min(pauses)
 
     def _every(self) -> list[CollectionState]:
@@ -60,65 +62,62 @@ class RenditionUpkeep:
                 each for each in collections.every(connection) if self._home.keys.has_dataset_key(each.active.dataset)
             ]
 
-    async def _settled(self, state: CollectionState) -> float:
-        """Does all that is due in a collection. Returns the seconds until more is due."""
-        async with self._home.turns.of(("rendition", state.id)):
-            pauses = [UNTIL_POKED]
-            for switch in _last_of_each(state):
-                try:
-                    pauses.append(await self._after(state, switch))
-                except HistoryHeld:
-                    pauses.append(await trio.to_thread.run_sync(self._until_free, state))
-                except Fault as fault:
-                    self._logger.error("a rendition is not settled", fault=str(fault), rule=fault.rule)
-                    pauses.append(AGAIN)
-            for member in state.members:
-                if member.let_go and not await trio.to_thread.run_sync(self._effects.is_swept, member):
-                    done = await trio.to_thread.run_sync(self._effects.sweep, member)
-                    pauses.append(UNTIL_POKED if done else AGAIN)
+    def _settle(self, state: CollectionState) -> float:
+        """Does all that is due in a collection. Returns the seconds until more is due. Blocking."""
+        pauses = [UNTIL_POKED]
+        for switch in _last_of_each(state):
+            try:
+                pauses.append(self._after(state, switch))
+            except HistoryHeld:
+                pauses.append(self._until_free(state))
+            except Fault as fault:
+                self._logger.error("a rendition is not settled", fault=str(fault), rule=fault.rule)
+                pauses.append(AGAIN)
+        for member in state.members:
+            end_if_unwanted()
+            if member.let_go and not self._effects.is_swept(member):
+                pauses.append(UNTIL_POKED if self._effects.sweep(member) else AGAIN)
         return min(pauses)
 
-    async def _after(self, known: CollectionState, switch: Switch) -> float:
+    def _after(self, known: CollectionState, switch: Switch) -> float:
         while True:
-            state = await trio.to_thread.run_sync(self._effects.state, known.id)
+            end_if_unwanted()
+            state = self._effects.state(known.id)
             command = state.command(switch.command) or Command(switch.command, switch.to.number)
-            situation = await trio.to_thread.run_sync(self._effects.situation, state, command)
-            effect = next_effect(situation)
+            effect = next_effect(self._effects.situation(state, command))
             match effect:
                 case RunOn(rendition=number, until=until):
-                    await self._run_on(state.member(number), until)
+                    self._effects.run_on(state.member(number), until)
                 case Seal(rendition=number):
-                    await self._run_on(state.member(number), SEALED)
-                    await self._tell(state, number, "rendition.sealed", "it takes nothing more")
+                    self._effects.run_on(state.member(number), SEALED)
+                    self._tell(state, number, "rendition.sealed", "it takes nothing more")
                 case Drop(rendition=number):
-                    if await trio.to_thread.run_sync(self._effects.is_read, state.member(number)):
+                    if self._effects.is_read(state.member(number)):
                         return LONGEST
-                    if not await self._drop(state, number):
-                        return await trio.to_thread.run_sync(self._until_free, state)
+                    if not self._drop(state, number):
+                        return self._until_free(state)
                 case Rest(until=None):
-                    return await trio.to_thread.run_sync(self._until_free, state)
+                    return self._until_free(state)
                 case Rest(until=until) if until is not None:
                     return min(LONGEST, max(0.001, (until - to_millis(self._clock.now())) / 1000))
                 case _:
                     return UNTIL_POKED
             self.step(type(effect).__name__)
 
-    async def _run_on(self, member: Member, until: int) -> None:
-        await trio.to_thread.run_sync(self._effects.run_on, member, until)
-
-    async def _drop(self, state: CollectionState, number: int) -> bool:
+    def _drop(self, state: CollectionState, number: int) -> bool:
         """Marks the data of a rendition as gone; returns false if a reader came meanwhile. Raises HistoryHeld."""
         try:
-            await trio.to_thread.run_sync(self._effects.drop, state.member(number))
+            self._effects.drop(state.member(number))
         except Conflict:
             return False
-        await self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
+        self._tell(state, number, "rendition.dropped", "nobody needs its data any more, which is deleted")
         return True
 
-    async def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:
+    def _tell(self, state: CollectionState, number: int, kind: str, said: str) -> None:
         dataset = state.member(number).dataset
-        name = await trio.to_thread.run_sync(self._home.name_of, dataset)
-        self._events.emit(kind, name, said, about=about(dataset), id=str(dataset), rendition=number)
+        self._events.emit(
+            kind, self._home.name_of(dataset), said, about=about(dataset), id=str(dataset), rendition=number
+        )
 
     def _until_free(self, state: CollectionState) -> float:
         """Returns the seconds until the first hold expires; infinity if none does."""

@@ -142,7 +142,7 @@ async def test_a_mirror_that_is_behind_goes_on_with_the_old_shards(world: Any, w
             await became(lambda: len(bob.home.shards_of(new)) == 3 and bob.home.chains.chain(new).head())
             await bob.parts.handovers._follow(old)
             assert (bob.dataset("theirs"), await standing(bob, "theirs")) == (old, before)
-            (step,) = [bob.parts.handovers._found(old).step]
+            (step,) = [bob.parts.handovers._look(old).step]
             assert step == Await((late[0],))
             with pytest.raises(NotFound, match="is missing"):
                 await standing(bob, "theirs.r1")

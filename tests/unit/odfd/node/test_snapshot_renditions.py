@@ -101,7 +101,7 @@ async def correct(node: Any, city: str, day: int, count: int | None) -> None:
 
 
 def state_of(node: Any, number: int = 0) -> str:
-    view = node.api.renditions._shown(node.dataset("cities"), number)
+    view = node.api.renditions._show(node.dataset("cities"), number)
     return str(view.state)
 
 
@@ -288,7 +288,7 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
 async def test_a_death_between_mark_and_sweep_is_made_good(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice:
 
-        async def later(*_: object) -> float:
+        def later(*_: object) -> float:
             return math.inf
 
         alice.api.renditions.upkeep._after = later  # the test is what drops it
