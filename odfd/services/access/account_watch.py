@@ -91,12 +91,12 @@ async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator
     epoch = (await trio.to_thread.run_sync(call.guard.state)).version[0]
     began = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
     declared = call.operation(None if began is None else f"{epoch}-{began}", word, ticks=True)
-    async with aclosing(declared) as told, aclosing(_told(call, rights, told, began)) as found:
+    async with aclosing(declared) as told, aclosing(_tell(call, rights, told, began)) as found:
         async for each in found:
             yield SharedValue(each)
 
 
-async def _told(
+async def _tell(
     call: Call,
     rights: Rights,
     news: AsyncIterator[SharedValue[wire.ResourceNews]],

@@ -86,7 +86,7 @@ class DatasetDeletion:
 
     async def settle(self, key: str) -> None:
         """Undoes what is left of a deleted dataset, and tells of it. May have been called before a crash."""
-        left = await trio.to_thread.run_sync(self._left, key)
+        left = await trio.to_thread.run_sync(self._find_left, key)
         if left is not None:
             await self._settle(left, self._unneeded.pop(key, ()))
             await trio.to_thread.run_sync(self._end, key)
@@ -171,7 +171,7 @@ class DatasetDeletion:
         )
         return unmanaged.Unmanaged(dataset=entry.id, name=entry.name, at=now, remains=remains)
 
-    def _left(self, key: str) -> _Left | None:
+    def _find_left(self, key: str) -> _Left | None:
         with self._home.database.read() as connection:
             found = records.get(connection, KIND, key)
         return None if found is None else msgspec.json.decode(found.body, type=_Left)

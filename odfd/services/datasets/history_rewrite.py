@@ -119,17 +119,17 @@ class HistoryRewriteService:
         chain, objects = self.home.chains.chain(entry.id), self.home.objects
         plan = self._plan(entry, request)
         if plan is None:
-            return self._unchanged(entry, request)
+            return self._report_unchanged(entry, request)
         opening = self._opening(plan, request)
         planned = _result(entry, request, plan.base.size, plan.last.size, plan.size)
         planned = msgspec.structs.replace(planned, merged=sum(map(len, plan.batches)), into=len(plan.batches))
         if request.dry_run:
-            drafted, draft = self._drafted(entry, opening)
+            drafted, draft = self._draft(entry, opening)
             return msgspec.structs.replace(planned, epoch=drafted.epochs[-1].number, draft=draft)
         # Checked before anything is signed; the transaction checks again.
         with self.home.database.read() as connection:
             self.home.held.check(connection, entry.id)
-        said, signed = self._declared(entry, request, opening)
+        said, signed = self._declare(entry, request, opening)
         report.begin("merging slices", len(plan.batches), "slices")
 
         def merged(count: int) -> None:
@@ -179,7 +179,7 @@ class HistoryRewriteService:
             "compaction" if plan.after == "merged" else request.reason, tree_head(base), tree_head(tree)
         )
 
-    def _drafted(self, entry: DatasetEntry, opening: EpochOpening) -> tuple[Authority, wire.AuthorityDraft]:
+    def _draft(self, entry: DatasetEntry, opening: EpochOpening) -> tuple[Authority, wire.AuthorityDraft]:
         with self.home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
         mine = [key.did for key in self.home.keys.held(entry.id)]
@@ -187,7 +187,7 @@ class HistoryRewriteService:
         said = authority_drafts.rewritten(rights, opening, mine, seed, self.context.clock.now())
         return said, draft_view(rights, said)
 
-    def _declared(
+    def _declare(
         self, entry: DatasetEntry, request: wire.RewriteRequest, opening: EpochOpening
     ) -> tuple[Authority, Signed]:
         """Returns the version of the authority that opens the epoch, signed by enough roots.
@@ -195,7 +195,7 @@ class HistoryRewriteService:
         Raises Refused, Conflict, Invalid.
         """
         if request.payload is None:
-            said, _ = self._drafted(entry, opening)
+            said, _ = self._draft(entry, opening)
             payload = statement.encode(said)
         else:
             said, payload = draft_of(entry, request.payload)
@@ -210,7 +210,7 @@ class HistoryRewriteService:
         given = signatures_of(request.signatures)
         return said, sign_version(self.home.database, self.home.keys, said, payload, given)
 
-    def _unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
+    def _report_unchanged(self, entry: DatasetEntry, request: wire.RewriteRequest) -> wire.RewriteResult:
         with self.home.database.read() as connection:
             checked = Ledger(connection).chain(entry.id)
         head = self.home.chains.chain(entry.id).head()

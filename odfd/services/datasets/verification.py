@@ -183,14 +183,14 @@ class EngineMigrationService:
         failures: list[wire.Failure] = []
         async with aclosing(_steps(self.deps, entry, state.size, report)) as outcomes:
             async for outcome in outcomes:
-                failures += [_refused(outcome)] if isinstance(outcome, Rejected) else mismatches(outcome)
+                failures += [_describe_refusal(outcome)] if isinstance(outcome, Rejected) else mismatches(outcome)
         proof = wire.ProofReport(
             ref=entry.name,
             dataset_id=str(entry.id),
             head=str(state.head),
             engine=wire.ProvenEngine(name=identity.name, version=identity.version, digest=identity.digest),
             before=by.pin,
-            pinned=await trio.to_thread.run_sync(_pinned, chain, state.size),
+            pinned=await trio.to_thread.run_sync(_find_pin, chain, state.size),
             transforms=report.done,
             ok=not failures,
             failures=tuple(failures),
@@ -284,13 +284,13 @@ def _unproven(outcome: Replayed) -> wire.Failure:
     )
 
 
-def _refused(outcome: Rejected) -> wire.Failure:
+def _describe_refusal(outcome: Rejected) -> wire.Failure:
     """Returns the failure for an engine that refuses the query, which counts as another answer."""
     nowhere = wire.FailedBlock(hash=None, sequence_number=None)
     return wire.Failure(block=nowhere, rule="transform-reproduced", message=str(outcome))
 
 
-def _pinned(chain: ChainReader, size: int) -> tuple[str, ...]:
+def _find_pin(chain: ChainReader, size: int) -> tuple[str, ...]:
     """Lists the engine digests that the transform was ever declared with, each once, oldest first."""
     found: dict[str, None] = {}
     for block in newest_first(chain, ("SetTransform",), size):

@@ -55,7 +55,7 @@ class GapService:
                 state = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
                 with redacted(deps.settings.variables):
                     if request.accept is None:
-                        return _shown(entry, state, await gap_of(deps, entry.id, state))
+                        return _view(entry, state, await gap_of(deps, entry.id, state))
                     done = await accept_gap(deps, entry.id, request.accept)
                 now = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
             return self._tell(entry, state, done, is_new=now.head != state.head)
@@ -68,10 +68,10 @@ class GapService:
             self._events.emit("gap.accepted", entry.name, text, about=about(entry.id), gap=done.gap.name)
             self._meter.count("odfd_source_lost_total", done.gap.count)
         time = render(from_millis(done.time))
-        return _shown(entry, state, done.gap, accepted=True, time=time, block=str(done.block))
+        return _view(entry, state, done.gap, accepted=True, time=time, block=str(done.block))
 
 
-def _shown(
+def _view(
     entry: DatasetEntry, state: ChainState, gap: SourceGap | None, *, accepted: bool = False,
     time: str | None = None, block: str | None = None,
 ) -> wire.GapView:  # fmt: skip

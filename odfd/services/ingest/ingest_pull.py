@@ -149,8 +149,8 @@ class IngestPullService:
                 raise
             finally:
                 await self.uploads.done(files)
-            told = await trio.to_thread.run_sync(self._told, fed, outcome)
-            return wire.PullResult(items=(self._ingested(fed, outcome, told),))
+            told = await trio.to_thread.run_sync(self._remark_on, fed, outcome)
+            return wire.PullResult(items=(self._report_ingest(fed, outcome, told),))
 
         return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
@@ -168,7 +168,7 @@ class IngestPullService:
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
                 return wire.PullResult(items=(_item(entry, text),))
-            self._appended(entry, text, 1, 0)
+            self._tell_appended(entry, text, 1, 0)
             return wire.PullResult(items=(_item(entry, text, blocks=1, head=str(done.head.hash)),))
 
         return self._alone("watermark", ref, work)
@@ -202,7 +202,7 @@ class IngestPullService:
             done = await correct(self.deps, entry.id, spec)
             if done.head is not None:
                 text = "1 record retracted" if done.after is None else "1 record corrected"
-                self._appended(entry, text, done.blocks, done.rows)
+                self._tell_appended(entry, text, done.blocks, done.rows)
             return corrected_view(entry.name, done, request)
 
         return self._alone("correct", ref, work)
@@ -230,13 +230,13 @@ class IngestPullService:
         """
         while True:
             async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                meant = await trio.to_thread.run_sync(self._meant, entry)
+                meant = await trio.to_thread.run_sync(self._find_active, entry)
                 if meant.id == entry.id:
                     yield entry
                     return
             entry = meant
 
-    def _meant(self, entry: DatasetEntry) -> DatasetEntry:
+    def _find_active(self, entry: DatasetEntry) -> DatasetEntry:
         """Returns the active rendition of a collection in place of the one that was; others by themselves."""
         with self.home.database.read() as connection:
             active = entry.id if entry.is_inner else collections.of(connection, entry.id).active.dataset
@@ -247,7 +247,7 @@ class IngestPullService:
         if not self.home.keys.has_dataset_key(entry.id):
             raise Refused(f"{entry.name} is not this node's own", rule=rule, hint=f"ask its owner to {verb} it")
 
-    def _appended(self, entry: DatasetEntry, text: str, blocks: int, records: int) -> None:
+    def _tell_appended(self, entry: DatasetEntry, text: str, blocks: int, records: int) -> None:
         told = about(entry.id)
         self.context.events.emit("dataset.appended", entry.name, text, about=told, blocks=blocks, records=records)
 
@@ -269,7 +269,7 @@ class IngestPullService:
                     raise
                 continue
             added, blocks = ", ".join(column.name for column in planned.added), len(altered.events)
-            self._appended(entry, f"columns: {added}", blocks, 0)
+            self._tell_appended(entry, f"columns: {added}", blocks, 0)
             return msgspec.structs.replace(planned, outcome="altered", head=str(head.hash), blocks=blocks)
         raise AssertionError("the last attempt returns or raises")
 
@@ -480,7 +480,7 @@ class IngestPullService:
             deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
         )
         told = await trio.to_thread.run_sync(self._settle, entry, outcome, source)
-        return self._ingested(entry, outcome, told)
+        return self._report_ingest(entry, outcome, told)
 
     def _bind(self, source: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Notes from which Source a dataset takes, and returns it with its values. Raises NotFound, Refused."""
@@ -493,7 +493,7 @@ class IngestPullService:
         """Records how far a Source was taken; returns the remarks beside the numbers."""
         if source is not None:
             SourceReader(self.home).taken(source, entry.id)
-        return self._told(entry, outcome)
+        return self._remark_on(entry, outcome)
 
     def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
         """Returns what an ingest of a dataset uses, with the variables that its source may name. Blocking."""
@@ -501,7 +501,7 @@ class IngestPullService:
         settings = msgspec.structs.replace(settings, variables={**settings.variables, **self.values(dataset)})
         return replace(self.deps, base=self._base, settings=settings)
 
-    def _told(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
+    def _remark_on(self, entry: DatasetEntry, outcome: ingesting.PullOutcome) -> str:
         """Says where the unreadable records of an ingest are, and if its time is doubtful; empty if neither."""
         count, datasets = outcome.counts.quarantined, self.deps.quarantines
         is_single = len(self.home.shards_of(entry.id)) == 1  # of several no block can be given up
@@ -515,7 +515,7 @@ class IngestPullService:
             found = records.get(connection, BASE_KIND, str(dataset))
         return Path(found.body.decode()) if found is not None and found.body else None
 
-    def _ingested(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
+    def _report_ingest(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
         """Returns the result of an ingest. ``told``: remarks beside its numbers."""
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self.context.meter.rows("ingest", outcome.counts)
@@ -527,7 +527,7 @@ class IngestPullService:
         blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
         if blocks:
             self.context.meter.committed("ingest", blocks, records)
-            self._appended(entry, plural(records, "record"), blocks, records)
+            self._tell_appended(entry, plural(records, "record"), blocks, records)
         message = "; ".join(part for part in (repeated(outcome), told) if part)
         return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
 
@@ -535,7 +535,7 @@ class IngestPullService:
         """Runs the transform, and notes why it fails, until it works."""
         try:
             with sole_faults():
-                item = await self._derived(entry, report)
+                item = await self._run_transform(entry, report)
         except Fault as fault:
             if not isinstance(fault, Conflict):  # which says that another run is at work
                 await self._note(entry, fault)
@@ -555,7 +555,7 @@ class IngestPullService:
         if await trio.to_thread.run_sync(note):
             self.turned(entry.name)
 
-    async def _derived(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+    async def _run_transform(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         """Runs the transform until no input is left to consume."""
         blocks = records = 0
         counts = NOTHING_READ

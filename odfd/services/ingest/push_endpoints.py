@@ -93,7 +93,7 @@ class EndpointService:
         spool = self._home.spool
         dropping = {opened.id: spool.dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None}
         kept = spool.add_all([pushed for _, _, pushed in sound], self._clock.now())
-        gone = self._gone({opened.id for _, opened, _ in sound})
+        gone = self._find_gone({opened.id for _, opened, _ in sound})
         for (at, opened, _), receipt in zip(sound, kept, strict=True):
             if opened.id in gone:
                 answers[at] = gone[opened.id]
@@ -106,7 +106,7 @@ class EndpointService:
             answers[at] = _Taken(opened, receipt, dropped)
         return [answers[at] for at in range(len(bodies))]
 
-    def _gone(self, sources: Collection[str]) -> Mapping[str, Fault]:
+    def _find_gone(self, sources: Collection[str]) -> Mapping[str, Fault]:
         """Returns faults for Sources that were deleted meanwhile, by id, and removes what was kept of them since.
 
         One that is deleted later removes it itself.

@@ -34,12 +34,12 @@ class QuarantineDatasets:
 
     def find(self, dataset: DatasetId) -> DatasetId | None:
         with self._home.database.read() as connection:
-            return _found(connection, dataset)
+            return _find(connection, dataset)
 
     def name(self, dataset: DatasetId) -> str | None:
         """Returns the local name of the quarantine dataset of ``dataset``."""
         with self._home.database.read() as connection:
-            found = _found(connection, dataset)
+            found = _find(connection, dataset)
             return None if found is None else Catalog(connection).name_of(found)
 
     def make(self, dataset: DatasetId) -> DatasetId:
@@ -65,7 +65,7 @@ def _key(connection: sqlite3.Connection, dataset: DatasetId) -> str:
     return str(collections.of(connection, dataset).id)
 
 
-def _found(connection: sqlite3.Connection, dataset: DatasetId) -> DatasetId | None:
+def _find(connection: sqlite3.Connection, dataset: DatasetId) -> DatasetId | None:
     record = records.get(connection, KIND, _key(connection, dataset))
     if record is None:
         return None

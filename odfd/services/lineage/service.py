@@ -63,13 +63,13 @@ class LineageService:
         """
         if not 1 <= request.limit <= MAX_LIMIT:
             raise Invalid(f"limit {request.limit}", rule="lineage-limit", hint=f"1 to {MAX_LIMIT} rows of each record")
-        entries = self._having(ref, request)
+        entries = self._find_having(ref, request)
         entry = entries[0]
         trace = Trace(self._home, self._deps, entries, request, self._fresh_id, may_read)
 
         async def work(report: Report) -> wire.Lineage:
             found = await trace.run(report)
-            remarks = await trio.to_thread.run_sync(self._remarks, found)
+            remarks = await trio.to_thread.run_sync(self._remark_on, found)
             return msgspec.structs.replace(found, remarks=remarks)
 
         return task_ref(self._board.submit("lineage", entry.name, work))
@@ -82,7 +82,7 @@ class LineageService:
         """
         return _Graph(self._home, may_read).of(ref)
 
-    def _remarks(self, found: wire.Lineage) -> tuple[str, ...]:
+    def _remark_on(self, found: wire.Lineage) -> tuple[str, ...]:
         """Names the blocks of records whose engine nobody here has."""
         blocks: dict[str, set[int]] = {}
         for each in found.records:
@@ -97,7 +97,7 @@ class LineageService:
             if any(pin.first <= number <= pin.last for number in blocks[str(entry.id)])
         )
 
-    def _having(self, ref: str, request: wire.LineageRequest) -> Sequence[DatasetEntry]:
+    def _find_having(self, ref: str, request: wire.LineageRequest) -> Sequence[DatasetEntry]:
         """Returns the chains of a dataset that have the record. Raises NotFound, Invalid."""
         entries = resolve_chains(self._home, ref)
         having, missing = [], []

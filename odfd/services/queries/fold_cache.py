@@ -50,7 +50,7 @@ class FoldCache:
 
     def shortened(self, plan: QueryPlan) -> QueryPlan:
         """Returns an equivalent plan that reads folds instead of slices where possible. In a worker thread."""
-        return msgspec.structs.replace(plan, views=[self._shortened(each) for each in plan.views])
+        return msgspec.structs.replace(plan, views=[self._shorten(each) for each in plan.views])
 
     def after(self, plan: QueryPlan) -> None:
         """Decides after a query whether to store a fold, and starts it."""
@@ -59,10 +59,10 @@ class FoldCache:
                 self._making.add(planned.dataset)
                 self._processes.later(partial(self._make, planned))
 
-    def _shortened(self, planned: PlannedView) -> PlannedView:
+    def _shorten(self, planned: PlannedView) -> PlannedView:
         """Of shards, each has a fold of its own, at the last block of its chain."""
         if planned.shards and planned.view.fold != "log":
-            shards = [self._shortened(each) for each in planned.shards]
+            shards = [self._shorten(each) for each in planned.shards]
             slices = [each for shard in shards for each in shard.slices]
             return msgspec.structs.replace(planned, shards=shards, slices=slices)
         if not (_is_folded(planned) and self._store.most):

@@ -132,7 +132,7 @@ class RenditionEffects:
     def _next_time(self, state: CollectionState, member: Member) -> int | None:
         """Returns the time (ms) of the active rendition's first transaction that another lacks; ``None`` if none."""
         if self._is_equal(state, member):
-            left = self._uncopied(state, member)
+            left = self._list_uncopied(state, member)
             return to_millis(left[0].time) if left else None
         rest = self._undecoded(state, member)
         return rest[0].time if rest else None
@@ -151,7 +151,7 @@ class RenditionEffects:
         active, name = state.active, self._home.name_of(state.active.dataset)
         self.check_owned(state)
         source = self.captures_of(state, active.row.number)
-        missing = self._uncaptured(state, active.row.number, None)
+        missing = self._find_uncaptured(state, active.row.number, None)
         if missing or not source:
             raise Refused(
                 f"{name} cannot be decoded anew: {missing or 'nothing of it'} is {'not ' * bool(missing)}captured",
@@ -160,7 +160,7 @@ class RenditionEffects:
             )
         return source
 
-    def _uncaptured(self, state: CollectionState, number: int, until: int | None) -> str:
+    def _find_uncaptured(self, state: CollectionState, number: int, until: int | None) -> str:
         """Names the newest block of data up to a time that has no capture; empty if each has one."""
         member = state.member(number)
         with self._home.database.read() as connection:
@@ -174,7 +174,7 @@ class RenditionEffects:
                 if block.sequence_number not in bound and (until is None or time <= until):
                     return f"block #{block.sequence_number}" + f" of {shard}" * (len(member.shards) > 1)
                 block = chain.last_of(_KINDS, block.sequence_number)
-        return "" if member.of is None else self._uncaptured(state, member.of, member.row.since)
+        return "" if member.of is None else self._find_uncaptured(state, member.of, member.row.since)
 
     def check_owned(self, state: CollectionState) -> None:
         """Raises Refused if this node does not ingest the collection."""
@@ -220,7 +220,7 @@ class RenditionEffects:
     def _copy_rest(self, dataset: DatasetId, number: int, report: Report) -> None:
         state = self.state(dataset)
         bound = self._bound_blocks(state)
-        for group in self._uncopied(state, state.member(number)):
+        for group in self._list_uncopied(state, state.member(number)):
             end_if_unwanted()
             self._copy(state, number, group, bound.get(_last_of(group)))
             report.advance()
@@ -270,7 +270,7 @@ class RenditionEffects:
     def chains(self, member: Member) -> Sequence[ChainReader]:
         return [self._home.chains.chain(each) for each in member.shards]
 
-    def _uncopied(self, state: CollectionState, member: Member) -> Sequence[Group]:
+    def _list_uncopied(self, state: CollectionState, member: Member) -> Sequence[Group]:
         """Lists the blocks of the active rendition that another of the same content lacks."""
         count = state.active.synced + member.copied
         return groups_after(self.chains(state.active), count, by_time=len(member.row.shards) > 1)

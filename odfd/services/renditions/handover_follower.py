@@ -87,7 +87,7 @@ class HandoverFollower:
         self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
 
     async def _round(self) -> float:
-        for dataset in await trio.to_thread.run_sync(self._wanted, self.loop.take()):
+        for dataset in await trio.to_thread.run_sync(self._list_mirrors, self.loop.take()):
             try:
                 await self.shards.follow(dataset)
                 await self._follow(dataset)
@@ -103,7 +103,7 @@ class HandoverFollower:
                 self._faults.pop(dataset, None)
         return UNTIL_POKED
 
-    def _wanted(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
+    def _list_mirrors(self, touched: Iterable[DatasetId] | None) -> list[DatasetId]:
         """Returns the mirrors among the touched datasets; at the start all of them."""
         with self._home.database.read() as connection:
             if touched is None:

@@ -171,7 +171,7 @@ async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
 
         monkeypatch.setattr(node.home.spool, "add_all", late)
         if is_killed:
-            monkeypatch.setattr(EndpointService, "_gone", lambda *_: {})
+            monkeypatch.setattr(EndpointService, "_find_gone", lambda *_: {})
             await node.api.endpoints.push("made", b'{"a": 1}')
             assert left(node, "Source", id_, tmp_path)
         else:
