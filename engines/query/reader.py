@@ -203,8 +203,14 @@ class QueryProcess:
 class QueryProcesses:
     """Lends each query a process. Usable while ``run`` runs."""
 
-    def __init__(self, scratch: Path, choose: Callable[[], Awaitable[SandboxChoice]], limits: QueryLimits) -> None:
-        """``choose``: chooses the sandbox, when the first query comes."""
+    def __init__(
+        self,
+        scratch: Path,
+        choose: Callable[[], Awaitable[SandboxChoice]],
+        limits: QueryLimits,
+        log: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        """``choose``: chooses the sandbox, when the first query comes. ``log``: logs why processes are not forked."""
         self.limits = limits
         self._scratch, self._choose = scratch, choose
         self._choice: SandboxChoice | None = None
@@ -218,8 +224,7 @@ class QueryProcesses:
         self._nursery: trio.Nursery | None = None
         self.unforked: str | None = None
         """Why processes are not forked from a zygote; empty where they are, ``None`` before it was tried."""
-        self.log: Callable[[str], object] = lambda _: None
-        """Is told why they are not."""
+        self._log = log
         self.serving = trio.Event()
         """Set while ``run`` runs."""
 
@@ -326,7 +331,7 @@ class QueryProcesses:
         except EngineLost as error:
             self.unforked = str(error)
         if self.unforked:
-            self.log(self.unforked)
+            self._log(self.unforked)
 
     def _begin(self, choice: SandboxChoice) -> QueryProcess:
         nursery = self._require_nursery()  # the node may have stopped while the sandbox was chosen

@@ -132,21 +132,20 @@ _WAIT: Final = math.ceil(1 / WRONG.per_second)
 
 
 class RemoteServer:
-    """The TCP server. The node sets ``api`` when it is complete; ``urls`` are its addresses while it runs."""
+    """The TCP server; ``urls`` are its addresses while it runs."""
 
     def __init__(self, settings: Api, admit: Callable[[str], TokenGrant], logger: Logger) -> None:
         self._settings, self._admit, self._logger = settings, admit, logger
         self._places = [parsed(each, "api.listen") for each in settings.listen]
-        self.api: Application | None = None
-        self.hook: SignedPush | None = None
-        """Takes calls that are signed for a Source. Set by the node together with ``api``; ``None``: not yet."""
         self.urls: tuple[str, ...] = ()
         self.server = HttpServer("api", [], self._respond, logger, LIMITS)
         self._application: RemoteApplication | None = None
 
-    async def run(self, life: Life) -> None:
-        """Runs until stopped. Raises Environment where it cannot listen, or its certificate cannot be used."""
-        assert self.api is not None
+    async def run(self, api: Application, hook: SignedPush, life: Life) -> None:
+        """Runs until stopped. Raises Environment where it cannot listen, or its certificate cannot be used.
+
+        ``hook``: takes calls that are signed for a Source.
+        """
         settings = self._settings
         names: tuple[str, ...] = ()
         if settings.certificate:
@@ -160,7 +159,7 @@ class RemoteServer:
                 hosts = names or (f"[{place.host}]" if ":" in place.host else place.host, "localhost")
                 places |= places_of(hosts, port, is_secure=bool(names))
             self._application = RemoteApplication(
-                self.api, self._admit, frozenset(places), self._logger, trio.current_time, self.hook
+                api, self._admit, frozenset(places), self._logger, trio.current_time, hook
             )
             self.urls = tuple(
                 f"https://{names[0]}:{port}" if names else url_of(each)

@@ -33,7 +33,7 @@ from odfd.mirrors.link_offers import Offer, offers
 from odfd.mirrors.packs import Packs, together
 from odfd.mirrors.piece_fetcher import PieceFetcher
 from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.quota import MirrorQuota, RateLimits
+from odfd.mirrors.quota import MirrorQuota, RateLimits, StagedBlocks
 from odfd.mirrors.sinks import PartialObject, SmallObjects
 from odfd.mirrors.swarm_fetcher import LEAST, SwarmFetch, SwarmStep
 from odfd.published.replication import Replication
@@ -92,8 +92,9 @@ class ObjectFetcher:
         keeping: DataRetention,
         partial: Path,
         replication: Replication,
-        limits: ObjectLimits | None = None,
+        limits: Callable[[], ObjectLimits] = ObjectLimits,
         arriving: UncommittedObjects | None = None,
+        staging: StagedBlocks | None = None,
     ) -> None:
         """``arriving``: the objects on their way, reported to peers that fetch the same."""
         self.arriving = arriving or UncommittedObjects()
@@ -103,16 +104,24 @@ class ObjectFetcher:
         self._replication = replication
         self._packs = Packs(objects, replication)
         self._pieces = PieceFetcher(objects, partial, replication, self.arriving)
-        self.limits = limits or ObjectLimits()
+        self._limits = limits
         self.paces = RateLimits()
         self._on_the_way: dict[Multihash, trio.Event] = {}
         self.room = MirrorQuota(
-            keeping, partial, self.limits.mirror_bytes, lambda: [str(each) for each in self._on_the_way]
+            keeping,
+            partial,
+            lambda: self.limits.mirror_bytes,
+            lambda: [str(each) for each in self._on_the_way],
+            staging,
         )
         self._stalled: LRUCache[PeerId, int] = LRUCache(REMEMBERED)
         """How often in a row each peer offered a linked object and gave nothing of it in time."""
         self._turn = 0
         """The position of the peer that is asked first for the next linked object."""
+
+    @property
+    def limits(self) -> ObjectLimits:
+        return self._limits()
 
     async def bring(
         self,

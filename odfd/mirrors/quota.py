@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from types import MappingProxyType
-from typing import Final
+from typing import Final, Protocol
 
 from chain.errors import Environment
 from chain.ids import DatasetId
@@ -29,26 +29,45 @@ from p2p.pace import Pace
 _NOTHING: Final[Mapping[Multihash, int]] = MappingProxyType({})
 
 
+class StagedBlocks(Protocol):
+    """The blocks that are staged in files, as ``odfd.published.staging`` counts them."""
+
+    def total(self) -> int: ...
+
+    def remove_leftovers(self) -> None:
+        """Deletes leftovers that no task will continue."""
+        ...
+
+
 class MirrorQuota:
     """The disk quota of all mirrors of a node.
     ``limit`` in bytes, 0: none; ``partial``: the folder of partial files."""
 
     def __init__(
-        self, keeping: DataRetention, partial: Path, limit: int, busy: Callable[[], Collection[str]] = tuple
+        self,
+        keeping: DataRetention,
+        partial: Path,
+        limit: Callable[[], int],
+        busy: Callable[[], Collection[str]] = tuple,
+        staging: StagedBlocks | None = None,
     ) -> None:
-        """``busy``: returns the names of files in it that are being written."""
+        """``busy``: returns the names of files in it that are being written; ``staging``: blocks staged in files."""
         self._keeping = keeping
         self._partial = partial
         self._busy = busy
-        self.limit = limit
+        self._limit, self._staging = limit, staging
         self._promised: dict[Multihash, int] = {}
         self._blocks = 0
         """Bytes reserved for blocks that are not proven yet."""
         self._lock = threading.Lock()
-        self.staged: Callable[[], int] = lambda: 0
+
+    @property
+    def limit(self) -> int:
+        return self._limit()
+
+    def staged(self) -> int:
         """Returns the bytes of blocks that are staged in files."""
-        self.remove_leftovers: Callable[[], None] = lambda: None
-        """Deletes leftovers that no task will continue."""
+        return 0 if self._staging is None else self._staging.total()
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""
@@ -97,7 +116,8 @@ class MirrorQuota:
         used = self._keeping.taken() + promised + self.staged()
         if used + needed > self.limit:
             used -= self.staged()
-            self.remove_leftovers()
+            if self._staging is not None:
+                self._staging.remove_leftovers()
             used += self.staged()
         busy = self._busy()
         idle = [file for file in left if file.name not in busy]

@@ -63,12 +63,15 @@ class MirrorScheduler:
         clock: Clock,
         logger: Logger,
         after_sync: Callable[[DatasetId], None],
+        on_stored: Callable[[DatasetId], object],
+        is_joined: Callable[[], bool],
         doubted: Callable[[DatasetId], object] = lambda _: None,
     ) -> None:
-        self.on_stored: Callable[[DatasetId], object] = lambda _: None
-        """Called from a worker thread after a spec was stored, before anything is fetched for it."""
-        self.is_joined: Callable[[], bool] = lambda: True
-        """Whether the node is in a network, so that peers may be asked; set by the wiring."""
+        """``on_stored``: called from a worker thread after a spec was stored, before anything is fetched for it.
+
+        ``is_joined``: whether the node is in a network, so that peers may be asked.
+        """
+        self._on_stored, self.is_joined = on_stored, is_joined
         self._doubted = doubted
         self._database = database
         self._sync = sync
@@ -128,7 +131,7 @@ class MirrorScheduler:
 
     async def take_up(self, spec: MirrorSpec) -> Mirror:
         """Begins a recorded mirror, or goes on by its new terms. Raises Environment while the daemon stops."""
-        await trio.to_thread.run_sync(self.on_stored, spec.id)
+        await trio.to_thread.run_sync(self._on_stored, spec.id)
         specs = (*await trio.to_thread.run_sync(self._inside, spec.id), spec)
         for each in specs:
             if each.paused and (known := self._mirrors.get(each.id)) is not None:

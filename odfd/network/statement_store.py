@@ -87,8 +87,12 @@ class LedgerStatementStore:
         public_of: PublicOf,
         hearers: Subscribers | None = None,
         room: StatementQuota | None = None,
+        networks: NetworkRules | None = None,
     ) -> None:
-        """``public_of``: returns the datasets whose statements are passed on."""
+        """``public_of``: returns the datasets whose statements are passed on.
+
+        ``networks``: rules for several networks; ``None`` if all networks are alike.
+        """
         self._public_of = public_of
         self._on_news, self._on_proof, self._on_cosignature = hearers or Subscribers()
         self._database = database
@@ -105,8 +109,7 @@ class LedgerStatementStore:
         self._waiting = EarlyStatements()
         self._seen: LRUCache[Multihash, Judgement] = LRUCache(SEEN)
         self._lock = threading.Lock()
-        self.networks: NetworkRules | None = None
-        """Rules for several networks; ``None`` if all networks are alike."""
+        self._networks = networks
         self._network = ""
         """The network in which this view receives and shows statements; empty for none in particular."""
 
@@ -114,8 +117,8 @@ class LedgerStatementStore:
         """Returns the store as seen in a network. All views share what is stored."""
         scoped = copy.copy(self)
         scoped._network = network
-        if self.networks is not None:
-            scoped._public_of = self.networks.within(network)
+        if self._networks is not None:
+            scoped._public_of = self._networks.within(network)
         return scoped
 
     def to(self, peer: PeerId) -> LedgerStatementStore:
@@ -145,13 +148,13 @@ class LedgerStatementStore:
 
     def _note_heard(self, topic: Topic, envelope: bytes) -> None:
         """Notes where a dataset was mentioned before its statement is judged: until then nothing of it is passed on."""
-        if self.networks is None or not self._network:
+        if self._networks is None or not self._network:
             return
         try:
             dataset = subject_of(topic, envelope, self._rights_at).dataset
         except Invalid:
             return  # it is refused
-        self.networks.heard(dataset, self._network, self._is_wanted(dataset))
+        self._networks.heard(dataset, self._network, self._is_wanted(dataset))
 
     def _way_in(self, topic: Topic, envelope: bytes) -> Callable[[Topic, bytes, PeerId], tuple[Judgement, bool]]:
         if topic is Topic.PROOFS:
@@ -186,7 +189,7 @@ class LedgerStatementStore:
 
     def _may_take_back(self, dataset: DatasetId) -> bool:
         """Whether the withdrawal of a card may be shown here: only where the card was."""
-        return self.networks is None or not self._network or self.networks.reaches(dataset, self._network)
+        return self._networks is None or not self._network or self._networks.reaches(dataset, self._network)
 
     def interests(self) -> Sequence[DatasetId]:
         with self._lock:
@@ -227,8 +230,8 @@ class LedgerStatementStore:
 
     def adopt(self, dataset: DatasetId) -> None:
         """Judges and keeps the statements in memory on a dataset that is wanted from now on."""
-        if self.networks is not None:
-            self.networks.keep(dataset)
+        if self._networks is not None:
+            self._networks.keep(dataset)
         with self._adopting:  # also where nothing is left: another may be at it
             if self.unheld.speaks_of(dataset):
                 for topic, raw in self.unheld.take(dataset):

@@ -16,6 +16,7 @@ from odfd.node.handlers import access_of, services_of, smart_backend_of
 from odfd.node.in_force import InForce
 from odfd.node.parts import NodeParts
 from odfd.node.query_parts import run_readers
+from odfd.runtime.http import Application
 from odfd.runtime.supervision import Child, Restart
 from odfd.services.maintenance.former_containers import remove_former_containers
 from odfd.services.maintenance.incident_keeper import IncidentKeeper
@@ -65,12 +66,12 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
     ]
     answers = AnswerStore(parts.home.database, parts.context.clock.now)
     access = access_of(parts, services)
-    api = services.page.api = application(services, parts.context.logger, answers, access)
+    api = application(services, parts.context.logger, answers, access)
+    parts.late.api.fill(api)
+    parts.late.smart_backend.fill(smart_backend_of(parts, access))
+    parts.late.check()
     parts.context.servers.append(services.page.server)
-    if parts.smart is not None:
-        parts.smart.backend = smart_backend_of(parts, access)
     if parts.remote is not None:
-        parts.remote.api, parts.remote.hook = api, services.endpoints.signed_push
         parts.context.servers.append(parts.remote.server)
     return Assembly(
         api=api,
@@ -83,12 +84,19 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
-            *([] if parts.remote is None else [Child("api", parts.remote.run, Restart(from_start=False))]),
+            *_remote(parts, api, services),
             *([] if parts.flight is None else [Child("flight", parts.flight.run, Restart(from_start=False))]),
         ),
         workers=tuple(workers),
         reload=parts.reload,
     )
+
+
+def _remote(parts: NodeParts, api: Application, services: Services) -> tuple[Child, ...]:
+    if parts.remote is None:
+        return ()
+    run = partial(parts.remote.run, api, services.endpoints.signed_push)
+    return (Child("api", run, Restart(from_start=False)),)
 
 
 def _containers(parts: NodeParts) -> tuple[Child, ...]:

@@ -37,8 +37,14 @@ def card_publishers_of(parts: CardContext) -> tuple[CardPublisher, NodeCardPubli
 
     name = parts.settings.node.name
     cards = CardPublisher(
-        parts.home, parts.visibility, parts.outbox.put_card, name, parts.context, names_node, parts.board.shared_cards
+        parts.home,
+        parts.visibility,
+        parts.outbox.put_card,
+        name,
+        parts.context,
+        lambda dataset: parts.evaluator.reach(dataset, parts.evaluator.serve(dataset)).blocks,
+        names_node,
+        parts.board.shared_cards,
     )
-    cards.served = lambda dataset: parts.evaluator.reach(dataset, parts.evaluator.serve(dataset)).blocks
     tell = partial(parts.outbox.put, Topic.HEADS, None)
     return cards, NodeCardPublisher(parts.home, lambda: parts.settings, tell, parts.context)

@@ -17,10 +17,9 @@ from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
-from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
+from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.network.joined_networks import Network
 from odfd.network.membership import HostOptions
-from odfd.services.transfer.remotes import Remotes
 from odfd.store.directory import STAGING, StateDirectory
 from p2p.address import parse_address
 from p2p.driver.settings import LAN_PORT, LookupMode
@@ -183,11 +182,3 @@ def object_limits(settings: Settings) -> ObjectLimits:
     return ObjectLimits(
         object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
     )
-
-
-def apply_limits(settings: Settings, bandwidth: Bandwidth, object_fetcher: ObjectFetcher, remotes: Remotes) -> None:
-    """Applies changed limits of bandwidth and disk to a running node, also to work in progress."""
-    bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
-    limits = object_fetcher.limits = object_limits(settings)
-    object_fetcher.room.limit = limits.mirror_bytes
-    remotes.reserve = limits.disk_reserve

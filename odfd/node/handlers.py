@@ -24,7 +24,7 @@ from odfd.flows.tasks import RUN
 from odfd.flows.tasks import TYPE as TASK
 from odfd.node.own_parts import live_resources_of, own_of
 from odfd.node.parts import NodeParts
-from odfd.node.rendition_parts import holds_of, renditions_of
+from odfd.node.rendition_parts import effects_of, holds_of, renditions_of
 from odfd.node.trust_parts import witness_views
 from odfd.page.server import PageServer
 from odfd.resources.controller import Controllers
@@ -59,6 +59,7 @@ from odfd.services.network.mirrors import MirrorService
 from odfd.services.portals.service import PortalController, PortalService
 from odfd.services.publishing.visibility import VisibilityService
 from odfd.services.queries.projections import ProjectionController
+from odfd.services.renditions.effects import RenditionEffects
 from odfd.services.resources.apply import ApplyOperation
 from odfd.services.resources.declarations import DeclarationService, Surroundings
 from odfd.services.resources.history import HistoryService
@@ -99,13 +100,14 @@ def services_of(parts: NodeParts) -> Services:
     pulling = _pulling(parts, portals)
     pushing = PushService(home, parts.visibility, parts.import_export, context.board)
     flows, performing, verification, rewriting = _flows(parts, pulling, pushing)
-    judging, seen = _judging(parts), _visibility(parts)
+    effects = effects_of(parts)
+    judging, seen = _judging(parts), _visibility(parts, effects)
     deletion = DatasetDeletion(home, states, parts.scheduler, context, partial(_visibility_changed, parts))
     services = network, judging, portals
     own = own_of(parts)
     controllers = _controllers(parts, keeper, (flows, performing, deletion, states), services, own)
     declarations = _reconciling(parts, keeper, controllers, own, flows)
-    renditions = renditions_of(parts, deletion, seen)
+    renditions = renditions_of(parts, effects, deletion, seen)
     return Services(
         about=_status(parts, flows, mirrors),
         accounts=AccountService(home, parts.tokens, context),
@@ -145,7 +147,7 @@ def services_of(parts: NodeParts) -> Services:
         tasks=TaskService(context.board, home, declarations, context.events),
         events=LogEvents(context.events),
         log_lines=LogService(context.lines),
-        page=PageServer(parts.settings.http, partial(secrets.token_urlsafe, 32), context.logger),
+        page=PageServer(parts.settings.http, partial(secrets.token_urlsafe, 32), context.logger, parts.late.api),
     )
 
 
@@ -210,7 +212,7 @@ def _flows(
         context.clock.now,
         {},
     )
-    parts.flows.perform = performing.run
+    parts.late.performing.fill(performing)
     flows = FlowService(home, parts.flows, context)
     return flows, performing, verification, rewriting
 
@@ -228,11 +230,12 @@ def _doctor(parts: NodeParts) -> Doctor:
     )
 
 
-def _visibility(parts: NodeParts) -> VisibilityService:
+def _visibility(parts: NodeParts, effects: RenditionEffects) -> VisibilityService:
     member = parts.membership
     return VisibilityService(
         parts.home, parts.visibility, parts.context, partial(_visibility_changed, parts), parts.signed, member.peers,
         lambda: member.networks, parts.committer.sign_upper, parts.cards.visibility_changed,
+        effects.say_handovers,
     )  # fmt: skip
 
 
@@ -318,16 +321,8 @@ def _reconciling(
     reconciler, board = parts.reconciler, parts.context.board
     board.changed = parts.context.events.nudge
 
-    def engine_changed() -> None:
-        parts.context.events.nudge()
-        for name in parts.views.cache.blocked():
-            reconciler.touch("Dataset", name)
-
-    parts.engine.changed, parts.views.cache.engines = engine_changed, lambda: parts.engine.digests
-    reconciler.controllers = controllers
-    parts.flows.ran = partial(reconciler.touch, "Flow")
+    parts.late.controllers.fill(controllers)
     board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
-    parts.volumes.changed = partial(reconciler.touch, "PersistentVolume")
 
     def written() -> None:
         parts.views.refresher.loop.poke()
@@ -336,13 +331,12 @@ def _reconciling(
     parts.home.database.written = partial(parts.in_loop, written)
     around = Surroundings(controllers, live_resources_of(parts, own, flows), reconciler.undone)
     declarations = DeclarationService(parts.home, parts.context, keeper, around)
-    parts.flows.labels = declarations.labels_of
+    parts.late.declarations.fill(declarations)
     return declarations
 
 
 def _pulling(parts: NodeParts, portals: PortalService) -> IngestPullService:
     home, clock = parts.home, parts.context.clock
-    parts.committer.is_told = parts.visibility.is_known
     return IngestPullService(
         home=home,
         deps=parts.ingest_deps,

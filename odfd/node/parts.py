@@ -46,7 +46,6 @@ from odfd.network.statement_store import LedgerStatementStore, Subscribers
 from odfd.network.swarm_parts import SwarmParts
 from odfd.node.card_parts import card_publishers_of
 from odfd.node.component_settings import (
-    apply_limits,
     engine_environ,
     host_options,
     ingest_settings,
@@ -58,6 +57,7 @@ from odfd.node.component_settings import (
 )
 from odfd.node.execution_parts import dependencies_of
 from odfd.node.in_force import InForce
+from odfd.node.late_parts import LateParts
 from odfd.node.query_parts import network_listeners, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
@@ -69,7 +69,7 @@ from odfd.node.trust_parts import (
     witnessing_of,
 )
 from odfd.policy.policy import Expression, Policy
-from odfd.queries.planning import Planner
+from odfd.published.staging import StagingQuota
 from odfd.runtime import hanging_calls
 from odfd.runtime.clock import JumpWatch
 from odfd.runtime.subjects import about
@@ -148,17 +148,28 @@ class NodeParts:
             context.clock.now,
             self._purposes,
             home.keys.has_dataset_key,
+            lambda one: self.policies.for_dataset(one, self.visibility.met_in),
         )
-        self.visibility = home.visibility
-        self.evaluator.by_dataset = lambda one: self.policies.for_dataset(one, self.visibility.met_in)
-        self.views = DatasetViews(home, self.evaluator, self.visibility)
-        self.reconciler = Reconciler(home, context, TYPES)
+        self.visibility, self.late = home.visibility, LateParts()
+        self.views = DatasetViews(
+            home,
+            self.evaluator,
+            lambda dataset: self.scheduler.refused_by(dataset),
+            lambda: self.engine.digests,
+        )
+        self.reconciler = Reconciler(home, context, TYPES, self.late.controllers)
         self.pending_decisions = PendingDecisions(home, self.evaluator)
         self.engine = engine or NodeEngine(
-            spark_options(settings, home), engine_environ(settings, os.environ), context.logger
+            spark_options(settings, home),
+            engine_environ(settings, os.environ),
+            context.logger,
+            self._engine_changed,
         )
         self.readers = QueryProcesses(
-            home.directory / "readers", lambda: query_isolation(self.settings), query_limits(settings)
+            home.directory / "readers",
+            lambda: query_isolation(self.settings),
+            query_limits(settings),
+            lambda why: context.logger.info("processes of queries are not forked", why=why),
         )
         self._hold_statements()
         self._hold_network(membership, ipfs)
@@ -187,8 +198,8 @@ class NodeParts:
         self.witnessed = events.witnessed
         hearers = Subscribers(events.heard, events.proven, events.witnessed)
         self.quota = self._quota()
-        self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota)
-        self.board.networks = network_rules(self.visibility, clock.now)
+        rules = network_rules(self.visibility, clock.now)
+        self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota, rules)
         self.damage = DamageRegistry(home, clock, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = UncommittedObjects(self.evaluator.passes_on_unjudged)
@@ -201,16 +212,16 @@ class NodeParts:
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
         )
-        planner = Planner(home, self.views.cache.dataset, self.evaluator)
         reading = (self.readers, self.engine), self.library.size
-        made = queries_of(home, planner, *reading, self.settings, self.context)
+        shown = self.views.cache.dataset, self.evaluator
+        made = queries_of(home, shown, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made
 
     def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
         """Makes the parts that talk to peers, publish elsewhere, and send by themselves."""
         home, settings, context = self.home, self.settings, self.context
         self.bandwidth = Bandwidth()
-        self.bandwidth.cap(settings.p2p.download_rate, settings.p2p.upload_rate, settings.p2p.relay_rate)
+        self._cap_bandwidth()
         self.membership = membership(
             host_options(settings, home, self.bandwidth),
             (self.library, self.board),
@@ -226,18 +237,20 @@ class NodeParts:
             ),
         )
         self.invitations: InvitationUses = InvitationUses(home, self.membership, context.clock, secrets.token_bytes)
+        self.staging = StagingQuota(self._disk_reserve, lambda size: self.object_fetcher.room.check_staged(size))
         self.remotes = Remotes(
             settings,
             self.bandwidth,
             home,
-            (self.membership, self.board),
-            context.clock,
+            self.membership,
+            self.board,
             ipfs,
             partial(askable_peers, home, self.visibility),
+            self.staging,
+            lambda text: context.logger.info("blocks come one by one", why=text),
         )
-        self.remotes.log = lambda text: context.logger.info("blocks come one by one", why=text)
         asked = checkpoint_receiver_of(self), self.public_queries
-        site = open_site(settings, home, (self.library, self.visibility), context.logger, asked)
+        site = open_site(settings, home, self.library, context.logger, asked, self.late.smart_backend)
         self.site = None if site is None else site.server
         self.smart = None if site is None else site.smart
         self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
@@ -252,12 +265,32 @@ class NodeParts:
         self.publications = PublicationService(
             home, self.remotes.publisher, terms, lambda: self.settings.policy.publish.ipfs, context
         )
-        self.flows = FlowWorker(home, context, self._follow)
-        self.webhooks = WebhookWorker(home, context, webhook_networks(settings), partial(secrets.token_hex, 16))
-        self.volumes = VolumeWorker(home, context)
+        self.flows = FlowWorker(
+            home,
+            context,
+            self._follow,
+            lambda plan, record: self.late.performing().run(plan, record),
+            partial(self.reconciler.touch, "Flow"),
+            lambda each: self.late.declarations().labels_of(each),
+        )
+        inside = lambda: webhook_networks(self.settings)  # noqa: E731
+        self.webhooks = WebhookWorker(home, context, inside, partial(secrets.token_hex, 16))
+        self.volumes = VolumeWorker(home, context, partial(self.reconciler.touch, "PersistentVolume"))
         self.flight, self.tokens, self.remote = network_listeners(
             settings, home, (self.queries, self.public_queries), context
         )
+
+    def _cap_bandwidth(self) -> None:
+        p2p = self.settings.p2p
+        self.bandwidth.cap(p2p.download_rate, p2p.upload_rate, p2p.relay_rate)
+
+    def _disk_reserve(self) -> int:
+        return self.settings.limits.disk_reserve_bytes
+
+    def _engine_changed(self) -> None:
+        self.context.events.nudge()
+        for name in self.views.cache.blocked():
+            self.reconciler.touch("Dataset", name)
 
     def _follow(self) -> FollowSettings:
         flows = self.settings.flows
@@ -265,10 +298,17 @@ class NodeParts:
 
     def _committer(self) -> OwnerCommitter:
         home, now = self.home, self.context.clock.now
-        committer = OwnerCommitter(home.database, home.chains, home.keys, now, self.signed, self.jumps.ahead)
-        committer.spread = shards = ShardedWrites(home.database, home.chains, home.objects)
-        committer.check_single = shards.check_single
-        return committer
+        shards = ShardedWrites(home.database, home.chains, home.objects)
+        return OwnerCommitter(
+            home.database,
+            home.chains,
+            home.keys,
+            now,
+            self.signed,
+            shards,
+            self.visibility.is_known,
+            self.jumps.ahead,
+        )
 
     def _hold_speakers(self) -> None:
         """Makes the parts that sign their own findings, and the recovery of lost signing journals."""
@@ -280,20 +320,22 @@ class NodeParts:
 
     def _hold_mirrors(self) -> None:
         """Makes the parts that fetch datasets of others, from peers and from where they are published."""
-        home, settings, context = self.home, self.settings, self.context
+        home, context = self.home, self.context
         replication = self.remotes.replication
         self.keeping = DataRetention(home.database, home.chains, home.objects, self.views.readers.own, home.held)
         keeping = self.keeping
         self.evidence_fetcher = EvidenceFetcher(
-            replication, self.bundles, home.folder(PARTIAL_EVIDENCE), lambda: self.remotes.reserve
+            replication, self.bundles, home.folder(PARTIAL_EVIDENCE), self._disk_reserve
         )
-        limits = object_limits(settings)
-        self.object_fetcher = ObjectFetcher(
-            home.objects, keeping, home.folder(PARTIAL), replication, limits, self.arriving
+        self.object_fetcher: ObjectFetcher = ObjectFetcher(
+            home.objects,
+            keeping,
+            home.folder(PARTIAL),
+            replication,
+            lambda: object_limits(self.settings),
+            self.arriving,
+            self.staging,
         )
-        self.object_fetcher.room.staged = self.remotes.staging.total
-        self.object_fetcher.room.remove_leftovers = self.remotes.staging.remove_leftovers
-        self.remotes.staging.quota = self.object_fetcher.room.check_staged
         self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: self.settings.policy)
         self.sync = MirrorSync(
@@ -306,11 +348,24 @@ class NodeParts:
             following=self.following,
         )
         self.scheduler = MirrorScheduler(
-            home.database, self.sync, context.events, context.clock, context.logger, self.moved, self.forks.doubt
+            home.database,
+            self.sync,
+            context.events,
+            context.clock,
+            context.logger,
+            self.moved,
+            self.board.adopt,
+            lambda: bool(self.membership.networks),
+            self.forks.doubt,
         )
-        self.views.cache.refused_by = self.scheduler.refused_by
-        self.scheduler.on_stored, self.scheduler.is_joined = self.board.adopt, lambda: bool(self.membership.networks)
-        self.handovers = HandoverFollower(home, self.scheduler, self.visibility, context, self._derived_here)
+        self.handovers = HandoverFollower(
+            home,
+            self.scheduler,
+            context,
+            self._derived_here,
+            lambda old, new, also: self.late.renditions().hand_over_readers(old, new, also),
+            self.moved,
+        )
         mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
         self.repairing = Repair(home, self.sync, mender, self._caught_up)
         self.import_export = CollectionTransfer(
@@ -365,9 +420,9 @@ class NodeParts:
         """Applies new settings. Raises Invalid for an impossible policy, and then changes nothing."""
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
-        self.webhooks.inside = webhook_networks(settings)
+        webhook_networks(settings)
         self.in_force.settings.put(settings)
-        apply_limits(settings, self.bandwidth, self.object_fetcher, self.remotes)
+        self._cap_bandwidth()
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
         self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
         self.in_loop(self.node_card.loop.poke)

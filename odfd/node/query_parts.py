@@ -14,6 +14,7 @@ from config.check import is_loopback
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
+from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.remote import RemoteServer
 from odfd.control.tokens import Tokens
@@ -32,12 +33,14 @@ from odfd.services.queries.projections import ProjectionTables
 from odfd.services.queries.public_queries import FlightQueries, PublicQueries
 from odfd.services.queries.service import QueryService
 from odfd.store.access_tokens import TokenStore
+from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import FOLDS, STAGING, StateDirectory
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 
 
 def queries_of(
     home: StateDirectory,
-    planner: Planner,
+    shown: tuple[Callable[[DatasetEntry], wire.DatasetView], TrustEvaluator],
     computes: tuple[QueryProcesses, NodeEngine],
     served: Callable[[DatasetId], int],
     settings: Settings,
@@ -49,7 +52,9 @@ def queries_of(
         context.logger.info("a fold is not kept", dataset=str(dataset), fault=str(fault), rule=fault.rule)
 
     processes, engine = computes
-    processes.log = lambda why: context.logger.info("processes of queries are not forked", why=why)
+    planner = Planner(
+        home, *shown, lambda name, asker: projections.named(name, asker), lambda name: projections.is_declared(name)
+    )
     inputs = QueryInputs(home)
     store = FoldStore(home.folder(FOLDS), settings.query.folds_mib << 20)
     folding = FoldCache(home, store, processes, inputs, failed)
@@ -59,7 +64,6 @@ def queries_of(
         planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
     )
     projections = ProjectionTables(home, queries, context.clock, settings.query.temporary_mib << 20)
-    planner.projection, planner.is_projection = projections.named, projections.is_declared
     public = PublicQueries(home, queries, served, proves=settings.http.prove)
     return queries, public, projections
 

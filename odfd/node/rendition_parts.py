@@ -46,7 +46,17 @@ def holds_of(parts: NodeParts, renditions: RenditionService) -> HoldService:
     return HoldService(parts.home, parts.context, lambda: secrets.token_hex(8), released)
 
 
-def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityService) -> RenditionService:
+def effects_of(parts: NodeParts) -> RenditionEffects:
+    def readers(dataset: DatasetId) -> list[DatasetId]:
+        return [other.id for other in parts.views.readers.of(dataset)]
+
+    terms = parts.context.clock, parts.visibility
+    return RenditionEffects(parts.home, parts.ingest_deps, parts.committer, parts.keeping, terms, readers)
+
+
+def renditions_of(
+    parts: NodeParts, effects: RenditionEffects, deletion: DatasetDeletion, seen: VisibilityService
+) -> RenditionService:
     def readers(dataset: DatasetId) -> list[DatasetId]:
         return [other.id for other in parts.views.readers.of(dataset)]
 
@@ -68,9 +78,6 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
         await write(sql, {"d": Bound(dataset, block)}, target)
 
     home, deps, committer, clock = parts.home, parts.ingest_deps, parts.committer, parts.context.clock
-    terms = clock, parts.visibility
-    effects = RenditionEffects(home, deps, committer, parts.keeping, terms, readers)
-    seen.say_handovers = effects.say_handovers
     origins = RenditionOrigins(home, deps, committer, clock, effects, standing)
     derived = DerivedRenditions(home, clock, effects, origins, readers, derive)
     upkeep = RenditionUpkeep(home, effects, parts.context)
@@ -82,7 +89,7 @@ def renditions_of(parts: NodeParts, deletion: DatasetDeletion, seen: VisibilityS
         deletion.delete_rendition,
         lambda: secrets.token_hex(8),
         seen.show_to_others,
+        parts.moved,
     )
-    parts.handovers.readers = made.hand_over_readers
-    parts.handovers.moved = made.moved = parts.moved
+    parts.late.renditions.fill(made)
     return made

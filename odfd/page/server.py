@@ -13,7 +13,6 @@ from typing import Final
 
 import trio
 
-from chain.errors import Environment
 from config.model import Http
 from odfd.control import wire
 from odfd.control.operations import NODE_PATH, Owner, operation
@@ -32,9 +31,11 @@ LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, 
 
 
 class PageServer:
-    """Serves the page over ``api``, which the node sets when it is complete."""
+    """Serves the page over the node's API."""
 
-    def __init__(self, settings: Http, secret: Callable[[], str], logger: Logger) -> None:
+    def __init__(
+        self, settings: Http, secret: Callable[[], str], logger: Logger, api: Callable[[], Application]
+    ) -> None:
         """``settings``: the HTTP settings, of which those of ``ui`` are used. ``secret``: makes a new secret."""
         self._address, self._settings = settings.ui, settings
         self._place = parsed(settings.ui or ANYWHERE, "http.ui")
@@ -43,7 +44,7 @@ class PageServer:
         self._asked = trio.Event()
         self._listener: socket.socket | None = None
         self._url = ""
-        self.api: Application | None = None
+        self._api = api
         self.server = HttpServer("page", [], self._respond, logger, LIMITS)
         self._application: PageApplication | None = None
 
@@ -70,8 +71,6 @@ class PageServer:
         return wire.PageAddress(url=f"{self._url}/#token={token}", seconds=int(TOKEN_SECONDS))
 
     def _listen(self) -> None:
-        if self.api is None:
-            raise Environment("the node is still starting", rule="http-ui", hint="ask again")
         settings = self._settings
         hosts: Sequence[str] = (
             self._place.host if ":" not in self._place.host else f"[{self._place.host}]",
@@ -83,7 +82,7 @@ class PageServer:
         self._listener = listening(self._place)
         self.server.listeners = [self._listener]
         endpoint, self._url = self._page_endpoint(hosts, self._listener.getsockname()[1])
-        self._application = PageApplication(self.api, self._sessions, endpoint, trio.current_time)
+        self._application = PageApplication(self._api(), self._sessions, endpoint, trio.current_time)
         self._logger.info("page", url=self._url)
         self._asked.set()
 

@@ -57,7 +57,7 @@ class PublishedSource:
     def __init__(self, transport: Transport, staging: Path, room: StagingQuota | None = None) -> None:
         self._transport = transport
         self._staging = staging
-        self._room = room or StagingQuota(int)
+        self._room = room or StagingQuota(int, lambda _: None)
         self._room.add(staging)
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Staged blocks by dataset: the head, the number of the lowest block, and the chain."""

@@ -28,10 +28,11 @@ class StagingQuota:
     ``reserve``: bytes left free on the disk. ``quota`` raises Environment for bytes that mirrors may not use.
     """
 
-    def __init__(self, reserve: Callable[[], int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._reserve = reserve
+    def __init__(
+        self, reserve: Callable[[], int], quota: Callable[[int], None], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._reserve, self._quota = reserve, quota
         self._clock = clock
-        self.quota: Callable[[int], None] = lambda _: None
         self._lock = threading.Lock()
         self._places: list[Path] = []
         self._counted: dict[Path, int] = {}
@@ -51,7 +52,7 @@ class StagingQuota:
         needed = size + PER_FILE * files
         self.use(folder)
         if is_mirrored:
-            self.quota(needed)
+            self._quota(needed)
         self._unchecked += needed
         if self._unchecked >= CHECK_ROOM:
             check_room(_existing(folder), self._reserve(), CHECK_ROOM + needed)

@@ -93,19 +93,28 @@ class QueryPlan(msgspec.Struct, frozen=True, kw_only=True):
     head: wire.QueryHead
 
 
+def _no_projection(name: str, asker: Asker) -> KeptTable | None:  # noqa: ARG001
+    """Returns ``None``, where no projections are kept."""
+    return None
+
+
 class Planner:
     """Plans queries of one node. ``shown``: returns the view of a dataset, which says how far it may be relied on."""
 
     def __init__(
-        self, home: StateDirectory, shown: Callable[[DatasetEntry], wire.DatasetView], evaluator: TrustEvaluator
+        self,
+        home: StateDirectory,
+        shown: Callable[[DatasetEntry], wire.DatasetView],
+        evaluator: TrustEvaluator,
+        projection: Callable[[str, Asker], KeptTable | None] = _no_projection,
+        is_projection: Callable[[str], bool] = lambda _: False,
     ) -> None:
+        """``projection``: returns the table of a Projection by its name, if the caller may read it; called in worker
+        threads. Raises Refused while its account may not read an input. ``is_projection``: whether one is declared.
+        """
+        self._projection, self._is_projection = projection, is_projection
         self._home, self._shown, self._evaluator = home, shown, evaluator
         self._lists, self._columns = SliceLists(), LogColumnsCache()
-        self.projection: Callable[[str, Asker], KeptTable | None] = _no_projection
-        """Returns the table of a Projection by its name, if the caller may read it; set by the owner of projections.
-        Called in worker threads. Raises Refused while its account may not read an input."""
-        self.is_projection: Callable[[str], bool] = lambda _: False
-        """Whether a Projection is declared by that name; set and called as ``projection``."""
 
     @property
     def home(self) -> StateDirectory:
@@ -165,7 +174,7 @@ class Planner:
         if not is_named or asker.bound or (asker.served is not None and asker.reads is None):
             return None
         with _placed(table):
-            kept = self.projection(".".join(table.path[1:]), asker)
+            kept = self._projection(".".join(table.path[1:]), asker)
         asked = {"proven": request.prove, "pinned": bool(request.pins), "cut by policy": bool(request.require)}
         asked["cut in time"] = bool(table.clauses)
         if kept is not None and (refused := [word for word, is_asked in asked.items() if is_asked]):
@@ -213,7 +222,7 @@ class Planner:
         """Makes the fault for a name of no dataset that names a Projection, of which only the owner is told."""
         prefix, _, rest = ref.partition(".")
         name = rest if prefix.lower() == PROJECTION else ref
-        if asker != OWNER or not self.is_projection(name):
+        if asker != OWNER or not self._is_projection(name):
             return None
         if name != ref:
             message, hint = f"the projection {name} has no table yet", f"odfctl describe projection {name} shows why"
@@ -431,11 +440,6 @@ def _first_columns(chain: ChainReader) -> int | None:
         else:
             high = middle
     return low if low < size else None
-
-
-def _no_projection(name: str, asker: Asker) -> KeptTable | None:  # noqa: ARG001
-    """Returns ``None``, where no projections are kept."""
-    return None
 
 
 def _no_dataset(ref: str, place: str, asker: Asker, hint: str = "") -> NotFound:

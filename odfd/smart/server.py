@@ -64,11 +64,11 @@ class SmartApplication:
         library: VisitorLibrary,
         site: Callable[[VisitorLibrary], Application],
         logger: Logger,
+        backend: Callable[[], SmartBackend],
         *,
         takes_pushes: bool,
     ) -> None:
-        """The node sets ``backend`` when it knows accounts; until then no token is valid."""
-        self.backend: SmartBackend | None = None
+        self._backend = backend
         self._library, self._site_of, self._site, self._logger = library, site, site(library), logger
         self._takes_pushes = takes_pushes
         self._threads = trio.CapacityLimiter(THREADS)
@@ -95,7 +95,7 @@ class SmartApplication:
             return await send({"type": "http.response.body", "body": b""})
         if call.file == "push":
             return await self._push(call, token)
-        library = self._library if token is None else await self._ask(self._known_backend().library, token)
+        library = self._library if token is None else await self._ask(self.backend.library, token)
         if call.file == "pull":
             return await self._pull(call, library)
         return await self._site_of(library)(call.scope, receive, send)
@@ -246,10 +246,10 @@ class SmartApplication:
             raise Refused(text, rule="smart-clear", hint=hint)
         return given
 
-    def _known_backend(self) -> SmartBackend:
-        if self.backend is None:
-            raise _no_token()
-        return self.backend
+    @property
+    def backend(self) -> SmartBackend:
+        """Decides what tokens permit."""
+        return self._backend()
 
     def _pushing_backend(self, token: str | None) -> SmartBackend:
         if not self._takes_pushes:
@@ -257,7 +257,7 @@ class SmartApplication:
             raise Refused("this node takes no pushes over HTTP", rule="smart-push-off", hint=hint)
         if token is None:
             raise _no_token()
-        return self._known_backend()
+        return self.backend
 
     @asynccontextmanager
     async def _opened(self, call: _Call, accept: bytes) -> AsyncIterator[WebSocket]:

@@ -25,7 +25,6 @@ BUNDLES = {
     "NodeSmartBackend.access",
     "OwnResources.engines",
     "QueryService.more",
-    "Remotes.network",
     "RenditionEffects.terms",
     "RenditionService.parts",
     "StatusService.probing",

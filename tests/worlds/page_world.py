@@ -259,9 +259,9 @@ class _Strangers:
     async def __aenter__(self) -> tuple[PageServer, Any]:
         self._nursery = trio.open_nursery()
         nursery = await self._nursery.__aenter__()
-        page = PageServer(model.Http(), partial(secrets.token_urlsafe, 32), node_world.Lines())
         services: Any = strangers()
-        page.api = application(services, node_world.Lines())
+        api = application(services, node_world.Lines())
+        page = PageServer(model.Http(), partial(secrets.token_urlsafe, 32), node_world.Lines(), lambda: api)
         life = Life()
         nursery.start_soon(page.run, life)
         await life.wait_ready()

@@ -94,13 +94,20 @@ class _Found(NamedTuple):
 class FlowWorker:
     """Runs all flows of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context, follow: Callable[[], FollowSettings]) -> None:
-        self.perform: Perform = _nobody
-        """Performs one run, until the time that its record has; set by the provider of the API's operations."""
-        self.ran: Callable[[str], None] = lambda _: None
-        """Called with the name of a flow that ran."""
-        self.labels: Callable[[Resource], Mapping[str, Json]] = lambda each: each.labels
-        """Returns all labels of a dataset, including those that the node gives it; set by the same provider."""
+    def __init__(
+        self,
+        home: StateDirectory,
+        context: Context,
+        follow: Callable[[], FollowSettings],
+        perform: Perform,
+        ran: Callable[[str], None],
+        labels: Callable[[Resource], Mapping[str, Json]],
+    ) -> None:
+        """``perform``: performs one run, until the time that its record has. ``ran``: called with each flow that ran.
+
+        ``labels``: returns all labels of a dataset, including those that the node gives it.
+        """
+        self.perform, self._ran, self._labels = perform, ran, labels
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._follow = follow
@@ -290,7 +297,7 @@ class FlowWorker:
         if entry is None or entry.is_inner:
             return []
         resource = ResourceStore(connection).with_did("Dataset", str(dataset))
-        labels = {} if resource is None else self.labels(resource)
+        labels = {} if resource is None else self._labels(resource)
         owner = None if resource is None else resource.account
         account = None if owner is None else ResourceStore(connection).account_name(owner)
         return [
@@ -398,7 +405,7 @@ class FlowWorker:
             self._running -= 1
             turned, self.turned = self.turned, trio.Event()
             turned.set()
-            self.ran(firing.plan.name)
+            self._ran(firing.plan.name)
             self.loop.poke()
 
     def _log_failure(self, firing: Firing, outcome: Outcome, message: str, failures: int) -> None:
@@ -463,7 +470,3 @@ def ended_by(fault: Fault) -> Ended:
         return Ended(Outcome.BLOCKED, str(fault))
     passes = isinstance(fault, Environment | Remote | Conflict) and not isinstance(fault, NotFound)
     return Ended(Outcome.FAILED if passes else Outcome.REFUSED, str(fault))
-
-
-async def _nobody(plan: FlowPlan, record: Record) -> Ended:
-    raise NotImplementedError(plan.name, record)

@@ -51,7 +51,10 @@ LATEST: Final = 600.0
 class NodeEngine:
     """The node's engine; implements ``engines.contract.Engine``. Started as a child task (``run``)."""
 
-    def __init__(self, options: SparkOptions, environ: Mapping[str, str], logger: Logger) -> None:
+    def __init__(
+        self, options: SparkOptions, environ: Mapping[str, str], logger: Logger, changed: Callable[[], None]
+    ) -> None:
+        """``changed``: called when an engine, or the reason why there is none, is found."""
         # A task that waits for the start computes nothing yet, so a stopping daemon does not wait for it.
         self._options = replace(options, while_starting=partial(outside, "the start of the engine"))
         self._environ = environ
@@ -61,8 +64,7 @@ class NodeEngine:
         self._known = trio.Event()
         self._nursery: trio.Nursery | None = None
         self._is_warming = False
-        self.changed: Callable[[], None] = lambda: None
-        """Called when an engine, or the reason why there is none, is found; set by the component that reports it."""
+        self._changed = changed
 
     async def run(self, life: Life) -> None:
         """Finds the available engine, and keeps it running until stopped. The node also runs without one."""
@@ -84,7 +86,7 @@ class NodeEngine:
             # Set only now: the tasks that waited for it want to use it.
             self._host, self._why_not, self._nursery = host, None, nursery
             self._known.set()
-            self.changed()
+            self._changed()
 
     async def _find(self) -> HostEngine | None:
         """Finds the engine; reports once if there is none."""
@@ -96,7 +98,7 @@ class NodeEngine:
                 say("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._why_not = fault
             self._known.set()
-            self.changed()
+            self._changed()
             return None
 
     def _report_host(self, host: HostEngine) -> None:

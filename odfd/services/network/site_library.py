@@ -22,10 +22,10 @@ from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
 from odfd.site.ports import CheckpointReceiver, ShownDataset
 from odfd.site.server import SiteServer
+from odfd.smart.ports import SmartBackend
 from odfd.smart.server import SmartApplication
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.cards import Cards
-from odfd.store.visibility import Visibility
 
 
 class NodeSiteLibrary:
@@ -141,9 +141,10 @@ class OpenedSite(NamedTuple):
 def open_site(
     settings: Settings,
     home: StateDirectory,
-    given: tuple[ServingLibrary, Visibility],
+    library: ServingLibrary,
     logger: Logger,
     asked: tuple[CheckpointReceiver | None, PublicAnswers],
+    backend: Callable[[], SmartBackend],
 ) -> OpenedSite | None:
     """Opens the site; returns ``None`` if the settings name no address for it.
 
@@ -152,12 +153,12 @@ def open_site(
     if not settings.http.listen:
         return None
     receiver, answers = asked
-    library, visibility = given
     witness = receiver if settings.http.witness else None
     smart = SmartApplication(
-        NodeSiteLibrary(home, library, visibility.is_public),
+        NodeSiteLibrary(home, library, home.visibility.is_public),
         lambda read: Site(read, logger, witness),
         logger,
+        backend,
         takes_pushes=settings.http.push,
     )
     site: Application = KamuApplication(answers, smart, logger) if settings.http.query else smart

@@ -80,15 +80,16 @@ class CardPublisher:
         announce: Callable[[Signed], None],
         publisher: str,
         context: Context,
+        served: Callable[[DatasetId], int],
         names_node: Callable[[], bool] = lambda: False,
         shared: SharedCards | None = None,
     ) -> None:
         """``publisher``: the node's name for itself; ``names_node``: whether cards name this node, with its signature.
 
         ``announce``: called with each card, withdrawals too. ``shared``: keeps cards of shards that only some may have.
+        ``served``: counts the blocks that policy gives to others, of which the rows of samples are.
         """
-        self.served: Callable[[DatasetId], int] = lambda _: _ALL_BLOCKS
-        """Counts the blocks that policy gives to others; set by who makes this. The rows of samples are of these."""
+        self._served = served
         self._shared = shared or SharedCards()
         self._extents = EventExtents(partial(extent_in, home.objects.path))
         self._unmeasured: set[DatasetId] = set()
@@ -217,7 +218,7 @@ class CardPublisher:
             if due(before, same) > self._clock.now():
                 return before.sample
         chain, first = self._home.chains.chain(dataset), held_from(self._home, dataset)
-        served = min(card.size, self.served(dataset))
+        served = min(card.size, self._served(dataset))
         try:
             return sample_of(chain, self._home.slices.of(dataset), state, asked, first=first, before=served)
         except Fault as fault:

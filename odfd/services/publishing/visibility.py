@@ -59,8 +59,8 @@ class VisibilityService:
     """Signs the frontier of a dataset that others may know of from now on. Blocking."""
     shares_changed: Callable[[DatasetId], None]
     """Called for each shard that is shared with other peers than before."""
-    say_handovers: Callable[[DatasetId], None] = lambda _: None
-    """Writes into a chain how its collection handed over, before others may know it; set where services are joined."""
+    say_handovers: Callable[[DatasetId], None]
+    """Writes into a chain how its collection handed over, before others may know it."""
 
     @operation("POST", NODE_PATH + "/publish", needs=EachOf(Action.OWN))
     def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:

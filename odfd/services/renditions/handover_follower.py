@@ -33,7 +33,6 @@ from odfd.store.catalog import Catalog, hand_on
 from odfd.store.collections import MAX_RENDITIONS, CollectionState, Member
 from odfd.store.directory import StateDirectory
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.store.visibility import Visibility
 
 MOST: Final = MAX_RENDITIONS
 """Handovers of one collection that one round follows."""
@@ -45,10 +44,6 @@ START_SECONDS: Final = 10.0
 Also = Callable[[sqlite3.Connection], None]
 Readers = Callable[[Member, Member, Also], Awaitable[Sequence[DatasetId]]]
 """Returns the new renditions of what derived from the first; none: the transaction was not made. Raises Fault."""
-
-
-async def _none_derive(_old: Member, _new: Member, _also: Also) -> Sequence[DatasetId]:
-    return ()
 
 
 class _Followed(msgspec.Struct, frozen=True):
@@ -67,21 +62,23 @@ class HandoverFollower:
         self,
         home: StateDirectory,
         scheduler: MirrorScheduler,
-        visibility: Visibility,
         context: Context,
         derived: Callable[[DatasetId], Sequence[str]],
+        readers: Readers,
+        moved: Callable[[DatasetId], object],
     ) -> None:
-        """``derived``: returns names of this node's datasets that derive from a dataset."""
-        self._home, self._scheduler, self._visibility = home, scheduler, visibility
+        """``derived``: returns names of this node's datasets that derive from a dataset.
+
+        ``readers``: hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's
+        names. ``moved``: called with each rendition that a handover began or ended.
+        """
+        self._home, self._scheduler, self._visibility = home, scheduler, home.visibility
+        self._readers, self._moved = readers, moved
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._derived = derived
         self._faults: dict[DatasetId, str] = {}
         """Faults that were reported already."""
-        self.readers: Readers = _none_derive
-        """Hands over what derives here from a mirrored rendition, in the transaction that swaps the mirror's names."""
-        self.moved: Callable[[DatasetId], object] = lambda _: None
-        """Called with each rendition that a handover began or ended; set by the node."""
-        self.shards = ShardFollower(home, scheduler, visibility, context)
+        self.shards = ShardFollower(home, scheduler, home.visibility, context)
         self.step: Callable[[str], None] = lambda _: None
         """Called after each durable step; tests use it to let a process die there."""
         self.loop = KeyedReconcileLoop[DatasetId](self._round, start_after=START_SECONDS)
@@ -223,7 +220,7 @@ class HandoverFollower:
 
         why = ""
         try:
-            await self.readers(old, member, swap)
+            await self._readers(old, member, swap)
         except Fault as fault:
             why = f": {fault.message}"
         stays = await trio.to_thread.run_sync(swap_alone)
@@ -231,7 +228,7 @@ class HandoverFollower:
         await self._scheduler.reread(shard for each in (old, member) for shard in each.shards)
         for dataset, name in names.items():
             said = "its collection handed over"
-            self.moved(dataset)
+            self._moved(dataset)
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
         stay = await trio.to_thread.run_sync(self._derived, old.dataset) if stays else ()
         text = f"it goes on with rendition {member.row.number}, as its owner says"

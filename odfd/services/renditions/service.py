@@ -68,11 +68,13 @@ class RenditionService:
         delete: Callable[[DatasetId], Awaitable[object]],
         new_id: Callable[[], str],
         show_to_others: Callable[[DatasetId], None],
+        moved: Callable[[DatasetId], object],
     ) -> None:
-        """``show_to_others`` tells other nodes of a dataset that they may know since a handover."""
-        self._show_to_others = show_to_others
-        self.moved: Callable[[DatasetId], object] = lambda _: None
-        """Called with each rendition that a handover began or ended; set by the node."""
+        """``show_to_others`` tells other nodes of a dataset that they may know since a handover.
+
+        ``moved``: called with each rendition that a handover began or ended.
+        """
+        self._show_to_others, self._moved = show_to_others, moved
         self._home, self._delete, self._new_id = home, delete, new_id
         self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
         self._board, self._clock, self._events = context.board, context.clock, context.events
@@ -282,7 +284,7 @@ class RenditionService:
     def _tell(self, dataset: DatasetId) -> None:
         name = self._home.name_of(dataset)
         said = "its collection handed over"
-        self.moved(dataset)
+        self._moved(dataset)
         self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
 
     def _accept(self, dataset: DatasetId, command: Command, with_difference: bool) -> Command:

@@ -9,7 +9,7 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -65,9 +65,14 @@ Named: TypeAlias = tuple[str, str]
 class Reconciler:
     """Reconciles all resources of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context, types: Iterable[ResourceType]) -> None:
-        self.controllers = Controllers()
-        """Set by the provider of the API's operations."""
+    def __init__(
+        self,
+        home: StateDirectory,
+        context: Context,
+        types: Iterable[ResourceType],
+        controllers: Callable[[], Controllers],
+    ) -> None:
+        self._controllers = controllers
         kinds = tuple(types)
         self._silent = {each.name for each in kinds if each.is_silent}
         self._followers = {each.name for each in kinds if each.follows_datasets}
@@ -140,7 +145,7 @@ class Reconciler:
         async for news in self._events.follow(self._position):
             if isinstance(news, Event):
                 self._position = news.sequence
-                self._heard |= self.controllers.told_by(news)
+                self._heard |= self._controllers().told_by(news)
                 self.loop.poke()
 
     async def _round(self) -> float:
@@ -201,7 +206,7 @@ class Reconciler:
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
-        fault = await self._fault_of(gone, self.controllers.of(gone.type).finalize(gone))
+        fault = await self._fault_of(gone, self._controllers().of(gone.type).finalize(gone))
         now = self._clock.now()
         if fault is not None:
             retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
@@ -251,7 +256,7 @@ class Reconciler:
             return
         if resource is None:
             return
-        controller = self.controllers.of(resource.type)
+        controller = self._controllers().of(resource.type)
         seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
         self._note_waiting(resource_id, seen)
         if _is_as_it_was(resource, seen):

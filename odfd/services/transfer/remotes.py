@@ -24,7 +24,6 @@ from odfd.published.web import WebTransport
 from odfd.repositories.catalog import Repositories, is_target
 from odfd.repositories.files import PublishedFiles
 from odfd.repositories.manifest import IPFS, IPNS, NODE, node_place
-from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import run_abandonable
 from odfd.runtime.supervision import Life
 from odfd.smart.files import SmartFiles
@@ -47,22 +46,24 @@ class Remotes:
         settings: Settings,
         bandwidth: Bandwidth,
         home: StateDirectory,
-        network: tuple[Networks, StatementStore],
-        clock: Clock,
+        networks: Networks,
+        statements: StatementStore,
         ipfs: Ipfs | None,
         askable: Callable[[DatasetId], Collection[str] | None],
+        staging: StagingQuota,
+        log: Callable[[str], object],
     ) -> None:
         """Makes the clients. ``ipfs`` replaces the Kubo of the settings; with neither there is no IPFS.
 
+        ``log``: logs a text when blocks of a node must be fetched one by one.
         ``askable`` returns the only peers that may be asked for a dataset, such as one that is private here; ``None``:
         all.
         """
         kubo = settings.ipfs
         self._ipfs = Kubo(kubo.api, kubo.token, pace=bandwidth.down) if ipfs is None and kubo.api else ipfs
         self._web = Web(pace=bandwidth.down)
-        self._clock, self._statements = clock, network[1]
-        self.reserve = settings.limits.disk_reserve_bytes
-        self.staging = StagingQuota(lambda: self.reserve)
+        self._clock, self._statements = home.clock, statements
+        self.staging = staging
         staged = home.folder(STAGED)
         self.repositories = Repositories(home.database, home.secrets)
         buckets = WebTransport(PublishedFiles(self.repositories.files), home.chains.raw_of)
@@ -70,17 +71,14 @@ class Remotes:
         self._from_web = PublishedSource(WebTransport(self._web, home.chains.raw_of), staged / "web", self.staging)
         ours = None if self._ipfs is None else IpfsTransport(self._ipfs)
         self._transfers = WebTransfers()
-        self.log: Callable[[str], object] = lambda _: None
-        """Logs a text when blocks of a node must be fetched one by one. Set by the part that has a log."""
-        files = SmartFiles(self._web, self.repositories.node, clock.now)
+        files = SmartFiles(self._web, self.repositories.node, home.clock.now)
         nodes = SmartTransport(
-            files, self._transfers, home.chains.raw_of, home.objects.missing, partial(held_head, home),
-            lambda text: self.log(text),
+            files, self._transfers, home.chains.raw_of, home.objects.missing, partial(held_head, home), log,
         )  # fmt: skip
         self._from_nodes = PublishedSource(nodes, staged / "nodes", self.staging)
         self.pusher = SmartPusher(files, self._transfers)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
-        self.replication = Replication(network[0], self._source_of, network[1], clock.now, askable)
+        self.replication = Replication(networks, self._source_of, statements, home.clock.now, askable)
         self.publisher = (
             None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
         )

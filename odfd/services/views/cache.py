@@ -33,7 +33,6 @@ from odfd.store import saved_views
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import NAMES, StateDirectory, keys_of
 from odfd.store.saved_views import SavedView
-from odfd.store.visibility import Visibility
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 
 ROUND_SECONDS: Final = 3600.0
@@ -121,22 +120,24 @@ class ViewCache:
         self,
         home: StateDirectory,
         evaluator: TrustEvaluator,
-        visibility: Visibility,
         view_of: Callable[[DatasetEntry, dict[DatasetId, int]], wire.DatasetView],
+        refused_by: Callable[[DatasetId], str],
+        engines: Callable[[], Collection[str] | None],
     ) -> None:
-        """``view_of`` computes the view of a dataset, and adds to its second argument other datasets that it read."""
+        """``view_of`` computes the view of a dataset, and adds to its second argument other datasets that it read.
+
+        ``refused_by``: returns the rule by which newer blocks of a mirror are refused; empty: they are not.
+        ``engines``: returns the digests of the engines here; ``None``: not known yet.
+        """
         self._home = home
         self._evaluator = evaluator
-        self._visibility = visibility
+        self._visibility = home.visibility
         self._view_of = view_of
         self._kept: dict[DatasetId, _Kept] | None = None
         self._lock = threading.Lock()
         self._unsaved: set[DatasetId] = set()
         self._entries: tuple[int, Sequence[DatasetEntry]] = (-1, ())
-        self.engines: Callable[[], Collection[str] | None] = lambda: None
-        """Returns the digests of the engines here; ``None``: not known yet. Set by the node."""
-        self.refused_by: Callable[[DatasetId], str] = lambda _: ""
-        """Returns the rule by which newer blocks of a mirror are refused; empty: they are not. Set by the node."""
+        self._refused_by, self._engines = refused_by, engines
 
     def load(self) -> None:
         """Loads the views that an earlier run saved; does nothing the second time."""
@@ -163,7 +164,7 @@ class ViewCache:
 
     def blocked(self) -> Sequence[str]:
         """Names the own datasets that pin an engine which is not here, as far as views are in memory."""
-        here = self.engines()
+        here = self._engines()
         return sorted(kept.view.name for kept in list((self._kept or {}).values()) if is_blocked(kept.view, here))
 
     def entries(self) -> Sequence[DatasetEntry]:
@@ -186,9 +187,9 @@ class ViewCache:
 
     def _completed(self, view: wire.DatasetView) -> wire.DatasetView:
         """Completes a cached view by what changes without a write to the dataset."""
-        if view.state == "syncing" and (rule := self.refused_by(DatasetId.parse(view.id))):
+        if view.state == "syncing" and (rule := self._refused_by(DatasetId.parse(view.id))):
             view = msgspec.structs.replace(view, state="refused", refused_by=rule)
-        return with_engines(view, self.engines())
+        return with_engines(view, self._engines())
 
     def outdated(self) -> Sequence[DatasetEntry]:
         known = self._known()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Final
 
@@ -36,7 +36,7 @@ from odfd.services.views.withdrawals import withdrawn_at
 from odfd.store import captures, row_counts
 from odfd.store.catalog import DatasetEntry, name_with_id
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark, Visibility
+from odfd.store.visibility import Mark
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
@@ -53,10 +53,17 @@ MORE_READS: Final = 2
 class DatasetViews:
     """Computes views of datasets; writes nothing but cached views. Called from worker threads."""
 
-    def __init__(self, home: StateDirectory, evaluator: TrustEvaluator, visibility: Visibility) -> None:
-        self._home = home
+    def __init__(
+        self,
+        home: StateDirectory,
+        evaluator: TrustEvaluator,
+        refused_by: Callable[[DatasetId], str],
+        engines: Callable[[], Collection[str] | None],
+    ) -> None:
+        """``refused_by`` and ``engines``: as for ``ViewCache``."""
+        self._home, visibility = home, home.visibility
         self.readers = DerivativeIndex(home)
-        self.cache = ViewCache(home, evaluator, visibility, self._looked_at)
+        self.cache = ViewCache(home, evaluator, self._looked_at, refused_by, engines)
         self.refresher = ViewRefresher(self.cache)
         self._visibility = visibility
         self._evaluator = evaluator

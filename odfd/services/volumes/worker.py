@@ -38,7 +38,8 @@ AGAIN_SECONDS: Final = 60.0
 class VolumeWorker:
     """Moves slices for all volumes of one node."""
 
-    def __init__(self, home: StateDirectory, context: Context) -> None:
+    def __init__(self, home: StateDirectory, context: Context, changed: Callable[[str], None]) -> None:
+        """``changed``: called with the name of a volume whose state changed."""
         self.volumes = Volumes(home)
         self._mover = VolumeMover(home, self.volumes, _cancellable)
         self._index = home.objects.volumes
@@ -46,8 +47,7 @@ class VolumeWorker:
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self.states: Mapping[str, VolumeState] = {}
         """The state of each volume after the last round, by the id of its resource."""
-        self.changed: Callable[[str], None] = lambda _name: None
-        """Called with the name of a volume whose state changed."""
+        self._changed = changed
         self.moved = 0
         """Number of slices moved to volumes since the start."""
         self.returned = 0
@@ -122,7 +122,7 @@ class VolumeWorker:
         said = (msgspec.structs.replace(state, fault=None, moved=0, returned=0), usage, fault)
         if self._said.get(resource.id) != said:
             self._said[resource.id] = said
-            self.changed(resource.name)
+            self._changed(resource.name)
 
 
 def _cancellable(_: str) -> None:

@@ -45,10 +45,14 @@ class WebhookWorker:
     """Calls all targets of one node."""
 
     def __init__(
-        self, home: StateDirectory, context: Context, inside: tuple[IpNetwork, ...], new_id: Callable[[], str]
+        self,
+        home: StateDirectory,
+        context: Context,
+        inside: Callable[[], tuple[IpNetwork, ...]],
+        new_id: Callable[[], str],
     ) -> None:
-        self.inside = inside
-        """Networks outside the Internet in which targets may be."""
+        """``inside``: returns the networks outside the Internet in which targets may be."""
+        self._inside = inside
         self._deliveries = WebhookDeliveries(home, new_id)
         self._clock, self._events = context.clock, context.events
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
@@ -80,7 +84,7 @@ class WebhookWorker:
     async def reach(self, target: Resource) -> str:
         """Asks whether a server is at a target's address, as ``odfd.services.webhooks.call.reach``. Raises Remote."""
         url = target.spec["url"]
-        return await reach(url, judge(url, self.inside))
+        return await reach(url, judge(url, self._inside()))
 
     async def remove(self, target: Resource) -> None:
         """Stops the deliveries to a deleted target."""
@@ -144,7 +148,7 @@ class WebhookWorker:
         try:
             key = None if each.secret is None else signing_key(each.secret.reveal())
             headers = signed_headers(each.delivery, key, self._clock.now())
-            status = await call(url, headers, each.delivery.body.encode(), judge(url, self.inside))
+            status = await call(url, headers, each.delivery.body.encode(), judge(url, self._inside()))
         except Fault as fault:
             return fault.message, fault
         return f"answered {status}", None

@@ -106,8 +106,12 @@ class TrustEvaluator:
         clock: Callable[[], Instant],
         purposes: Callable[[DatasetId], tuple[Expression | None, Expression | None]] = lambda _: (None, None),
         own: Callable[[DatasetId], bool] = lambda _: False,
+        by_dataset: Callable[[DatasetId], Policy | None] = lambda _: None,
     ) -> None:
-        """``purposes``: a dataset's own expressions for use and serve. ``own``: whether this node makes a dataset."""
+        """``purposes``: a dataset's own expressions for use and serve. ``own``: whether this node makes a dataset.
+
+        ``by_dataset``: finds the policy of a dataset, where networks differ; ``None``: the one for all.
+        """
         self._own = own
         self._database = database
         self._chains = chains
@@ -117,8 +121,7 @@ class TrustEvaluator:
         self._purposes = purposes
         self._roots = Roots()
         self._sightings = ObservationReach()
-        self.by_dataset: Callable[[DatasetId], Policy | None] = lambda _: None
-        """Finds the policy of a dataset; ``None``: the one for all. The node sets it where networks differ."""
+        self._by_dataset = by_dataset
 
     def use(self, dataset: DatasetId) -> Expression:
         return self.policy_of(dataset).use_of(self._purposes(dataset)[0])
@@ -144,7 +147,7 @@ class TrustEvaluator:
 
     def policy_of(self, dataset: DatasetId) -> Policy:
         """The policy by which a dataset is judged: that of the networks in which it was met."""
-        return self.by_dataset(dataset) or self._policy()
+        return self._by_dataset(dataset) or self._policy()
 
     def known(self, dataset: DatasetId, within: dict[DatasetId, int] | None = None) -> DatasetFacts:
         """Gathers the facts about a dataset. ``within``: the reach of datasets already evaluated for this request."""

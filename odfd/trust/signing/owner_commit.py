@@ -14,7 +14,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 import msgspec
 import trio
@@ -65,6 +65,18 @@ LIFETIME: Final = 7 * 86400 * instant.SECOND
 Announce = Callable[[DatasetId, Signed], None]
 
 
+class ShardSplit(Protocol):
+    """Divides the transactions of datasets of several shards."""
+
+    def __call__(self, part: CommitPart, /) -> Sequence[CommitPart] | None:
+        """Divides a part among the shards that are written together; ``None``: it is of one chain."""
+        ...
+
+    def check_single(self, dataset: DatasetId, /) -> None:
+        """Raises Refused if a dataset is one of several shards."""
+        ...
+
+
 class OwnerCommitter:
     """Appends to chains whose key this node holds. Safe to use from any task and thread; one commit at a time."""
 
@@ -75,21 +87,21 @@ class OwnerCommitter:
         keys: KeyStore,
         clock: Callable[[], Instant],
         announce: Announce,
+        shards: ShardSplit,
+        is_told: Callable[[DatasetId], bool],
         clock_ahead: Callable[[Instant | None], int] = lambda _: 0,
     ) -> None:
-        """``clock_ahead``: how far the clock was set ahead, from ``JumpWatch``."""
+        """``clock_ahead``: how far the clock was set ahead, from ``JumpWatch``.
+
+        ``is_told``: whether others may know of a dataset, so that a frontier that moved alone is signed.
+        """
         self._database = database
         self._chains = chains
         self._keys = keys
         self._clock = clock
         self._clock_ahead = clock_ahead
         self._announce = announce
-        self.spread: Callable[[CommitPart], Sequence[CommitPart] | None] = lambda _: None
-        """Divides a part among the shards that are written together; ``None``: it is of one chain. The node sets it."""
-        self.check_single: Callable[[DatasetId], None] = lambda _: None
-        """Raises Refused if a dataset is one of several shards; the node sets it."""
-        self.is_told: Callable[[DatasetId], bool] = lambda _: False
-        """Whether others may know of a dataset, so that a frontier that moved alone is signed; the node sets it."""
+        self._shards, self._is_told = shards, is_told
         self._uppers = SignedUppers(database, keys)
         self._turn = trio.Lock()
         """Makes tasks wait here, so that they do not each occupy a worker thread."""
@@ -138,7 +150,7 @@ class OwnerCommitter:
         """Drafts the parts of all shards that are written together; for a chain that is no shard, its one part."""
         if not part.events:
             return []
-        return [self._draft_chain(each) for each in self.spread(part) or (part,)]
+        return [self._draft_chain(each) for each in self._shards(part) or (part,)]
 
     def _draft_chain(self, part: CommitPart) -> ChainDraft:
         """Drafts blocks that may be appended and signed. Raises as ``commit``."""
@@ -183,7 +195,7 @@ class OwnerCommitter:
         Called from a worker thread. Raises Conflict if the epoch was drafted for another chain, Invalid (a rule),
         Refused.
         """
-        self.check_single(plan.dataset)
+        self._shards.check_single(plan.dataset)
         with self._writing:
             return self._rewrite(plan, rewrite, authority, signed)
 
@@ -239,7 +251,7 @@ class OwnerCommitter:
             self._sign_upper(dataset)
 
     def _sign_upper(self, dataset: DatasetId) -> None:
-        if self.is_told(dataset):
+        if self._is_told(dataset):
             self._sign_unsigned(dataset)
 
     def _sign_unsigned(self, dataset: DatasetId) -> bool:
@@ -259,7 +271,7 @@ class OwnerCommitter:
             signed is not None
             and signed.size >= head.size
             and signed.issued - EARLY_LIMIT <= self._clock() < signed.issued + LIFETIME // 3
-            and (self._uppers.is_stated(dataset, signed) or not self.is_told(dataset))
+            and (self._uppers.is_stated(dataset, signed) or not self._is_told(dataset))
         ):
             return False
         if epoch != checked.epoch:

@@ -78,8 +78,10 @@ class Node:
         for room in (references, log, captures, collections):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self.folder / "keys", lambda size: next(self._draws).to_bytes(size))
-        self.committer = OwnerCommitter(self.database, self.chains, self.keys, lambda: START, lambda *_: None)
-        self.committer.spread = ShardedWrites(self.database, self.chains, self.objects)
+        shards = ShardedWrites(self.database, self.chains, self.objects)
+        self.committer = OwnerCommitter(
+            self.database, self.chains, self.keys, lambda: START, lambda *_: None, shards, lambda _: False
+        )
 
     def _step(self, name: str) -> None:
         if name == self.dies_at:

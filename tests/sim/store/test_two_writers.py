@@ -30,6 +30,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets.commit import Commit, CommitPart, block_time
+from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.store import collections, references
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
@@ -79,7 +80,13 @@ class Life:
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(self._folder / "keys", lambda count: bytes(range(count)))
         self.committer = OwnerCommitter(
-            self.database, self.chains, self.keys, lambda: Instant(self.now), lambda *_: None
+            self.database,
+            self.chains,
+            self.keys,
+            lambda: Instant(self.now),
+            lambda *_: None,
+            ShardedWrites(self.database, self.chains, objects),
+            lambda _: False,
         )
 
     def _step(self, name: str) -> None:

@@ -122,7 +122,7 @@ async def test_a_size_for_which_there_is_no_room_ends_nothing_while_others_say_l
 ) -> None:
     monkeypatch.setattr(object_fetcher, "WORD", 1 << 62)
     fetching = fetcher(Network())
-    fetching.limits = ObjectLimits(object_bytes=1 << 62)
+    fetching._limits = lambda: ObjectLimits(object_bytes=1 << 62)
     await took(fetching, "giant1", "giant2", "giver")
     with pytest.raises(Environment, match="bytes are missing"):
         await took(fetching, "giant1", "empty")
@@ -132,10 +132,10 @@ async def test_nothing_of_what_is_above_the_limit_is_taken(in_place: None, autoj
     """Whether a peer offers it by its word, or a block names its size; not a byte is asked for, or reserved."""
     network = Network()
     fetching = fetcher(network)
-    fetching.limits = ObjectLimits(object_bytes=len(THING))
+    fetching._limits = lambda: ObjectLimits(object_bytes=len(THING))
     await took(fetching, "large1", "giver")
     assert network.taken == [("giver", len(THING))]
-    fetching.limits = ObjectLimits(object_bytes=len(THING) - 1)
+    fetching._limits = lambda: ObjectLimits(object_bytes=len(THING) - 1)
     with pytest.raises(Remote, match=r"giver: it has 6,000 bytes, and limits\.object-bytes allows 5,999"):
         await took(fetching, "giver")
     with pytest.raises(Refused, match="has 6,000 bytes") as refused:

@@ -31,7 +31,7 @@ async def test_news_ends_the_pauses_after_what_failed_before(autojump_clock: Moc
     """Each hop of a chain of mirrors was a minute behind the last head of a busy publisher."""
     behind = Behind()
     nothing = cast(Any, None)
-    scheduler = MirrorScheduler(nothing, cast(Any, behind), nothing, nothing, nothing, print)
+    scheduler = MirrorScheduler(nothing, cast(Any, behind), nothing, nothing, nothing, print, print, lambda: True)
     async with trio.open_nursery() as nursery:
         scheduler._nursery = nursery
         scheduler._begin(MirrorSpec(dataset=str(ID), name="cities"))
@@ -58,7 +58,7 @@ async def test_strangers_that_come_and_go_make_nobody_ask_all_the_time(autojump_
     """Four a second, for a minute: a mirror that has all asks nobody for it, one that lacks something now and then."""
     for peers, most in ((Whole(), 2), (Behind(), 1 + 60 / NEWCOMERS_SECONDS)):
         nothing = cast(Any, None)
-        scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print)
+        scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print, print, lambda: True)
         async with trio.open_nursery() as nursery:
             scheduler._nursery = nursery
             scheduler._begin(MirrorSpec(dataset=str(ID), name="cities"))
@@ -78,8 +78,9 @@ async def test_in_no_network_a_mirror_waits_for_news_alone(autojump_clock: MockC
     """An idle node has no wake-up for it; with the first network it is asked for, and then every minute."""
     for peers in (Whole(), Behind()):
         nothing, joined = cast(Any, None), [False]
-        scheduler = MirrorScheduler(nothing, cast(Any, peers), nothing, nothing, nothing, print)
-        scheduler.is_joined = lambda joined=joined: joined[0]  # type: ignore[misc]
+        scheduler = MirrorScheduler(
+            nothing, cast(Any, peers), nothing, nothing, nothing, print, print, lambda j=joined: j[0]
+        )
         async with trio.open_nursery() as nursery:
             scheduler._nursery = nursery
             scheduler._begin(MirrorSpec(dataset=str(ID), name="cities"))

@@ -58,7 +58,7 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
 
     monkeypatch.setattr("odfd.services.maintenance.engine.spark_engine", found)
     journal, life = Lines(), Life()
-    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal, lambda: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.run, life)
         with pytest.raises(EngineLost, match="this node has no engine: No space left"):
@@ -74,7 +74,7 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
 
 def test_what_an_engine_says_of_its_own_fault_is_an_error_of_the_log(tmp_path: Any) -> None:
     journal = Lines()
-    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal, lambda: None)  # type: ignore[arg-type]
     engine._report("engine-started", {})
     engine._report(ENGINE_FAILED, {"message": "a bug", "trace": ("here",)})
     assert journal.said == [ENGINE_FAILED]
@@ -83,7 +83,7 @@ def test_what_an_engine_says_of_its_own_fault_is_an_error_of_the_log(tmp_path: A
 async def test_where_spark_is_not_installed_nothing_has_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> None:
     monkeypatch.setitem(sys.modules, "pyspark", None)
     journal, life = Lines(), Life()
-    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal)  # type: ignore[arg-type]
+    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal, lambda: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.run, life)
         with pytest.raises(EngineLost, match="Spark is not installed"):
@@ -104,7 +104,7 @@ async def test_a_node_without_an_engine_stops_when_asked(
 
     monkeypatch.setattr("odfd.services.maintenance.engine.spark_engine", none)
     life = Life()
-    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, Lines())  # type: ignore[arg-type]
+    engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, Lines(), lambda: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
         nursery.start_soon(engine.run, life)
         await trio.sleep(3 * LATEST)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from functools import partial
@@ -121,7 +122,8 @@ async def test_what_nobody_keeps_is_told(world: Any, worlds: Any) -> None:
 @pytest.mark.slow
 async def test_a_full_disk_begins_nothing(world: Any, worlds: Any) -> None:
     async with accused(world, worlds) as (_, carol, name):
-        carol.parts.remotes.reserve = 1 << 60
+        limits = model.Limits(disk_reserve_bytes=1 << 60)
+        carol.parts.in_force.settings.put(dataclasses.replace(carol.parts.settings, limits=limits))
         with pytest.raises(Environment) as caught:
             await fetch(carol, name)
         assert caught.value.rule == "disk-reserve"

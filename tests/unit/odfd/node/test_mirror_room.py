@@ -178,7 +178,7 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (number, number))
     keeping: Any = Held()
-    room = MirrorQuota(keeping, tmp_path, 100, lambda: ["busy"])
+    room = MirrorQuota(keeping, tmp_path, lambda: 100, lambda: ["busy"])
     spec = MirrorSpec(dataset="did:odf:x", name="x")
     with pytest.raises(Environment, match="60 are taken"):
         room.promise(spec, {Multihash.sha3_256(b"a"): 31})
@@ -196,7 +196,7 @@ def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
     for name, size in ((begun, 30), (whole, 90), (other, 1000)):
         (tmp_path / str(name)).write_bytes(bytes(size))
     keeping: Any = None
-    room = MirrorQuota(keeping, tmp_path, 0)
+    room = MirrorQuota(keeping, tmp_path, int)
     spec = MirrorSpec(dataset="did:odf:x", name="x")
     assert room.to_come({begun: 100, new: 7}) == 77
     room.promise(spec, {begun: 100, whole: 80})

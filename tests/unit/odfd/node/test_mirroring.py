@@ -431,10 +431,10 @@ async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -
 async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice)
-        bob.parts.object_fetcher.limits = ObjectLimits(object_bytes=10)
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(object_bytes=10)
         with pytest.raises(Refused, match="bytes"):
             await bob.mirror(cities, "theirs")
-        bob.parts.object_fetcher.limits = ObjectLimits(disk_reserve=1 << 60)
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(disk_reserve=1 << 60)
         await bob.api.declarations.delete("Mirror", "theirs")
         with pytest.raises(Fault) as caught:
             await bob.mirror(cities, "theirs", want="data", serve="data")

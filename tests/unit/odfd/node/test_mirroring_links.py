@@ -140,14 +140,14 @@ async def test_a_size_that_is_a_lie_spoils_nothing(world: Any, worlds: Any, tmp_
 async def test_one_that_is_too_large_is_not_asked_for(world: Any, worlds: Any, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, tmp_path)
-        bob.parts.object_fetcher.limits = ObjectLimits(object_bytes=len(FILES[1]) - 1)
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(object_bytes=len(FILES[1]) - 1)
         mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: bool(mirror.message))
         assert "object-bytes allows" in mirror.message
         assert not bob.home.objects.has(NAMES[1])
-        bob.parts.object_fetcher.limits = ObjectLimits(disk_reserve=1 << 60)
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(disk_reserve=1 << 60)
         await until(bob, "theirs", lambda: mirror.state is SchedulerState.FAILED)
         assert mirror.fault.rule == "disk-reserve"
-        bob.parts.object_fetcher.limits = ObjectLimits()
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits()
         await until(bob, "theirs", lambda: whole(bob))
 
 

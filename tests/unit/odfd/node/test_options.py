@@ -136,4 +136,4 @@ async def test_caps_follow_a_reload(world: Any) -> None:
         assert (line.down.rate, line.up.rate, object_fetcher.room.limit) == (10, 20, 7000)
         assert line.carried.rate == 30
         assert (object_fetcher.limits.object_bytes, object_fetcher.limits.disk_reserve) == (600, 50)
-        assert alice.parts.remotes.reserve == 50
+        assert alice.parts.object_fetcher.limits.disk_reserve == 50

@@ -10,6 +10,7 @@ import socket
 import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -64,8 +65,8 @@ class Remote:
         settings = Api(listen=("127.0.0.1:0",), certificate=str(self.certificate), key=str(self.key))
         self.server = RemoteServer(settings, self.tokens.admit, structlog.get_logger())
         answers = AnswerStore(node.home.database, node.clock.now)
-        self.server.api = application(node.services, structlog.get_logger(), answers, self.access)
-        self.server.hook = node.api.endpoints.signed_push
+        api = application(node.services, structlog.get_logger(), answers, self.access)
+        self.run = partial(self.server.run, api, node.api.endpoints.signed_push)
 
     @property
     def port(self) -> int:
@@ -136,7 +137,7 @@ async def served(world: Any, folder: Path) -> AsyncIterator[Remote]:
         there, life = Remote(node, folder), Life()
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(there.server.run, life)
+                nursery.start_soon(there.run, life)
                 await life.wait_ready()
                 yield there
                 life.stopping.set()

@@ -34,9 +34,7 @@ async def api(scope: Any, receive: Any, send: Any) -> None:
 
 def made(address: str = "", **more: str) -> PageServer:
     numbers = iter(range(100))
-    page = PageServer(Http(ui=address, **more), lambda: f"secret-{next(numbers)}", Lines())
-    page.api = api
-    return page
+    return PageServer(Http(ui=address, **more), lambda: f"secret-{next(numbers)}", Lines(), lambda: api)
 
 
 def asked(url: str, headers: dict[str, str], data: bytes | None = None) -> Any:

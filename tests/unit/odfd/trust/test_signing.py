@@ -20,6 +20,7 @@ from chain.store.base import Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.store import collections, references
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
@@ -36,13 +37,20 @@ class Owner:
     def __init__(self, folder: Path) -> None:
         self.now = NOW
         self.database = open_database(folder / "odfd.sqlite")
-        self.chains = SqliteChains(self.database, DiskObjects(folder / "objects", self.database))
+        self.objects = DiskObjects(folder / "objects", self.database)
+        self.chains = SqliteChains(self.database, self.objects)
         for room in (references, log, collections):
             self.database.migrate(room.ROOM, room.STEPS)
         self.keys = KeyStore(folder / "keys", lambda count: bytes(range(count)))
         self.told: list[Signed] = []
         self.committer = OwnerCommitter(
-            self.database, self.chains, self.keys, lambda: Instant(self.now), lambda _, signed: self.told.append(signed)
+            self.database,
+            self.chains,
+            self.keys,
+            lambda: Instant(self.now),
+            lambda _, signed: self.told.append(signed),
+            ShardedWrites(self.database, self.chains, self.objects),
+            lambda _: False,
         )
 
     def found(self) -> DatasetId:
