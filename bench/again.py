@@ -40,7 +40,7 @@ from engines.contract import Engine, IngestAnswer, IngestBatchRequest, OnProgres
 from odfd.datasets.commit import Commit
 from odfd.ingest import segments
 from odfd.ingest.driver import IngestDependencies, IngestTotals, load, transact
-from odfd.ingest.plan import Batch, pushed
+from odfd.ingest.plan import Batch, find_push_source
 from odfd.ingest.progress import quiet
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -129,7 +129,7 @@ class _Side:
         )
         batch = Batch(paths=(path,), names=("row.json",), identity=str(number))
         state = load(self._deps, chains.DATASET)
-        await transact(self._deps, state, lambda found: pushed(found, None, None), batch, tally, quiet)
+        await transact(self._deps, state, lambda found: find_push_source(found, None, None), batch, tally, quiet)
         assert tally.rows, tally
 
 

@@ -27,7 +27,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import MergeSnapshot, ReadCsv
 from chain.store.base import Append
 from odfd.ingest.driver import IngestDependencies, IngestTotals, load, transact
-from odfd.ingest.plan import Batch, pushed
+from odfd.ingest.plan import Batch, find_push_source
 from odfd.ingest.progress import quiet
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.slices import SliceIndex
@@ -86,7 +86,7 @@ async def _ingested(deps: IngestDependencies, path: Path) -> int:
     tally = IngestTotals()
     batch = Batch(paths=(path,), names=(path.name,), identity=path.name)
     state = await trio.to_thread.run_sync(load, deps, chains.DATASET)
-    await transact(deps, state, lambda found: pushed(found, None, None), batch, tally, quiet)
+    await transact(deps, state, lambda found: find_push_source(found, None, None), batch, tally, quiet)
     return tally.rows
 
 

@@ -45,7 +45,7 @@ class JournalSource(Source[FetchUrl, JournalOptions]):
         return Path(parts.path)
 
     def _next(self, job: FetchJob) -> FetchOutcome:
-        begin = int(job.known(POSITION) or 0)
+        begin = int(job.value_of(POSITION) or 0)
         path = job.settings.readable.file(self._path(), self.step.url)
         try:
             with path.open("rb") as file:

@@ -89,7 +89,7 @@ def _check_read(read: ReadStep) -> None:
     refuse_links(read)
     _check_on_error(read)
     check_kind(read_options(read.schema), str(type(read).__struct_config__.tag))
-    declared = _declared(read)
+    declared = _schema_of(read)
     if declared is not None:
         check_schema(declared)
         _check_zones(declared)
@@ -114,7 +114,7 @@ def _check_on_error(read: ReadStep) -> None:
 
 def _check_types(event: SetPollingSource | AddPushSource) -> None:
     """Raises Invalid for columns that no row can have, whatever the files hold."""
-    declared, read = _declared(event.read), event.read
+    declared, read = _schema_of(event.read), event.read
     is_text = not isinstance(read, ReadParquet) or read_options(read.schema).format is not None
     for field in () if declared is None else declared.fields:
         name = _unfit(field.type)
@@ -144,7 +144,7 @@ def _unfit(type_: DataType) -> str | None:
     return None
 
 
-def _declared(read: ReadStep) -> DataSchema | None:
+def _schema_of(read: ReadStep) -> DataSchema | None:
     return read.schema or (parse_ddl(read.ddl_schema) if read.ddl_schema else None)
 
 
@@ -194,7 +194,7 @@ def _check_preprocess(transform: Transform | None) -> None:
 
 
 def _check_merge(event: SetPollingSource | AddPushSource) -> None:
-    merge, declared = event.merge, _declared(event.read)
+    merge, declared = event.merge, _schema_of(event.read)
     if isinstance(merge, MergeAppend):
         return
     if not merge.primary_key:

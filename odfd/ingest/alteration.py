@@ -93,10 +93,10 @@ def plan_alteration(state: ChainState, wanted: Alteration) -> Altered:
             rule="portal-rule",
             hint="declare another root and a Portal for it",
         )
-    return _added(state, declared, wanted) if wanted.action == "add" else _derived(state, declared, wanted)
+    return _add(state, declared, wanted) if wanted.action == "add" else _derive(state, declared, wanted)
 
 
-def _derived(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
+def _derive(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
     if wanted.query is not None or wanted.computed:
         raise Invalid("a query is said of columns that are added", rule="schema-query", hint="leave out --query")
     assert state.dataset is not None
@@ -119,7 +119,7 @@ _STAYS: Final = {
 }
 
 
-def _added(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
+def _add(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered:
     if wanted.derived is not None:
         raise Invalid("columns are added to the root itself", rule="schema-as", hint="leave out --as")
     new = parse_ddl(wanted.columns).fields
@@ -163,7 +163,7 @@ def _with_columns(
     if source.preprocess is None:
         if wanted.query is not None or wanted.computed:
             raise Invalid(
-                f"{_called(source)} has no query: its columns are those of its files",
+                f"{_name_of(source)} has no query: its columns are those of its files",
                 rule="schema-query",
                 hint="leave out --query and --computed",
             )
@@ -171,7 +171,7 @@ def _with_columns(
     if wanted.query is None:
         names = ", ".join(field.name for field in new)
         raise Refused(
-            f"{_called(source)} shapes rows by a query, which would not give {names}",
+            f"{_name_of(source)} shapes rows by a query, which would not give {names}",
             rule="schema-query",
             hint="say the query that does: --query 'select …'; the one so far: odfctl get dataset NAME -o manifest",
         )
@@ -206,14 +206,14 @@ def _with_query(preprocess: Transform, query: str) -> Transform:
     return msgspec.structs.replace(preprocess, query=None, queries=(*steps[:-1], last))
 
 
-def _called(source: SetPollingSource | AddPushSource) -> str:
+def _name_of(source: SetPollingSource | AddPushSource) -> str:
     return "the polling source" if isinstance(source, SetPollingSource) else f"push source {source.source_name!r}"
 
 
 def _of_sources(sources: Sequence[MetadataEvent], wanted: Alteration) -> Iterator[str]:
     for source in sources:
         assert isinstance(source, SetPollingSource | AddPushSource)
-        called = _called(source)
+        called = _name_of(source)
         if wanted.computed:
             yield f"{called}: its query computes the columns"
         elif declared_columns(source.read) is None:
@@ -241,10 +241,10 @@ def altered_query(
 
     Raises Refused for system columns, Invalid for columns that do not exist or a change that would lose values.
     """
-    fields = {field.name: field for field in declared.fields if field.name not in _hidden(vocab)}
+    fields = {field.name: field for field in declared.fields if field.name not in _system_columns(vocab)}
     changed = _CHANGES[change](columns, fields, vocab)
     picked = [(field, after) for name, field in fields.items() if (after := changed.get(name, field)) is not None]
-    listed = ",\n  ".join(_picked(before, after) for before, after in picked)
+    listed = ",\n  ".join(_pick(before, after) for before, after in picked)
     made = SetTransform(
         inputs=(TransformInput(dataset_ref=str(dataset), alias=_INPUT),),
         transform=TransformSql(
@@ -277,7 +277,7 @@ def check_names(new: Sequence[str], there: Sequence[str]) -> None:
         known[name.lower()] = name
 
 
-def _hidden(vocab: Vocab) -> frozenset[str]:
+def _system_columns(vocab: Vocab) -> frozenset[str]:
     """Returns the system columns that an engine writes itself and no query selects."""
     return frozenset((vocab.offset, vocab.operation_type, vocab.system_time))
 
@@ -287,34 +287,34 @@ _Changed: TypeAlias = Mapping[str, DataField | None]
 _Fields: TypeAlias = Mapping[str, DataField]
 
 
-def _known(name: str, fields: _Fields, vocab: Vocab, verb: str) -> DataField:
-    if name in _hidden(vocab) or (name == vocab.event_time and verb != "widened"):
+def _find_column(name: str, fields: _Fields, vocab: Vocab, verb: str) -> DataField:
+    if name in _system_columns(vocab) or (name == vocab.event_time and verb != "widened"):
         raise Refused(f"{name!r} is a system column, which is not {verb}", rule="schema-system-columns")
     if name not in fields:
         raise Invalid(f"there is no column {name!r}", rule="schema-columns", hint=f"columns: {', '.join(fields)[:500]}")
     return fields[name]
 
 
-def _renamed(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
+def _rename(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
     if len(columns) != 2:
         raise Invalid("a column is renamed from one name to another", rule="schema-columns", hint="rename OLD NEW")
     old, new = columns
-    field = _known(old, fields, vocab, "renamed")
-    check_names([new], [*_hidden(vocab), *fields])
+    field = _find_column(old, fields, vocab, "renamed")
+    check_names([new], [*_system_columns(vocab), *fields])
     return {old: msgspec.structs.replace(field, name=new)}
 
 
-def _dropped(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
-    gone = {_known(name, fields, vocab, "dropped").name for name in columns}
+def _drop(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
+    gone = {_find_column(name, fields, vocab, "dropped").name for name in columns}
     if gone >= fields.keys() - {vocab.event_time}:
         raise Invalid("no column of data would be left", rule="schema-columns", hint="leave one")
     return dict.fromkeys(gone)
 
 
-def _widened(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
+def _widen(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
     change: dict[str, DataField | None] = {}
     for field in parse_ddl(columns).fields:
-        before = _known(field.name, fields, vocab, "widened")
+        before = _find_column(field.name, fields, vocab, "widened")
         old, new = _bare(before.type), _bare(field.type)
         if not _is_wider(old, new):
             raise Invalid(
@@ -328,9 +328,9 @@ def _widened(columns: Sequence[str], fields: _Fields, vocab: Vocab) -> _Changed:
 
 
 _CHANGES: Final[dict[Change, Callable[[Sequence[str], _Fields, Vocab], _Changed]]] = {
-    "rename": _renamed,
-    "drop": _dropped,
-    "widen": _widened,
+    "rename": _rename,
+    "drop": _drop,
+    "widen": _widen,
 }
 _SIGNED: Final = (odf.Int8, odf.Int16, odf.Int32, odf.Int64)
 _DIGITS: Final = dict(zip(_SIGNED, (3, 5, 10, 19), strict=True))
@@ -367,13 +367,13 @@ _SQL: Final[dict[type, str]] = {
 }
 
 
-def _picked(before: DataField, after: DataField) -> str:
-    column, kind = _quoted(before.name), _bare(after.type)
+def _pick(before: DataField, after: DataField) -> str:
+    column, kind = _quote(before.name), _bare(after.type)
     if _bare(before.type) != kind:
         word = f"DECIMAL({kind.precision}, {kind.scale})" if isinstance(kind, odf.Decimal) else _SQL[type(kind)]
-        return f"cast({column} as {word}) as {_quoted(after.name)}"
-    return column if before.name == after.name else f"{column} as {_quoted(after.name)}"
+        return f"cast({column} as {word}) as {_quote(after.name)}"
+    return column if before.name == after.name else f"{column} as {_quote(after.name)}"
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return f"`{name.replace('`', '``')}`"

@@ -69,7 +69,7 @@ class Division(NamedTuple):
     by: tuple[str, ...] = ()
 
 
-def described(layout: Division) -> SetInfo:
+def describe(layout: Division) -> SetInfo:
     """Returns the description of a chain of captures, which names its shards for machines."""
     words = (*(f"odfd/shard:{each}" for each in layout.shards), *(f"{_BY}{each}" for each in layout.by))
     return SetInfo(description="Binds the bytes of a source to times (odfd chain of captures)", keywords=words)
@@ -85,7 +85,7 @@ def layout_of(info: SetInfo | None, name: str) -> Division:
     return Division(shards, by)
 
 
-def bound(objects: ObjectStore, state: ChainState, capture: Capture, time: Instant) -> AddData:
+def bind(objects: ObjectStore, state: ChainState, capture: Capture, time: Instant) -> AddData:
     """Builds the event that binds bytes to ``time``, as the next of the chain in ``state``."""
     count, start = len(capture.files), state.next_offset
     said = None if capture.event_time is None else to_millis(capture.event_time)
@@ -109,7 +109,9 @@ def bound(objects: ObjectStore, state: ChainState, capture: Capture, time: Insta
         "decoded": [capture.decoded] * count,
     }
     schema = to_arrow(SCHEMA).remove_metadata()
-    rows = pa.table([pa.array(columns[field.name], _stored(field.type)).cast(field.type) for field in schema], schema)
+    rows = pa.table(
+        [pa.array(columns[field.name], _cell_type(field.type)).cast(field.type) for field in schema], schema
+    )
     path = objects.stage()
     write_slice(rows, path)
     return AddData(
@@ -150,6 +152,6 @@ def binding_of(objects: ObjectStore, block: Block) -> Capture:
     )
 
 
-def _stored(kind: pa.DataType) -> pa.DataType:
+def _cell_type(kind: pa.DataType) -> pa.DataType:
     """Returns the type of Python values that are cast to ``kind``: times are given as milliseconds."""
     return pa.int64() if pa.types.is_timestamp(kind) else kind

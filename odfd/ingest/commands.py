@@ -78,7 +78,7 @@ async def run_command(path: Path, command: Sequence[str], target: Path, settings
             hint="raise ingest.pipe-seconds of the settings, if it needs longer",
         ) from error
     if ended.code:
-        raise _failed(command[0], ended, settings)
+        raise _failure(command[0], ended, settings)
 
 
 async def _confinement(
@@ -102,7 +102,7 @@ def _no_sandbox(command: Sequence[str], why: str) -> Refused:
     )
 
 
-def _failed(name: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid:
+def _failure(name: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid:
     mib = settings.pipe_memory >> 20
     return Invalid(
         f"{name} ended with {ended.code}" + (f": {ended.said}" if ended.said else ""),

@@ -99,7 +99,7 @@ async def run_container(job: ContainerJob, target: Path, settings: IngestSetting
             await _remove(binary, name)
             job.variables.unlink(missing_ok=True)
     if ended.code:
-        raise _failed(job.image, ended, settings)
+        raise _failure(job.image, ended, settings)
 
 
 async def _run(argv: list[str], job: ContainerJob, target: Path, settings: IngestSettings) -> ProcessEnd:
@@ -234,7 +234,7 @@ async def _podman(binary: str, *words: str) -> subprocess.CompletedProcess[bytes
         raise Environment(f"cannot start podman: {error.strerror}", rule=RULE) from error
 
 
-def _failed(image: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid | Environment:
+def _failure(image: str, ended: ProcessEnd, settings: IngestSettings) -> Invalid | Environment:
     text = f": {ended.said}" if ended.said else ""
     if ended.code == _PODMAN_FAILED:
         return Environment(f"podman cannot run {image}{text}", rule=RULE, hint="does `podman run` work for this user?")

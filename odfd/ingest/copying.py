@@ -100,7 +100,7 @@ def snapshot_events(
         part for each, own in zip(sources, slices, strict=True) for part in _standing(deps, own, each.offsets, form)
     )
     _check_room(deps, sum(each.size for own in slices for each in own))
-    found = written_by_shard(deps.objects, _timed(rows, form), declared, state.vocab, (layout.by, [0] * layout.shards))
+    found = written_by_shard(deps.objects, _stamp(rows, form), declared, state.vocab, (layout.by, [0] * layout.shards))
     made = []
     for data in found:
         first = AddData(
@@ -165,7 +165,7 @@ def copied_group(deps: IngestDependencies, group: Group, state: ChainState) -> C
     if any(sum(isinstance(block.event, AddData) for block in own) > 1 for own in group.blocks):
         raise Refused("a transaction of shards has several blocks of rows", rule="rendition-copy", hint="report it")
     for event in said.events:
-        state = _advanced(state, event, group.time)
+        state = _advance(state, event, group.time)
     slices = [block.event.new_data for block in data if isinstance(block.event, AddData) and block.event.new_data]
     made = _copied_data(deps, data[0], slices, state)
     return Copied((*said.events, *made.events), (*said.objects, *made.objects))
@@ -180,11 +180,11 @@ def _copied_blocks(deps: IngestDependencies, blocks: Sequence[Block], state: Cha
         objects += made.objects
         if place + 1 < len(blocks):
             for event in made.events:
-                state = _advanced(state, event, block.system_time)
+                state = _advance(state, event, block.system_time)
     return Copied(tuple(events), tuple(objects))
 
 
-def _advanced(state: ChainState, event: MetadataEvent, time: Instant) -> ChainState:
+def _advance(state: ChainState, event: MetadataEvent, time: Instant) -> ChainState:
     content = MetadataBlock(system_time=time, prev_block_hash=state.head, sequence_number=state.size, event=event)
     return state.advance(encode_block(content))
 
@@ -227,7 +227,7 @@ def _copied_data(deps: IngestDependencies, block: Block, slices: Sequence[DataSl
         form = _form(state, declared, block.system_time)
         rows = (part for each in slices for part in _rows(deps, each, form))
         _check_room(deps, sum(each.size for each in slices))
-        (data,) = written_by_shard(deps.objects, _timed(rows, form), declared, state.vocab, ((), [state.next_offset]))
+        (data,) = written_by_shard(deps.objects, _stamp(rows, form), declared, state.vocab, ((), [state.next_offset]))
     said = msgspec.structs.replace(
         event,
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
@@ -277,7 +277,7 @@ def _check_room(deps: IngestDependencies, size: int) -> None:
     check_room(deps.settings.staging, deps.settings.disk_reserve, size, "a rendition is to be written")
 
 
-def _timed(parts: Iterable[pa.Table], form: _Form) -> Iterator[pa.Table]:
+def _stamp(parts: Iterable[pa.Table], form: _Form) -> Iterator[pa.Table]:
     """Yields rows with the time of their new block as system time."""
     for rows in parts:
         yield _with(rows, form.system_time, np.full(rows.num_rows, to_millis(form.time)))

@@ -93,7 +93,7 @@ async def correct(deps: IngestDependencies, dataset: DatasetId, spec: Correction
         planned = Correction(head=None, blocks=0, counts=NOTHING_READ, before=plan.told[0], after=plan.told[1])
         if spec.dry_run or plan.rows is None:
             return planned
-        events, objects = await trio.to_thread.run_sync(_written, deps, plan)
+        events, objects = await trio.to_thread.run_sync(_store, deps, plan)
         counts = with_written(NOTHING_READ, _OF_PAIR if plan.rows.num_rows == 2 else _OF_RETRACTION)
         try:
             part = CommitPart.after(plan.state, plan.time, events, objects, UpperMove(plan.upper), (counts,))
@@ -136,11 +136,11 @@ def plan_correction(deps: IngestDependencies, dataset: DatasetId, spec: Correcti
     shards = shards_with(deps, state)
     parts = [part for chain, own in shards for part in deps.index.parts(chain, own, deps.objects, merge)]
     row = _the_row(versions_of(parts, key, schema, vocab), vocab, spec)
-    changed = None if spec.retract else _changed(row, schema, vocab, spec, time)
+    changed = None if spec.retract else _correct_row(row, schema, vocab, spec, time)
     same = changed is not None and changed.equals(row)
     stated = row if changed is None or same else pa.concat_tables([row, changed])
     ops = [RETRACT] if changed is None else [CORRECT_FROM, CORRECT_TO]
-    rows = None if same else _stamped(stated, ops, vocab, time, state.next_offset)
+    rows = None if same else _stamp(stated, ops, vocab, time, state.next_offset)
     after = None if changed is None else _plain(row if same or rows is None else rows.slice(1))
     return Plan(
         state=state,
@@ -258,7 +258,7 @@ def _the_row(ledger: pa.Table, vocab: Vocab, spec: CorrectionSpec) -> pa.Table:
     raise NotFound(f"no row has {shown}", rule="correct-row", hint="odfctl tail shows rows as the dataset holds them")
 
 
-def _changed(row: pa.Table, schema: pa.Schema, vocab: Vocab, spec: CorrectionSpec, now: Instant) -> pa.Table:
+def _correct_row(row: pa.Table, schema: pa.Schema, vocab: Vocab, spec: CorrectionSpec, now: Instant) -> pa.Table:
     for name, text in spec.values.items():
         field = schema.field(name)
         if text is None and name == vocab.event_time:
@@ -282,7 +282,7 @@ def _check_not_ahead(times: pa.ChunkedArray, now: Instant) -> None:
         )
 
 
-def _stamped(rows: pa.Table, ops: Sequence[int], vocab: Vocab, time: Instant, offset: int) -> pa.Table:
+def _stamp(rows: pa.Table, ops: Sequence[int], vocab: Vocab, time: Instant, offset: int) -> pa.Table:
     """Returns rows with the system columns of a new block."""
     count = rows.num_rows
     columns = {
@@ -304,7 +304,7 @@ def _plain(row: pa.Table) -> Mapping[str, Any]:
     return dict(zip(row.column_names, plain_rows(row.slice(0, 1))[0], strict=True))
 
 
-def _written(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent], tuple[Multihash]]:
+def _store(deps: IngestDependencies, plan: Plan) -> tuple[list[MetadataEvent], tuple[Multihash]]:
     """Stores the slice as an object. Returns the events that name it, and the object's hash."""
     state = plan.state
     assert plan.rows is not None

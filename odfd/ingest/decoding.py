@@ -18,10 +18,10 @@ from chain.model.read_options import quarantine_of
 from chain.state import ChainState
 from chain.store.base import Head, UpperMove
 from odfd.datasets.commit import Commit, CommitPart
-from odfd.ingest.driver import IngestDependencies, computed, load, shards_with
+from odfd.ingest.driver import IngestDependencies, compute, load, shards_with
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.gaps import accepted, gap_between
-from odfd.ingest.plan import Batch, IngestPlan, PlanTerms, plan_ingest, polling, pushed
+from odfd.ingest.gaps import gap_between, gap_transaction
+from odfd.ingest.plan import Batch, IngestPlan, PlanTerms, find_push_source, plan_ingest, polling
 from odfd.ingest.raw_replay import captured_batch
 from odfd.ingest.settlement import IngestOutcome
 from odfd.ingest.snapshots import needs_event_time
@@ -55,7 +55,7 @@ async def decode(deps: IngestDependencies, dataset: DatasetId, bound: BoundCaptu
     """
     if not bound.capture.files:
         return await _gone_on(deps, dataset, bound)
-    plan, settled = await decoded(deps, dataset, bound.capture, bound.time)
+    plan, settled = await compute_captured(deps, dataset, bound.capture, bound.time)
     if not settled.events:
         return None
     time, records = plan.request.system_time, (settled.counts, bound.capture)
@@ -69,13 +69,13 @@ async def _gone_on(deps: IngestDependencies, dataset: DatasetId, bound: BoundCap
     upper = await trio.to_thread.run_sync(deps.store.upper, dataset)
     state = await trio.to_thread.run_sync(load, deps, dataset)
     label = bound.capture.label
-    events, records = accepted(state, gap_between(state, label), label).events, (NOTHING_READ, bound.capture)
+    events, records = gap_transaction(state, gap_between(state, label), label).events, (NOTHING_READ, bound.capture)
     part = CommitPart.after(state, from_millis(bound.time), events, upper=UpperMove(upper), records=records)
     (head,) = await deps.committer.commit(Commit(parts=(part,)))
     return head
 
 
-async def decoded(
+async def compute_captured(
     deps: IngestDependencies, dataset: DatasetId, capture: Capture, time: int
 ) -> tuple[IngestPlan, IngestOutcome]:
     """Computes the transaction of captured bytes at a time, after what the dataset, or all of its shards, have now.
@@ -88,14 +88,14 @@ async def decoded(
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, state, capture, folder)
         plan = await trio.to_thread.run_sync(_plan, deps, state, batch, (capture.source, time))
-        settled, _ = await computed(deps, plan)
+        settled, _ = await compute(deps, plan)
     return plan, settled
 
 
 def _plan(deps: IngestDependencies, state: ChainState, batch: Batch, origin: tuple[str, int]) -> IngestPlan:
     """Plans as the driver does. ``origin``: the push source or an empty text, and the time (ms). Raises Refused."""
     name, time = origin
-    source = pushed(state, name, None)[0] if name else polling(state)[1]
+    source = find_push_source(state, name, None)[0] if name else polling(state)[1]
     if quarantine_of(source.read.schema) is not None:
         raise Refused(
             "a source with onError: quarantine cannot be decoded anew: what is set aside would come twice",

@@ -54,14 +54,14 @@ from odfd.ingest.plan import (
     polling,
 )
 from odfd.ingest.preparation import prepare
-from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watched
+from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watch
 from odfd.ingest.quarantine import Quarantines, set_aside, standing, way_on
-from odfd.ingest.raw_capture import captured
+from odfd.ingest.raw_capture import keep_raw
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.settlement import IngestOutcome, answered, settle
-from odfd.ingest.slices import SliceIndex, asked, keep_slice
-from odfd.ingest.snapshots import confirmed, needs_event_time
-from odfd.ingest.templates import redacted
+from odfd.ingest.settlement import IngestOutcome, settle, with_answer
+from odfd.ingest.slices import SliceIndex, execute_request, keep_slice
+from odfd.ingest.snapshots import confirm, needs_event_time
+from odfd.ingest.templates import redact
 from odfd.ingest.trigger import TriggerTime, check_wish, fetch_for, is_uncacheable
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
@@ -179,7 +179,7 @@ async def pull_root(
     Raises Refused (not a root, no polling source), Invalid (data or query, with file and line), NotFound and Remote
     (the source), Environment and the engine's faults. Transactions committed before a fault stay committed.
     """
-    with redacted(deps.settings.variables):
+    with redact(deps.settings.variables):
         deps = deps if deps.trigger is not None else replace(deps, trigger=TriggerTime.of(deps.now()))
         return await _pull(deps, dataset, fetch_uncacheable=fetch_uncacheable, report=report)
 
@@ -200,9 +200,9 @@ async def _pull(
             async with outside("its source"):
                 fetching = IngestStep(file="its source", phase="fetching", rows=tally.rows)
                 with span("fetch"):
-                    async with watched(folder, fetching, report):
-                        found = await fetched(deps, dataset, polled, state, folder)
-                found = found if deps.given is None else deps.given.named(found)
+                    async with watch(folder, fetching, report):
+                        found = await fetch_next(deps, dataset, polled, state, folder)
+                found = found if deps.given is None else deps.given.with_name(found)
                 settled = isinstance(found, Unchanged) or await left_alone(found.local, deps.settings, deps.now)
             if isinstance(found, Unchanged):
                 await _note_skipped(deps, state, found.skipped, tally)
@@ -215,7 +215,7 @@ async def _pull(
             report(IngestStep(file=found.name, phase="fetched", rows=tally.rows))
             async with outside("the preparation of its source"):
                 with span("read"):
-                    batch = await prepared(deps, polled, found, folder)
+                    batch = await prepare_batch(deps, polled, found, folder)
             try:
                 await transact(deps, state, _as_fetched(state), batch, tally, report)
             except SourceMoved:
@@ -251,7 +251,7 @@ async def _confirm(
         upper, state = deps.store.upper(dataset), load(deps, dataset)
         now = block_time(state, deps.now(), upper)
         stays = same(state.polling_source, polled) and (seen is None or state.source_state == seen)
-        event = confirmed(shards_with(deps, state), deps.objects, polled, now) if stays else None
+        event = confirm(shards_with(deps, state), deps.objects, polled, now) if stays else None
         return state, now, event, upper
 
     if not traits(polled.merge).whole_state:
@@ -327,7 +327,7 @@ async def transact(
         report(computing)
         try:
             with span("engine"):
-                settled, aside = await computed(deps, plan, by_engine(computing, report))
+                settled, aside = await compute(deps, plan, by_engine(computing, report))
         except Fault:
             await check_unchanged(batch.local, batch.names)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
@@ -361,10 +361,10 @@ async def _commit(
     records: list[Record] = [settled.counts]
     appends = bool(settled.events)
     if push is not None and (appends or aside is not None):
-        records.append(answered(push, settled))
+        records.append(with_answer(push, settled))
     if appends and await trio.to_thread.run_sync(deps.keeps_raw, dataset):
         source, given = push.source if push else "", deps.given.id if deps.given else ""
-        records.append(await trio.to_thread.run_sync(captured, deps.objects, batch, source, given))
+        records.append(await trio.to_thread.run_sync(keep_raw, deps.objects, batch, source, given))
     await check_unchanged(batch.local, batch.names)
     if not appends and aside is None and not says_something(settled.counts):
         return None
@@ -393,14 +393,14 @@ def _plan(deps: IngestDependencies, dataset: DatasetId, choose: Choose, batch: B
     return plan_ingest(state, source, batch, time, terms)
 
 
-async def computed(
+async def compute(
     deps: IngestDependencies, plan: IngestPlan, on_progress: OnProgress = ignore_progress
 ) -> tuple[IngestOutcome, CommitPart | None]:
     """Has the engine execute the plan. Returns its checked answer, with the slices stored as objects."""
     path = Path(plan.request.new_data_path)
     aside = None if plan.quarantine is None else plan.quarantine.path
     try:
-        answer = await asked(deps.engine, plan.request, plan.earlier, on_progress)
+        answer = await execute_request(deps.engine, plan.request, plan.earlier, on_progress)
         match answer:
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 text = "; ".join(filter(None, (hint, way_on(plan.request, rule), *plan.remarks)))
@@ -417,10 +417,11 @@ async def computed(
 
 
 def _settle(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> tuple[IngestOutcome, CommitPart | None]:
-    return _settled(deps, plan, answer), set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
+    settled = _settle_rows(deps, plan, answer)
+    return settled, set_aside(plan, answer, deps.quarantines, deps.objects, partial(load, deps))
 
 
-def _settled(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> IngestOutcome:
+def _settle_rows(deps: IngestDependencies, plan: IngestPlan, answer: Success) -> IngestOutcome:
     if answer.new_offset_interval is None:
         return settle(plan, answer, None)
     path = Path(plan.request.new_data_path)
@@ -448,7 +449,7 @@ def load(deps: IngestDependencies, dataset: DatasetId, known: ChainState | None 
     return state if given is None or given.dataset != dataset else given.over(state)
 
 
-async def fetched(
+async def fetch_next(
     deps: IngestDependencies, dataset: DatasetId, polled: SetPollingSource, state: ChainState, folder: Path
 ) -> FetchOutcome:
     job = await fetch_job(deps, dataset, polled, state, folder)
@@ -472,7 +473,7 @@ async def fetch_job(
     )  # fmt: skip
 
 
-async def prepared(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
+async def prepare_batch(deps: IngestDependencies, polled: SetPollingSource, found: Fetched, folder: Path) -> Batch:
     """Prepares the fetched files for the engine, by the source's prepare steps."""
     names = names_of(found)
     ready = []

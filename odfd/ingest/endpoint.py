@@ -135,7 +135,7 @@ class EndpointFetch(NamedTuple):
         return await trio.to_thread.run_sync(self._fetch, job)
 
     def _fetch(self, job: FetchJob) -> FetchOutcome:
-        after = position(job.known(STATE), self.source)
+        after = position(job.value_of(STATE), self.source)
         self.note(self.source, self.dataset, after)
         found, has_more = self.take(self.source, after, 1 if self.singly else _MOST, _MOST_BYTES)
         if not found:

@@ -63,7 +63,7 @@ class SourceGap(msgspec.Struct, frozen=True, kw_only=True):
         """The number of addresses, which is at least that of the messages: some may never have had any."""
         return sum(each.end - each.start for each in self.ranges)
 
-    def stated(self) -> Mapping[str, Any]:
+    def as_attribute(self) -> Mapping[str, Any]:
         """Returns what the block says of it."""
         lost = [{"part": each.part, "from": each.start, "to": each.end} for each in self.ranges]
         return {"gap": self.name, "lost": lost}
@@ -90,14 +90,14 @@ def gap_between(state: ChainState, after: SourceState | None) -> SourceGap:
     return SourceGap(ranges=lost)
 
 
-def accepted(state: ChainState, gap: SourceGap, after: SourceState | None) -> IngestOutcome:
+def gap_transaction(state: ChainState, gap: SourceGap, after: SourceState | None) -> IngestOutcome:
     """Builds the transaction that goes on where ``after`` says, without the gap."""
     event = AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
         new_watermark=state.watermark,
         new_source_state=after,
-        extra={EXTRA: dict(gap.stated())},
+        extra={EXTRA: dict(gap.as_attribute())},
     )
     counts: RowCounts = NOTHING_READ
     return IngestOutcome(events=(event,), objects=(), counts=counts)
@@ -136,11 +136,11 @@ def check_name(gap: SourceGap | None, name: str) -> SourceGap:
     if gap is None:
         raise _none("the source has let go of nothing that was not taken")
     if gap.name != name:
-        raise changed(gap, name)
+        raise other_gap(gap, name)
     return gap
 
 
-def changed(gap: SourceGap, name: str) -> Refused:
+def other_gap(gap: SourceGap, name: str) -> Refused:
     return Refused(
         f"the gap {name} is another one now: {gap.name}, of {gap.count:,} addresses",
         rule=GAP_CHANGED,
@@ -181,7 +181,7 @@ async def accept_gap(deps: IngestDependencies, dataset: DatasetId, name: str) ->
         label = polled_source(polling(state)[0]).skip(state.source_state, gap.ranges)
         is_captured = await trio.to_thread.run_sync(deps.is_captured, dataset)
         time = block_time(state, deps.now(), upper, alone=is_captured)
-        events = accepted(state, gap, label).events
+        events = gap_transaction(state, gap, label).events
         records = (NOTHING_READ, *((Capture(files=(), label=label),) if is_captured else ()))
         part = CommitPart.after(state, time, events, upper=UpperMove(upper), records=records)
         try:

@@ -40,7 +40,7 @@ class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
             raise second_source(has, self.name)
         return msgspec.structs.replace(state, set_polling_source=self.polled, polling_disabled=False)
 
-    def named(self, found: FetchOutcome) -> FetchOutcome:
+    def with_name(self, found: FetchOutcome) -> FetchOutcome:
         """Returns the fetch's outcome with the name of the Source in its source state."""
         if isinstance(found, Unchanged) or found.state is None:
             return found

@@ -92,11 +92,11 @@ def check_signature(
         return _by_body(signature, key, headers, body)
     call, at = headers.get("webhook-id", ""), headers.get("webhook-timestamp", "")
     if not call or _TIME.match(at) is None or abs(int(at) - now // SECOND) > TOLERANCE:
-        raise _refused()
+        raise _refusal()
     mac = hmac.new(key, f"{call}.{at}.".encode() + body, hashlib.sha256).digest()
     given = headers.get("webhook-signature", "").split()[:_SIGNATURES]
-    if not any(hmac.compare_digest(mac, _decoded(each)) for each in given):
-        raise _refused()
+    if not any(hmac.compare_digest(mac, _decode(each)) for each in given):
+        raise _refusal()
     return call
 
 
@@ -105,11 +105,11 @@ def _by_body(signature: HmacSignature, key: bytes, headers: Mapping[str, str], b
     said = headers.get((signature.header or "X-Hub-Signature-256").lower(), "")
     mac = prefix + hmac.new(key, body, hashlib.sha256).hexdigest()
     if not hmac.compare_digest(mac.encode(), said.encode(errors="replace")):
-        raise _refused()
+        raise _refusal()
     return None if signature.id_header is None else headers.get(signature.id_header.lower())
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     version, _, encoded = text.partition(",")
     try:
         return base64.b64decode(encoded, validate=True) if version == "v1" else b""
@@ -117,11 +117,11 @@ def _decoded(text: str) -> bytes:
         return b""
 
 
-def _refused() -> Refused:
+def _refusal() -> Refused:
     hint = "sign it with the Source's secret, and send it within five minutes"
     return Refused("the call is not signed for a Source here", rule=RULE, hint=hint)
 
 
 def unknown_source() -> Refused:
     """Returns one fault for a missing Source and one without signed calls: callers must not tell them apart."""
-    return _refused()
+    return _refusal()

@@ -51,7 +51,7 @@ class KeyBounds:
         if self._table is None:
             self._load(segments)
         count = len(self._covered)
-        settled = min(_settled(segments), len(segments) - RECENT)
+        settled = min(_count_settled(segments), len(segments) - RECENT)
         if settled - count >= RECENT:
             try:
                 self._extend(segments, settled, schema, path_of)
@@ -114,7 +114,7 @@ class KeyBounds:
         self._covered, self._table, self._name = [], None, None
 
 
-def _settled(segments: Sequence[Segment]) -> int:
+def _count_settled(segments: Sequence[Segment]) -> int:
     """Returns how many of the oldest files are never merged again: those up to the last full one."""
     behind = sum(1 for _ in itertools.takewhile(lambda each: each.level != FULL, reversed(segments)))
     return len(segments) - behind

@@ -48,7 +48,7 @@ class LocalFiles(NamedTuple):
 
     def check(self, path: Path, text: str) -> Path:
         """Resolves ``path``, whose file may be absent. ``text``: its name for people. Raises Invalid."""
-        real = _resolved(path, text)
+        real = _resolve(path, text)
         if _lies_in(real, self.own):
             raise Invalid(
                 f"{text} lies in the node's own directory",
@@ -75,7 +75,7 @@ class LocalFiles(NamedTuple):
         """Checks whether all possible matches of a glob pattern may be read, before files exist. Raises Invalid."""
         parts = Path(pattern).parts
         fixed = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), parts[:-1]))
-        real = _resolved(fixed, pattern)
+        real = _resolve(fixed, pattern)
         if not any(_lies_in(folder, (real,)) for folder in self.folders):
             self.check(fixed, pattern)
 
@@ -108,7 +108,7 @@ def _check_kind(mode: int, text: str) -> None:
         raise Invalid(f"{text} is {kind}", rule="source-file", hint="a source reads regular files")
 
 
-def _resolved(path: Path, text: str) -> Path:
+def _resolve(path: Path, text: str) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError, ValueError) as error:  # a circle of links; a NUL

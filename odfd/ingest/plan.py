@@ -145,7 +145,7 @@ def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
 PUSH_SOURCE: Final = "push-source"
 
 
-def pushed(
+def find_push_source(
     state: ChainState, name: str | None, read: ReadStep | None
 ) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
     """Returns the push source to use, and the event that creates it on its first use.

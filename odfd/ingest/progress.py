@@ -41,10 +41,10 @@ def quiet(_: IngestStep) -> None:
 
 
 @asynccontextmanager
-async def watched(folder: Path, fetching: IngestStep, report: Report) -> AsyncIterator[None]:
+async def watch(folder: Path, fetching: IngestStep, report: Report) -> AsyncIterator[None]:
     """Reports once a second, while the block runs, how many bytes a fetch has written into its folder."""
 
-    async def watch() -> None:
+    async def report_size() -> None:
         shown = 0
         while True:
             await trio.sleep_until(trio.current_time() + LOOK_SECONDS)
@@ -55,7 +55,7 @@ async def watched(folder: Path, fetching: IngestStep, report: Report) -> AsyncIt
 
     with sole_faults():
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(watch)
+            nursery.start_soon(report_size)
             yield
             nursery.cancel_scope.cancel()
 

@@ -37,7 +37,7 @@ from chain.state import ChainState
 from chain.store.base import ChainReader, Head
 from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, load, transact
 from odfd.ingest.fetch.base import file_identity
-from odfd.ingest.plan import Batch, SourceInForce, pushed
+from odfd.ingest.plan import Batch, SourceInForce, find_push_source
 from odfd.ingest.progress import Report, quiet
 from odfd.store.pushes import Push, PushOutcome
 from odfd.store.row_counts import NOTHING_READ
@@ -97,7 +97,7 @@ class PushTerms(msgspec.Struct, frozen=True, kw_only=True):
 
     def choose(self, state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
         """Returns the push source to use, and the event that creates it, if needed. Raises Refused, Invalid."""
-        return pushed(state, self.source, self.read)
+        return find_push_source(state, self.source, self.read)
 
     def check_after(self, chains: Sequence[ChainReader]) -> None:
         """Raises Conflict unless the last block of the shards is the one to be followed."""
@@ -143,10 +143,10 @@ async def push_files(
     if terms.after is not None and len(groups) > 1:
         text = f"{len(groups)} snapshots are {len(groups)} transactions, and only one can follow a block"
         raise Invalid(text, rule="append-after", hint="push one file at a time")
-    parts = await trio.to_thread.run_sync(_identified, groups, source, terms)
+    parts = await trio.to_thread.run_sync(_identify, groups, source, terms)
     known: list[Push | None] = []
     if log is not None and not terms.again:
-        known = await trio.to_thread.run_sync(_known, log, dataset, parts, source, terms)
+        known = await trio.to_thread.run_sync(_find_earlier, log, dataset, parts, source, terms)
     tally = IngestTotals()
 
     def choose_after(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
@@ -162,7 +162,7 @@ async def push_files(
     return tally.outcome("nothing-new")
 
 
-def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: PushTerms) -> list[Push]:
+def _identify(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: PushTerms) -> list[Push]:
     """Returns the transactions of one push, with their ids. Reads the files."""
     parts: list[Push] = []
     before = hashlib.sha256(msgspec.json.encode((source, terms.event_time), order="deterministic"))
@@ -186,7 +186,7 @@ def _identified(groups: Sequence[Sequence[Path]], source: SourceInForce, terms: 
     return parts
 
 
-def _known(
+def _find_earlier(
     log: PushLog, dataset: DatasetId, parts: Sequence[Push], source: SourceInForce, terms: PushTerms
 ) -> list[Push | None]:
     """Returns the earlier record of each leading part of a push that this repeats; ``None``: that part had no effect.

@@ -15,7 +15,7 @@ from odfd.ingest.plan import Batch
 from odfd.store.captures import Capture, CapturedFile
 
 
-def captured(objects: ObjectStore, batch: Batch, source: str, given: str = "") -> Capture:
+def keep_raw(objects: ObjectStore, batch: Batch, source: str, given: str = "") -> Capture:
     """Stores the files of a batch. Returns the capture to commit with the blocks.
 
     ``source``: name of the push source, or empty. ``given``: id of the Source, or empty. Raises Environment.

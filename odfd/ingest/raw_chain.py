@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, ObjectStore
 from chain.walk import oldest_first
-from odfd.ingest.capture_bindings import SCHEMA, Division, binding_of, bound, described
+from odfd.ingest.capture_bindings import SCHEMA, Division, bind, binding_of, describe
 from odfd.store.captures import BoundCapture, Capture, CapturedPart
 
 _WORD: Final = "odfd/raw:"
@@ -42,12 +42,12 @@ RAW_SCHEMA: Final = DataSchema(
 def founding_of(chain: DatasetId, layout: Division) -> Sequence[MetadataEvent]:
     """Returns the first events of a chain of captures. ``layout``: the shards whose bytes it binds first."""
     seed = Seed(dataset_id=chain, dataset_kind=DatasetKind.ROOT)
-    return seed, described(layout), SetDataSchema(schema=RAW_SCHEMA)
+    return seed, describe(layout), SetDataSchema(schema=RAW_SCHEMA)
 
 
 def binding_event(objects: ObjectStore, state: ChainState, capture: BoundCapture) -> tuple[AddData, list[Multihash]]:
     """Returns the event that binds a capture, as the next of the chain in ``state``, and the objects that it names."""
-    event = bound(objects, state, capture.capture, from_millis(capture.time))
+    event = bind(objects, state, capture.capture, from_millis(capture.time))
     assert event.new_data is not None, "a binding has a row for each file"
     return event, [event.new_data.physical_hash, *(file.object for file in capture.capture.files)]
 
@@ -84,7 +84,7 @@ class PlacedCapture(NamedTuple):
     """The block with the rows, of each chain that has some."""
 
 
-def placed(chains: Sequence[tuple[DatasetId, ChainReader]], time: int, capture: Capture) -> PlacedCapture:
+def find_place(chains: Sequence[tuple[DatasetId, ChainReader]], time: int, capture: Capture) -> PlacedCapture:
     """Finds the transaction of a binding in the chains of a dataset, by a logarithmic number of reads of each."""
     parts, blocks = [], []
     for dataset, chain in chains:

@@ -35,14 +35,23 @@ from chain.wording import plural
 from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measure_slice, operations
-from odfd.ingest.driver import IngestDependencies, prepared
+from odfd.ingest.driver import IngestDependencies, prepare_batch
 from odfd.ingest.fetch.base import Fetched
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.gaps import accepted, gap_between
-from odfd.ingest.plan import Batch, EarlierSlices, IngestPlan, PlanTerms, Quarantine, plan_ingest, polling, pushed
+from odfd.ingest.gaps import gap_between, gap_transaction
+from odfd.ingest.plan import (
+    Batch,
+    EarlierSlices,
+    IngestPlan,
+    PlanTerms,
+    Quarantine,
+    find_push_source,
+    plan_ingest,
+    polling,
+)
 from odfd.ingest.settlement import settle
-from odfd.ingest.sharded_writes import divided
-from odfd.ingest.slices import SliceIndex, ingested
+from odfd.ingest.sharded_writes import divide
+from odfd.ingest.slices import SliceIndex, ingest
 from odfd.ingest.snapshots import needs_event_time
 from odfd.store.captures import BoundCapture, Capture, CapturedPart
 
@@ -83,15 +92,15 @@ async def replay(
     async with staged_folder(deps.settings.staging) as folder:
         batch = await captured_batch(deps, shards[0].state, bound.capture, folder)
         plan = await trio.to_thread.run_sync(_plan, deps, shards, batch, bound, folder)
-        answer = await ingested(deps.engine, plan.request)
+        answer = await ingest(deps.engine, plan.request)
         match answer:
             case InvalidQuery(message=message):
                 return RawReplay(outcome="differs", message=f"the bytes cannot be read any more: {message}")
             case EngineInternalError(message=message):
                 raise engine_failed(message)
             case Success():
-                made = await trio.to_thread.run_sync(_made, plan, answer, shards, by, folder)
-                return _worst([compared(each.events, own) for each, own in zip(shards, made, strict=True)])
+                made = await trio.to_thread.run_sync(_make, plan, answer, shards, by, folder)
+                return _worst([compare(each.events, own) for each, own in zip(shards, made, strict=True)])
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
@@ -100,11 +109,11 @@ def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:
     found, label = [], bound.capture.label
     for each in shards:
         gap = gap_between(each.state, label)
-        found.append(compared(each.events, accepted(each.state, gap, label).events))
+        found.append(compare(each.events, gap_transaction(each.state, gap, label).events))
     return _worst(found)
 
 
-def compared(stored: Sequence[object], computed: Sequence[MetadataEvent]) -> RawReplay:
+def compare(stored: Sequence[object], computed: Sequence[MetadataEvent]) -> RawReplay:
     """Compares events, first exactly and then without the bytes of slices."""
     if list(stored) == list(computed):
         return RawReplay(outcome="same")
@@ -177,7 +186,7 @@ def _transaction(chain: ChainReader, part: CapturedPart) -> list[Block]:
 async def captured_batch(deps: IngestDependencies, state: ChainState, capture: Capture, folder: Path) -> Batch:
     """Returns the captured files, prepared by the steps of the source in force."""
     paths = [
-        await trio.to_thread.run_sync(_copied, deps, file.object, folder / f"raw-{number}", file.name)
+        await trio.to_thread.run_sync(_copy, deps, file.object, folder / f"raw-{number}", file.name)
         for number, file in enumerate(capture.files)
     ]
     names = tuple(file.name for file in capture.files)
@@ -192,10 +201,10 @@ async def captured_batch(deps: IngestDependencies, state: ChainState, capture: C
         path=paths[0], more=tuple(paths[1:]), name=names[0], identity=identity, event_time=capture.event_time,
         state=capture.label, decoded=capture.decoded,
     )  # fmt: skip
-    return await prepared(deps, polled, found, folder)
+    return await prepare_batch(deps, polled, found, folder)
 
 
-def _copied(deps: IngestDependencies, name: Multihash, folder: Path, called: str) -> Path:
+def _copy(deps: IngestDependencies, name: Multihash, folder: Path, called: str) -> Path:
     """Copies a captured object under its original name, which tells some formats, after a check of its hash."""
     folder.mkdir()
     last = Path(called).name
@@ -210,7 +219,7 @@ def _plan(
 ) -> IngestPlan:
     """Plans the transaction again."""
     name, time, state = bound.capture.source, from_millis(bound.time), shards[0].state
-    source = pushed(state, name, None)[0] if name else polling(state)[1]
+    source = find_push_source(state, name, None)[0] if name else polling(state)[1]
     asks = traits(source.merge).asks_history
     # A separate index: the driver's is for the head.
     index, chains = SliceIndex(), [(each.chain, each.state) for each in shards]
@@ -248,7 +257,7 @@ class _Scratch:
         return self._folder / str(name)
 
 
-def _made(
+def _make(
     plan: IngestPlan, answer: Success, shards: Sequence[_Shard], by: Sequence[str], folder: Path
 ) -> Sequence[Sequence[MetadataEvent]]:
     """Returns the events that an ingest would commit to each shard. Raises Invalid, Refused."""
@@ -258,7 +267,7 @@ def _made(
     scratch, rows = _Scratch(folder / "slices"), Path(plan.request.new_data_path)
     if rows.exists():
         scratch.add_file(rows)
-    return [own for own, _ in divided(scratch, [each.state for each in shards], by, events)]
+    return [own for own, _ in divide(scratch, [each.state for each in shards], by, events)]
 
 
 def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:

@@ -26,14 +26,14 @@ from chain.store.base import ChainReader
 from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.spark.ingest.unpack import OF_LIMITS
-from odfd.ingest.driver import IngestDependencies, prepared
+from odfd.ingest.driver import IngestDependencies, prepare_batch
 from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch, polled_source
 from odfd.ingest.fetch.source import NOT_OPEN
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, PlanTerms, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings
-from odfd.ingest.slices import SliceIndex, ingested
+from odfd.ingest.slices import SliceIndex, ingest
 from odfd.ingest.trigger import asks_time
 from odfd.runtime.slots import waiting
 from p2p.ip import Allows
@@ -64,10 +64,10 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
 
 def observing(deps: IngestDependencies, may_dial: Allows) -> IngestDependencies:
     """Returns the dependencies, restricted for sources that other nodes declared."""
-    return dataclasses.replace(deps, settings=confined(deps.settings, may_dial), index=SliceIndex())
+    return dataclasses.replace(deps, settings=confine(deps.settings, may_dial), index=SliceIndex())
 
 
-def confined(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
+def confine(settings: IngestSettings, may_dial: Allows) -> IngestSettings:
     """Returns the settings, restricted for manifests of other nodes."""
     size = min(settings.max_source_bytes, MAX_BYTES)
     return msgspec.structs.replace(
@@ -100,7 +100,7 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
             raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"
         digest, size = await trio.to_thread.run_sync(_digest, found.path)
-        batch = await prepared(deps, polled, found, folder)
+        batch = await prepare_batch(deps, polled, found, folder)
         rows = await _rows(deps, reader, state, source, batch, time, folder / "rows")
     return Refetched(sha256=digest, size=size, state=found.state, rows=rows)
 
@@ -122,7 +122,7 @@ async def _rows(
         allows_null_keys=True,
         purpose="observe:",
     )
-    answer = await ingested(deps.engine, plan_ingest(state, source, batch, time, terms).request)
+    answer = await ingest(deps.engine, plan_ingest(state, source, batch, time, terms).request)
     match answer:
         case InvalidQuery(message=message, rule=rule) if rule in OF_LIMITS:
             raise Refused(message, rule=rule or "", hint="it is larger than this node takes in of strangers")
@@ -131,11 +131,11 @@ async def _rows(
         case EngineInternalError(message=message):
             raise engine_failed(message)
         case Success():
-            return await trio.to_thread.run_sync(_written, answer, out)
+            return await trio.to_thread.run_sync(_read_rows, answer, out)
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _written(answer: Success, out: Path) -> Rows:
+def _read_rows(answer: Success, out: Path) -> Rows:
     logical = None
     if answer.new_offset_interval is not None:
         with open_slice(out):

@@ -41,10 +41,10 @@ def renamed_columns(query: str) -> Mapping[str, str] | None:
         return None
     columns: dict[str, str] = {}
     for item in found[1].split(","):
-        named = _ITEM.fullmatch(item)
-        if named is None or named[1].casefold() in _VALUES or named[1] in columns:
+        column = _ITEM.fullmatch(item)
+        if column is None or column[1].casefold() in _VALUES or column[1] in columns:
             return None
-        columns[named[1].strip("`")] = (named[2] or named[1]).strip("`")
+        columns[column[1].strip("`")] = (column[2] or column[1]).strip("`")
     return columns
 
 
@@ -66,13 +66,13 @@ def ours(
 def _keys_named(merge: MergeStrategy, columns: Mapping[str, str]) -> MergeStrategy:
     if isinstance(merge, MergeAppend):
         return merge
-    merge = msgspec.structs.replace(merge, primary_key=named(merge.primary_key, columns))
+    merge = msgspec.structs.replace(merge, primary_key=rename_keys(merge.primary_key, columns))
     if isinstance(merge, MergeSnapshot) and merge.compare_columns is not None:
-        merge = msgspec.structs.replace(merge, compare_columns=named(merge.compare_columns, columns))
+        merge = msgspec.structs.replace(merge, compare_columns=rename_keys(merge.compare_columns, columns))
     return merge
 
 
-def named(keys: tuple[str, ...], columns: Mapping[str, str]) -> tuple[str, ...]:
+def rename_keys(keys: tuple[str, ...], columns: Mapping[str, str]) -> tuple[str, ...]:
     """Returns keys by the names of columns after the query; one that is a name then stays."""
     after = set(columns.values())
     return tuple(each if each in after else columns.get(each, each) for each in keys)

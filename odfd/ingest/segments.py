@@ -160,10 +160,10 @@ class SegmentFolder:
         limits = OF_ALL if self._keys is None else OF_NEWEST
         while (count := _trailing(segments)) >= FAN_OUT:
             run = segments[-count:]
-            merged = self._merged(run, objects, schema, offset) if _may_merge(run, limits) else None
+            merged = self._merge(run, objects, schema, offset) if _may_merge(run, limits) else None
             segments[-count:] = [merged] if merged else [msgspec.structs.replace(each, level=FULL) for each in run]
 
-    def _merged(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str) -> Segment | None:
+    def _merge(self, run: Sequence[Segment], objects: ObjectStore, schema: pa.Schema, offset: str) -> Segment | None:
         """Merges segments into one; returns ``None`` if that fails: the files then stay as they are."""
         fresh = self._folder / ".merging"
         try:

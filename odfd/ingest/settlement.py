@@ -56,7 +56,7 @@ def settle(
     """
     state = plan.state
     _check_answer(plan, answer, slice_)
-    counts = _counted(plan, answer, written)
+    counts = _count(plan, answer, written)
     data = AddData(
         prev_checkpoint=state.checkpoint.physical_hash if state.checkpoint else None,
         prev_offset=state.last_offset,
@@ -73,7 +73,7 @@ def settle(
     return IngestOutcome(events=tuple(events), objects=(slice_.physical_hash,) if slice_ else (), counts=counts)
 
 
-def answered(push: Push, done: IngestOutcome) -> Push:
+def with_answer(push: Push, done: IngestOutcome) -> Push:
     """Returns the push with its answer, for now and for each repetition."""
     answer = PushOutcome(blocks=len(done.events), records=done.rows, counts=done.counts)
     return msgspec.structs.replace(push, answer=answer)
@@ -89,7 +89,7 @@ def watermark_only(state: ChainState, to: Instant) -> AddData:
     )
 
 
-def _counted(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
+def _count(plan: IngestPlan, answer: Success, written: Operations) -> RowCounts:
     """Returns the counts of rows by outcome: the engine's, checked against its slice and the source. Raises Invalid."""
     counts = answer.rows or RowCounts()
     _check_counts(plan.request, counts, written)

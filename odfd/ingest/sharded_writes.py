@@ -70,7 +70,7 @@ class ShardedWrites:
         time = part.time
         if not any(isinstance(each, AddData) and each.new_data is not None for each in part.events):
             time = max(time, from_millis(max(uppers)))  # rows say their time already, and are planned again if late
-        made = divided(self._objects, states, member.row.by, part.events)
+        made = divide(self._objects, states, member.row.by, part.events)
         named = {each.new_data.physical_hash for each in part.events if isinstance(each, AddData) and each.new_data}
         self._objects.holds.named(named)  # no block will: the next collection frees what was divided
         linked = tuple(each for each in part.objects if each not in named)
@@ -98,7 +98,7 @@ class ShardedWrites:
             collections.check_single(connection, dataset)
 
 
-def divided(
+def divide(
     objects: SliceStore, states: Sequence[ChainState], by: Sequence[str] | int, events: Sequence[MetadataEvent]
 ) -> list[tuple[tuple[MetadataEvent, ...], tuple[Multihash, ...]]]:
     """Returns for each shard its events and the slices that they name. Raises Refused, Invalid, ObjectDamaged.
@@ -212,7 +212,7 @@ def written_by_shard(
                 for place, writer in enumerate(writers):
                     own = rows if len(writers) == 1 else rows.filter(pa.array(shards == place))
                     start = nexts[place] + writer.rows
-                    writer.write(_numbered(own, vocab.offset, start).cast(arrow))
+                    writer.write(_number(own, vocab.offset, start).cast(arrow))
         return [
             keep_slice(objects, path, schema, vocab.offset) if writer.rows else None
             for path, writer in zip(staged, writers, strict=True)
@@ -240,7 +240,7 @@ def _check_pairs(operations: np.ndarray, shards: np.ndarray, waiting: int) -> in
     return int(shards[-1]) if operations[-1] == CORRECT_FROM else -1
 
 
-def _numbered(rows: pa.Table, offset: str, start: int) -> pa.Table:
+def _number(rows: pa.Table, offset: str, start: int) -> pa.Table:
     place = rows.column_names.index(offset)
     field = rows.schema.field(place)
     numbers = pa.array(np.arange(start, start + rows.num_rows), pa.int64())

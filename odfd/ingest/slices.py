@@ -184,27 +184,27 @@ def _newer(reader: ChainReader, state: ChainState, after: int) -> list[Segment]:
     return newer[::-1]
 
 
-async def asked(
+async def execute_request(
     engine: Engine, request: IngestBatchRequest, earlier: EarlierSlices, on_progress: OnProgress = ignore_progress
 ) -> IngestAnswer:
     """Runs a request; if the engine requests earlier slices, runs it again with them. Raises EngineFault, Refused."""
-    answer = await ingested(engine, request, on_progress)
+    answer = await ingest(engine, request, on_progress)
     if earlier.bounds is None:
         return answer
     if isinstance(answer, HistoryNeeded):
         more = await trio.to_thread.run_sync(earlier.older, frozenset(answer.hashes))
-        answer = await ingested(engine, _with_slices(request, [*more, *earlier.files]), on_progress)
+        answer = await ingest(engine, _with_slices(request, [*more, *earlier.files]), on_progress)
     unaware = isinstance(answer, Success) and answer.prev_data_bounds_hash != request.prev_data_bounds_hash
     if unaware or isinstance(answer, HistoryNeeded):
         # An engine of another make ignores bounds: it took the slices that it was given for all there are.
         more = await trio.to_thread.run_sync(earlier.older, None)
         all_ = _with_slices(request, [*more, *earlier.files])
         all_ = msgspec.structs.replace(all_, prev_data_bounds=None, prev_data_bounds_hash=None)
-        answer = await ingested(engine, all_, on_progress)
+        answer = await ingest(engine, all_, on_progress)
     return answer
 
 
-async def ingested(
+async def ingest(
     engine: Engine, request: IngestBatchRequest, on_progress: OnProgress = ignore_progress
 ) -> IngestAnswer:
     """Sends a request to the engine; each ingest does it here. Raises Refused if its preprocess pins another engine."""

@@ -30,7 +30,7 @@ Shards: TypeAlias = Sequence[tuple[ChainReader, ChainState]]
 """The chains that hold the rows of a source, at the same moment: one, or several that are written together."""
 
 
-def confirmed(shards: Shards, objects: ObjectStore, source: SetPollingSource, now: Instant) -> AddData | None:
+def confirm(shards: Shards, objects: ObjectStore, source: SetPollingSource, now: Instant) -> AddData | None:
     """Builds the event that confirms the last snapshot at ``now``, or ``None`` if confirmed or with own event times."""
     state = shards[0][1]
     mark = state.watermark

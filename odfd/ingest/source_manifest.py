@@ -20,7 +20,7 @@ from chain.model.source import FetchStep, FetchUrl, MergeAppend, MergeStrategy, 
 from chain.model.wire import Extra
 from odfd.ingest.endpoint import RestEndpoint
 from odfd.ingest.hook_signature import HmacSignature, StandardWebhooks, check_header, secret_name
-from odfd.ingest.renaming import ENGINE, named, of_any_engine, ours, renamed_columns
+from odfd.ingest.renaming import ENGINE, of_any_engine, ours, rename_keys, renamed_columns
 from odfd.ingest.trigger import check_trigger
 from odfd.resources import registry
 from odfd.resources.manifest import VARIABLE, Draft, described
@@ -75,7 +75,7 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     if not isinstance(spec.value, dict):
         return spec
     fields = dict(spec.value)
-    remarks.warnings.extend(_told(fields))
+    remarks.warnings.extend(_remarks(fields))
     ingress = fields.pop("ingress", None)
     if ingress is not None and isinstance(ingress.value, dict) and ingress.value.get("kind") is not None:
         word = ingress.value["kind"]
@@ -100,7 +100,7 @@ def prepare(spec: Node, remarks: Remarks) -> Node:
     return Node(spec.line, changed)
 
 
-def _told(fields: Mapping[str, Node]) -> Iterator[str]:
+def _remarks(fields: Mapping[str, Node]) -> Iterator[str]:
     """Yields what is said of a query that names another engine and only names columns, and of keys by former names."""
     said = {key: plain(fields[key]) for key in ("preprocess", "merge") if key in fields}
     query = said.get("preprocess")
@@ -113,7 +113,7 @@ def _told(fields: Mapping[str, Node]) -> Iterator[str]:
     merge = said.get("merge")
     keys = merge.get("primaryKey") if isinstance(merge, dict) else None
     for key in keys if isinstance(keys, list) else ():
-        (after,) = named((str(key),), columns)
+        (after,) = rename_keys((str(key),), columns)
         if after != key:
             yield f"spec.merge.primaryKey: {key} is read as {after}, its name after preprocess"
 
@@ -190,7 +190,7 @@ def config_value(text: str) -> ConfigValue:
 
 def polling_source(spec: SourceSpec) -> SetPollingSource:
     """Returns the Source as a chain's source, with values read from ``env``; an endpoint's fetch step is unused."""
-    fetch: FetchStep = FetchUrl(url=ENDPOINT) if endpoint_of(spec) is not None else _renamed(spec.ingress)
+    fetch: FetchStep = FetchUrl(url=ENDPOINT) if endpoint_of(spec) is not None else _rename_variables(spec.ingress)
     merge: MergeStrategy = MergeAppend() if spec.merge is None else spec.merge
     columns, preprocess = of_any_engine(spec.preprocess), spec.preprocess
     if columns is not None:
@@ -198,15 +198,15 @@ def polling_source(spec: SourceSpec) -> SetPollingSource:
     return SetPollingSource(fetch=fetch, prepare=spec.prepare, read=spec.read, preprocess=preprocess, merge=merge)
 
 
-def _renamed(value: Any) -> Any:
+def _rename_variables(value: Any) -> Any:
     """Replaces ``${{ config.X }}`` by ``${{ env.X }}`` in all texts."""
     match value:
         case str():
             return _VALUE.sub(r"\1env.\2", value)
         case tuple():
-            return tuple(map(_renamed, value))
+            return tuple(map(_rename_variables, value))
         case msgspec.Struct():
-            parts = {name: _renamed(getattr(value, name)) for name in value.__struct_fields__}
+            parts = {name: _rename_variables(getattr(value, name)) for name in value.__struct_fields__}
             return msgspec.structs.replace(value, **parts)
         case _:
             return value

@@ -50,7 +50,7 @@ J = TypeVar("J", bound=SourceJob)
 R = TypeVar("R", bound=SourceResult)
 
 
-def answered(job: J, read: Callable[[J], R], kind: type[R], hint: str) -> R:
+def run_job(job: J, read: Callable[[J], R], kind: type[R], hint: str) -> R:
     """Returns the result of ``read``, or a result that describes its fault. ``hint``: the advice if memory runs out."""
     try:
         return read(job)

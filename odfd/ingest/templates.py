@@ -1,7 +1,7 @@
 """Fills variables of this machine into texts of a manifest, and shows the unfilled text in messages and views.
 
 ``FilledTemplate`` carries both texts, and shows the unfilled one unless ``reveal`` is called. Messages of libraries,
-servers and the system may quote what was sent to them: every fault that leaves ingestion passes ``redacted``, which
+servers and the system may quote what was sent to them: every fault that leaves ingestion passes ``redact``, which
 replaces each value by its template, in the fault's causes too. Pure.
 """
 
@@ -131,7 +131,7 @@ def tells(text: str, variables: Mapping[str, str]) -> bool:
 
 
 @contextmanager
-def redacted(variables: Mapping[str, str]) -> Iterator[None]:
+def redact(variables: Mapping[str, str]) -> Iterator[None]:
     """Removes values of variables from errors that leave the block, and from their causes."""
     try:
         yield
@@ -154,7 +154,7 @@ class _Values:
             for spelled in _spellings(value)
         }
         longest_first = sorted(self._templates, key=len, reverse=True)
-        self._pattern = re.compile("|".join(map(_sought, longest_first)) or "(?!)")
+        self._pattern = re.compile("|".join(map(_pattern_of, longest_first)) or "(?!)")
 
     def hide(self, text: str) -> str:
         return self._pattern.sub(lambda found: self._templates[found[0]], text)
@@ -168,7 +168,7 @@ def _spellings(value: str) -> set[str]:
     return {value, *quoted, repr(value)[1:-1], html.escape(value)}
 
 
-def _sought(spelled: str) -> str:
+def _pattern_of(spelled: str) -> str:
     whole = re.escape(spelled)
     return whole if len(spelled) >= SHORT else rf"(?<!\w){whole}(?!\w)"
 

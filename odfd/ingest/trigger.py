@@ -84,19 +84,19 @@ def check_trigger(step: FetchStep, read: ReadStep) -> None:
 
 def at_time(value: _T, trigger: TriggerTime) -> _T:
     """Returns a value with the time in all its texts. Raises Invalid for a variable that no trigger has."""
-    return _filled(value, trigger.values)  # type: ignore[no-any-return]
+    return _fill(value, trigger.values)  # type: ignore[no-any-return]
 
 
-def _filled(value: Any, values: dict[str, str]) -> Any:
+def _fill(value: Any, values: dict[str, str]) -> Any:
     match value:
         case str():
             return _TRIGGER.sub(lambda found: _value(found[1], values), value)
         case tuple() | list():
-            return type(value)(_filled(each, values) for each in value)
+            return type(value)(_fill(each, values) for each in value)
         case dict():
-            return {key: _filled(each, values) for key, each in value.items()}
+            return {key: _fill(each, values) for key, each in value.items()}
         case msgspec.Struct():
-            parts = {name: _filled(getattr(value, name), values) for name in value.__struct_fields__}
+            parts = {name: _fill(getattr(value, name), values) for name in value.__struct_fields__}
             return msgspec.structs.replace(value, **parts)
         case _:
             return value
@@ -160,10 +160,10 @@ async def fetch_for(polled: SetPollingSource, job: FetchJob, trigger: TriggerTim
     asked = msgspec.structs.replace(
         job, state=_state_for(job.state, trigger), options=None if options is None else at_time(options, trigger)
     )
-    return _noted(await fetch(at_time(step, trigger), asked), trigger)
+    return _with_time(await fetch(at_time(step, trigger), asked), trigger)
 
 
-def _noted(found: FetchOutcome, trigger: TriggerTime) -> FetchOutcome:
+def _with_time(found: FetchOutcome, trigger: TriggerTime) -> FetchOutcome:
     """Returns what was fetched with the time in the state that the chain will have."""
     if isinstance(found, Unchanged):
         return found

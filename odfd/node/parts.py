@@ -23,7 +23,7 @@ from config.model import Settings
 from engines.query.reader import QueryProcesses
 from odfd.control.assembly import Context
 from odfd.datasets.uncommitted_objects import UncommittedObjects
-from odfd.ingest.refetch import confined
+from odfd.ingest.refetch import confine
 from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
@@ -424,7 +424,7 @@ class NodeParts:
         self.in_force.settings.put(settings)
         self._cap_bandwidth()
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
-        self.observer.deps.settings = confined(self.ingest_deps.settings, self.may_dial)
+        self.observer.deps.settings = confine(self.ingest_deps.settings, self.may_dial)
         self.in_loop(self.node_card.loop.poke)
         self.in_loop(self.cards.loop.touch_all)
         self.policy_changed()

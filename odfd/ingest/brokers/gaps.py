@@ -9,8 +9,8 @@ import sys
 from typing import Any, NamedTuple
 
 from odfd.ingest.brokers.job import GapsResult, OffsetRange, TopicJob, TopicPosition, starts
-from odfd.ingest.brokers.kafka import described, fault_of, gone
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.brokers.kafka import describe, fault_of, missing_message
+from odfd.ingest.source_process import run_job, serve
 
 
 class LogBounds(NamedTuple):
@@ -22,16 +22,16 @@ class LogBounds(NamedTuple):
 
 def answer(job: TopicJob) -> GapsResult:
     """Asks for the bounds of each partition; a fault becomes an answer."""
-    return answered(job, _read, GapsResult, "lower batchMessages")
+    return run_job(job, _read, GapsResult, "lower batchMessages")
 
 
 def _read(job: TopicJob) -> GapsResult:
-    topic, partitions = described(job)
+    topic, partitions = describe(job)
     begin = starts(job.after, topic, partitions)
-    return GapsResult(ranges=tuple(forgotten(job.after, begin, _bounds(job, partitions))))
+    return GapsResult(ranges=tuple(lost_ranges(job.after, begin, _bounds(job, partitions))))
 
 
-def forgotten(after: TopicPosition | None, begin: dict[int, int], bounds: dict[int, LogBounds]) -> list[OffsetRange]:
+def lost_ranges(after: TopicPosition | None, begin: dict[int, int], bounds: dict[int, LogBounds]) -> list[OffsetRange]:
     """Returns the messages after a position that the broker let go of. Raises Refused if it lost later ones.
 
     Of a partition in which nothing was taken yet nothing is lost: it is read from its first message.
@@ -39,7 +39,7 @@ def forgotten(after: TopicPosition | None, begin: dict[int, int], bounds: dict[i
     known = set() if after is None else {int(each) for each in after.next}
     for each in sorted(known):
         if begin[each] > bounds[each].high:
-            raise gone(each, begin[each])
+            raise missing_message(each, begin[each])
     return [
         OffsetRange(each, begin[each], bounds[each].low) for each in sorted(known) if begin[each] < bounds[each].low
     ]

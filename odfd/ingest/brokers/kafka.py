@@ -19,7 +19,7 @@ import msgspec
 
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.source_process import run_job, serve
 
 
 class Message(Protocol):
@@ -71,7 +71,7 @@ class MessageFile:
 
 def line_of(message: Message, *, envelope: bool) -> bytes:
     """Returns a message as a line. Raises Invalid."""
-    return (enveloped(message) if envelope else bare(message)) + b"\n"
+    return (envelope_of(message) if envelope else bare(message)) + b"\n"
 
 
 def too_large(message: Message, limit: int) -> Refused:
@@ -96,7 +96,7 @@ def bare(message: Message) -> bytes:
     return value.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
-def enveloped(message: Message) -> bytes:
+def envelope_of(message: Message) -> bytes:
     """Returns key, value, partition, offset and time of a message as JSON. Raises Invalid if bytes are no text."""
     kind, moment = message.timestamp()
     return msgspec.json.encode(
@@ -142,19 +142,19 @@ SETTINGS: Final = {
 
 def answer(job: TopicJob) -> TopicResult:
     """Reads the topic and writes its messages; a fault becomes an answer."""
-    return answered(job, _read, TopicResult, "lower batchMessages")
+    return run_job(job, _read, TopicResult, "lower batchMessages")
 
 
 def _read(job: TopicJob) -> TopicResult:
-    topic, partitions = described(job)
+    topic, partitions = describe(job)
     begin = starts(job.after, topic, partitions)
     with MessageFile(Path(job.target), job.limit, envelope=job.envelope) as lines:
-        reached, more = _taken(job, begin, lines)
+        reached, more = _take(job, begin, lines)
     position = TopicPosition(topic=topic, next={str(each): offset for each, offset in reached.items()})
     return TopicResult(messages=lines.messages, more=more, position=position, digest=lines.digest())
 
 
-def described(job: TopicJob) -> tuple[str, list[int]]:
+def describe(job: TopicJob) -> tuple[str, list[int]]:
     """Returns the id and the partitions of the topic. Raises NotFound, Refused, Remote."""
     from confluent_kafka import KafkaException, TopicCollection
     from confluent_kafka.admin import AdminClient
@@ -168,7 +168,7 @@ def described(job: TopicJob) -> tuple[str, list[int]]:
     return str(found.topic_id), sorted(each.id for each in found.partitions)
 
 
-def _taken(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[dict[int, int], bool]:
+def _take(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[dict[int, int], bool]:
     """Writes messages to ``lines``. Returns the next offsets, and whether there may be more messages.
 
     Each partition is read to its end as of now.
@@ -230,7 +230,7 @@ def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set
         open_.discard(message.partition())
         reached[message.partition()] = max(reached[message.partition()], message.offset())
     elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
-        raise gone(message.partition(), reached[message.partition()])
+        raise missing_message(message.partition(), reached[message.partition()])
     elif error.fatal() or not error.retriable():
         raise fault_of(error, job)
 
@@ -239,7 +239,7 @@ def silent(job: TopicJob) -> Remote:
     return Remote(f"the broker said nothing for {job.silence:g} s", rule=RULE, hint="try again later")
 
 
-def gone(partition: int, offset: int) -> Refused:
+def missing_message(partition: int, offset: int) -> Refused:
     """Returns the fault for a message that went before it was taken."""
     return Refused(
         f"message {offset} of partition {partition} is not there: the broker let go"

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chain.errors import Fault, Refused, Remote
 from odfd.ingest.brokers.mqtt_session import RULE, Packet, SessionJob, SessionReader, SessionResult
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.source_process import run_job, serve
 
 _LOOK: Final = 0.05
 """Seconds that one look at the connection lasts."""
@@ -25,7 +25,7 @@ _REFUSED: Final = 0x80
 
 def answer(job: SessionJob) -> SessionResult:
     """Reads the session and writes its messages; a fault becomes an answer."""
-    return answered(job, lambda job: _Session(job).read(), SessionResult, "publish smaller messages")
+    return run_job(job, lambda job: _Session(job).read(), SessionResult, "publish smaller messages")
 
 
 class _Session:
@@ -46,8 +46,8 @@ class _Session:
         if job.tls:
             client.tls_set(cert_reqs=ssl.CERT_REQUIRED if job.verified else ssl.CERT_NONE)
             client.tls_insecure_set(not job.verified)
-        client.on_connect = self._connected
-        client.on_subscribe = self._subscribed
+        client.on_connect = self._on_connect
+        client.on_subscribe = self._on_subscribe
         client.on_message = self._came
         self._client = client
 
@@ -85,7 +85,7 @@ class _Session:
             raise Remote(f"the broker said nothing for {quiet:.0f} s", rule=RULE, hint="try again later")
         return not self._is_ready or quiet < self._job.quiet
 
-    def _connected(self, client: Any, _data: Any, flags: Any, code: Any, _properties: Any) -> None:
+    def _on_connect(self, client: Any, _data: Any, flags: Any, code: Any, _properties: Any) -> None:
         if code.is_failure:
             self._fault = Refused(
                 f"the broker refuses this node: {code}", rule="mqtt-credentials", hint="user, password, rights?"
@@ -97,7 +97,7 @@ class _Session:
         else:
             client.subscribe([(topic, _QOS) for topic in self._job.topics])
 
-    def _subscribed(self, _client: Any, _data: Any, _number: int, codes: Any, _properties: Any) -> None:
+    def _on_subscribe(self, _client: Any, _data: Any, _number: int, codes: Any, _properties: Any) -> None:
         self._is_ready, self._heard = True, time.monotonic()
         for topic, code in zip(self._job.topics, codes, strict=False):
             if code.value >= _REFUSED:
@@ -121,7 +121,7 @@ class _Session:
             kept=bool(message.retain),
         )
         try:
-            fate = self._reader.come(packet)
+            fate = self._reader.decide(packet)
         except Fault as fault:
             self._fault = fault
             return

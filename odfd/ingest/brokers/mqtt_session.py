@@ -93,7 +93,7 @@ class SessionReader:
         self.lines: list[bytes] = []
         self.size = 0
 
-    def come(self, packet: Packet) -> Fate:
+    def decide(self, packet: Packet) -> Fate:
         """Decides how to treat a message; one that is taken is acknowledged by a later session. Raises Invalid."""
         digest = hashlib.sha3_256(packet.topic.encode() + b"\0" + packet.payload).hexdigest()[:16]
         if packet.again and (packet.number, digest) in self._known:

@@ -42,7 +42,7 @@ class Database(ABC):
     def table(self, statement: str, values: Sequence[Any] = ()) -> pa.Table:
         """Runs a statement and returns its rows. Raises Invalid if it is refused, Remote if the connection broke."""
 
-    def quoted(self, name: str) -> str:
+    def quote_name(self, name: str) -> str:
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
 
@@ -70,7 +70,7 @@ class Sqlite(Database):
             names = [each[0] for each in cursor.description or ()]
             rows = cursor.fetchall()
         except sqlite3.Error as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
         return _columns(names, rows)
 
 
@@ -129,7 +129,7 @@ class Postgres(Database):
             self._cursor.execute(statement, values or None)
             found: pa.Table = self._cursor.fetch_arrow_table()
         except self._error as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
         if len(set(found.column_names)) < found.num_columns:
             raise _twice(found.column_names)
         return found
@@ -181,7 +181,7 @@ class Mysql(Database):
                     cursor.execute(statement)
                 described, rows = cursor.description or (), cursor.fetchall()
         except self._error as error:
-            raise _refused(error) from error
+            raise _refusal(error) from error
         columns = list(zip(*rows, strict=True)) if rows else [()] * len(described)
         return pa.table({each[0]: _mysql_column(each, values) for each, values in zip(described, columns, strict=True)})
 
@@ -263,7 +263,7 @@ def connect(url: str) -> Database:
     return KINDS[urllib.parse.urlsplit(url).scheme](url)  # type: ignore[call-arg]
 
 
-def _refused(error: Exception) -> Fault:
+def _refusal(error: Exception) -> Fault:
     return Invalid(
         f"the database refuses the query: {_words(error)}", rule=RULE, hint="try it in the database's own shell"
     )

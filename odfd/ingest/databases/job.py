@@ -65,10 +65,10 @@ def decode_position(text: str, cursor: Sequence[str]) -> Position:
 
 def position_of(table: pa.Table, cursor: Sequence[str], row: int) -> Position:
     """Returns the position of one row. Raises Invalid for a value that cannot be ordered exactly."""
-    return {name: _written(name, table.column(name)[row]) for name in cursor}
+    return {name: _encode_value(name, table.column(name)[row]) for name in cursor}
 
 
-def _written(name: str, value: pa.Scalar) -> tuple[str, str]:
+def _encode_value(name: str, value: pa.Scalar) -> tuple[str, str]:
     kind = value.type
     found = value.as_py() if not pa.types.is_timestamp(kind) else value.cast(pa.timestamp("us", kind.tz)).as_py()
     if found is None:

@@ -25,17 +25,17 @@ from odfd.ingest.databases.job import (
     position_of,
     value_at,
 )
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.source_process import run_job, serve
 
 
 def answer(job: QueryJob) -> QueryResult:
     """Runs the query and writes its rows; a fault becomes an answer."""
-    return answered(job, _asked, QueryResult, "lower batchRows, or select fewer columns")
+    return run_job(job, _query, QueryResult, "lower batchRows, or select fewer columns")
 
 
-def _asked(job: QueryJob) -> QueryResult:
+def _query(job: QueryJob) -> QueryResult:
     with connect(job.url) as base:
-        return _written(job, *_batch(base, job))
+        return _write(job, *_batch(base, job))
 
 
 def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
@@ -43,7 +43,7 @@ def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
     inner = f"SELECT * FROM (\n{job.query.strip().rstrip(';')}\n) AS q"  # noqa: S608  the query is the owner's own
     if not job.cursor:
         return base.table(inner), False
-    names = [base.quoted(name) for name in job.cursor]
+    names = [base.quote_name(name) for name in job.cursor]
     _refuse_nulls(base, inner, names, job.cursor)
     after = [] if job.after is None else [value_at(*each) for each in job.after.values()]
     marks = [base.placeholder(number) for number in range(1, len(after) + 1)]
@@ -96,9 +96,9 @@ def _whole_groups(found: pa.Table, cursor: Sequence[str]) -> pa.Table:
     return found.slice(0, kept)
 
 
-def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
+def _write(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
     """Writes rows as a Parquet file. Raises Invalid, Refused, Environment."""
-    table = _typed(found, job)
+    table = _cast(found, job)
     target, digest = Path(job.target), hashlib.sha3_256()
     plain = {"use_dictionary": False}  # so that the footer tells how much memory the rows take
     with pq.ParquetWriter(target, table.schema, compression="zstd", compression_level=1, **plain) as writer:
@@ -117,7 +117,7 @@ def _written(job: QueryJob, found: pa.Table, more: bool) -> QueryResult:
     return QueryResult(rows=table.num_rows, more=more, last=last, digest=digest.hexdigest())
 
 
-def _typed(found: pa.Table, job: QueryJob) -> pa.Table:
+def _cast(found: pa.Table, job: QueryJob) -> pa.Table:
     """Gives values for which a database has no type the declared types. Raises Invalid."""
     declared = pa.ipc.read_schema(pa.py_buffer(job.columns)) if job.columns else pa.schema([])
     known = set(declared.names)

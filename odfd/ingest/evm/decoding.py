@@ -17,14 +17,14 @@ from chain.errors import Invalid, Refused
 from chain.libraries import pa, pq
 from odfd.ingest.evm.job import RULE, DecodeJob, DecodeResult, LogRow
 from odfd.ingest.evm.signature import EventParameter, EventSignature, parse_event, selector
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.source_process import run_job, serve
 
 _SMALL_BITS = 64
 
 
 def answer(job: DecodeJob) -> DecodeResult:
     """Decodes the logs and writes their rows; a fault becomes an answer."""
-    return answered(job, _rows, DecodeResult, "narrow the filter")
+    return run_job(job, _rows, DecodeResult, "narrow the filter")
 
 
 def _rows(job: DecodeJob) -> DecodeResult:
@@ -113,12 +113,12 @@ def _event(event: EventSignature, row: LogRow) -> dict[str, Any]:
         )
     except (DecodingError, OverflowError, UnicodeDecodeError):
         raise _other(event, row) from None
-    return {each.name: _shown(found[each.name], each.kind, _type(each)) for each in event.parameters}
+    return {each.name: _render(found[each.name], each.kind, _type(each)) for each in event.parameters}
 
 
-def _shown(value: Any, kind: str, type_: pa.DataType) -> Any:
+def _render(value: Any, kind: str, type_: pa.DataType) -> Any:
     if pa.types.is_list(type_):
-        return [_shown(each, kind.rpartition("[")[0], type_.value_type) for each in value]
+        return [_render(each, kind.rpartition("[")[0], type_.value_type) for each in value]
     if kind == "address":
         return _bytes(value)
     return str(value) if pa.types.is_string(type_) else value

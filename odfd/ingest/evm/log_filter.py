@@ -32,7 +32,7 @@ class LogFilter(NamedTuple):
     """Addresses of contracts; empty: logs of all contracts."""
     topics: tuple[str | None, ...] = (None, None, None, None)
 
-    def asked(self, first: int, last: int) -> dict[str, object]:
+    def parameter_for(self, first: int, last: int) -> dict[str, object]:
         """Returns the parameter of ``eth_getLogs`` for a range of blocks, both ends included."""
         topics = list(self.topics)
         while topics and topics[-1] is None:
@@ -54,7 +54,7 @@ def parse_filter(text: str | None) -> LogFilter:
     """Parses a filter. Raises Invalid."""
     found = LogFilter()
     for term in _AND.split(text.strip()) if text and text.strip() else []:
-        found = _narrowed(found, term.strip())
+        found = _narrow(found, term.strip())
     if found.first > found.last:
         raise Invalid("no block fits the filter", rule=RULE, hint="look at its conditions on block_number")
     return found
@@ -67,7 +67,7 @@ def with_topic(found: LogFilter, topic: str, at: int = 0) -> LogFilter:
     return found._replace(topics=(*found.topics[:at], topic, *found.topics[at + 1 :]))
 
 
-def _narrowed(found: LogFilter, term: str) -> LogFilter:
+def _narrow(found: LogFilter, term: str) -> LogFilter:
     if said := _BLOCK.match(term):
         sign, number = said[1], int(said[2])
         first = number + (sign == ">") if sign in (">", ">=", "=") else 0

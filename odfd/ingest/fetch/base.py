@@ -63,7 +63,7 @@ class FetchJob(msgspec.Struct, frozen=True, kw_only=True):
     columns: DataSchema | None = None
     """The columns that the read step declares."""
 
-    def known(self, kind: str) -> str | None:
+    def value_of(self, kind: str) -> str | None:
         """Returns the value of the last source state if it is of ``kind``, else ``None``."""
         return self.state.value if self.state is not None and self.state.kind == kind else None
 

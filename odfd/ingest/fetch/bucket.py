@@ -84,7 +84,7 @@ class BucketSource(Source[FetchFilesGlob, BucketAccess]):
         place = place_of(self.step.path, self.options.region)
         if isinstance(self.step.event_time, FromPath):
             check_time(self.step.event_time.pattern, self.step.event_time.timestamp_format or DEFAULT_FORMAT)
-        given = _given(self.options)
+        given = _credentials(self.options)
         if wrong := [name for name in given if name not in CREDENTIALS[place.store]]:
             known = " and ".join(CREDENTIALS[place.store])
             text = f"{wrong[0]} opens no bucket of {place.store}://"
@@ -114,7 +114,7 @@ class BucketSource(Source[FetchFilesGlob, BucketAccess]):
         return found
 
 
-def _given(access: BucketAccess) -> dict[str, str]:
+def _credentials(access: BucketAccess) -> dict[str, str]:
     """Returns the credentials that a step has, by their names in manifests."""
     found = {name: getattr(access, field) for name, field in _NAMES.items()}
     return {name: text for name, text in found.items() if text is not None}
@@ -126,13 +126,13 @@ class _Source:
     def __init__(self, step: FetchFilesGlob, access: BucketAccess, job: FetchJob) -> None:
         self._step, self._job = step, job
         place = place_of(step.path, access.region)
-        filled = {name: fill(text, job.settings.variables).reveal() for name, text in _given(access).items()}
+        filled = {name: fill(text, job.settings.variables).reveal() for name, text in _credentials(access).items()}
         self._store = open_store(place, filled)
         self._keys = Keys(place.below)
         self._order = step.order or SourceOrdering.BY_NAME
 
     def next(self) -> FetchOutcome:
-        known = self._job.known(OBJECT)
+        known = self._job.value_of(OBJECT)
         last = None if known is None else decode(known)
         if last is not None and last.order != self._order.value:
             raise Invalid(
@@ -141,7 +141,7 @@ class _Source:
                 hint=f"say order: {last.order}, or read into another dataset: some would be read twice or never",
             )
         by_name = self._order is SourceOrdering.BY_NAME
-        listed = in_order(self._listed(last.key if by_name and last is not None else ""))
+        listed = in_order(self._list(last.key if by_name and last is not None else ""))
         found = ahead(listed, self._keys, last, self._order, self._job.now)
         late = self._late(last) if len(found) < 2 and last is not None else ()
         if not found and last is None:
@@ -152,11 +152,11 @@ class _Source:
             )
         if not found:
             return Unchanged(late)
-        return self._taken(found[0], has_more=len(found) > 1, late=late)
+        return self._take(found[0], has_more=len(found) > 1, late=late)
 
-    def _taken(self, found: StoredObject, *, has_more: bool, late: tuple[SkippedFile, ...]) -> Fetched:
+    def _take(self, found: StoredObject, *, has_more: bool, late: tuple[SkippedFile, ...]) -> Fetched:
         path = self._job.folder / "object"
-        digest = self._saved(found, path)
+        digest = self._save(found, path)
         position = Position.of(found, self._order).encode()
         return Fetched(
             path=path,
@@ -179,15 +179,15 @@ class _Source:
             case _:
                 return None
 
-    def _listed(self, after: str) -> Iterator[StoredObject]:
+    def _list(self, after: str) -> Iterator[StoredObject]:
         """Objects below the folder of the pattern whose keys are behind ``after``, page by page."""
         import obstore
 
-        with self._asked():
+        with self._translate_faults():
             pages = iter(obstore.list(self._store, self._keys.folder or None, offset=after or None, chunk_size=1000))
         while True:
             end_if_unwanted()
-            with self._asked():
+            with self._translate_faults():
                 page = next(pages, None)
             if page is None:
                 return
@@ -200,12 +200,12 @@ class _Source:
         taken = self._job.taken
         if taken is None:
             return ()
-        looked_at = list(itertools.islice(self._listed(taken.turn), LOOKED_AT))
+        looked_at = list(itertools.islice(self._list(taken.turn), LOOKED_AT))
         taken.turn = looked_at[-1].key if len(looked_at) == LOOKED_AT else ""
         behind = [each for each in looked_at if self._keys.fit(each) and not last.is_before(each)]
         return taken.late([(each.key, each.tag, each.modified) for each in behind])
 
-    def _saved(self, found: StoredObject, path: Path) -> str:
+    def _save(self, found: StoredObject, path: Path) -> str:
         """Reads an object that is as it was listed; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
         digest = hashlib.sha3_256()
         with FileWriter(path, f"{found.key} of {self._step.path}", self._job.settings) as file:
@@ -216,27 +216,27 @@ class _Source:
                     digest.update(part)
                     file.write(part)
             if file.size != found.size:
-                raise self._changed()
+                raise self._change_fault()
         return digest.hexdigest()
 
     def _parts(self, found: StoredObject, start: int, end: int) -> Iterator[bytes]:
         import obstore
 
-        with self._asked():
+        with self._translate_faults():
             tag = found.tag.strip('"')  # lists of Azure have it without the quotes that a condition needs
             options: GetOptions = {"if_match": f'"{tag}"', "range": (start, end)}
             got = obstore.get(self._store, found.key, options=options)
             if not tag or (got.meta["e_tag"] or "").strip('"') != tag or got.range != (start, end):
-                raise self._changed()  # or it is no store that was led to
+                raise self._change_fault()  # or it is no store that was led to
             stream = iter(got.stream(min_chunk_size=CHUNK))
         while True:
-            with self._asked():
+            with self._translate_faults():
                 part = next(stream, None)
             if part is None:
                 return
             yield bytes(part)
 
-    def _changed(self) -> Remote:
+    def _change_fault(self) -> Remote:
         return Remote(
             f"an object of {self._step.path} changed or went while it was read, and nothing of it was kept",
             rule="source-changed",
@@ -244,7 +244,7 @@ class _Source:
         )
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _translate_faults(self) -> Iterator[None]:
         """Tells only the kind of obstore's faults: their texts quote servers and what was signed."""
         from obstore import exceptions
 
@@ -254,7 +254,7 @@ class _Source:
         except Fault:
             raise
         except (FileNotFoundError, exceptions.PreconditionError) as error:
-            raise (_refused(shown, error) if is_no_bucket(error) else self._changed()) from None
+            raise (_fault_of(shown, error) if is_no_bucket(error) else self._change_fault()) from None
         except exceptions.InvalidPathError:
             raise Refused(
                 f"{shown}: below it is a key with an empty part, . or .., of which no list can be made",
@@ -262,10 +262,10 @@ class _Source:
                 hint="name that object anew, or narrow the folder before the first * of the path",
             ) from None
         except exceptions.BaseError as error:
-            raise _refused(shown, error) from None
+            raise _fault_of(shown, error) from None
 
 
-def _refused(shown: str, error: Exception) -> Fault:
+def _fault_of(shown: str, error: Exception) -> Fault:
     """By the store's short code: lists fail with an error of no class of its own."""
     kind = kind_of(error)
     if is_no_bucket(error):

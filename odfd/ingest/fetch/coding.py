@@ -81,11 +81,11 @@ class _Inflating:
     def feed(self, data: bytes) -> Iterator[bytes]:
         for start in range(0, len(data), _WINDOW):
             self._check()
-            for part in self._inflated(data[start : start + _WINDOW]):
+            for part in self._inflate_parts(data[start : start + _WINDOW]):
                 self.given += len(part)
                 yield part
 
-    def _inflated(self, data: bytes) -> Iterator[bytes]:
+    def _inflate_parts(self, data: bytes) -> Iterator[bytes]:
         more = bool(data)
         while more:
             if self._inflate.eof:
@@ -94,7 +94,7 @@ class _Inflating:
                 part = self._inflate.decompress(data, CHUNK)
             except zlib.error as error:
                 if self._begun or self._coding != _DEFLATE:
-                    raise self._broken(str(error)) from error
+                    raise self._fault(str(error)) from error
                 self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
                 self._begun = True
                 continue
@@ -107,9 +107,9 @@ class _Inflating:
 
     def finish(self) -> None:
         if self._begun and not self._inflate.eof:
-            raise self._broken("it ends too early")
+            raise self._fault("it ends too early")
 
-    def _broken(self, what: str) -> Remote:
+    def _fault(self, what: str) -> Remote:
         return Remote(
             f"{self._shown}: what came is not whole {self._coding}, as its Content-Encoding says: {what}",
             rule="content-encoding",
@@ -119,12 +119,12 @@ class _Inflating:
 
 def is_gzip(header: str) -> bool:
     """Whether a ``Content-Encoding`` names gzip."""
-    return any(each in _GZIP for each in _listed(header))
+    return any(each in _GZIP for each in _parse_list(header))
 
 
 def _codings(header: str, shown: str, check: Check) -> list[_Inflating]:
     """Returns decoders in the order in which the codings are undone. Raises Remote for an unknown coding."""
-    listed = _listed(header)
+    listed = _parse_list(header)
     unknown = [each for each in listed if each not in _GZIP and each != _DEFLATE]
     if unknown or len(listed) > _CODINGS:
         raise Remote(
@@ -135,6 +135,6 @@ def _codings(header: str, shown: str, check: Check) -> list[_Inflating]:
     return [_Inflating(shown, each, check) for each in reversed(listed)]
 
 
-def _listed(header: str) -> list[str]:
+def _parse_list(header: str) -> list[str]:
     named = (each.strip().casefold() for each in header.split(","))
     return [each for each in named if each not in ("", "identity")]

@@ -123,7 +123,7 @@ def _outcome(step: FetchContainer, job: FetchJob, out: Path, target: Path) -> Fe
     check_left(out)
     state, has_more = _new_state(out), _regular(out / NEW_HAS_MORE)
     size = target.stat().st_size
-    if state is not None and job.known(state.kind) == state.value:
+    if state is not None and job.value_of(state.kind) == state.value:
         if size:
             raise Invalid(
                 f"the container of {step.image} gave {size:,} bytes, and the state that it had before: {state.value!r}",
@@ -152,17 +152,17 @@ def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
     variables = job.settings.variables
     found = {"HOME": "/tmp", BATCH_SIZE: str(BATCH_RECORDS)}  # noqa: S108  # inside
     for each in step.env or ():
-        written = _written(each)
+        written = _template_of(each)
         found[each.name] = fill(written, variables).reveal()
         if _LINE_ENDS.search(found[each.name]):
             raise Invalid(
                 f"the value of {each.name} of a container has several lines", rule=RULE, hint="give it as one line"
             )
     _check_batch(found[BATCH_SIZE])
-    last = job.known(LAST_MODIFIED)
+    last = job.value_of(LAST_MODIFIED)
     return {
         **found,
-        "ODF_ETAG": _one_line(job.known(ETAG) or ""),
+        "ODF_ETAG": _one_line(job.value_of(ETAG) or ""),
         "ODF_LAST_MODIFIED": "" if last is None else _one_line(last),
         "ODF_NEW_ETAG_PATH": f"{OUT}/{NEW_ETAG}",
         "ODF_NEW_LAST_MODIFIED_PATH": f"{OUT}/{NEW_LAST_MODIFIED}",
@@ -170,7 +170,7 @@ def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
     }
 
 
-def _written(each: EnvVar) -> str:
+def _template_of(each: EnvVar) -> str:
     """Returns the value of a variable as written; one without a value takes that of the node's variable of its name."""
     return each.value if each.value is not None else f"${{{{ env.{each.name} }}}}"
 
@@ -275,7 +275,7 @@ def _check_variable(each: EnvVar, settings: IngestSettings) -> None:
             rule=RULE,
             hint=f"names are of letters, digits and _; those with {_OURS} are the node's, but {BATCH_SIZE}",
         )
-    written = _written(each)
+    written = _template_of(each)
     settings.check_variables(written)
     if each.name == BATCH_SIZE and not TEMPLATE.search(written):
         _check_batch(written)

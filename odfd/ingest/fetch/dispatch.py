@@ -25,7 +25,7 @@ from odfd.ingest.fetch.files import FilesSource
 from odfd.ingest.fetch.ftp import FtpSource
 from odfd.ingest.fetch.http_pages import HttpSource
 from odfd.ingest.fetch.mqtt import MqttSource
-from odfd.ingest.fetch.source import AnySource, tag_of, web_step, written
+from odfd.ingest.fetch.source import AnySource, tag_of, url_of, web_step
 from odfd.ingest.fetch.url import UrlSource
 from odfd.ingest.settings import IngestSettings
 
@@ -54,7 +54,7 @@ def source_of(step: FetchStep, options: FetchOptions | None) -> AnySource:
     Raises Refused for a kind that is not installed, Invalid for options that its kind does not have. Blocking.
     """
     if isinstance(step, FetchUrl) and isinstance(options, Plugin):
-        return _added(step, options)
+        return _plugin_source(step, options)
     kind = _kind(step, options)
     row = _ROWS.get(kind) or _load(kind)
     if options is None:
@@ -90,11 +90,11 @@ def _kind(step: FetchStep, options: FetchOptions | None) -> str:
         return tag_of(step)
     if isinstance(step, FetchUrl) and options is not None and tag_of(options) in KINDS:
         return tag_of(options)
-    scheme, mark, _ = written(step).partition("://")
+    scheme, mark, _ = url_of(step).partition("://")
     return _SCHEMES[type(step)].get(scheme if mark else "", tag_of(step))
 
 
-def _added(step: FetchUrl, plugin: Plugin) -> AnySource:
+def _plugin_source(step: FetchUrl, plugin: Plugin) -> AnySource:
     """Returns a source of another package's kind. Raises Refused, Invalid."""
     row = _load(plugin.source)
     try:
@@ -109,7 +109,7 @@ def _added(step: FetchUrl, plugin: Plugin) -> AnySource:
 def _load(kind: str) -> type[AnySource]:
     """Raises Refused for a kind that is not installed."""
     try:
-        row: type[AnySource] = _installed()[kind].load()
+        row: type[AnySource] = _plugins()[kind].load()
     except (KeyError, ImportError) as error:
         raise Refused(
             f"sources of kind {kind} are not installed",
@@ -120,5 +120,5 @@ def _load(kind: str) -> type[AnySource]:
 
 
 @functools.cache
-def _installed() -> Mapping[str, EntryPoint]:
+def _plugins() -> Mapping[str, EntryPoint]:
     return {each.name: each for each in entry_points(group=GROUP)}

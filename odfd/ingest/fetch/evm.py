@@ -34,7 +34,7 @@ from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, Fetc
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.fetch.page import page
 from odfd.ingest.fetch.source import Source, check_rows
-from odfd.ingest.fetch.url import address_of, remedy, saved
+from odfd.ingest.fetch.url import address_of, remedy, save
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill
 
@@ -88,7 +88,7 @@ class EvmNode:
             {"jsonrpc": "2.0", "id": number, "method": method, "params": parameters}
             for number, (method, parameters) in enumerate(questions)
         ]
-        raw = await self._sent(msgspec.json.encode(body if len(body) > 1 else body[0]))
+        raw = await self._send(msgspec.json.encode(body if len(body) > 1 else body[0]))
         return await trio.to_thread.run_sync(self._results, raw, len(questions), kind)
 
     async def blocks(self, numbers: Sequence[int]) -> dict[int, EvmBlock]:
@@ -103,7 +103,7 @@ class EvmNode:
                 found[number] = each
         return found
 
-    async def _sent(self, body: bytes) -> bytes:
+    async def _send(self, body: bytes) -> bytes:
         limits = msgspec.structs.replace(
             self._job.settings, max_source_bytes=min(MAX_ANSWER, self._job.settings.max_source_bytes)
         )
@@ -113,7 +113,7 @@ class EvmNode:
                 raise Remote(
                     f"{self._shown} answers {found.status} {found.reason}", rule=RULE, hint=remedy(found.status)
                 )
-            await saved(found, path, FilledTemplate(self._shown, self._shown), job)
+            await save(found, path, FilledTemplate(self._shown, self._shown), job)
         return await trio.to_thread.run_sync(path.read_bytes)
 
     def _results(self, raw: bytes, count: int, kind: type[T]) -> list[T]:
@@ -149,7 +149,7 @@ class EthereumSource(Source[FetchEthereumLogs, None]):
         """Fetches the next logs. Raises Remote, Refused, Invalid, Environment."""
         self.check(job.settings)
         url = fill(self.step.node_url or "", job.settings.variables)
-        wanted, known = _filter(self.step), job.known(ETAG)
+        wanted, known = _filter(self.step), job.value_of(ETAG)
         last = None if known is None else decode_position(known)
         try:
             with trio.fail_after(job.settings.patience.total):
@@ -209,7 +209,7 @@ class _Scan:
         if any(blocks[int(each.block_number, 16)].hash != each.block_hash for each in logs):
             raise Remote("the node changed its blocks while they were read", rule="source-changed", hint="pull again")
         rows = [LogRow(log=each, time=int(blocks[int(each.block_number, 16)].timestamp, 16)) for each in logs]
-        return await self._fetched(rows, BlockPosition(reached, blocks[reached].hash.lower()), has_more=reached < end)
+        return await self._outcome(rows, BlockPosition(reached, blocks[reached].hash.lower()), has_more=reached < end)
 
     async def _check_chain(self) -> None:
         said = int(await self._node.call("eth_chainId", (), Quantity), 16)
@@ -238,19 +238,19 @@ class _Scan:
         while start <= end and start - begin < MOST_BLOCKS and len(found) < MOST_LOGS and size < MOST_DATA:
             stop = min(start + stride - 1, end)
             try:
-                part = await self._node.call("eth_getLogs", (self._wanted.asked(start, stop),), list[EvmLog])
+                part = await self._node.call("eth_getLogs", (self._wanted.parameter_for(start, stop),), list[EvmLog])
             except (RpcRefused, Refused) as error:
                 too_large = isinstance(error, Refused) and error.rule == "max-source-bytes"
                 if stride == 1 or not (too_large or isinstance(error, RpcRefused)):
                     raise
                 stride = max(1, min(stride, stop - start + 1) // 2)
                 continue
-            found += self._checked(part, start, stop)
+            found += self._check_logs(part, start, stop)
             size += sum(len(each.data) for each in part)
             start = stop + 1
         return found, start - 1
 
-    def _checked(self, part: list[EvmLog], start: int, stop: int) -> list[EvmLog]:
+    def _check_logs(self, part: list[EvmLog], start: int, stop: int) -> list[EvmLog]:
         """Returns logs in their order. Raises Remote for logs that were not requested, or that occur twice."""
         places = [(int(each.block_number, 16), int(each.log_index, 16)) for each in part]
         fit = all(
@@ -261,7 +261,7 @@ class _Scan:
             raise Remote("the node gives logs that were not asked for", rule=RULE, hint="ask another node")
         return [each for _, each in sorted(zip(places, part, strict=True), key=lambda pair: pair[0])]
 
-    async def _fetched(self, rows: list[LogRow], reached: BlockPosition, *, has_more: bool) -> Fetched:
+    async def _outcome(self, rows: list[LogRow], reached: BlockPosition, *, has_more: bool) -> Fetched:
         job, source = self._job, self._job.folder / "logs.json"
         await trio.to_thread.run_sync(lambda: source.write_bytes(msgspec.json.encode(rows)))
         target = job.folder / "logs.parquet"

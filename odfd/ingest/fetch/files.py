@@ -55,8 +55,8 @@ class FilesSource(Source[FetchFilesGlob, None]):
     def _next(self, job: FetchJob) -> FetchOutcome:
         """Returns the next file. Raises NotFound if none ever matched, Invalid if the step cannot work, Environment."""
         _check_step(self.step, job.settings)
-        found = _found(self.step, job.settings)
-        last = job.known(ETAG)
+        found = _find(self.step, job.settings)
+        last = job.value_of(ETAG)
         start = 0 if last is None else bisect.bisect_right(found, last, key=os.path.basename)
         ahead = list(itertools.islice(itertools.filterfalse(os.path.isdir, itertools.islice(found, start, None)), 2))
         if not ahead:
@@ -89,7 +89,7 @@ class FilesSource(Source[FetchFilesGlob, None]):
         """Checks a step, and the files that exist now. Raises Invalid. Blocking."""
         _check_step(self.step, settings)
         if Path(self.step.path).is_absolute() or settings.base is not None:
-            for path in itertools.filterfalse(os.path.isdir, _found(self.step, settings)):
+            for path in itertools.filterfalse(os.path.isdir, _find(self.step, settings)):
                 settings.readable.check_file(Path(path), path)
 
     @classmethod
@@ -105,7 +105,7 @@ class FilesSource(Source[FetchFilesGlob, None]):
 
 def _check_folder(step: FetchFilesGlob, settings: IngestSettings, last: str) -> None:
     """Raises NotFound if the folder of the source is gone: else a lost disk would look like a source without news."""
-    folders = Path(_placed(step.path, settings.base)).parts[:-1]
+    folders = Path(_absolute(step.path, settings.base)).parts[:-1]
     folder = Path(*itertools.takewhile(lambda part: not glob.has_magic(part), folders))
     if not folder.is_dir():
         hint = f"{last} was taken from it: is its disk mounted? without further files, leave the folder empty"
@@ -117,9 +117,9 @@ def _passed_over(paths: list[str], job: FetchJob) -> tuple[SkippedFile, ...]:
     return job.passed_over(paths, job.now) if job.passed_over is not None and paths else ()
 
 
-def _found(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
+def _find(step: FetchFilesGlob, settings: IngestSettings) -> list[str]:
     """Returns the paths that match, in folders that may be read. Raises Invalid."""
-    found = matching(_placed(step.path, settings.base))
+    found = matching(_absolute(step.path, settings.base))
     for folder in {os.path.dirname(path) for path in found}:  # noqa: PTH120 - one for many files
         settings.readable.check(Path(folder), folder)
     return found
@@ -136,7 +136,7 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
         )
     check_text(step.path, "the path of FilesGlob")
     if Path(step.path).is_absolute() or settings.base is not None:
-        settings.readable.check_pattern(_placed(step.path, settings.base))
+        settings.readable.check_pattern(_absolute(step.path, settings.base))
     if step.order is SourceOrdering.BY_EVENT_TIME:
         raise Invalid("order ByEventTime is not supported", rule="files-order", hint="name files so that ByName fits")
     match step.event_time:
@@ -150,7 +150,7 @@ def _check_step(step: FetchFilesGlob, settings: IngestSettings) -> None:
 
 def check_time(pattern: str, form: str) -> None:
     """Raises Invalid for a pattern or format that gives no time for any file name."""
-    if not _checked(pattern).groups:
+    if not _compile(pattern).groups:
         raise Invalid(
             f"{pattern!r} has no group that would be the time",
             rule="event-time-source",
@@ -167,7 +167,7 @@ def check_time(pattern: str, form: str) -> None:
             ) from error
 
 
-def _checked(pattern: str) -> re.Pattern[str]:
+def _compile(pattern: str) -> re.Pattern[str]:
     """Compiles a regular expression. Raises Invalid."""
     try:
         return re.compile(pattern)
@@ -175,7 +175,7 @@ def _checked(pattern: str) -> re.Pattern[str]:
         raise Invalid(f"not a regular expression: {pattern!r}: {error}", rule="event-time-source") from error
 
 
-def _placed(pattern: str, base: Path | None) -> str:
+def _absolute(pattern: str, base: Path | None) -> str:
     """Makes a relative pattern absolute, in the folder ``base`` of this machine. Raises Invalid."""
     if Path(pattern).is_absolute():
         return pattern
@@ -224,7 +224,7 @@ def _event_time(step: FetchFilesGlob, path: Path, now: Instant) -> Instant | Non
 
 def time_in_path(path: str, pattern: str, form: str) -> Instant:
     """Parses the first group of ``pattern`` in ``path`` by ``form``, as UTC by default. Raises Invalid."""
-    match = _checked(pattern).search(path)
+    match = _compile(pattern).search(path)
     if match is None or not match.groups() or match[1] is None:
         raise Invalid(
             f"no event time in {path}: the first group of {pattern!r} matches nothing", rule="event-time-source"

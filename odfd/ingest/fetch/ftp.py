@@ -20,7 +20,7 @@ from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, Fetc
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
-from odfd.ingest.fetch.source import Source, written
+from odfd.ingest.fetch.source import Source, url_of
 from odfd.ingest.servers.ftp import main
 from odfd.ingest.servers.job import FTP, FtpJob, FtpResult, Tls
 from odfd.ingest.servers.remote_files import Pattern
@@ -50,7 +50,7 @@ class _Place(NamedTuple):
 
 async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutcome:
     """Fetches a file, or the next one of a pattern. Raises NotFound, Remote, Refused, Invalid, Environment."""
-    url = filled_url(written(step), job.settings.variables)
+    url = filled_url(url_of(step), job.settings.variables)
     pattern = pattern_of(step, job)
     place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
     target, time = job.folder / "download", TimeLimit(job.settings.patience.total, "have it served in smaller files")
@@ -73,7 +73,7 @@ async def _request(place: _Place, job: FetchJob, url: FilledTemplate, target: Pa
         user=place.user,
         password=place.password,
         path=place.path,
-        known=job.known(ETAG),
+        known=job.value_of(ETAG),
         pattern=pattern,
         connect=patience.connect,
         silence=patience.silence,

@@ -23,7 +23,7 @@ from chain.wording import plural
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, page, patient_page
 from odfd.ingest.fetch.source import Source, web_step
-from odfd.ingest.fetch.url import WITH_FILE, UrlSource, address_of, headers_of, remedy, saved
+from odfd.ingest.fetch.url import WITH_FILE, UrlSource, address_of, headers_of, remedy, save
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, fill
 
@@ -79,7 +79,7 @@ class HttpSource(Source[FetchUrl, HttpRequest]):
         service = _Service(str(url), headers, frozenset(headers), body, job)
         pages = await _all_pages(service, address, self.options.pages)
         digest = hashlib.sha3_256("".join(each.digest for each in pages).encode()).hexdigest()
-        if job.known(PAGES_STATE) == digest:
+        if job.value_of(PAGES_STATE) == digest:
             return Unchanged()
         first, *others = [each.path for each in pages]
         return Fetched(
@@ -125,7 +125,7 @@ async def _all_pages(service: _Service, address: str, pages: Paging | None) -> l
     """Requests the pages one after the other. Returns at least one."""
     found: list[_Saved] = []
     asked: set[str] = set()
-    following: str | None = address if pages is None or pages.number is None else _counted(address, pages, 0)
+    following: str | None = address if pages is None or pages.number is None else _page_url(address, pages, 0)
     most = 1 if pages is None else pages.most
     while following is not None:
         if following in asked:
@@ -165,10 +165,10 @@ async def _one_page(service: _Service, address: str, path: Path) -> _Saved:
     ) as found:
         if found.status == TOO_MANY:
             raise asked_too_often(service.shown)
-        return await _kept(service, found, path)
+        return await _keep(service, found, path)
 
 
-async def _kept(service: _Service, found: Page, path: Path) -> _Saved:
+async def _keep(service: _Service, found: Page, path: Path) -> _Saved:
     if found.status == NOT_FOUND:
         raise NotFound(f"{service.shown} answers 404", rule="url-http", hint=remedy(NOT_FOUND))
     if found.status not in WITH_FILE:
@@ -177,7 +177,7 @@ async def _kept(service: _Service, found: Page, path: Path) -> _Saved:
             rule="url-http",
             hint=remedy(found.status),
         )
-    digest = await saved(found, path, FilledTemplate(service.shown, service.shown), service.job)
+    digest = await save(found, path, FilledTemplate(service.shown, service.shown), service.job)
     links = httpx.Response(200, headers={"Link": found.headers.get("Link", "")}).links
     return _Saved(path, digest, links.get("next", {}).get("url"))
 
@@ -197,7 +197,7 @@ def _next(shown: str, pages: Paging | None, one: _Saved, address: str, number: i
                 rule=_RULE,
                 hint="say where it is: pages.records, like data.items",
             )
-        return (_counted(address, pages, number), False) if records else (None, True)
+        return (_page_url(address, pages, number), False) if records else (None, True)
     value = _member(content, pages.next or "")
     if value is None or value in ("", False):
         return None, False
@@ -227,7 +227,7 @@ def _member(content: Any, path: str) -> Any:
     return content
 
 
-def _counted(address: str, pages: Paging, number: int) -> str:
+def _page_url(address: str, pages: Paging, number: int) -> str:
     return _with_parameter(address, pages.number or "", str(pages.first + number))
 
 

@@ -62,7 +62,7 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
         self.check(job.settings)
         url = filled_url(self.step.url, job.settings.variables)
         place = _place(url.reveal(), self.step.url)
-        known = job.known(OFFSETS)
+        known = job.value_of(OFFSETS)
         return str(url), TopicJob(
             settings=_client(place, self.options),
             topic=place.topic,

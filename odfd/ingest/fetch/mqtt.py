@@ -52,7 +52,7 @@ class MqttSource(Source[FetchMqtt, None]):
         self.check(job.settings)
         scheme, host = broker_of(self.step)
         shown = f"{scheme}://{host}:{self.step.port}"
-        known = job.known(SESSION)
+        known = job.value_of(SESSION)
         target = job.folder / "messages.ndjson"
         request = SessionJob(
             host=host,
@@ -60,8 +60,8 @@ class MqttSource(Source[FetchMqtt, None]):
             tls=scheme != PLAIN,
             verified=scheme != UNVERIFIED,
             client=session_name(job.dataset, self.step),
-            username=_filled(self.step.username, job.settings),
-            password=_filled(self.step.password, job.settings),
+            username=_fill(self.step.username, job.settings),
+            password=_fill(self.step.password, job.settings),
             topics=tuple(each.path for each in self.step.topics),
             known=None if known is None else decode_taken(known),
             target=str(target),
@@ -124,5 +124,5 @@ def session_name(dataset: str, step: FetchMqtt) -> str:
     return f"odfd{digest[:19]}"
 
 
-def _filled(text: str | None, settings: IngestSettings) -> str | None:
+def _fill(text: str | None, settings: IngestSettings) -> str | None:
     return None if text is None else fill(text, settings.variables).reveal()

@@ -162,7 +162,7 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
     client = await stack.enter_async_context(_client(settings, settings.may_dial or anywhere))
     for _ in range(REDIRECTS + 1):
         method = "GET" if question.body is None else "POST"
-        request = client.build_request(method, question.url, headers=_encoded(question.headers), content=question.body)
+        request = client.build_request(method, question.url, headers=_encode(question.headers), content=question.body)
         try:
             with trio.fail_after(settings.patience.head):
                 response = await client.send(request, stream=True)
@@ -179,7 +179,7 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
     raise Remote(f"{shown}: more than {REDIRECTS} redirects", rule="source-redirect", hint="is it a loop?")
 
 
-def _encoded(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+def _encode(headers: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
     return [(name.encode("latin-1", "replace"), value.encode("latin-1", "replace")) for name, value in headers.items()]
 
 

@@ -27,7 +27,7 @@ def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None
     """Returns the pattern's order and position; ``None`` for a single file. Raises Invalid if the order was changed."""
     if isinstance(step, FetchUrl):
         return None
-    known, order = job.known(OBJECT), step.order or SourceOrdering.BY_NAME
+    known, order = job.value_of(OBJECT), step.order or SourceOrdering.BY_NAME
     last = None if known is None else decode(known)
     if last is not None and last.order != order.value:
         raise Invalid(
@@ -42,7 +42,7 @@ def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
     """Returns the source state after a file was taken."""
     if pattern is None:
         return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
-    position = Position.of(found.stored(), SourceOrdering(pattern.order)).encode()
+    position = Position.of(found.as_object(), SourceOrdering(pattern.order)).encode()
     return SourceState(source_name=DEFAULT_SOURCE, kind=OBJECT, value=position)
 
 
@@ -50,7 +50,7 @@ def late_files(behind: Iterable[RemoteFile], job: FetchJob) -> tuple[SkippedFile
     """Returns the files of ``behind``, which are before the position, that came or changed too late."""
     if job.taken is None:
         return ()
-    return job.taken.late([(each.key, each.version, each.stored().modified) for each in behind])
+    return job.taken.late([(each.key, each.version, each.as_object().modified) for each in behind])
 
 
 def no_match(shown: str, rule: str) -> NotFound:
@@ -71,4 +71,4 @@ def event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *,
         case None if is_pattern:
             return None
         case FromMetadata() | None:
-            return found.stored().modified
+            return found.as_object().modified

@@ -15,7 +15,7 @@ from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchan
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
-from odfd.ingest.fetch.source import Source, written
+from odfd.ingest.fetch.source import Source, url_of
 from odfd.ingest.servers.remote_files import Pattern
 from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.servers.sftp_process import main
@@ -48,7 +48,7 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
         self.check(job.settings)
         if isinstance(self.step, FetchUrl) and self.step.cache is not None and job.state is not None:
             return Unchanged()
-        url = filled_url(written(self.step), job.settings.variables)
+        url = filled_url(url_of(self.step), job.settings.variables)
         place = _place(url.reveal(), str(url), is_pattern=isinstance(self.step, FetchFilesGlob))
         target, pattern = job.folder / "download", pattern_of(self.step, job)
         request = await _request(place, self.options, job, url, target, pattern)
@@ -71,7 +71,7 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
 
     def check(self, settings: IngestSettings) -> None:
         """Checks a step before a fetch. Raises Invalid, Refused if the host key or the client library is missing."""
-        text = written(self.step)
+        text = url_of(self.step)
         check_url_password(text)
         _place(TEMPLATE.sub("x", text), text, is_pattern=isinstance(self.step, FetchFilesGlob))
         settings.check_variables(text)
@@ -111,7 +111,7 @@ async def _request(
         password=place.password,
         private_key=None if key is None else fill(key, job.settings.variables).reveal(),
         path=place.path,
-        known=job.known(ETAG),
+        known=job.value_of(ETAG),
         pattern=pattern,
         connect=patience.connect,
         silence=patience.silence,

@@ -63,7 +63,7 @@ class Source(ABC, Generic[StepT, OptionsT]):
     @property
     def address(self) -> str:
         """The place that the rows are from, for people."""
-        return written(self.step) if isinstance(self.step, FetchUrl | FetchFilesGlob) else tag_of(self.step)
+        return url_of(self.step) if isinstance(self.step, FetchUrl | FetchFilesGlob) else tag_of(self.step)
 
     @property
     def is_asked_anew(self) -> bool:
@@ -98,7 +98,7 @@ class Source(ABC, Generic[StepT, OptionsT]):
 AnySource: TypeAlias = Source[Any, Any]
 
 
-def written(step: FetchUrl | FetchFilesGlob) -> str:
+def url_of(step: FetchUrl | FetchFilesGlob) -> str:
     """Returns the URL or the pattern of a step."""
     return step.url if isinstance(step, FetchUrl) else step.path
 

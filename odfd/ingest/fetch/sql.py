@@ -57,7 +57,7 @@ class SqlSource(Source[FetchUrl, SqlQuery]):
         """Fetches the next rows. Raises Remote (the database does not answer), Invalid, Refused, Environment."""
         self.check(job.settings)
         url = filled_url(self.step.url, job.settings.variables)
-        known = job.known(CURSOR)
+        known = job.value_of(CURSOR)
         target = job.folder / "rows.parquet"
         request = QueryJob(
             url=await trio.to_thread.run_sync(_local, url, job.settings),
@@ -74,7 +74,7 @@ class SqlSource(Source[FetchUrl, SqlQuery]):
         digest = f"sha3-256:{done.digest}"
         if self.options.cursor and not done.rows and job.state is not None:
             return Unchanged()
-        if not self.options.cursor and job.known(ETAG) == digest:
+        if not self.options.cursor and job.value_of(ETAG) == digest:
             return Unchanged()
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=digest)
         if self.options.cursor:

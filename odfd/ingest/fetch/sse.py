@@ -70,14 +70,14 @@ class EventReader:
         *lines, rest = text.replace("\r\n", "\n").replace("\r", "\n").split("\n")
         self._rest = rest + ("\r" if held else "")
         for line in lines:
-            self._bound(len(line))
+            self._check_size(len(line))
             if line:
                 self._field(line)
             elif (event := self._event()) is not None:
                 yield event
-        self._bound(len(self._rest), keep=False)
+        self._check_size(len(self._rest), keep=False)
 
-    def _bound(self, more: int, *, keep: bool = True) -> None:
+    def _check_size(self, more: int, *, keep: bool = True) -> None:
         if self._size + more > MAX_EVENT:
             raise Refused(f"an event has more than {MAX_EVENT:,} characters", rule=RULE, hint="is it the right stream?")
         self._size += more if keep else 0
@@ -125,7 +125,7 @@ class ServerEventsSource(Source[FetchUrl, ServerEvents]):
         """Fetches the next events. Raises Remote, Refused, Invalid, Environment."""
         self.check(job.settings)
         step = web_step(self.step)
-        url, known = fill(step.url, job.settings.variables), job.known(LAST_ID)
+        url, known = fill(step.url, job.settings.variables), job.value_of(LAST_ID)
         address, credentials = address_of(url)
         told = {"Accept": "text/event-stream"} | ({} if known is None else {"Last-Event-ID": known})
         headers = credentials | headers_of(step, job) | plain_headers(told)
@@ -135,7 +135,7 @@ class ServerEventsSource(Source[FetchUrl, ServerEvents]):
             if found.status == _NO_MORE:
                 return Unchanged()
             _check_answer(found, url)
-            events, lines, is_full = await _taken(found, self.options)
+            events, lines, is_full = await _read_batch(found, self.options)
         if not events:
             return Unchanged()
         _check_ids(events, known, url)
@@ -145,7 +145,7 @@ class ServerEventsSource(Source[FetchUrl, ServerEvents]):
                 f"{url}: the id of an event holds the value of a variable", rule=RULE, hint="it would be public"
             )
         target = job.folder / "events.ndjson"
-        await trio.to_thread.run_sync(_written, lines, target, url, job)
+        await trio.to_thread.run_sync(_write, lines, target, url, job)
         return Fetched(
             path=target,
             name=urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1] or "events",
@@ -192,7 +192,7 @@ def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate
         )
 
 
-async def _taken(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
+async def _read_batch(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
     """Returns the events and lines of one batch, and whether the batch ended because it was full."""
     events: list[ServerEvent] = []
     lines: list[bytes] = []
@@ -221,7 +221,7 @@ async def _parts(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
         yield part
 
 
-def _written(lines: list[bytes], target: Path, url: FilledTemplate, job: FetchJob) -> None:
+def _write(lines: list[bytes], target: Path, url: FilledTemplate, job: FetchJob) -> None:
     with FileWriter(target, str(url), job.settings) as file:
         for line in lines:
             file.write(line)

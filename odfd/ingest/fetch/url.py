@@ -83,7 +83,7 @@ class UrlSource(Source[FetchUrl, None]):
         """Fetches the document. Raises NotFound, Remote (not reachable), Invalid (it cannot work), Environment.
 
         Faults name the URL as the manifest writes it; their quotes of servers or libraries may still contain values of
-        variables (``odfd.ingest.templates.redacted``).
+        variables (``odfd.ingest.templates.redact``).
         """
         self.check(job.settings)
         url = fill(self.step.url, job.settings.variables)
@@ -154,7 +154,7 @@ def _fetch_file(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> FetchOutc
     except OSError as error:
         raise Environment(f"cannot read {url}: {error.strerror}", rule="url-file") from error
     changed = Instant(round(stat.st_mtime_ns / MILLISECOND) * MILLISECOND)
-    if job.known(LAST_MODIFIED) == render(changed):
+    if job.value_of(LAST_MODIFIED) == render(changed):
         return Unchanged()
     return Fetched(
         path=real,
@@ -201,8 +201,8 @@ async def _fetch_http(step: FetchUrl, url: FilledTemplate, job: FetchJob) -> Fet
                 hint=remedy(found.status),
             )
         path = job.folder / "download"
-        digest = await saved(found, path, url, job)
-        return _fetched(url, step, found.headers, path, digest, job)
+        digest = await save(found, path, url, job)
+        return _outcome(url, step, found.headers, path, digest, job)
 
 
 def address_of(url: FilledTemplate) -> tuple[str, dict[str, FilledTemplate]]:
@@ -240,9 +240,9 @@ def headers_of(step: FetchUrl, job: FetchJob) -> dict[str, FilledTemplate]:
         value = fill(header.value, job.settings.variables)
         check_header(header.name, value)
         headers[header.name] = value
-    if (etag := job.known(ETAG)) is not None:
+    if (etag := job.value_of(ETAG)) is not None:
         headers |= plain_headers({"If-None-Match": etag})
-    elif (modified := job.known(LAST_MODIFIED)) is not None:
+    elif (modified := job.value_of(LAST_MODIFIED)) is not None:
         headers |= plain_headers({"If-Modified-Since": email.utils.formatdate(parse(modified) // SECOND, usegmt=True)})
     return headers
 
@@ -263,7 +263,7 @@ def plain_headers(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
     return {name: FilledTemplate(value, value) for name, value in headers.items()}
 
 
-async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
+async def save(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
     """Streams the body to ``path`` and returns its sha3-256. Raises Refused over the limit, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = found.headers.get("Content-Length", "")
@@ -288,7 +288,7 @@ async def saved(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> 
     return digest.hexdigest()
 
 
-def _fetched(
+def _outcome(
     url: FilledTemplate, step: FetchUrl, headers: Mapping[str, Any], path: Path, digest: str, job: FetchJob
 ) -> Fetched:
     etag, modified = headers.get("ETag"), http_date(headers.get("Last-Modified"))

@@ -25,7 +25,7 @@ from odfd.ingest.servers.ftp_session import FtpSession, code_of, fault_of
 from odfd.ingest.servers.job import FTP, FileVersion, FtpJob, FtpResult
 from odfd.ingest.servers.remote_files import MAX_LISTED, Folders, Pattern, RemoteFile, next_files
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.source_process import answered, serve
+from odfd.ingest.source_process import run_job, serve
 
 RULE: Final = "ftp-listing"
 _UNKNOWN: Final = frozenset({"500", "502", "504"})
@@ -37,7 +37,7 @@ _TIME: Final = re.compile(r"(\d{14})(?:\.\d{1,9})?\Z")
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00-\x1f\x7f]")
 
 
-def listed(session: FtpSession, pattern: str) -> list[RemoteFile]:
+def list_files(session: FtpSession, pattern: str) -> list[RemoteFile]:
     """Returns the files that fit a pattern. Raises Refused, and the client's errors."""
     folders, looked_at = Folders(pattern), 0
     found: list[RemoteFile] = []
@@ -50,7 +50,7 @@ def listed(session: FtpSession, pattern: str) -> list[RemoteFile]:
                 folders.add(key)
             elif kind == "file":
                 file = _file(key, facts)
-                found += [file] if folders.keys.fit(file.stored()) else []
+                found += [file] if folders.keys.fit(file.as_object()) else []
     return found
 
 
@@ -121,7 +121,7 @@ TRIES: Final = 5
 
 def answer(job: FtpJob) -> FtpResult:
     """Reads the file and writes it; a fault becomes an answer."""
-    return answered(job, lambda job: _Transfer(job).run(), FtpResult, "have it served in smaller files")
+    return run_job(job, lambda job: _Transfer(job).run(), FtpResult, "have it served in smaller files")
 
 
 class _Transfer:
@@ -148,7 +148,7 @@ class _Transfer:
             raise fault_of(error, self._path) from None
 
     def _next(self, session: FtpSession, pattern: Pattern) -> FtpResult:
-        files = listed(session, self._job.path)
+        files = list_files(session, self._job.path)
         found, behind = next_files(files, self._job.path, pattern)
         late = tuple(behind) if len(found) < 2 else ()
         if not found:
@@ -157,7 +157,7 @@ class _Transfer:
         self._path = root + found[0].key
         version = session.version(self._path)
         if version != FileVersion(found[0].size, stamp_of(found[0].modified)):
-            raise _changed()
+            raise _change_fault()
         done = self._read(session, version)
         return msgspec.structs.replace(done, found=found[0], more=len(found) > 1, matched=True, behind=late)
 
@@ -190,11 +190,11 @@ class _Transfer:
 
         try:
             if file.size and session.version(self._path) != version:
-                raise _changed()
+                raise _change_fault()
             session.read(self._path, keep, file.size)
             too_long = version.size is not None and file.size > version.size
             if too_long or session.version(self._path) != version:
-                raise _changed()
+                raise _change_fault()
         except Fault:
             raise
         except (OSError, EOFError, ftplib.error_temp):
@@ -202,7 +202,7 @@ class _Transfer:
         return version.size is None or file.size == version.size
 
 
-def _changed() -> Remote:
+def _change_fault() -> Remote:
     return Remote(
         "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
     )

@@ -36,11 +36,11 @@ class FtpSession(ftplib.FTP):
         self._lines = 0
         self._host = job.host
         self._tls = None if job.tls == "never" else ssl.create_default_context()
-        self.sock = _dialled(job)
+        self.sock = _dial(job)
         try:
             self.af = self.sock.family
             if job.tls == "implicit":
-                self.sock = self._secured(self.sock)
+                self.sock = self._secure(self.sock)
             self.file = self.sock.makefile("r", encoding=self.encoding)
             self.welcome = self.getresp()
             if job.tls == "explicit":
@@ -74,7 +74,7 @@ class FtpSession(ftplib.FTP):
                 hint="ftps:// asks for it by AUTH; at port 990 it begins with the connection",
             ) from None
         assert self.sock is not None
-        self.sock = self._secured(self.sock)
+        self.sock = self._secure(self.sock)
         self.file = self.sock.makefile("r", encoding=self.encoding)
 
     def _protect_files(self) -> None:
@@ -87,7 +87,7 @@ class FtpSession(ftplib.FTP):
                 f"the server sends files without TLS ({code_of(error)})", rule=TLS_RULE, hint="ask the server's owner"
             ) from None
 
-    def _secured(self, plain: socket.socket) -> ssl.SSLSocket:
+    def _secure(self, plain: socket.socket) -> ssl.SSLSocket:
         """Encrypts a connection. One for files resumes the TLS session of the first, which many servers demand."""
         assert self._tls is not None
         session = self.sock.session if isinstance(self.sock, ssl.SSLSocket) else None
@@ -103,7 +103,7 @@ class FtpSession(ftplib.FTP):
     def ntransfercmd(self, cmd: str, rest: int | str | None = None) -> tuple[socket.socket, int | None]:
         """Begins a transfer, which is encrypted if the connection is."""
         plain, size = super().ntransfercmd(cmd, rest)
-        return (plain if self._tls is None else self._secured(plain)), size
+        return (plain if self._tls is None else self._secure(plain)), size
 
     def lines(self, command: str, sink: Callable[[str], None]) -> None:
         """Sends a command and passes each line of its list to ``sink``."""
@@ -139,10 +139,10 @@ class FtpSession(ftplib.FTP):
 
     def version(self, path: str) -> FileVersion:
         """Requests the size and the time of a file; ``None`` for each that the server does not tell."""
-        size, modified = self._asked(f"SIZE {path}", _NUMBER), self._asked(f"MDTM {path}", _TIME)
+        size, modified = self._query(f"SIZE {path}", _NUMBER), self._query(f"MDTM {path}", _TIME)
         return FileVersion(None if size is None else int(size), modified)
 
-    def _asked(self, command: str, form: re.Pattern[str]) -> str | None:
+    def _query(self, command: str, form: re.Pattern[str]) -> str | None:
         try:
             found = form.match(self.sendcmd(command))
         except ftplib.error_perm:
@@ -154,7 +154,7 @@ class FtpSession(ftplib.FTP):
         self.retrbinary(f"RETR {path}", sink, BLOCK, start or None)
 
 
-def _dialled(job: FtpJob) -> socket.socket:
+def _dial(job: FtpJob) -> socket.socket:
     failed: OSError | None = None
     for address in job.addresses:
         try:

@@ -40,7 +40,7 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
         """A text that changes with size or time."""
         return f"{self.size}-{self.modified}"
 
-    def stored(self) -> StoredObject:
+    def as_object(self) -> StoredObject:
         """Returns the file as an object of a bucket, whose rules for patterns apply."""
         return StoredObject(self.key, self.size, self.version, Instant(self.modified * SECOND))
 
@@ -73,7 +73,7 @@ def next_files(listed: list[RemoteFile], path: str, pattern: Pattern) -> tuple[l
     """
     keys, order = Keys(path.removeprefix("/")), SourceOrdering(pattern.order)
     by_key = {each.key: each for each in sorted(listed, key=lambda each: each.key)}
-    stored = [each.stored() for each in by_key.values()]
+    stored = [each.as_object() for each in by_key.values()]
     found = ahead(stored, keys, pattern.last, order, Instant(pattern.now))
     if found and found[0].modified > pattern.now - QUIET:
         found = []

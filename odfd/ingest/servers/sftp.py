@@ -20,13 +20,13 @@ from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.servers.remote_files import MAX_LISTED, Folders, RemoteFile, next_files
 from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.source_process import answered
+from odfd.ingest.source_process import run_job
 from odfd.runtime.sftp import SftpLogin, connected, not_asked
 
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00]")
 
 
-async def listed(client: asyncssh.SFTPClient, pattern: str, silence: float) -> list[RemoteFile]:
+async def list_files(client: asyncssh.SFTPClient, pattern: str, silence: float) -> list[RemoteFile]:
     """Returns the files that fit a pattern. Raises Refused, and the client's errors."""
     folders, looked_at = Folders(pattern), 0
     found: list[RemoteFile] = []
@@ -45,7 +45,7 @@ async def listed(client: asyncssh.SFTPClient, pattern: str, silence: float) -> l
                 folders.add(key)
             elif attributes.type == asyncssh.FILEXFER_TYPE_REGULAR:
                 file = _file(key, attributes)
-                found += [file] if folders.keys.fit(file.stored()) else []
+                found += [file] if folders.keys.fit(file.as_object()) else []
     return found
 
 
@@ -78,7 +78,7 @@ _PART: Final = 1 << 20
 
 def answer(job: SftpJob) -> SftpResult:
     """Reads the file and writes it; a fault becomes an answer."""
-    return answered(job, lambda job: asyncio.run(_answer(job)), SftpResult, "have it served in smaller files")
+    return run_job(job, lambda job: asyncio.run(_answer(job)), SftpResult, "have it served in smaller files")
 
 
 async def _answer(job: SftpJob) -> SftpResult:
@@ -115,17 +115,17 @@ class _Reader:
         """Reads the file, or the next one of the pattern. Raises Remote, Refused, and the client's errors."""
         job = self._job
         if job.pattern is None:
-            return await self._taken(job.path, None)
-        files = await listed(self._client, job.path, job.silence)
+            return await self._take(job.path, None)
+        files = await list_files(self._client, job.path, job.silence)
         found, behind = next_files(files, job.path, job.pattern)
         late = tuple(behind) if len(found) < 2 else ()
         if not found:
             return SftpResult(matched=bool(files), behind=late)
         root = "/" if job.path.startswith("/") else ""
-        done = await self._taken(root + found[0].key, found[0])
+        done = await self._take(root + found[0].key, found[0])
         return SftpResult(digest=done.digest, found=found[0], more=len(found) > 1, matched=True, behind=late)
 
-    async def _taken(self, path: str, wanted: RemoteFile | None) -> SftpResult:
+    async def _take(self, path: str, wanted: RemoteFile | None) -> SftpResult:
         job, digest = self._job, hashlib.sha3_256()
         limits = IngestSettings(staging=Path(job.target).parent, max_source_bytes=job.limit, disk_reserve=job.reserve)
         async with await self._soon(self._client.open(path, "rb", encoding=None)) as file:
@@ -133,14 +133,14 @@ class _Reader:
             if wanted is None and before.version == job.known:
                 return SftpResult(matched=True)
             if wanted is not None and before.version != wanted.version:
-                raise _changed()
+                raise _change_fault()
             with FileWriter(Path(job.target), "the file", limits) as target:
                 target.expect(before.size)
                 while part := cast("bytes", await self._soon(file.read(_PART))):
                     target.write(part)
                     digest.update(part)
             if await self._as_it_is(file, path) != before or target.size != before.size:
-                raise _changed()
+                raise _change_fault()
         return SftpResult(digest=digest.hexdigest(), found=before, matched=True)
 
     async def _as_it_is(self, file: asyncssh.SFTPClientFile, path: str) -> RemoteFile:
@@ -161,7 +161,7 @@ class _Reader:
         return await asyncio.wait_for(waited, self._job.silence)
 
 
-def _changed() -> Remote:
+def _change_fault() -> Remote:
     return Remote(
         "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
     )

@@ -19,7 +19,7 @@ from odfd.control.board import task_ref
 from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.gaps import AcceptedGap, SourceGap, accept_gap, gap_of
-from odfd.ingest.templates import redacted
+from odfd.ingest.templates import redact
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.ingest.own_roots import own_root
@@ -53,7 +53,7 @@ class GapService:
             deps = await trio.to_thread.run_sync(self._dependencies, entry.id)
             async with self._home.turns.of(entry.id):
                 state = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
-                with redacted(deps.settings.variables):
+                with redact(deps.settings.variables):
                     if request.accept is None:
                         return _view(entry, state, await gap_of(deps, entry.id, state))
                     done = await accept_gap(deps, entry.id, request.accept)

@@ -36,10 +36,10 @@ from odfd.ingest.raw_chain import (
     binding_event,
     bindings_in,
     check_times,
+    find_place,
     founding_of,
     is_named,
     naming,
-    placed,
 )
 from odfd.ingest.raw_replay import RawReplay, replay
 from odfd.ingest.settings import CHUNK
@@ -243,7 +243,7 @@ class RawChains:
 
     def _place(self, shards: Sequence[DatasetId], time: int, capture: Capture) -> PlacedCapture | None:
         """Returns the transaction of a binding; ``None`` if the chains here do not reach its time."""
-        found = placed([(each, self._home.chains.chain(each)) for each in shards], time, capture)
+        found = find_place([(each, self._home.chains.chain(each)) for each in shards], time, capture)
         if len(found.blocks) < len(shards) and any(self._home.chains.upper(each) <= time for each in shards):
             return None
         return found

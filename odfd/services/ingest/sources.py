@@ -29,7 +29,7 @@ from odfd.ingest.endpoint import STATE, EndpointFetch, RestEndpoint, position
 from odfd.ingest.given_source import GivenSource, second_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
-from odfd.ingest.templates import redacted
+from odfd.ingest.templates import redact
 from odfd.resources import records
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.manifest import read_resource
@@ -158,7 +158,7 @@ class SourceReader:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""
         opened = self.open(ref)
         known = msgspec.structs.replace(settings, variables=opened.values)
-        with redacted(opened.values):
+        with redact(opened.values):
             refused = check_source(opened.polled, known, is_fetched=opened.endpoint is None)
             if refused is not None:
                 raise refused[1]

@@ -27,7 +27,7 @@ from odfd.ingest.containers import ContainerJob, arguments, check_left
 from odfd.ingest.fetch import container
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.refetch import confined
+from odfd.ingest.refetch import confine
 from odfd.ingest.settings import PATIENCE, FormerContainers, IngestSettings
 from worlds.containers import image_of_programs, of_this_test
 from worlds.eventually import became
@@ -337,7 +337,7 @@ def test_what_may_run_is_accepted(tmp_path: Path, podman_here: None, monkeypatch
 def test_no_image_of_another_nodes_manifest_runs(tmp_path: Path) -> None:
     """Whatever the settings allow for sources of this node."""
     mine = IngestSettings(staging=tmp_path, container="network")
-    assert confined(mine, lambda _: True).container == "never"
+    assert confine(mine, lambda _: True).container == "never"
 
 
 def test_no_value_of_a_variable_is_an_argument_of_podman(tmp_path: Path) -> None:

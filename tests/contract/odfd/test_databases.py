@@ -29,7 +29,7 @@ from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from odfd.ingest.templates import redacted
+from odfd.ingest.templates import redact
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served, sqlite_served
 from worlds.sources import examples, source
 
@@ -272,7 +272,7 @@ def test_of_an_error_with_a_number_its_words_are_told() -> None:
 
 def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:
     closed = Served("postgresql://reader:${{ env.DB }}@127.0.0.1:1/shop", tmp_path, "postgresql")
-    with pytest.raises(Remote) as fault, redacted({"DB": PASSWORD}):
+    with pytest.raises(Remote) as fault, redact({"DB": PASSWORD}):
         one_fetch(closed, tmp_path, SqlQuery(query=ALL))
     told = f"{fault.value.message} {fault.value.hint}"
     assert "does not answer" in told

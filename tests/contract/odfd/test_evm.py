@@ -250,7 +250,7 @@ def test_answers_of_a_node_are_bounded_and_its_address_is_judged(chain: Chain, t
 def test_selectors_are_those_that_everybody_knows() -> None:
     assert selector(parse_event("event Transfer(address indexed from, address indexed to, uint value);")) == TRANSFER
     asked = parse_filter("topic0 = eth_event_selector('Transfer(address,address,uint256)') AND block_number >= 5")
-    assert asked.asked(5, 9) == {"fromBlock": "0x5", "toBlock": "0x9", "topics": [TRANSFER]}
+    assert asked.parameter_for(5, 9) == {"fromBlock": "0x5", "toBlock": "0x9", "topics": [TRANSFER]}
     two = parse_filter(f"address in (X'{ROCKET[2:]}', x'{'AB' * 20}') and block_number <= 7 and block_number > 2")
     assert (two.addresses, two.first, two.last) == ((ROCKET, "0x" + "ab" * 20), 3, 7)
 

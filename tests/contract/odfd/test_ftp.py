@@ -38,7 +38,7 @@ from odfd.ingest.servers import ftp as process
 from odfd.ingest.servers import ftp_session
 from odfd.ingest.servers.job import FtpJob, FtpResult
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from odfd.ingest.templates import redacted
+from odfd.ingest.templates import redact
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
 from worlds.ftp import PASSWORD, Served, ftp_served
@@ -95,7 +95,7 @@ def fetched(
     variables = {"FTP": PASSWORD}
     given = {"staging": folder, "variables": variables, "patience": PATIENCE._replace(silence=15.0), **settings}
     job = FetchJob(state=state, now=NOW, folder=folder, settings=IngestSettings(**given))
-    with redacted(variables):
+    with redact(variables):
         return trio.run(fetch, FetchUrl(url=url, **(step or {})), job)
 
 

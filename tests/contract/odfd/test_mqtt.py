@@ -272,7 +272,7 @@ class Session:
         while due := [each for each in self.queue[: self.window] if each[0] not in seen]:
             number, payload = due[0]
             seen.add(number)
-            fate = reader.come(Packet(number=number, topic="t", payload=payload, again=number in self.sent))
+            fate = reader.decide(Packet(number=number, topic="t", payload=payload, again=number in self.sent))
             self.sent.add(number)
             if fate == "acknowledge":
                 self.queue.remove((number, payload))
@@ -304,12 +304,12 @@ def test_whatever_is_killed_nothing_is_lost_and_nothing_doubled(
 
 def test_a_transaction_has_a_bound() -> None:
     reader = SessionReader(None, 1 << 20)
-    fates = [reader.come(Packet(number=n + 1, topic="t", payload=b"1")) for n in range(MAX_MESSAGES + 1)]
+    fates = [reader.decide(Packet(number=n + 1, topic="t", payload=b"1")) for n in range(MAX_MESSAGES + 1)]
     assert fates == ["take"] * MAX_MESSAGES + ["full"]
     with pytest.raises(Invalid, match="larger than 3 bytes"):
-        SessionReader(None, 3).come(Packet(number=1, topic="t", payload=b"1234"))
+        SessionReader(None, 3).decide(Packet(number=1, topic="t", payload=b"1234"))
     with pytest.raises(Invalid, match="is empty"):
-        SessionReader(None, 3).come(Packet(number=1, topic="t", payload=b" "))
+        SessionReader(None, 3).decide(Packet(number=1, topic="t", payload=b" "))
 
 
 @given(st.text(max_size=100))

@@ -31,7 +31,7 @@ from odfd.ingest.servers import sftp_process as process
 from odfd.ingest.servers.remote_files import Pattern, RemoteFile, next_files
 from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from odfd.ingest.templates import redacted
+from odfd.ingest.templates import redact
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
 from worlds.sftp import LONG_AGO, PASSWORD, Served, sftp_served
@@ -74,7 +74,7 @@ def asked(
         options=access or SftpAccess(host_key=served.host_key),
         taken=taken,
     )
-    with redacted(variables):
+    with redact(variables):
         return trio.run(fetch, step, job)
 
 
@@ -218,7 +218,7 @@ def test_each_file_is_taken_once_in_any_order_of_the_listing(
                 break
             assert found[0].modified <= now - 10
             taken.append(found[0])
-            last = Position.of(found[0].stored(), order)
+            last = Position.of(found[0].as_object(), order)
     assert sorted(taken, key=lambda each: each.key) == sorted(files, key=lambda each: each.key)
 
 

@@ -34,7 +34,7 @@ from engines.spark.ingest.run import run_ingest
 from odfd.datasets.commit import Commit
 from odfd.ingest.driver import IngestDependencies, pull_root
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.sharded_writes import divided
+from odfd.ingest.sharded_writes import divide
 from odfd.ingest.slices import SliceIndex
 from odfd.trust.signing.owner_commit import author_blocks
 from worlds.memory_store import MemoryChains, MemoryObjects
@@ -77,7 +77,7 @@ class Shards:
         assert dataset == self.ids[0]
         assert part.expected == self.chains.chain(dataset).head()
         states = [load_state(self.chains.chain(each)) for each in self.ids]
-        made = divided(self.objects, states, KEY, events)
+        made = divide(self.objects, states, KEY, events)
         for each, (own, slices) in zip(self.ids, made, strict=True):
             if own:
                 self.append(each, own, slices, time)

@@ -23,7 +23,7 @@ from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.commit import Commit, CommitPart
 from odfd.ingest.plan import Batch
-from odfd.ingest.raw_capture import captured
+from odfd.ingest.raw_capture import keep_raw
 from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.store import captures, collections, references
@@ -97,7 +97,7 @@ class Node:
         self.dies_at = dies_at
         batch = Batch(paths=(source,), names=(source.name,), identity="", state=label)
         with contextlib.suppress(Died):
-            capture = captured(self.objects, batch, "")
+            capture = keep_raw(self.objects, batch, "")
             event = AddData(new_watermark=Instant(START + number * 10**6), new_source_state=label)
             time = START if len(self.shards) == 1 else from_millis(self.chains.upper(self.dataset))
             expected = Head(state.head, state.sequence_number)

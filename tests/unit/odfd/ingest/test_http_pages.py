@@ -23,7 +23,7 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import ClientCredentials, HttpRequest, Paging, declared_fetch, fetch_options
 from chain.model.source import CompressionFormat, Decompress, FetchUrl, MergeAppend, ReadJson, RequestHeader
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.driver import prepared
+from odfd.ingest.driver import prepare_batch
 from odfd.ingest.fetch import page
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, source_of
@@ -306,6 +306,6 @@ def test_each_page_is_prepared(service: str, tmp_path: Path) -> None:
         state=None, now=NOW, folder=tmp_path, settings=settings, options=HttpRequest(pages=Paging(link=True))
     )
     found = fetch(event.fetch, job)
-    batch = trio.run(prepared, cast(Any, SimpleNamespace(settings=settings)), event, found, tmp_path)
+    batch = trio.run(prepare_batch, cast(Any, SimpleNamespace(settings=settings)), event, found, tmp_path)
     assert [json.loads(path.read_bytes()) for path in batch.paths] == [[{}], [{"p": "2"}]]
     assert batch.names == ("orders", "orders (page 2)")

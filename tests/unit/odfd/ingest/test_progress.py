@@ -8,7 +8,7 @@ import pytest
 import trio
 
 from chain.errors import Remote
-from odfd.ingest.progress import LOOK_SECONDS, IngestStep, watched
+from odfd.ingest.progress import LOOK_SECONDS, IngestStep, watch
 
 FETCHING = IngestStep(file="its source", phase="fetching", rows=7)
 
@@ -21,7 +21,7 @@ async def test_bytes_that_came_are_reported_when_they_are_more(tmp_path: Path, a
         steps.append(step)
         came[len(steps) - 1].set()
 
-    async with watched(tmp_path, FETCHING, report):
+    async with watch(tmp_path, FETCHING, report):
         (tmp_path / "below").mkdir()
         (tmp_path / "a").write_bytes(b"12345")
         await came[0].wait()
@@ -37,10 +37,10 @@ async def test_bytes_that_came_are_reported_when_they_are_more(tmp_path: Path, a
 
 async def test_a_fault_of_the_fetch_is_raised_as_it_is(tmp_path: Path) -> None:
     with pytest.raises(Remote, match="gone"):
-        async with watched(tmp_path, FETCHING, lambda _: None):
+        async with watch(tmp_path, FETCHING, lambda _: None):
             raise Remote("gone", rule="source")
 
 
 async def test_a_folder_that_goes_ends_nothing(tmp_path: Path, autojump_clock: object) -> None:
-    async with watched(tmp_path / "none", FETCHING, lambda _: None):
+    async with watch(tmp_path / "none", FETCHING, lambda _: None):
         await trio.sleep(5 * LOOK_SECONDS)

@@ -28,7 +28,7 @@ from chain.store.base import Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from odfd.ingest.copying import copied_group, groups_after
-from odfd.ingest.sharded_writes import divided
+from odfd.ingest.sharded_writes import divide
 from odfd.ingest.slices import keep_slice
 from odfd.trust.signing.owner_commit import author_blocks
 
@@ -158,7 +158,7 @@ def sharded(store: Store, count: int, by: Sequence[str], history: Sequence[Seque
 
 
 def write(store: Store, chains: Sequence[Chain], by: Sequence[str], events: Sequence[Any], time: Instant) -> None:
-    made = divided(store.objects, [chain.state for chain in chains], by, events)
+    made = divide(store.objects, [chain.state for chain in chains], by, events)
     for chain, (own, _) in zip(chains, made, strict=True):
         chain.add(own, time)
 

@@ -59,7 +59,7 @@ class Entry:
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"Counter": Entry(CounterSource), "Plain": Entry(PlainSource)}
-    monkeypatch.setattr(dispatch, "_installed", lambda: found)
+    monkeypatch.setattr(dispatch, "_plugins", lambda: found)
 
 
 def test_every_kind_of_a_manifest_is_a_row_or_an_entry_point() -> None:

@@ -23,7 +23,7 @@ from chain.model.source import FetchUrl, Pipe, RequestHeader
 from odfd.errors import to_problem
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.templates import SHORT, check_secret, check_url_password, check_user_info, fill, redacted
+from odfd.ingest.templates import SHORT, check_secret, check_url_password, check_user_info, fill, redact
 from p2p.ip import is_global, parse_ip
 from worlds.sources import fetch, prepare
 
@@ -77,7 +77,7 @@ def test_no_error_or_cause_of_it_tells_a_value(value: str, before: str, after: s
 
     error = made(kinds)
     plain = told(error).replace(repr(value)[1:-1], "").replace(value, "")
-    with pytest.raises(type(error)) as caught, redacted({"KEY": value}):
+    with pytest.raises(type(error)) as caught, redact({"KEY": value}):
         raise error
     if value not in plain + "${{ env.KEY }}":  # else our own words hold it
         assert value not in told(caught.value)
@@ -85,13 +85,13 @@ def test_no_error_or_cause_of_it_tells_a_value(value: str, before: str, after: s
 
 @pytest.mark.parametrize("spelled", SPELLINGS)
 def test_a_value_is_found_as_urls_spell_it(spelled: str) -> None:
-    with pytest.raises(Remote) as caught, redacted({"KEY": TOKEN}):
+    with pytest.raises(Remote) as caught, redact({"KEY": TOKEN}):
         raise Remote(f"cannot reach http://h/{spelled}")
     assert caught.value.message == "cannot reach http://h/${{ env.KEY }}"
 
 
 def test_short_values_are_words() -> None:
-    with pytest.raises(Remote) as caught, redacted({"PIN": "7", "NONE": ""}):
+    with pytest.raises(Remote) as caught, redact({"PIN": "7", "NONE": ""}):
         raise Remote("127.0.0.1:5717 refuses pin=7&x")
     assert caught.value.message == "127.0.0.1:5717 refuses pin=${{ env.PIN }}&x"
 
@@ -101,10 +101,10 @@ def test_an_error_that_keeps_its_text_elsewhere_is_not_told() -> None:
         def __str__(self) -> str:
             return TOKEN
 
-    with pytest.raises(RuntimeError) as caught, redacted({"KEY": TOKEN}):
+    with pytest.raises(RuntimeError) as caught, redact({"KEY": TOKEN}):
         raise Odd
     assert TOKEN not in told(caught.value)
-    with pytest.raises(Invalid) as caught_too, redacted({"KEY": TOKEN}):
+    with pytest.raises(Invalid) as caught_too, redact({"KEY": TOKEN}):
         raise Invalid("no") from Odd()
     assert TOKEN not in told(caught_too.value)
 
@@ -172,7 +172,7 @@ KEYED = (RequestHeader(name="X-Key", value="${{ env.KEY }}"),)
 @pytest.mark.parametrize("path", ["reason?k=${{ env.KEY }}", "loop?k=${{ env.KEY }}", "ftp?k=${{ env.KEY }}"])
 def test_what_a_server_or_a_library_quotes_is_not_told(path: str, servers: tuple[str, str], tmp_path: Path) -> None:
     this = job(tmp_path)
-    with pytest.raises(Fault) as caught, redacted(this.settings.variables):
+    with pytest.raises(Fault) as caught, redact(this.settings.variables):
         fetch(FetchUrl(url=f"{servers[0]}/{path}", headers=KEYED), this)
     assert "s3cr3t-token" not in told(caught.value)
 

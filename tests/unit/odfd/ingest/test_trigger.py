@@ -27,7 +27,7 @@ from chain.state import ChainState
 from odfd.flows.schedule import Cron, Every, offset_at
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, Unchanged
 from odfd.ingest.refetch import refetch
-from odfd.ingest.trigger import STATE, TriggerTime, _noted, _state_for, at_time, check_trigger, is_uncacheable
+from odfd.ingest.trigger import STATE, TriggerTime, _state_for, _with_time, at_time, check_trigger, is_uncacheable
 
 DAY = TriggerTime.read("2024-05-01T00:00:00+02:00")
 NEXT = TriggerTime.read("2024-05-02T00:00:00+02:00")
@@ -71,7 +71,7 @@ def test_sources_that_go_on_where_they_ended_have_no_time() -> None:
 
 @given(st.sampled_from([None, SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value='W/"a b"')]))
 def test_what_was_said_of_one_time_is_not_asked_of_another(said: SourceState | None) -> None:
-    found = _noted(fetched(said), DAY)
+    found = _with_time(fetched(said), DAY)
     assert isinstance(found, Fetched)
     assert found.state is not None
     assert found.state.kind == STATE
@@ -79,7 +79,7 @@ def test_what_was_said_of_one_time_is_not_asked_of_another(said: SourceState | N
     assert _state_for(found.state, NEXT) is None
     assert is_uncacheable(source(FetchUrl(url=ASKED)), found.state, DAY) is (said is None), "it is not read twice"
     assert not is_uncacheable(source(FetchUrl(url=ASKED)), found.state, NEXT)
-    assert _noted(Unchanged(), DAY) == Unchanged()
+    assert _with_time(Unchanged(), DAY) == Unchanged()
 
 
 def test_a_state_of_before_is_of_no_time() -> None:

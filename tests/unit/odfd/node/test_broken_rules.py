@@ -217,7 +217,7 @@ def _capture_after(patch: pytest.MonkeyPatch, _: Any) -> None:
 
 
 def _bytes_after(patch: pytest.MonkeyPatch, _: Any) -> None:
-    captured = driver.captured
+    captured = driver.keep_raw
 
     def named_alone(objects: Any, *of: Any) -> Any:
         found = captured(objects, *of)
@@ -225,7 +225,7 @@ def _bytes_after(patch: pytest.MonkeyPatch, _: Any) -> None:
             objects.remove(each.object)
         return found
 
-    patch.setattr(driver, "captured", named_alone)
+    patch.setattr(driver, "keep_raw", named_alone)
 
 
 def _receipt_first(patch: pytest.MonkeyPatch, _: Any) -> None:

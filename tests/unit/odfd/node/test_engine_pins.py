@@ -20,7 +20,7 @@ from engines.query.frames import HEAD, AnswerFrameReader
 from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.datasets.engine_pins import EngineInUse
-from odfd.ingest.slices import ingested
+from odfd.ingest.slices import ingest
 from odfd.node.gauges import Readings
 from odfd.store.ledger.log import Ledger
 from odfd.trust.judgement.verdicts import ReachBound
@@ -194,15 +194,15 @@ async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: A
 
     engine, asked = FakeEngine(), []
 
-    async def ingest(*given: Any) -> Any:
+    async def note(*given: Any) -> Any:
         asked.append(given)
 
-    engine.ingest = ingest  # type: ignore[method-assign]
+    engine.ingest = note  # type: ignore[method-assign]
     with pytest.raises(Refused, match="preprocess pins") as told_why:
-        await ingested(engine, request(MADE_UP))
+        await ingest(engine, request(MADE_UP))
     assert (told_why.value.rule, asked) == ("engine-changed", [])
-    await ingested(engine, request(engine.digest))
-    await ingested(engine, request(None))
+    await ingest(engine, request(engine.digest))
+    await ingest(engine, request(None))
     assert len(asked) == 2
 
 

@@ -9,9 +9,9 @@ import pytest
 from chain.errors import Refused
 from chain.model.events import AddData
 from odfd.control import wire
-from odfd.ingest.brokers.gaps import forgotten
+from odfd.ingest.brokers.gaps import lost_ranges
 from odfd.ingest.brokers.job import TopicPosition, decode_position, starts
-from odfd.ingest.brokers.kafka import gone
+from odfd.ingest.brokers.kafka import missing_message
 from odfd.ingest.fetch.base import Fetched, Unchanged
 from odfd.ingest.fetch.kafka import state_of
 from odfd.ingest.fetch.source import AddressRange
@@ -45,7 +45,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> ModelTopic:
         begin = starts(after(job), made.id, [0, 1])
         for each in begin:
             if after(job) is not None and begin[each] < made.low[each]:
-                raise gone(each, begin[each])
+                raise missing_message(each, begin[each])
         lines = [line for each, log in enumerate(made.logs) for line in log[begin[each] :]]
         if not lines:
             return Unchanged()
@@ -56,7 +56,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> ModelTopic:
 
     async def gaps(_source: object, job: Any) -> tuple[AddressRange, ...]:
         begin = starts(after(job), made.id, [0, 1])
-        lost = forgotten(after(job), begin, made.bounds)
+        lost = lost_ranges(after(job), begin, made.bounds)
         return tuple(AddressRange(f"{made.id}/{each.partition}", each.start, each.end) for each in lost)
 
     monkeypatch.setattr("odfd.ingest.driver.fetch_for", fetch)
