@@ -341,7 +341,7 @@ async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, fo
 def shown(detail: wire.BlockDetail) -> str:
     """As ``odfctl block show`` prints it."""
     sent = msgspec.to_builtins(detail, enc_hook=str)
-    client = SimpleNamespace(get=lambda _, kind: Answer.of(sent, kind))
+    client = SimpleNamespace(do=lambda _: Answer.of(sent, wire.BlockDetail))
     session: Any = SimpleNamespace(client=client)
     return offline._text(offline._detail(session, f"cities@{detail.hash}"))
 
