@@ -44,7 +44,7 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
     by_user = [each for each in accounts if not set(each.users).isdisjoint(caller.users)]
     found = by_user or [each for each in accounts if not set(each.groups).isdisjoint(caller.groups)]
     if wanted:
-        return _wanted(wanted, accounts if is_owner else found, is_owner=is_owner)
+        return _find_wanted(wanted, accounts if is_owner else found, is_owner=is_owner)
     if is_owner:
         return OWNER
     if len(found) > 1:
@@ -54,7 +54,7 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
     return Principal(found[0].id, name=found[0].name) if found else Principal()
 
 
-def _wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: bool) -> Principal:
+def _find_wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: bool) -> Principal:
     for each in accounts:
         if wanted.casefold() in (each.name.casefold(), each.id) or wanted == each.did:
             return Principal(each.id, name=each.name)

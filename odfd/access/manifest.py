@@ -122,12 +122,12 @@ def prepare_relations(spec: Node, remarks: Remarks) -> Node:
     ):
         items = fields[part].value if part in fields else None
         if isinstance(items, list):
-            made = [_judged(each, f"spec.{part}[{at}]", (kind, text, use), remarks) for at, each in enumerate(items)]
+            made = [_judge(each, f"spec.{part}[{at}]", (kind, text, use), remarks) for at, each in enumerate(items)]
             fields[part] = Node(fields[part].line, made)
     return Node(spec.line, fields)
 
 
-def _judged(item: Node, path: str, wanted: tuple[type, str, str], remarks: Remarks) -> Node:
+def _judge(item: Node, path: str, wanted: tuple[type, str, str], remarks: Remarks) -> Node:
     """Returns a statement without a value of another type than ``wanted``, which is refused."""
     kind, text, use = wanted
     value = item.value.get("value") if isinstance(item.value, dict) else None

@@ -39,7 +39,7 @@ async def graphql(calls: Dispatcher, request: Request) -> object:
     since = request.headers.get("last-event-id") if streams else None
     answered: wire.GraphqlAnswer | Subscription | None = None
     with trio.move_on_after(SECONDS):
-        answered = await trio.to_thread.run_sync(_executed, calls, asked, since, limiter=THREADS)
+        answered = await trio.to_thread.run_sync(_execute, calls, asked, since, limiter=THREADS)
     if answered is None:
         late = Invalid(f"the query took longer than {SECONDS:g} s", rule="graphql-limit", hint="ask for less")
         answered = wire.GraphqlAnswer(errors=(_error(late),))
@@ -66,7 +66,7 @@ def _schema() -> Any:
     return schema()
 
 
-def _executed(calls: Dispatcher, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
+def _execute(calls: Dispatcher, asked: wire.GraphqlRequest, since: str | None) -> wire.GraphqlAnswer | Subscription:
     """Parses, bounds, validates and executes a request; returns a subscription unexecuted.
 
     Call from a worker thread.

@@ -105,7 +105,7 @@ Page = dict[str, Any]
 _Fields: TypeAlias = dict[str, Any]
 
 
-def _told(info: Info, operation: Callable[[Dispatcher], Awaitable[T]]) -> T:
+def _perform(info: Info, operation: Callable[[Dispatcher], Awaitable[T]]) -> T:
     """Performs an operation in the event loop. Raises GraphQLError with the problem of its fault."""
     context: GraphqlContext = info.context
     try:
@@ -136,13 +136,13 @@ def _reference(ref: str) -> tuple[ResourceType, str]:
 
 def _page_of(items: Sequence[T], key: Callable[[T], str], first: int | None, after: str | None) -> Page:
     """Returns a page of items in the order of their keys."""
-    most = _bounded(first, "first")
+    most = _bound(first, "first")
     left = sorted((each for each in items if after is None or key(each) > after), key=key)
     shown = left[:most]
     return {"items": shown, "endCursor": key(shown[-1]) if shown else None, "hasNextPage": len(left) > most}
 
 
-def _bounded(number: int | None, name: str) -> int:
+def _bound(number: int | None, name: str) -> int:
     """Returns the length of a page, by default ``DEFAULT_PAGE``. Raises GraphQLError for one out of bounds."""
     number = DEFAULT_PAGE if number is None else number
     if not 1 <= number <= MAX_PAGE:
@@ -154,27 +154,27 @@ def _resource(_: object, info: Info, ref: str) -> Any:
     async def read(calls: Dispatcher) -> wire.ResourceManifest:
         return await operations.read(calls, *_reference(ref))
 
-    return _json(_told(info, read))
+    return _json(_perform(info, read))
 
 
 def _resources(_: object, info: Info, first: int | None = None, after: str | None = None, **asked: str | None) -> Page:
     def listed(calls: Dispatcher) -> Awaitable[Sequence[wire.ResourceView]]:
         return calls.do(DeclarationService.list, asked.get("type"), selecting(asked.get("labels"), asked.get("name")))
 
-    found = _told(info, listed)
+    found = _perform(info, listed)
     page = _page_of(found, lambda each: f"{each.type}:{each.name.casefold()}", first, after)
-    shown = _told(info, lambda calls: operations.shown_of(calls, page["items"]))
+    shown = _perform(info, lambda calls: operations.shown_of(calls, page["items"]))
     return page | {"items": _json(shown)}
 
 
 def _dataset(_: object, info: Info, ref: str) -> _Fields:
-    return _fields(_told(info, lambda calls: operations.read(calls, TYPES.written("Dataset"), ref)))
+    return _fields(_perform(info, lambda calls: operations.read(calls, TYPES.written("Dataset"), ref)))
 
 
 def _datasets(_: object, info: Info, first: int | None = None, after: str | None = None) -> Page:
-    found = _told(info, lambda calls: calls.do(DeclarationService.list, "Dataset", None))
+    found = _perform(info, lambda calls: calls.do(DeclarationService.list, "Dataset", None))
     page = _page_of(found, lambda each: each.name.casefold(), first, after)
-    shown = _told(info, lambda calls: operations.shown_of(calls, page["items"]))
+    shown = _perform(info, lambda calls: operations.shown_of(calls, page["items"]))
     return page | {"items": list(map(_fields, shown))}
 
 
@@ -188,8 +188,10 @@ def _blocks(
     view: _Fields, info: Info, first: int | None = None, after: str | None = None,
     kinds: Sequence[str] = (),
 ) -> Page:  # fmt: skip
-    most = _bounded(first, "first")
-    found = _told(info, lambda calls: calls.do(DatasetService.log, _whole(view), tuple(kinds or ()), most + 1, after))
+    most = _bound(first, "first")
+    found = _perform(
+        info, lambda calls: calls.do(DatasetService.log, _whole(view), tuple(kinds or ()), most + 1, after)
+    )
     shown = found[:most]
     cursor = shown[-1].hash if shown else None
     return {"items": [_json(each) for each in shown], "endCursor": cursor, "hasNextPage": len(found) > most}
@@ -201,8 +203,8 @@ def _whole(view: _Fields) -> str:
 
 
 def _rows(view: _Fields, info: Info, last: int | None = None) -> Any:
-    most = _bounded(last, "last")
-    return _json(_told(info, lambda calls: calls.do(DatasetService.tail, _whole(view), most)))
+    most = _bound(last, "last")
+    return _json(_perform(info, lambda calls: calls.do(DatasetService.tail, _whole(view), most)))
 
 
 def _apply(
@@ -213,10 +215,10 @@ def _apply(
         request = wire.ApplyRequest(manifests=texts, dry_run=bool(asked.get("dryRun")), prune=asked.get("prune"))
         return await operations.apply(calls, request)
 
-    return _applied(_told(info, apply))
+    return _to_items(_perform(info, apply))
 
 
-def _applied(result: wire.ApplyResult | wire.TaskRef) -> Any:
+def _to_items(result: wire.ApplyResult | wire.TaskRef) -> Any:
     """Returns the items of an apply, or its task. Raises GraphQLError with all items if one failed."""
     if isinstance(result, wire.TaskRef):
         return [_json(result)]
@@ -230,14 +232,14 @@ def _rename(_: object, info: Info, ref: str, name: str) -> Any:
     async def rename(calls: Dispatcher) -> wire.ResourceManifest:
         return await operations.rename(calls, *_reference(ref), name)
 
-    return _json(_told(info, rename))
+    return _json(_perform(info, rename))
 
 
 def _delete(_: object, info: Info, ref: str, purge: bool | None = None) -> Any:
     async def delete(calls: Dispatcher) -> wire.ResourceManifest:
         return await operations.delete(calls, *_reference(ref), Deletion(purge=bool(purge)))
 
-    return _json(_told(info, delete))
+    return _json(_perform(info, delete))
 
 
 _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
@@ -246,8 +248,8 @@ _RESOLVERS: Final[dict[str, dict[str, Callable[..., Any]]]] = {
     "Subscription": {"resources": lambda news, _, **_arguments: news},
     "Dataset": {
         "blockCount": lambda view, _: view["blocks"],
-        "detail": lambda view, info: _json(_told(info, lambda calls: calls.do(DatasetService.describe, view["id"]))),
-        "schema": lambda view, info: _json(_told(info, lambda calls: calls.do(DatasetService.schema, view["id"]))),
+        "detail": lambda view, info: _json(_perform(info, lambda calls: calls.do(DatasetService.describe, view["id"]))),
+        "schema": lambda view, info: _json(_perform(info, lambda calls: calls.do(DatasetService.schema, view["id"]))),
         "blocks": _blocks,
         "rows": _rows,
     },

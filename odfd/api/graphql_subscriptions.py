@@ -34,7 +34,7 @@ class GraphqlStream(LineStream):
     media_type = EVENT_STREAM
 
     @staticmethod
-    def _encoded(value: Any) -> bytes:
+    def _encode(value: Any) -> bytes:
         return bytes(value)
 
 

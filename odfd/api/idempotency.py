@@ -43,14 +43,14 @@ def once(respond: Respond, path: str, answers_of: Callable[[Request], AnswerStor
                 raise Usage(
                     f"{request.url.path} takes no {HEADER}", rule="idempotency-key", hint="send it without the header"
                 )
-            return await _answered(respond, request, key, answers)
+            return await _answer(respond, request, key, answers)
         except Fault as fault:
             return problem(fault)
 
     return endpoint
 
 
-async def _answered(respond: Respond, request: Request, key: str, answers: AnswerStore) -> Response:
+async def _answer(respond: Respond, request: Request, key: str, answers: AnswerStore) -> Response:
     data = await whole_body(request)
     sent = f"{_asker(request)}{request.url.path}?{request.url.query}\n".encode() + data
     kept = await trio.to_thread.run_sync(answers.claim, key, sent)

@@ -43,7 +43,7 @@ _PARTS: Final = re.compile(r"\{(\w+)(?::\w+)?\}")
 
 def document() -> dict[str, Any]:
     """Makes the OpenAPI document."""
-    described = [_described(each) for each in routes.OPERATIONS]
+    described = [_describe(each) for each in routes.OPERATIONS]
     kinds = list(dict.fromkeys(kind for each in described for kind in each.kinds() if kind is not bytes))
     schemas, components = msgspec.json.schema_components(
         [*kinds, wire.Problem], ref_template="#/components/schemas/{name}"
@@ -187,7 +187,7 @@ def _problem_responses() -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _described(row: routes.ApiRoute) -> _Described:
+def _describe(row: routes.ApiRoute) -> _Described:
     endpoint, answers = row.ask, row.ask.answers
     if answers is None and endpoint.operation is not None:
         answers = typing.get_type_hints(endpoint.operation)["return"]

@@ -88,8 +88,8 @@ async def _all(calls: Dispatcher, request: Request) -> object:
     if is_watch(request):
         if ACCOUNT.name in request.query_params:
             raise Usage("a watch does not select by account", rule="query", hint="leave account out")
-        return await _watched(calls, kind, request)
-    return await _listed(calls, kind, request)
+        return await _watch_type(calls, kind, request)
+    return await _list(calls, kind, request)
 
 
 @asks(FORM, GENERATION, answers=wire.ResourceManifest)
@@ -115,7 +115,7 @@ async def _create(calls: Dispatcher, request: Request) -> object:
     """Creates a resource of a manifest; one that exists is refused."""
     kind, text = _type(request), await _text(request)
     await operations.check_new(calls, kind, operations.sole_draft(text, kind))
-    return await _applied(calls, request, text)
+    return await _apply_one(calls, request, text)
 
 
 @asks(
@@ -129,7 +129,7 @@ async def _put(calls: Dispatcher, request: Request) -> object:
     await operations.check_meant(calls, kind, path_part(request), draft)
     if IF_NONE_MATCH in request.headers:
         await operations.check_new(calls, kind, draft)
-    return await _applied(calls, request, text, _generation(request))
+    return await _apply_one(calls, request, text, _generation(request))
 
 
 @asks(
@@ -145,7 +145,7 @@ async def _patch(calls: Dispatcher, request: Request) -> object:
         (text,) = operations.texts_of([after])
         operations.sole_draft(text, kind)
         try:
-            return await _applied(calls, request, text, asked or seen)
+            return await _apply_one(calls, request, text, asked or seen)
         except Conflict as fault:
             if asked is not None or fault.rule != "generation" or not left:
                 raise
@@ -172,7 +172,7 @@ async def _apply(calls: Dispatcher, request: Request) -> object:
 @asks(SINCE, answers=wire.ResourceManifestNews, media_type=NDJSON, stream=wire.ResourceManifestNews)
 async def _watch(calls: Dispatcher, request: Request) -> object:
     """Watches the resources of all types: those that stand, a bookmark, and then each change."""
-    return await _watched(calls, None, request)
+    return await _watch_type(calls, None, request)
 
 
 @asks(NAME, LABELS, answers=Sequence[wire.ResourceManifest])
@@ -269,11 +269,11 @@ async def _carried_out(
         on_error=cast("Any", on_error),
     )  # fmt: skip
     if flag(request, TASK.name):
-        return _begun(await calls.do(ApplyOperation.apply, asked))
+        return _answer_task(await calls.do(ApplyOperation.apply, asked))
     result = await operations.apply(calls, asked)
     fault = operations.failure_of(result)
     if isinstance(result, wire.TaskRef):
-        return _begun(result)
+        return _answer_task(result)
     if fault is None or asked.on_error == "skip":
         return answer(result)
     # A missing thing that a manifest names is a mistake in the body, not in the path.
@@ -281,13 +281,13 @@ async def _carried_out(
     return problem(fault, status, {"items": msgspec.to_builtins(result.items)})
 
 
-def _begun(task: wire.TaskRef) -> Response:
+def _answer_task(task: wire.TaskRef) -> Response:
     response = answer(task, 202)
     response.headers["location"] = f"/node/{VERSION}/tasks/{task.id}"
     return response
 
 
-async def _applied(
+async def _apply_one(
     calls: Dispatcher, request: Request, text: wire.ManifestText, generation: int | None = None
 ) -> Response:
     """Applies one manifest and returns the item of its resource."""
@@ -299,7 +299,7 @@ async def _applied(
     return answer(item, 201 if made else 200)
 
 
-async def _listed(calls: Dispatcher, kind: ResourceType, request: Request) -> wire.ResourceList:
+async def _list(calls: Dispatcher, kind: ResourceType, request: Request) -> wire.ResourceList:
     """Returns a page of resources; a watch from its version reports what changed since the list began."""
     asked, limit = request.query_params, LIMIT.number(request) or PAGE
     page = await calls.do(DeclarationService.page, kind.name, _selector(request), limit, asked.get("continue"))
@@ -316,7 +316,7 @@ def _selector(request: Request) -> str | None:
     return selecting(request.query_params.get(LABELS.name), request.query_params.get(NAME.name))
 
 
-async def _watched(calls: Dispatcher, kind: ResourceType | None, request: Request) -> Response:
+async def _watch_type(calls: Dispatcher, kind: ResourceType | None, request: Request) -> Response:
     news = calls.follow(DeclarationService.news, since_of(request), None if kind is None else kind.name)
     return await lines(news, stream_of(request), _manifest_news)
 

@@ -115,7 +115,7 @@ def _routes() -> Sequence[Route]:
     """Makes the routes once for all applications, since that takes longer than the rest of an application."""
     routes, methods = [], _methods()
     for each in OPERATIONS:
-        endpoint = _guarded(each.ask)
+        endpoint = _guard(each.ask)
         endpoint = once(endpoint, each.path, lambda r: _parts(r).answers) if each.method == "POST" else endpoint
         routes.append(Route(each.path, endpoint, methods=[each.method]))
         if methods.get(each.path, [""])[-1] == each.method and not each.path.startswith(resource_protocol.ALL):
@@ -165,7 +165,7 @@ def _segments(scope: Message) -> str:
     return unquote(raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH))
 
 
-def _guarded(ask: Endpoint) -> Callable[[Request], Awaitable[Response]]:
+def _guard(ask: Endpoint) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
         services, logger, _, access = _parts(request)
         try:

@@ -186,7 +186,7 @@ class NodePushSession:
         self._last = blocks[-1][0]
 
     def lacking(self, files: Sequence[ObjectFile]) -> Collection[Multihash]:
-        named, may_have_links = self._named_objects(self._linked())
+        named, may_have_links = self._named_objects(self._link())
         wanted: dict[Multihash, int] = {}
         for file in files:
             name = file.hash
@@ -205,7 +205,7 @@ class NodePushSession:
         self.expected |= {name: wanted[name] for name in missing}
         return missing
 
-    def _linked(self) -> DirectoryChain:
+    def _link(self) -> DirectoryChain:
         """Returns the whole chain: the staged blocks, after those that are here already."""
         if self._chain is None:
             assert self._last is not None
@@ -266,7 +266,7 @@ class NodePushSession:
 
     def _check_again(self) -> None:
         """Checks that the token still has its rights, and that no block is missing."""
-        self._linked()
+        self._link()
         if not self._guard.is_same_caller():
             raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
         if self._entry is not None:

@@ -52,17 +52,17 @@ def init(
             f"{file} is there already", rule=RULE,
             hint=f"edit it, and try it: odfd config check --config {file}; or name another: --config FILE",
         )  # fmt: skip
-    chosen = {name: _accepted(name, text) for name, text in given.items() if text is not None}
+    chosen = {name: _accept(name, text) for name, text in given.items() if text is not None}
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals:
             raise Invalid(f"--set {pair}: not KEY=VALUE", rule=RULE, hint="for example: --set p2p.mdns=true")
-        chosen[name.strip()] = _accepted(name.strip(), text.strip())
+        chosen[name.strip()] = _accept(name.strip(), text.strip())
     if ask:
-        chosen |= _asked(chosen, _defaults(environ))
+        chosen |= _ask(chosen, _defaults(environ))
     else:
         chosen.setdefault("node.name", _defaults(environ)["node.name"])
-    return _written(environ, file, template(chosen))
+    return _write(environ, file, template(chosen))
 
 
 def unusual_socket(environ: Mapping[str, str], loaded: Loaded) -> str:
@@ -80,7 +80,7 @@ def _defaults(environ: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _asked(chosen: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
+def _ask(chosen: Mapping[str, Any], defaults: Mapping[str, str]) -> dict[str, Any]:
     """Prompts for values; an empty answer means the default, which is not written for the state directory."""
     found: dict[str, Any] = {}
     for name, words in _QUESTIONS:
@@ -104,12 +104,12 @@ def _answer(name: str, question: str) -> Any:
         if not line.strip():
             return None
         try:
-            return _accepted(name, line.strip())
+            return _accept(name, line.strip())
         except Invalid as fault:
             output.remark(fault.message)
 
 
-def _accepted(name: str, text: str) -> Any:
+def _accept(name: str, text: str) -> Any:
     """Returns the value of a setting from its text. Raises Invalid."""
     key = _key(name)
     value, problem = schema.accept(key, schema.from_text(key, text), f"--set {name}")
@@ -128,7 +128,7 @@ def _key(name: str) -> Key:
     raise Invalid(f"there is no setting {name[:100]}", rule=RULE, hint=hint)
 
 
-def _written(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
+def _write(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
     partial: Path | None = None
     try:
         durable.make_folder(file.parent)

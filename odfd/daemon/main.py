@@ -110,7 +110,7 @@ def _config_option(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--config", metavar="FILE", type=Path, help="settings (ODFD_CONFIG, ~/.config/odfd/odfd.toml)")
 
 
-def _loaded(args: argparse.Namespace) -> Loaded:
+def _load(args: argparse.Namespace) -> Loaded:
     flags = {"node.state-dir": getattr(args, "state", None), "control.socket": getattr(args, "socket", None)}
     return load(os.environ, args.config, flags)
 
@@ -126,7 +126,7 @@ def _run(args: argparse.Namespace) -> int:
         from odfd.runtime.filesystem import set_umask
 
     set_umask()
-    loaded = check_components(_loaded(args))
+    loaded = check_components(_load(args))
     log.configure_by(loaded.settings.node)
     # Modules stay until the end. Collections of their objects took a tenth of the time of imports, and each full
     # collection afterwards stopped everything for 0.1 to 0.2 s.
@@ -136,7 +136,7 @@ def _run(args: argparse.Namespace) -> int:
     gc.freeze()
     gc.set_threshold(COLLECTED_AFTER)
     gc.enable()
-    trio.run(wiring.run, loaded, lambda: check_components(_loaded(args)), build, os.environ)
+    trio.run(wiring.run, loaded, lambda: check_components(_load(args)), build, os.environ)
     return ExitCode.OK
 
 
@@ -163,7 +163,7 @@ def _check(args: argparse.Namespace) -> int:
     with lean_imports():
         from odfd.node.settings_check import check_components
 
-    loaded = check_components(_loaded(args))
+    loaded = check_components(_load(args))
     output.remark(f"ok: {loaded.file or 'no file, defaults alone'}")
     return ExitCode.OK
 
@@ -172,7 +172,7 @@ def _show(args: argparse.Namespace) -> int:
     if args.output == "schema":
         text = json.dumps(rendering.json_schema(), indent=2, ensure_ascii=False)
     else:
-        loaded = _loaded(args)
+        loaded = _load(args)
         shown = rendering.plain(loaded.settings)
         as_json = args.output == "json"
         text = json.dumps(shown, indent=2) if as_json else rendering.toml(loaded.settings, loaded.origins)

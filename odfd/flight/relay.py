@@ -52,16 +52,16 @@ class Relay:
                 return
             self._visitors[visitor] += 1
             try:
-                await self._connected(client, visitor)
+                await self._serve_client(client, visitor)
             except OSError as error:
                 self._logger.info("a client of Flight was left", address=visitor, error=str(error))
             finally:
                 self._visitors[visitor] -= 1
                 self._visitors += Counter()  # drops addresses without connections
 
-    async def _connected(self, client: trio.SocketStream, visitor: str) -> None:
+    async def _serve_client(self, client: trio.SocketStream, visitor: str) -> None:
         with trio.move_on_after(HANDSHAKE_SECONDS) as greeting, self._silent.silent(visitor, greeting):
-            outside, first = await self._greeted(client)
+            outside, first = await self._greet(client)
         if greeting.cancelled_caught:
             self._logger.info("a client of Flight is left: it said nothing", address=visitor)
         elif first:
@@ -79,10 +79,10 @@ class Relay:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_shut_when_cancelled, inside, outside)
             numbers = inside.fileno(), outside.fileno()
-            await trio.to_thread.run_sync(_spliced, *numbers, limiter=self._threads)
+            await trio.to_thread.run_sync(_splice, *numbers, limiter=self._threads)
             nursery.cancel_scope.cancel()
 
-    async def _greeted(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
+    async def _greet(self, client: trio.SocketStream) -> tuple[trio.abc.Stream, bytes]:
         """Returns the stream to the client, and its first bytes; none if the client is gone."""
         outside: trio.abc.Stream = client
         with suppress(*_ENDED):
@@ -115,26 +115,26 @@ async def _pass_on(source: trio.abc.Stream, target: trio.abc.Stream, scope: trio
     scope.cancel()
 
 
-def _spliced(source: int, target: int) -> None:
+def _splice(source: int, target: int) -> None:
     """Passes bytes on until the end, within the kernel, without copies. Shutting the sockets down ends it."""
     out, into = os.pipe2(os.O_CLOEXEC)
     with os.fdopen(out, "rb"), os.fdopen(into, "wb"), suppress(OSError):
         fcntl.fcntl(into, fcntl.F_SETPIPE_SZ, PIECE)
-        while count := _moved(source, into, PIECE, (source, select.POLLIN)):
+        while count := _move(source, into, PIECE, (source, select.POLLIN)):
             while count:
-                count -= _moved(out, target, count, (target, select.POLLOUT))
+                count -= _move(out, target, count, (target, select.POLLOUT))
 
 
-def _moved(source: int, target: int, most: int, waits: tuple[int, int]) -> int:
+def _move(source: int, target: int, most: int, waits: tuple[int, int]) -> int:
     """Moves bytes. Returns their number; 0 at the end. Polls only if nothing can be moved at once. Raises OSError."""
     while True:
         with suppress(BlockingIOError):
             return os.splice(source, target, most)
-        if not _polled(*waits):
+        if not _poll(*waits):
             raise TimeoutError
 
 
-def _polled(descriptor: int, event: int) -> bool:
+def _poll(descriptor: int, event: int) -> bool:
     waiting = select.poll()
     waiting.register(descriptor, event)
     return bool(waiting.poll(IDLE_SECONDS * 1000))

@@ -69,7 +69,7 @@ def prepare_task(parts: _Fields, remarks: Remarks) -> _Fields:
     if spec is None or not isinstance(spec.value, dict):
         return parts
     made = _task(spec, "spec", remarks)
-    headers, target = _taken(parts.get("headers"), TASK_TARGET)
+    headers, target = _take(parts.get("headers"), TASK_TARGET)
     if target is None or not isinstance(target.value, dict) or not isinstance(made.value, dict):
         return {**parts, "spec": made}
     path = f"headers.annotations.{TASK_TARGET}"
@@ -343,7 +343,7 @@ def _without_slices(fields: _Fields, path: str, remarks: Remarks) -> _Fields:
 def _without_policy(parts: _Fields, fields: _Fields, remarks: Remarks) -> _Fields:
     """Moves what RFC-019 has words for out of the former flowPolicy: ``cooldown``, and most of ``retry``."""
     path = f"headers.annotations.{POLICY}"
-    headers, policy = _taken(parts.get("headers"), POLICY)
+    headers, policy = _take(parts.get("headers"), POLICY)
     if policy is None or not isinstance(policy.value, dict) or not policy.value.keys() & {"cooldown", "retry"}:
         return parts
     said = dict(policy.value)
@@ -385,7 +385,7 @@ def _cooling(triggers: Node | None, cooldown: Node, path: str, remarks: Remarks)
     return Node(cooldown.line if triggers is None else triggers.line, made)
 
 
-def _taken(headers: Node | None, key: str) -> tuple[Node, Node | None]:
+def _take(headers: Node | None, key: str) -> tuple[Node, Node | None]:
     """Returns headers without an annotation, which may stand by its short name or by its URI; and that annotation."""
     empty = Node(0, {}) if headers is None else headers
     entries = empty.value.get("annotations") if isinstance(empty.value, dict) else None

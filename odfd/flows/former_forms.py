@@ -26,7 +26,7 @@ OUTCOME: Final = "Outcome"
 def converted(connection: sqlite3.Connection) -> Sequence[str]:
     """Rewrites them; returns a line for each. Raises Environment for one that has no such form, before it writes."""
     store = ResourceStore(connection)
-    found = list(_found(store))
+    found = list(_find_former(store))
     for each, _ in found:
         store.rewrite(each, each.updated_at)
     return [line for _, line in found]
@@ -72,7 +72,7 @@ def bounded(connection: sqlite3.Connection) -> Sequence[str]:
     return told
 
 
-def _found(store: ResourceStore) -> Iterator[tuple[Resource, str]]:
+def _find_former(store: ResourceStore) -> Iterator[tuple[Resource, str]]:
     """Yields those that change, in their present form, each with the line that tells of it."""
     for type_, prepares in ((_FLOW, prepare), (TASK, prepare_task)):
         for each in store.all(type_):

@@ -234,7 +234,7 @@ class Scheduler:
         while len(found) < most and (first := self.next_time()) is not None and first <= now:
             _, _, key = heapq.heappop(self._heap)
             entry = self._entries[key]
-            if self._waits(key, entry) or self._held(key, entry, now):
+            if self._waits(key, entry) or self._is_held(key, entry, now):
                 continue
             causes = self._claim(key, entry, now)
             if causes is not None:
@@ -259,7 +259,7 @@ class Scheduler:
         if entry is None:
             return None
         entry.running = False
-        entry.record = self._ended(entry, outcome, message, now, retry or entry.plan.policy.retry)
+        entry.record = self._end(entry, outcome, message, now, retry or entry.plan.policy.retry)
         if seen is not None and outcome not in (*BAD, Outcome.CANCELLED):
             entry.record = msgspec.structs.replace(entry.record, seen=seen)
         self._arm(key, entry, now)
@@ -298,7 +298,7 @@ class Scheduler:
                         self._arm(key, entry, now)
                         break
 
-    def _ended(self, entry: Entry, outcome: Outcome, message: str, now: Instant, retry: Retry) -> Record:
+    def _end(self, entry: Entry, outcome: Outcome, message: str, now: Instant, retry: Retry) -> Record:
         was = entry.record
         record = msgspec.structs.replace(
             was,
@@ -326,11 +326,11 @@ class Scheduler:
         if entry.running or entry.is_paused:
             return None
         if record.pending is None:
-            record = self._fired(entry, now)
+            record = self._fire(entry, now)
             causes = () if record.pending is None else (Cause(at=record.pending, what=TIMES),)
-            if entry.touched and _cooled(entry, now) <= now:
+            if entry.touched and _cooled_at(entry, now) <= now:
                 causes += tuple(Cause(at=at, what=str(each)) for each, at in sorted(entry.touched.items()))
-            if entry.awaited is not None and _awaited(entry, now) <= now:
+            if entry.awaited is not None and _awaited_at(entry, now) <= now:
                 causes += (Cause(at=entry.awaited, what=RECORDS),)
             if record.pending is None and causes:
                 record = msgspec.structs.replace(record, pending=now)
@@ -350,10 +350,10 @@ class Scheduler:
         entry.record = msgspec.structs.replace(record, began_at=now, retry_at=None, run=run)
         return causes
 
-    def _fired(self, entry: Entry, now: Instant) -> Record:
+    def _fire(self, entry: Entry, now: Instant) -> Record:
         """Returns the record with the nominal time that is due now, if any, noted as fired."""
         record, schedule, policy = entry.record, entry.plan.schedule, entry.plan.policy
-        if schedule is None or _rested(entry, now) > now:
+        if schedule is None or _rested_at(entry, now) > now:
             return record
         base = _due_since(record, now)
         first = next_time(schedule, record.covered, base)
@@ -390,7 +390,7 @@ class Scheduler:
         entry = self._entries.get(place[2])
         return entry is not None and entry.ticket == place[1]
 
-    def _held(self, key: str, entry: Entry, now: Instant) -> bool:
+    def _is_held(self, key: str, entry: Entry, now: Instant) -> bool:
         """Whether a plan waits for an input's pending pull: at most a cooldown, as pulls may take hours or repeat."""
         since = now if entry.held_since is None else min(entry.held_since, now)
         until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
@@ -441,13 +441,13 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
     if record.pending is not None:
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
-    times = [_cooled(entry, now)] if entry.touched else []
+    times = [_cooled_at(entry, now)] if entry.touched else []
     if record.owed:
         times.append(now)
     if entry.awaited is not None:
-        times.append(_awaited(entry, now))
+        times.append(_awaited_at(entry, now))
     if schedule is not None and (next_one := next_time(schedule, record.covered, _due_since(record, now))) is not None:
-        times.append(max(next_one, _rested(entry, now)) if entry.plan.cooldown(TIMES) else next_one)
+        times.append(max(next_one, _rested_at(entry, now)) if entry.plan.cooldown(TIMES) else next_one)
     return min(times, default=None)
 
 
@@ -462,13 +462,13 @@ def _not_ahead(record: Record, now: Instant) -> Record:
     return record if record.since <= now else msgspec.structs.replace(record, since=now)
 
 
-def _rested(entry: Entry, now: Instant) -> Instant:
+def _rested_at(entry: Entry, now: Instant) -> Instant:
     """Returns when a time of the schedule may cause a run again."""
     cooldown, began = entry.plan.cooldown(TIMES), entry.record.began_at
     return now if not cooldown or began is None else Instant(min(began, now) + cooldown)
 
 
-def _cooled(entry: Entry, now: Instant) -> Instant:
+def _cooled_at(entry: Entry, now: Instant) -> Instant:
     """Returns when news may cause a run; there are some."""
     ended = entry.record.ended_at
 
@@ -480,7 +480,7 @@ def _cooled(entry: Entry, now: Instant) -> Instant:
     return min(of(*each) for each in entry.touched.items())
 
 
-def _awaited(entry: Entry, now: Instant) -> Instant:
+def _awaited_at(entry: Entry, now: Instant) -> Instant:
     """Returns when pushed records may cause a run; after a failed run a cooldown passes first."""
     plan = entry.plan
     causes = [*plan.arrivals, *(() if plan.follows is None else (plan.follows,))]

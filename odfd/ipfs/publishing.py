@@ -94,7 +94,7 @@ class Publisher:
         """
         signed = await trio.to_thread.run_sync(self._goal, dataset, served)
         folder = folder_of(dataset)
-        start = await self._published(dataset, folder, signed.size)
+        start = await self._count_published(dataset, folder, signed.size)
         done = Publication(dataset=dataset, head=signed.head, size=signed.size, root="", name=None)
         pages = self.pages(dataset, start, signed.size)
         while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
@@ -138,7 +138,7 @@ class Publisher:
             )  # fmt: skip
         return goal
 
-    async def _published(self, dataset: DatasetId, folder: str, size: int) -> int:
+    async def _count_published(self, dataset: DatasetId, folder: str, size: int) -> int:
         """Returns the number of blocks that are on IPFS already; removes the folder of another history."""
         raw = await self._ipfs.read(f"{folder}/{HEAD}", _HEAD_LIMIT)
         if raw is None:

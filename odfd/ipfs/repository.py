@@ -67,8 +67,8 @@ class RepositoryPublisher:
 
         Raises Refused for the name of another key; Conflict if another history is there; Remote of the Kubo.
         """
-        async with self._turn, self._pointed(place, now) as folder:
-            return await self._added(missing, signed, f"{folder}/{place.dataset}", place, sent)
+        async with self._turn, self._point(place, now) as folder:
+            return await self._add(missing, signed, f"{folder}/{place.dataset}", place, sent)
 
     async def read(self, place: ShelfPlace, file: str, limit: int) -> bytes | None:
         """Reads a file of a dataset as it was pushed, whether or not the name points to it yet. Raises as ``push``."""
@@ -79,7 +79,7 @@ class RepositoryPublisher:
 
         Raises as ``push``, and whatever ``work`` raises.
         """
-        async with self._turn, self._pointed(place, now) as folder:
+        async with self._turn, self._point(place, now) as folder:
             await trio.to_thread.run_sync(work, _MfsFiles(place.repository, self._ipfs, folder))
 
     async def _own(self, place: ShelfPlace) -> tuple[SigningKey, str]:
@@ -95,7 +95,7 @@ class RepositoryPublisher:
         return key, repository_folder(own)
 
     @asynccontextmanager
-    async def _pointed(self, place: ShelfPlace, now: Instant) -> AsyncIterator[str]:
+    async def _point(self, place: ShelfPlace, now: Instant) -> AsyncIterator[str]:
         """Yields the folder of a repository; afterwards the name points to what is in it."""
         key, folder = await self._own(place)
         await self._check_name(record.name_of(key.dataset_id), now)
@@ -153,12 +153,12 @@ class RepositoryPublisher:
                 hint="a name points to one place: withdraw that dataset (odfctl ipfs), or push from another node",
             )
 
-    async def _added(
+    async def _add(
         self, missing: Missing, signed: Signed, folder: str, place: ShelfPlace, sent: Callable[[int], None]
     ) -> Transfer:
         dataset, head = missing.dataset, missing.head
         there = await self._ipfs.read(f"{folder}/{HEAD}", _MAX_REF)
-        start = 0 if there is None else await trio.to_thread.run_sync(self._continued, missing, there, folder, place)
+        start = 0 if there is None else await trio.to_thread.run_sync(self._continue, missing, there, folder, place)
         done = Publication(dataset=dataset, head=head.hash, size=head.size, root="", name=None)
         pages = self._publisher.pages(dataset, start, head.size)
         while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
@@ -170,7 +170,7 @@ class RepositoryPublisher:
             await self._ipfs.replace(f"{folder}/{path}", raw)
         return Transfer(dataset=dataset, head=head.hash, blocks=done.blocks, objects=done.objects, bytes=done.bytes)
 
-    def _continued(self, missing: Missing, there: bytes, folder: str, place: ShelfPlace) -> int:
+    def _continue(self, missing: Missing, there: bytes, folder: str, place: ShelfPlace) -> int:
         try:
             head = Multihash.parse(there.decode("ascii"))
         except (Invalid, UnicodeDecodeError):

@@ -91,7 +91,7 @@ class KamuApplication:
         if (method, path) == ("POST", QUERY):
             body = await taken(receive, requests.MAX_BODY)
             request = requests.own_question_of(body if isinstance(body, bytes) else b"")
-            return FrameStream(lambda give: self._framed(request, give, caller))
+            return FrameStream(lambda give: self._read_frames(request, give, caller))
         if method == "GET" and path == DATASETS:
             return answer(await trio.to_thread.run_sync(self._all))
         ref, slash, operation = path.removeprefix(DATASETS + "/").partition("/")
@@ -99,7 +99,7 @@ class KamuApplication:
             return answer(await trio.to_thread.run_sync(self._detail, ref))
         raise NotFound("there is no such question here", rule="question", hint="odfctl docs http tells which are")
 
-    async def _framed(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
+    async def _read_frames(self, request: wire.QueryRequest, give: SendFrame, caller: str) -> None:
         try:
             with sole_faults():
                 await self._answers.answer(request, give, {}, ALL_ROWS, caller=caller)

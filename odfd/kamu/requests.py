@@ -125,7 +125,7 @@ def question_of(body: bytes) -> SqlQuestion:
 
 def question_again(given: dict[str, Any]) -> SqlQuestion:
     """Decodes the input of a proven answer, which states the blocks that were read. Raises Invalid."""
-    question = _converted(given, SqlQuestion).checked()
+    question = _convert(given, SqlQuestion).checked()
     unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
     if question.datasets is None or unbound:
         raise Invalid("the input does not say which blocks were read", rule="request", hint="datasets with blockHash")
@@ -146,12 +146,12 @@ def question_in(query: str) -> SqlQuestion:
     if "format" in fields:
         fields["dataFormat"] = fields.pop("format")
     included = [each for each in fields.pop("include", "").split(",") if each]
-    return _converted(fields | {"include": included}, SqlQuestion).checked()
+    return _convert(fields | {"include": included}, SqlQuestion).checked()
 
 
 def tail_in(query: str) -> Tail:
     """Decodes the parameters of ``tail``. Raises Invalid."""
-    asked = _converted(_fields(query), Tail)
+    asked = _convert(_fields(query), Tail)
     return msgspec.structs.replace(
         asked,
         data_format=named(asked.data_format, _LAYOUTS, "dataFormat"),
@@ -194,7 +194,7 @@ def _fields(query: str) -> dict[str, str]:
     return fields
 
 
-def _converted(fields: Mapping[str, Any], kind: type[T]) -> T:
+def _convert(fields: Mapping[str, Any], kind: type[T]) -> T:
     try:
         return msgspec.convert(fields, kind, strict=False)
     except msgspec.ValidationError as error:

@@ -53,7 +53,7 @@ def _field(field: pa.Field) -> dict[str, Any]:
 def _type(kind: pa.DataType, name: str) -> Any:
     if (plain := _plain_types().get(kind)) is not None:
         return plain
-    shaped = _shaped(kind)
+    shaped = _shape(kind)
     if shaped is None:
         raise Invalid(
             f"the type {kind} of {name} cannot be written in ArrowJson", rule="query-schema", hint=f"cast {name}"
@@ -61,7 +61,7 @@ def _type(kind: pa.DataType, name: str) -> Any:
     return shaped
 
 
-def _shaped(kind: pa.DataType) -> Any:
+def _shape(kind: pa.DataType) -> Any:
     if pa.types.is_timestamp(kind):
         return {"Timestamp": [_UNITS[kind.unit], "UTC" if kind.tz in ("Etc/UTC", "UTC") else kind.tz]}
     if pa.types.is_time(kind):

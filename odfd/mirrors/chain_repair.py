@@ -101,7 +101,7 @@ class ChainRepair:
         rows = await trio.to_thread.run_sync(self._forget_rows)
         truth = await trio.to_thread.run_sync(self._truth, dataset)
         mending = await trio.to_thread.run_sync(self._inspect, dataset, truth)
-        blocks = await trio.to_thread.run_sync(_filled, mending, truth)
+        blocks = await trio.to_thread.run_sync(_fill, mending, truth)
         if blocks is None:
             blocks = await self._ask(dataset, mending, truth)
         rows += await trio.to_thread.run_sync(self._keep, dataset, mending, truth, blocks)
@@ -163,7 +163,7 @@ class ChainRepair:
         for peer in await self._holders.of(dataset, truth.size):
             for stretch in list(mending.stretches()):
                 mending.offer(await self._fetch(peer, dataset, stretch))
-            blocks = await trio.to_thread.run_sync(_filled, mending, truth)
+            blocks = await trio.to_thread.run_sync(_fill, mending, truth)
             if blocks is not None:
                 return blocks
         raise NotFound(
@@ -195,7 +195,7 @@ class ChainRepair:
             self._chains.mend(dataset, truth.mark, head, blocks)
         if truth.checked is None:
             spoilt += 1
-            concluded = self._concluded(dataset, mending.tree(blocks), truth)
+            concluded = self._conclude(dataset, mending.tree(blocks), truth)
             with self._database.write() as connection:
                 Ledger(connection).keep_chain(dataset, concluded)
         with self._database.read() as connection:
@@ -206,7 +206,7 @@ class ChainRepair:
                 remake_references(connection, dataset, map(decode_block, chain.raw_blocks(0, truth.size)))
         return spoilt
 
-    def _concluded(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> CheckedChain:
+    def _conclude(self, dataset: DatasetId, tree: Frontier, truth: _Truth) -> CheckedChain:
         """Makes the ledger's row about the chain again; its objects will be checked again. Raises Invalid."""
         signed = truth.signed
         if signed is not None and (signed.size, signed.root_hash) == (tree.size, tree.root):
@@ -222,7 +222,7 @@ class ChainRepair:
         return CheckedChain(tree, data=0)
 
 
-def _filled(mending: BlockRepair, truth: _Truth) -> list[Block] | None:
+def _fill(mending: BlockRepair, truth: _Truth) -> list[Block] | None:
     for head in (*truth.heads, *mending.candidates()):
         blocks = mending.fill(head)
         if blocks is None or (mending.last() or blocks[-1].hash) != head:

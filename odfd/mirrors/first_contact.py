@@ -101,14 +101,14 @@ class DeclinedHeads:
 
     def note(self, spec: MirrorSpec, head: HeadStatement, fault: Fault, now: float) -> None:
         """Notes that a signed head breaks a rule, or a limit of this mirror."""
-        before = self._known(spec, head)
+        before = self._refuse_known(spec, head)
         times = 1 if before is None else before.times + 1
         until = now + (PAUSES.whole(times - 1) if times > 1 else 0.0)
         self._of[spec.id] = _Refusal(spec, head.epoch, head.root_hash, fault, until, times)
 
     def why(self, spec: MirrorSpec, head: HeadStatement, now: float) -> Fault | None:
         """Returns why a head is not to be checked now; ``None`` if it is."""
-        known = self._known(spec, head)
+        known = self._refuse_known(spec, head)
         rests = known is not None and (head.root_hash == known.root or now < known.until)
         return known.fault if known is not None and rests else None
 
@@ -116,6 +116,6 @@ class DeclinedHeads:
         """Drops the note, because the signed head is here and broke no rule."""
         self._of.pop(dataset, None)
 
-    def _known(self, spec: MirrorSpec, head: HeadStatement) -> _Refusal | None:
+    def _refuse_known(self, spec: MirrorSpec, head: HeadStatement) -> _Refusal | None:
         known = self._of.get(spec.id)
         return known if known is not None and (known.spec, known.epoch) == (spec, head.epoch) else None

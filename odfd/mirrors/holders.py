@@ -110,7 +110,7 @@ class Holders:
         """
         views = self._views()
         proven = [view.peer for view in views if view.proven]
-        first, rest = self._ranked(proven, [view.peer for view in views if not view.proven])
+        first, rest = self._rank(proven, [view.peer for view in views if not view.proven])
         probe = _Probe(proven, first, rest)
 
         async def ask(peer: PeerId) -> None:
@@ -130,7 +130,7 @@ class Holders:
         self._said[dataset] = _Serving(trio.current_time(), frozenset(probe.found))
         return probe.found
 
-    def _ranked(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
+    def _rank(self, proven: list[PeerId], others: list[PeerId]) -> tuple[list[PeerId], list[PeerId]]:
         """Returns the peers to ask at once, and those to ask afterwards; without a proven peer, all at once."""
         if not proven:
             return others, []

@@ -111,7 +111,7 @@ class MirrorQuota:
                 self._promised.pop(name, None)
 
     def _find(self, spec: MirrorSpec | None, needed: int, new: Mapping[Multihash, int] = _NOTHING) -> None:
-        left = self._left(new)
+        left = self._list_left_over(new)
         promised = sum(self._promised.values()) + PER_OBJECT * len(self._promised) + self._blocks
         used = self._keeping.taken() + promised + self.staged()
         if used + needed > self.limit:
@@ -137,7 +137,7 @@ class MirrorQuota:
                     file.unlink(missing_ok=True)
                 over -= left[file]
 
-    def _left(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
+    def _list_left_over(self, new: Mapping[Multihash, int]) -> dict[Path, int]:
         """Returns partial files of cancelled fetches with their bytes, oldest first;
         without those of ``new``, which are needed."""
         known = {str(name) for name in (*self._promised, *new)}

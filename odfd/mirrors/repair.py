@@ -77,10 +77,10 @@ class Repair:
         """
         mended = await self._mender.mend(entry.id)
         tree = await trio.to_thread.run_sync(self._tree, entry.id)
-        damaged = await trio.to_thread.run_sync(self._damaged, entry)
+        damaged = await trio.to_thread.run_sync(self._find_damage, entry)
         if damaged.count:
             await self._sync.repair(entry.id, damaged.named, damaged.linked)
-            left = await trio.to_thread.run_sync(self._damaged, entry)
+            left = await trio.to_thread.run_sync(self._find_damage, entry)
             if left.count:
                 are = agree(left.count, "is", "are")
                 raise NotFound(f"{plural(left.count, 'object')} of {entry.name} {are} still damaged", rule="repair")
@@ -121,7 +121,7 @@ class Repair:
             newest = ledger.newest_head(dataset)
             return max(0, newest[0].size - ledger.chain(dataset).frontier.size) if newest else 0
 
-    def _damaged(self, entry: DatasetEntry) -> _Damaged:
+    def _find_damage(self, entry: DatasetEntry) -> _Damaged:
         chain = self._home.chains.chain(entry.id)
         # Nobody writes the dataset meanwhile, and objects on their way are fetched too.
         request = VerificationRequest(ref=entry.name, level=Level.DATA, held_from=held_from(self._home, entry.id))

@@ -202,7 +202,7 @@ class MirrorSync:
     async def _sync(
         self, spec: MirrorSpec, tally: MirrorProgress, begun: Callable[[], None], is_stored: bool
     ) -> Outcome:
-        held = msgspec.structs.replace(await trio.to_thread.run_sync(self._held, spec), is_stored=is_stored)
+        held = msgspec.structs.replace(await trio.to_thread.run_sync(self._load_held, spec), is_stored=is_stored)
         if held.decided.abandoned is not None:
             raise Refused(
                 f"{spec.name} was abandoned here: nothing more of it is taken",
@@ -276,13 +276,13 @@ class MirrorSync:
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:
         """Whether statements that came meanwhile leave the goal and the stored blocks valid."""
-        held = await trio.to_thread.run_sync(self._held, goal.spec)
+        held = await trio.to_thread.run_sync(self._load_held, goal.spec)
         return held.head is not None and held.head.epoch == goal.signed.epoch and held.state.head == kept.hash
 
     async def _kept_data(self, spec: MirrorSpec, peers: Sequence[PeerId], tally: MirrorProgress) -> int:
         """Fetches data of the blocks whose data is to be kept; returns the number of objects."""
         await trio.to_thread.run_sync(self._keeping.plan, spec)
-        held = await trio.to_thread.run_sync(self._held, spec)
+        held = await trio.to_thread.run_sync(self._load_held, spec)
         return await self._missing_data(spec, held, peers, tally)
 
     async def repair(self, dataset: DatasetId, names: Sequence[NamedObject], linked: Sequence[Multihash]) -> None:
@@ -302,7 +302,7 @@ class MirrorSync:
         for name in linked:
             await self._object_fetcher.linked(None, peers, name)
 
-    def _held(self, spec: MirrorSpec) -> _Held:
+    def _load_held(self, spec: MirrorSpec) -> _Held:
         dataset = spec.id
         with self._database.read() as connection:
             ledger = Ledger(connection)

@@ -125,7 +125,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
     last: list[structlog.typing.Processor] = (
         [_visible, structlog.dev.ConsoleRenderer(colors=stream.isatty(), exception_formatter=_visible_traceback)]
         if text
-        else [_TRACEBACKS, _JSON, _escaped]
+        else [_TRACEBACKS, _JSON, _escape]
     )
     lines = Lines(stream)
     structlog.configure(
@@ -134,7 +134,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
             structlog.processors.add_log_level,
             levels,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _bounded,
+            _bound,
             _count,
             lines.tell,
             _keep,
@@ -195,11 +195,11 @@ def _visible_traceback(stream: TextIO, trace: Any) -> None:
     stream.write(visible(shown.getvalue()))
 
 
-def _escaped(_logger: Any, _method: str, line: Any) -> Any:
+def _escape(_logger: Any, _method: str, line: Any) -> Any:
     return escaped(line)
 
 
-def _bounded(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _bound(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
     for key, value in values.items():
         if isinstance(value, str) and len(value) > MAX_TEXT:
             values[key] = f"{value[:MAX_TEXT]}… ({len(value)} characters)"

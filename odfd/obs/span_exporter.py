@@ -92,9 +92,9 @@ class SpanExporter:
             if why:
                 self._drop(len(batch), "unsent", why)
             else:
-                self._sent(len(batch))
+                self._note_sent(len(batch))
 
-    def _sent(self, count: int) -> None:
+    def _note_sent(self, count: int) -> None:
         self._meter.count("odfd_spans_total", count, outcome="sent")
         if self._lost:
             self._logger.info("traces are taken again", dropped=self._lost)

@@ -48,13 +48,13 @@ class PoliciesByNetwork:
     def of(self, met: Sequence[str] | None) -> Policy:
         """Returns the policy for a dataset. ``met``: its networks, the first first; ``None``: it is limited to none."""
         if self._sole is not None:
-            return self._merged((self._sole,), in_order=True)
+            return self._merge((self._sole,), in_order=True)
         if met is None:
             keys = tuple(dict.fromkeys(self._keys.values()))
-            return self._merged(keys, in_order=len(keys) == 1)
-        return self._merged(tuple(dict.fromkeys(self._keys[name] for name in met if name in self._keys)), in_order=True)
+            return self._merge(keys, in_order=len(keys) == 1)
+        return self._merge(tuple(dict.fromkeys(self._keys[name] for name in met if name in self._keys)), in_order=True)
 
-    def _merged(self, keys: tuple[KeyDid, ...], *, in_order: bool) -> Policy:
+    def _merge(self, keys: tuple[KeyDid, ...], *, in_order: bool) -> Policy:
         """``in_order``: what a person accepted of the first takes the place of the node's own."""
         if (in_order, keys) not in self._known:
             policy = in_force(self._own, *self._rules[keys[0]]) if keys and in_order else self._own

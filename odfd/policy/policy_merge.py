@@ -72,8 +72,8 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
         policy,
         use=_both(policy.use, rules.use),
         serve=_both(policy.serve, rules.serve),
-        floors=(_raised(policy.floors[0], rules.use), _raised(policy.floors[1], rules.serve)),
-        groups=policy.groups if rules.groups is None else tuple(_left(policy.groups, rules)),
+        floors=(_raise_floor(policy.floors[0], rules.use), _raise_floor(policy.floors[1], rules.serve)),
+        groups=policy.groups if rules.groups is None else tuple(_keep_listed(policy.groups, rules)),
         min_engines=max(policy.min_engines, rules.min_engines or 1),
         min_sandbox=max(policy.min_sandbox, rules.min_sandbox or SANDBOXES[0], key=SANDBOXES.index),
         max_stale=policy.max_stale if rules.max_stale is None else min(policy.max_stale, seconds_of(rules.max_stale)),
@@ -165,7 +165,7 @@ def _both(mine: Expression, text: str | None) -> Expression:
     return AllOf((*_terms(mine), *(term for term in _terms(theirs) if not implies(mine, term))))
 
 
-def _raised(floor: Expression | None, text: str | None) -> Expression | None:
+def _raise_floor(floor: Expression | None, text: str | None) -> Expression | None:
     if text is None:
         return floor
     return parse_expression(text) if floor is None else _both(floor, text)
@@ -180,7 +180,7 @@ def _same(one: Expression, other: Expression) -> bool:
     return implies(one, other) and implies(other, one)
 
 
-def _left(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]:
+def _keep_listed(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]:
     """Yields the groups with only those keys that the network lists too."""
     listed = {key for group in rules.groups or () for key in group.keys}
     for group in groups:
@@ -208,10 +208,10 @@ def _clauses(expression: Expression) -> list[Mapping[str, int]] | None:
     size = 1
     for part in known:
         size *= len(part)
-    return [_merged(each) for each in product(*known)] if size <= MAX_CLAUSES else None
+    return [_merge(each) for each in product(*known)] if size <= MAX_CLAUSES else None
 
 
-def _merged(clauses: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
+def _merge(clauses: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
     found: dict[str, int] = {}
     for clause in clauses:
         for name, count in clause.items():

@@ -42,9 +42,9 @@ def cut_of(name: str, chain: ChainReader, clauses: Mapping[str, str], pin: Pin |
     until = int(moment(clauses[AS_AT])) // _MICROSECOND if AS_AT in clauses else None
     size = head.size if limit is None else min(limit, head.size)
     if pin is not None:
-        block = _pinned(name, chain, pin, size)
+        block = _pin_block(name, chain, pin, size)
     elif AT_BLOCK in clauses:
-        block = _named(name, chain, clauses[AT_BLOCK], size)
+        block = _block_of(name, chain, clauses[AT_BLOCK], size)
     elif AS_OF in clauses:
         block = chain.block_at(_known_at(name, chain, moment(clauses[AS_OF]), size) - 1)
     elif size == head.size:
@@ -69,7 +69,7 @@ def moment(text: str) -> Instant:
         ) from error
 
 
-def _named(name: str, chain: ChainReader, at: str, size: int) -> Block:
+def _block_of(name: str, chain: ChainReader, at: str, size: int) -> Block:
     digits = at.removeprefix("#")
     if digits.isascii() and digits.isdecimal():
         if len(digits) > 18 or int(digits) >= size:
@@ -105,7 +105,7 @@ def _known_at(name: str, chain: ChainReader, when: Instant, size: int) -> int:
     return low
 
 
-def _pinned(name: str, chain: ChainReader, pin: Pin, size: int) -> Block:
+def _pin_block(name: str, chain: ChainReader, pin: Pin, size: int) -> Block:
     number = pin.sequence_number
     if not 0 <= number < size:
         raise NotFound(

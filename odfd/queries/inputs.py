@@ -39,7 +39,7 @@ class QueryInputs:
         files |= {_name(planned): planned.fold.path for planned in chains if planned.fold is not None}
         files |= {planned.table.path.name: planned.table.path for planned in views if planned.table is not None}
         await trio.to_thread.run_sync(lambda: process.link(files))
-        return tuple(_placed(planned, process) for planned in views)
+        return tuple(_place(planned, process) for planned in views)
 
     def paths(self, planned: PlannedView) -> tuple[str, ...]:
         """Returns the paths of the slices of a view that is held and shown."""
@@ -51,9 +51,9 @@ class QueryInputs:
         ``again``: hashes also what was hashed lately.
         """
         if again:
-            for name, dataset, block in _named(views):
+            for name, dataset, block in _list_slices(views):
                 self._home.slices.check_again(name, dataset, block)
-        return {str(name): self._home.slices.path(name, dataset, block) for name, dataset, block in _named(views)}
+        return {str(name): self._home.slices.path(name, dataset, block) for name, dataset, block in _list_slices(views)}
 
     @asynccontextmanager
     async def told_apart(self, views: Sequence[PlannedView]) -> AsyncIterator[None]:
@@ -66,7 +66,7 @@ class QueryInputs:
         except Fault as fault:
             if fault.rule != UNREADABLE:
                 raise
-            await trio.to_thread.run_sync(self._check_again, fault, list(_named(views)))
+            await trio.to_thread.run_sync(self._check_again, fault, list(_list_slices(views)))
             raise
 
     def _check_again(self, fault: Fault, slices: Sequence[tuple[Multihash, DatasetId, int]]) -> None:
@@ -75,7 +75,7 @@ class QueryInputs:
             self._home.slices.check_again(name, dataset, block)
 
 
-def _named(views: Sequence[PlannedView]) -> Iterator[tuple[Multihash, DatasetId, int]]:
+def _list_slices(views: Sequence[PlannedView]) -> Iterator[tuple[Multihash, DatasetId, int]]:
     """Yields the slices of views, each with its dataset and the number of its block."""
     for planned in views:
         for shard in planned.shards or (planned,):
@@ -92,9 +92,9 @@ def _name(planned: PlannedView) -> str:
     return f"fold {planned.fold.file.content}"
 
 
-def _placed(planned: PlannedView, process: QueryProcess) -> SliceView:
+def _place(planned: PlannedView, process: QueryProcess) -> SliceView:
     if planned.shards and planned.view.fold != "log":
-        parts = (_placed(each, process) for each in planned.shards)
+        parts = (_place(each, process) for each in planned.shards)
         named = (
             msgspec.structs.replace(each, name=f"{planned.view.name} shard {place}") for place, each in enumerate(parts)
         )

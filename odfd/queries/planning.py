@@ -129,12 +129,12 @@ class Planner:
         standings: dict[str, wire.ReadStanding] = {}
         remarks: list[str] = []
         for table in tables:
-            if (kept := self._kept(table, request, asker)) is not None:
+            if (kept := self._find_kept_table(table, request, asker)) is not None:
                 planned.append(self._kept_view(f"odfd {len(planned)}", kept, standings, remarks))
                 places.append(len(planned) - 1)
                 continue
             ref, entry, current, limit = self._resolve(table, asker)
-            clauses = _said(table.clauses)
+            clauses = _format_clauses(table.clauses)
             key = (entry.id, current, clauses, limit)
             if key not in reads:
                 reads[key] = len(planned)
@@ -144,7 +144,7 @@ class Planner:
                 else:
                     whole = self._cut(entry, table, request, self._limit(entry, table, request, asker, limit))
                     cuts = [self._satisfying(entry, whole, request)]
-                    remarks += _shortened(entry.name, whole, cuts[0], request)
+                    remarks += _remark_on_shortened(entry.name, whole, cuts[0], request)
                 for each, cut in zip(shards, cuts, strict=True):
                     pin = wire.Pin(
                         name=ref, id=str(each.id), block=str(cut.block), sequence_number=cut.size - 1, at=clauses
@@ -155,12 +155,12 @@ class Planner:
                 known = standings.get(ref)
                 standings[ref] = standing if known is None or standing.of > known.of else known
                 name = f"odfd {len(planned)}"
-                with _placed(table):
+                with _place_faults(table):
                     views = [
                         self._view(name, each, cut, current, remarks, all_told=limit is None)
                         for each, cut in zip(shards, cuts, strict=True)
                     ]
-                planned.append(views[0] if len(views) == 1 else _united(views))
+                planned.append(views[0] if len(views) == 1 else _unite(views))
             places.append(reads[key])
         shown = tuple(standings.values())
         head = wire.QueryHead(
@@ -168,12 +168,12 @@ class Planner:
         )
         return QueryPlan(views=planned, places=places, head=head)
 
-    def _kept(self, table: TableNamed, request: wire.QueryRequest, asker: Asker) -> KeptTable | None:
+    def _find_kept_table(self, table: TableNamed, request: wire.QueryRequest, asker: Asker) -> KeptTable | None:
         """Returns the table of a Projection, if one is named; ``None``: a dataset is. Raises Refused."""
         is_named = len(table.path) > 1 and table.path[0].lower() == PROJECTION
         if not is_named or asker.bound or (asker.served is not None and asker.reads is None):
             return None
-        with _placed(table):
+        with _place_faults(table):
             kept = self._projection(".".join(table.path[1:]), asker)
         asked = {"proven": request.prove, "pinned": bool(request.pins), "cut by policy": bool(request.require)}
         asked["cut in time"] = bool(table.clauses)
@@ -205,7 +205,7 @@ class Planner:
         """
         current, ref = _is_current(table), _ref(table)
         try:
-            entry, bound = self._named(ref, asker, _said(table.clauses))
+            entry, bound = self._find_named(ref, asker, _format_clauses(table.clauses))
         except (NotFound, Invalid) as fault:
             # The cause would tell a dataset that is not here from one that others may not read.
             cause = fault if asker.served is None else None
@@ -236,22 +236,22 @@ class Planner:
         if asker != OWNER:
             return entry
         times = [value for kind, value in table.clauses if kind == AS_OF]
-        with _placed(table):
+        with _place_faults(table):
             return active_at(self._home, ref, entry, to_millis(moment(times[0]))) if times else entry
 
-    def _named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
+    def _find_named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
         """Finds the dataset of a name, and its binding if names are bound. Raises NotFound, Invalid."""
         with self._home.catalog() as catalog:
             bound = asker.named(ref, clauses)
             if asker.bound:
                 entry = None if bound is None else catalog.find(bound.dataset)
             else:
-                entry = catalog.resolve(ref) if asker.served is None else self._seen(catalog, ref, asker)
+                entry = catalog.resolve(ref) if asker.served is None else self._find_seen(catalog, ref, asker)
         if entry is None:
             raise NotFound("no dataset of that name is there", rule="query-dataset")
         return entry, bound
 
-    def _seen(self, catalog: Catalog, ref: str, asker: Asker) -> DatasetEntry | None:
+    def _find_seen(self, catalog: Catalog, ref: str, asker: Asker) -> DatasetEntry | None:
         """Finds what a caller with less rights than the owner means: an account its own first. Raises Invalid."""
         return (None if asker.reads is None else catalog.called(ref, asker.account)) or catalog.look(ref)
 
@@ -275,14 +275,14 @@ class Planner:
 
     def _cut(self, entry: DatasetEntry, table: TableNamed, request: wire.QueryRequest, limit: int | None) -> Cut:
         chain = self._home.chains.chain(entry.id)
-        clauses = _said(table.clauses)
+        clauses = _format_clauses(table.clauses)
         pin = None
         if request.pins:
             its = {each.at: each for each in request.pins if each.id == str(entry.id)}
             pin = its.get(clauses)
             if pin is None:
                 raise _not_pinned(entry.name, clauses, list(its), table.place)
-        with _placed(table):
+        with _place_faults(table):
             return cut_of(entry.name, chain, dict(table.clauses), pin, limit)
 
     def _shards(self, table: TableNamed, entry: DatasetEntry, asker: Asker) -> list[DatasetEntry]:
@@ -290,7 +290,7 @@ class Planner:
         shards: tuple[DatasetId, ...] = ()
         ref = _ref(table)
         if asker.bound:
-            bound = asker.named(ref, _said(table.clauses))
+            bound = asker.named(ref, _format_clauses(table.clauses))
             shards = () if bound is None else bound.shards
         elif not ref.startswith("did:"):
             shards = self._home.shards_of(entry.id)
@@ -304,12 +304,12 @@ class Planner:
     ) -> list[Cut]:  # fmt: skip
         """Cuts all shards at one time, the last to which all may be read. Raises Refused, Invalid, NotFound."""
         ids = [each.id for each in shards]
-        clauses, pins = _said(table.clauses), {}
+        clauses, pins = _format_clauses(table.clauses), {}
         if request.pins:
             pins = {each.id: each for each in request.pins if each.at == clauses}
             if any(str(each) not in pins for each in ids):
                 raise _not_pinned(entry.name, clauses, [], table.place)
-        with _placed(table):
+        with _place_faults(table):
             cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins, asker.served)
         if not request.require:
             return cuts
@@ -400,14 +400,14 @@ def _is_current(table: TableNamed) -> bool:
     return len(table.path) > 1 and table.path[0].lower() == CURRENT
 
 
-def _shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryRequest) -> list[str]:
+def _remark_on_shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryRequest) -> list[str]:
     """Makes the remark on a dataset of which only the part is read that satisfies the requirement."""
     if cut is whole:
         return []
     return [f"{name} is read to block #{cut.size - 1} of #{whole.size - 1}: so far it satisfies {request.require}"]
 
 
-def _united(views: Sequence[PlannedView]) -> PlannedView:
+def _unite(views: Sequence[PlannedView]) -> PlannedView:
     """Joins the views of shards to one. Rows that fold together are in one shard, in the order of its offsets."""
     first = views[0]
     mixed = any(each.view.mixed for each in views)
@@ -420,7 +420,7 @@ def _united(views: Sequence[PlannedView]) -> PlannedView:
 
 
 @contextmanager
-def _placed(table: TableNamed) -> Iterator[None]:
+def _place_faults(table: TableNamed) -> Iterator[None]:
     """Gives faults the place of a table in the statement, unless they have a place."""
     try:
         yield
@@ -472,6 +472,6 @@ def _not_pinned(name: str, clauses: str, pinned: Sequence[str], place: str) -> I
     return Invalid(message, rule="query-pin", place=place, hint=hint)
 
 
-def _said(clauses: Sequence[tuple[str, str]]) -> str:
+def _format_clauses(clauses: Sequence[tuple[str, str]]) -> str:
     """Formats time clauses as one text, which pins repeat."""
     return ", ".join(f"{kind} {value}" for kind, value in clauses)

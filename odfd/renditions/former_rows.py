@@ -35,10 +35,10 @@ class FormerCollection(NamedTuple):
 
 def gather(connection: sqlite3.Connection, collections: Sequence[FormerCollection]) -> Sequence[str]:
     """Gathers the rows of each collection, within an open transaction. Returns a line for each."""
-    return [line for each in collections for line in [_gathered(connection, each)] if line is not None]
+    return [line for each in collections for line in [_gather(connection, each)] if line is not None]
 
 
-def _gathered(connection: sqlite3.Connection, collection: FormerCollection) -> str | None:
+def _gather(connection: sqlite3.Connection, collection: FormerCollection) -> str | None:
     store = ResourceStore(connection)
     dataset = _one(store, _DATASET, collection)
     mirror = _one(store, _MIRROR, collection)
@@ -76,14 +76,14 @@ def _one(store: ResourceStore, type_: str, collection: FormerCollection) -> _Row
         return None
     first = rows.get(collection.chains[0], active)
     whole = msgspec.structs.replace(
-        _declared(first, active), name=active.name, did=active.did,
+        _declare(first, active), name=active.name, did=active.did,
         updated_at=max(each.updated_at for each in rows.values()),
     )  # fmt: skip
     inner = [each for each in rows.values() if each.id != first.id]
     return _Rows(whole, inner, [each for each in rows.values() if each.id != active.id])
 
 
-def _declared(first: Resource, active: Resource) -> Resource:
+def _declare(first: Resource, active: Resource) -> Resource:
     """Returns the row that stays, with what was declared last: an apply after a handover wrote to the active row."""
     if active.id == first.id or active.spec is None:
         return first

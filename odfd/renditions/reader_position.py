@@ -46,7 +46,7 @@ Reading: TypeAlias = Updates | Difference | Waiting
 def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> Reading:
     """Returns what a reader at ``after`` reads next. ``uppers``: frontiers of the renditions, by number."""
     now, switch = active(timeline, after).number, switch_after(timeline, after)
-    end = _decided(timeline) if switch is None else switch.time
+    end = _decide(timeline) if switch is None else switch.time
     until = min(end, uppers[now])
     if until > after + 1:
         return Updates(now, after, until)
@@ -62,10 +62,10 @@ def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> R
 
 def readable(timeline: Timeline, uppers: Mapping[int, int], time: int) -> bool:
     """Whether a snapshot at a time is definite: M has promised it, and the active rendition is complete then."""
-    return time < _decided(timeline) and time < uppers[active(timeline, time).number]
+    return time < _decide(timeline) and time < uppers[active(timeline, time).number]
 
 
-def _decided(timeline: Timeline) -> int:
+def _decide(timeline: Timeline) -> int:
     return timeline.upper
 
 

@@ -38,7 +38,7 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
                 hint="derive from the collection by its name",
             )
         found.append(Logical(each.alias, tuple(new)) if each.shards == tuple(old) else each)
-    return _united(transform, found, steps)
+    return _unite(transform, found, steps)
 
 
 def inputs_of(transform: SetTransform) -> list[Logical]:
@@ -69,7 +69,7 @@ def _parted(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep,
     return found, tuple(step for step in steps if step.alias not in removed)
 
 
-def _united(transform: SetTransform, inputs: Sequence[Logical], steps: tuple[SqlQueryStep, ...]) -> SetTransform:
+def _unite(transform: SetTransform, inputs: Sequence[Logical], steps: tuple[SqlQueryStep, ...]) -> SetTransform:
     named: list[TransformInput] = []
     unions: list[SqlQueryStep] = []
     tables = {each.name for each in transform.transform.temporal_tables or ()}
@@ -99,9 +99,9 @@ def _part(alias: str, place: int) -> str:
 
 
 def _union(alias: str, count: int) -> str:
-    parts = (_quoted(_part(alias, place)) for place in range(count))
+    parts = (_quote(_part(alias, place)) for place in range(count))
     return " UNION ALL ".join(f"SELECT * FROM {part}" for part in parts)  # noqa: S608  it is quoted
 
 
-def _quoted(name: str) -> str:
+def _quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"

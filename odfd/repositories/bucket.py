@@ -45,7 +45,7 @@ class Bucket:
         import obstore
 
         try:
-            with self._asked():
+            with self._ask():
                 found = obstore.get(self._store, path)
                 if found.meta["size"] > limit:
                     raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
@@ -58,7 +58,7 @@ class Bucket:
         import obstore
 
         try:
-            with self._asked():
+            with self._ask():
                 return obstore.head(self._store, path)["size"]
         except Missing:
             return None
@@ -67,7 +67,7 @@ class Bucket:
         """Yields a file from ``offset`` on. Raises Missing."""
         import obstore
 
-        with self._asked():
+        with self._ask():
             found = obstore.get(self._store, path, options={"range": {"offset": offset}} if offset else None)
             for part in found.stream(min_chunk_size=CHUNK):
                 yield memoryview(part)
@@ -76,14 +76,14 @@ class Bucket:
         """Writes a file as a whole, or not at all; an exception of ``content`` is passed on."""
         import obstore
 
-        with self._asked():
+        with self._ask():
             obstore.put(self._store, path, content)
 
     def delete(self, path: str) -> None:
         """Deletes a file. With some stores also raises Missing."""
         import obstore
 
-        with self._asked():
+        with self._ask():
             obstore.delete(self._store, path)
 
     def put_if(self, path: str, content: bytes, tag: str | None) -> bool:
@@ -92,7 +92,7 @@ class Bucket:
         from obstore.exceptions import AlreadyExistsError, PreconditionError
 
         try:
-            with self._asked():
+            with self._ask():
                 obstore.put(self._store, path, content, mode="create" if tag is None else self._condition(tag))
         except (AlreadyExistsError, PreconditionError):
             return False
@@ -112,7 +112,7 @@ class Bucket:
         return {"version": tag} if self._by_version else {"e_tag": tag}
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _ask(self) -> Iterator[None]:
         from obstore import exceptions
 
         try:

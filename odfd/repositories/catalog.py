@@ -76,7 +76,7 @@ class Repositories:
 
         Raises NotFound, Invalid, Refused, Environment.
         """
-        resource = self._named(name)
+        resource = self._find_named(name)
         place = _place(resource)
         if place.sftp is not None:
             credentials = self._credentials(resource, SFTP_SECRETS, [(each,) for each in SFTP_SECRETS])
@@ -110,22 +110,22 @@ class Repositories:
 
     def kind(self, name: str) -> Kind:
         """Returns the kind of a repository's place. Raises NotFound, Invalid."""
-        return _place(self._named(name)).kind
+        return _place(self._find_named(name)).kind
 
     def url(self, name: str) -> str:
         """Returns the URL of a repository on a web server or at a node, for HTTP. Raises NotFound, Invalid."""
-        return _place(self._named(name)).root.removeprefix(NODE)
+        return _place(self._find_named(name)).root.removeprefix(NODE)
 
     def check_folder(self, name: str) -> None:
         """Raises Environment if the folder of a repository cannot be read. Also raises NotFound, Invalid."""
-        root = Path(_place(self._named(name)).root)
+        root = Path(_place(self._find_named(name)).root)
         if not root.is_dir() or not os.access(root, os.R_OK | os.X_OK):
             hint = "make it, or mount its disk, and let the node's user read it"
             raise Environment(f"{root} is no folder that can be read", rule="repository-folder", hint=hint)
 
     def node(self, name: str) -> tuple[str, str]:
         """Returns the URL of a repository that is a node, and its token or nothing. Raises NotFound, Invalid."""
-        resource = self._named(name)
+        resource = self._find_named(name)
         credentials = self._credentials(resource, (TOKEN,), ((TOKEN,),))
         return _place(resource).root.removeprefix(NODE), credentials.get(TOKEN, "").strip()
 
@@ -184,7 +184,7 @@ class Repositories:
         path = path or dataset
         for part in path.split("/"):
             parse_own_name(part)
-        resource = self._named(name, "" if dataset else f", and no dataset {text[:120]!r}")
+        resource = self._find_named(name, "" if dataset else f", and no dataset {text[:120]!r}")
         return Target(resource.name, _place(resource), path)
 
     def to_push(self, text: str | None, dataset: str) -> Target:
@@ -202,7 +202,7 @@ class Repositories:
             raise Refused(f"{target.repository} is read over HTTP, not written", rule="repository-read-only", hint=hint)
         return target
 
-    def _named(self, name: str, nor: str = "") -> Resource:
+    def _find_named(self, name: str, nor: str = "") -> Resource:
         """``nor``: what the name could have meant too, and is not here either. Raises NotFound."""
         with self._database.read() as connection:
             found = ResourceStore(connection).named(TYPE, name, None)

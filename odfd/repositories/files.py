@@ -19,17 +19,17 @@ class PublishedFiles:
         self._files = files
 
     async def size_of(self, content: str) -> int | None:
-        name, path = _parted(content)
+        name, path = _part(content)
         return await trio.to_thread.run_sync(lambda: self._files(name).size(path))
 
     async def cat(self, content: str, limit: int) -> bytes | None:
-        name, path = _parted(content)
+        name, path = _part(content)
         found = await trio.to_thread.run_sync(lambda: self._files(name).get(path, limit))
         return None if found is None else found.content
 
     @asynccontextmanager
     async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[FilePart]]:
-        name, path = _parted(content)
+        name, path = _part(content)
         parts = await trio.to_thread.run_sync(lambda: self._files(name).parts(path, offset))
         first = await trio.to_thread.run_sync(next, parts, None)
 
@@ -45,6 +45,6 @@ class PublishedFiles:
             parts.close()
 
 
-def _parted(content: str) -> tuple[str, str]:
+def _part(content: str) -> tuple[str, str]:
     name, _, path = content.partition("/")
     return name, path

@@ -72,11 +72,11 @@ class SftpFiles:
         async def asked(client: asyncssh.SFTPClient) -> int | None:
             return (await client.stat(self._at(path))).size
 
-        return self._run(lambda client: _found(asked(client)))
+        return self._run(lambda client: _find(asked(client)))
 
     def parts(self, path: str, offset: int) -> Generator[bytes, None, None]:
         """Yields a file from ``offset`` on. Raises Missing."""
-        file = self._run(lambda client: _found(client.open(self._at(path), "rb", encoding=None)))
+        file = self._run(lambda client: _find(client.open(self._at(path), "rb", encoding=None)))
         if file is None:
             raise Missing(f"{self.name} has no such file", rule="repository-file")
         try:
@@ -142,15 +142,15 @@ class SftpFiles:
                 self._thread.start()
             loop = self._loop
         try:
-            return asyncio.run_coroutine_threadsafe(self._asked(work), loop).result()
+            return asyncio.run_coroutine_threadsafe(self._ask(work), loop).result()
         except CancelledError:
             raise Remote(f"the connection of {self.name} was closed", rule=_RULE, hint="try again") from None
 
-    async def _asked(self, work: Callable[[asyncssh.SFTPClient], Awaitable[T]]) -> T:
+    async def _ask(self, work: Callable[[asyncssh.SFTPClient], Awaitable[T]]) -> T:
         import asyncssh
 
         try:
-            client = await self._opened()
+            client = await self._open()
             return await asyncio.wait_for(work(client), SILENCE_SECONDS)
         except asyncssh.SFTPPermissionDenied:
             raise Refused(
@@ -168,7 +168,7 @@ class SftpFiles:
             f"{self.name} cannot be asked: {type(error).__name__}", rule=_RULE, hint="try again; odfctl repo list"
         )
 
-    async def _opened(self) -> asyncssh.SFTPClient:
+    async def _open(self) -> asyncssh.SFTPClient:
         from odfd.runtime.sftp import connected
 
         async with self._connecting:
@@ -197,8 +197,8 @@ class SftpFiles:
         file = self._run(lambda client: self._new(client, path))
         try:
             for part in (content,) if isinstance(content, bytes) else content:
-                self._run(partial(_written, file, part))
-            self._run(lambda _: _settled(file))
+                self._run(partial(_write, file, part))
+            self._run(lambda _: _settle(file))
         except BaseException:
             self._drop(path)
             raise
@@ -227,7 +227,7 @@ class SftpFiles:
     def _drop(self, staged: str) -> None:
         """Removes a staged file, unless it was moved, or the connection is lost, so that it stays."""
         with suppress(Remote, Refused):
-            self._run(lambda client: _found(client.remove(self._at(staged))))
+            self._run(lambda client: _find(client.remove(self._at(staged))))
 
     async def _newest(self, client: asyncssh.SFTPClient, path: str, limit: int) -> StoredFile | None:
         found = await self._read(client, path, limit)
@@ -292,7 +292,7 @@ class SftpFiles:
             staged = f"{STAGED}/{secrets.token_hex(16)}"
             file = await self._new(client, staged)
             await file.write(newest.content)
-            await _settled(file)
+            await _settle(file)
             await self._replace(client, staged, path)
 
     async def _probe(self, client: asyncssh.SFTPClient, staged: str) -> None:
@@ -335,7 +335,7 @@ def open_sftp(name: str, place: Place, host_key: str, credentials: Mapping[str, 
     return SftpFiles(name, login, at.path)
 
 
-async def _found(asked: Coroutine[Any, Any, T] | Awaitable[T]) -> T | None:
+async def _find(asked: Coroutine[Any, Any, T] | Awaitable[T]) -> T | None:
     import asyncssh
 
     try:
@@ -348,7 +348,7 @@ async def _part(file: asyncssh.SFTPClientFile, offset: int, _: asyncssh.SFTPClie
     return await _bytes(file.read(CHUNK, offset))
 
 
-async def _written(file: asyncssh.SFTPClientFile, part: bytes, _: asyncssh.SFTPClient) -> None:
+async def _write(file: asyncssh.SFTPClientFile, part: bytes, _: asyncssh.SFTPClient) -> None:
     await file.write(part)
 
 
@@ -358,7 +358,7 @@ async def _bytes(asked: Awaitable[bytes | str]) -> bytes:
     return found
 
 
-async def _settled(file: asyncssh.SFTPClientFile) -> None:
+async def _settle(file: asyncssh.SFTPClientFile) -> None:
     """Closes a written file once it is durable, where the server can make it so (fsync@openssh.com)."""
     import asyncssh
 

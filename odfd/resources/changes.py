@@ -20,10 +20,10 @@ def told(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[str,
     if event.op == "Modified":
         return "Changed", changes_of(before, after)
     is_same = (before.status.phase, before.status.code) == (after.status.phase, after.status.code)
-    return ("Observed" if is_same else after.status.phase), tuple(_seen(before, after))
+    return ("Observed" if is_same else after.status.phase), tuple(_compare(before, after))
 
 
-def _seen(before: Resource, after: Resource) -> Iterator[str]:
+def _compare(before: Resource, after: Resource) -> Iterator[str]:
     """Yields the changes of a status, and of the resources that references are resolved to."""
     status = after.status
     if status.phase == "Failed" and (status.code, status.message) != (before.status.code, before.status.message):
@@ -67,9 +67,9 @@ def difference(before: Json, after: Json, path: str) -> list[str]:
         for key in sorted({*before, *after}):
             below = f"{path}.{key}"
             if key not in after:
-                lines.append(f"- {below}: {_shown(before[key])}")
+                lines.append(f"- {below}: {_show(before[key])}")
             elif key not in before:
-                lines.append(f"+ {below}: {_shown(after[key])}")
+                lines.append(f"+ {below}: {_show(after[key])}")
             else:
                 lines += difference(before[key], after[key], below)
         return lines
@@ -80,5 +80,5 @@ def _is_sealed(value: Json) -> bool:
     return isinstance(value, Mapping) and set(value) == {"value", "contentEncoding"}
 
 
-def _shown(value: Json) -> str:
+def _show(value: Json) -> str:
     return "(sensitive)" if _is_sealed(value) else canonical(value)

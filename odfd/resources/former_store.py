@@ -229,7 +229,7 @@ def converted(connection: sqlite3.Connection) -> Sequence[str]:
     lines: list[str] = []
     for intent in _intents(connection):
         before = linked.get((_TYPES[intent.kind], _link(intent)))
-        after = _declared(intent, before)
+        after = _declare(intent, before)
         if before is not None:
             del held[before.id]
         if before is None or (before.name, before.spec) != (after.name, after.spec):
@@ -303,7 +303,7 @@ def _chain_of(intent: _Intent) -> str:
     return str(intent.spec["renditions"][-1]["shards"][0])
 
 
-def _declared(intent: _Intent, before: Resource | None) -> Resource:
+def _declare(intent: _Intent, before: Resource | None) -> Resource:
     """Returns the resource that an intent is now. ``before``: its declaration, which an apply may have left behind."""
     name, did, spec = _read(intent, before)
     if before is not None:

@@ -69,15 +69,15 @@ def wrong_values(
             text = f"{name} is a label of {' and '.join(sorted(schema.types))}, and this is of the type {type_}"
             yield f"labels.{key}", text, "label-type", "leave it out"
         elif not any(type(value) is type(each) and value == each for each in schema.values):
-            said = " or ".join(_written(each) for each in schema.values)
-            yield f"labels.{key}", f"{_written(value)[:80]} is no value of {name}", "label-value", f"it is {said}"
+            said = " or ".join(_write(each) for each in schema.values)
+            yield f"labels.{key}", f"{_write(value)[:80]} is no value of {name}", "label-value", f"it is {said}"
     for key in annotations:
         if short_name(key) in ACCESS:
             text = f"{short_name(key)} decides who may read, as a label; as an annotation it has no effect"
             yield f"annotations.{key}", text, "label-annotation", f"write it under labels: {short_name(key)}: true"
 
 
-def _written(value: Json) -> str:
+def _write(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 

@@ -151,7 +151,7 @@ def read_resource(node: Node, source: str, registry: TypeRegistry) -> tuple[Draf
         if kind.prepare is not None:
             written = kind.prepare(written, remarks)
         spec = binding.bind(kind.layout, in_short_form(kind.layout, written, "spec", remarks), "spec")
-    typed = {} if kind is None else _typed(kind, parts.get("headers"), binding)
+    typed = {} if kind is None else _bind_types(kind, parts.get("headers"), binding)
     if isinstance(headers, ResourceHeaders) and headers.labels is not None:
         if (name := twice(headers.labels)) is not None:
             text = f"{name} stands twice, by its short name and by its URI"
@@ -215,7 +215,7 @@ def _note_lines(headers: Node, path: str, binding: Binding) -> None:
             binding.lines |= {f"{path}.{part}.{key}": child.line for key, child in entries.value.items()}
 
 
-def _typed(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[str, Any]:
+def _bind_types(kind: ResourceType, headers: Node | None, binding: Binding) -> dict[str, Any]:
     """Binds the annotations that the type understands to their types."""
     written = headers.value.get("annotations") if headers is not None and isinstance(headers.value, dict) else None
     if written is None or not isinstance(written.value, dict):

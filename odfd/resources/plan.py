@@ -154,7 +154,7 @@ def plan(
         for each, home in zip(desired, homes.told, strict=True)
         if each.id is not None
     }
-    found = [_found(each, home, names, standing, faults) for each, home in zip(desired, homes.told, strict=True)]
+    found = [_find_present(each, home, names, standing, faults) for each, home in zip(desired, homes.told, strict=True)]
     _check_twice(desired, homes.told, found, faults)
     _check_names(desired, homes.told, found, standing, faults)
     ids = {number: new_id() for number in _in_order(desired) if found[number] is None}
@@ -171,7 +171,7 @@ def plan(
         home = homes.told[number]
         did = rules.object(each.type, as_kept.spec)
         name_of = partial(_account_name, standing)
-        planned.append(_planned(as_kept, before, (resource_id, home, did), now, terms.manager, name_of))
+        planned.append(_plan_one(as_kept, before, (resource_id, home, did), now, terms.manager, name_of))
         places.append(each.place)
     if faults:
         return planned, faults
@@ -330,7 +330,7 @@ def cycle_fault(names: Sequence[str], place: str) -> Invalid:
     )
 
 
-def _found(
+def _find_present(
     desired: DesiredResource,
     home: str | None,
     names: Mapping[str, tuple[str | None, str]],
@@ -394,7 +394,7 @@ def _check_names(
             faults.append(Invalid(text, rule="name-taken", hint="choose another name", place=each.place))
 
 
-def _planned(
+def _plan_one(
     desired: DesiredResource,
     before: Resource | None,
     said: tuple[str, str | None, str | None],
@@ -403,7 +403,7 @@ def _planned(
     name_of: Callable[[str | None], str],
 ) -> PlannedResource:
     """Plans one resource. ``said``: its id, its account, and what it stands for; ``name_of``: names an account."""
-    labels, annotations, managers = _kept(desired, before, manager)
+    labels, annotations, managers = _merge_kept(desired, before, manager)
     id_, home, did = said
     if before is None:
         after = Resource(
@@ -434,7 +434,7 @@ def _overwritten(before: Resource, after: Resource, manager: str) -> Iterable[st
         yield f"{owner.type} {owner.name} made it, and may make it anew as it was"
 
 
-def _kept(
+def _merge_kept(
     desired: DesiredResource, before: Resource | None, manager: str
 ) -> tuple[Mapping[str, Json], Mapping[str, Json], Mapping[str, str]]:
     """Returns labels and annotations merged with those of other managers, and the manager of each."""

@@ -103,7 +103,7 @@ class ResourceReader:
 
     def rows(self, type_: str) -> list[NamedRow]:
         """Lists the resources of a type by name, without their bodies."""
-        return [_named(row) for row in DECLARATIONS.rows(self._db, "type = ? ORDER BY type, key", (type_,))]
+        return [_to_named(row) for row in DECLARATIONS.rows(self._db, "type = ? ORDER BY type, key", (type_,))]
 
     def row(self, resource_id: str) -> NamedRow | None:
         """Returns what ``get`` does, without its body."""
@@ -283,7 +283,7 @@ class ResourceReader:
 
     def _row(self, where: str, values: Sequence[Any]) -> NamedRow | None:
         row = DECLARATIONS.one(self._db, where, values)
-        return None if row is None else _named(row)
+        return None if row is None else _to_named(row)
 
     def _one(self, where: str, values: Sequence[Any]) -> Resource | None:
         row = DECLARATIONS.one(self._db, where, values)
@@ -306,7 +306,7 @@ def _resource(row: Row, status: bytes | None) -> Resource:
     return resource if status is None else msgspec.structs.replace(resource, status=_STATUS.decode(status))
 
 
-def _named(row: Row) -> NamedRow:
+def _to_named(row: Row) -> NamedRow:
     id_, _, account, _, name, did, created, *_ = row
     return NamedRow(id_, account or None, name, did, Instant(created))
 

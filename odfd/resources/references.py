@@ -69,7 +69,7 @@ def references_of(cls: type[msgspec.Struct], value: Mapping[str, Json]) -> Seque
 def references_in(kind: Kind, value: Mapping[str, Json]) -> Sequence[Reference]:
     """Returns the references in the plain form of a spec with this layout."""
     found: list[Reference] = []
-    _replaced(kind, value, "spec", None, lambda each: found.append(each) or each.text)  # type: ignore[func-returns-value]
+    _replace(kind, value, "spec", None, lambda each: found.append(each) or each.text)  # type: ignore[func-returns-value]
     return found
 
 
@@ -84,7 +84,7 @@ def with_names(kind: Kind, value: Json, references: Mapping[str, ResourceHandle 
         before, part, after = each.text.partition("#")
         return f"{before[: _NAMED.search(before).start()]}{name}{part}{after}"  # type: ignore[union-attr]  # it matches any
 
-    return _replaced(kind, value, "spec", None, present) if names else value
+    return _replace(kind, value, "spec", None, present) if names else value
 
 
 def _has_other_name(key: str, held: ResourceHandle) -> bool:
@@ -93,7 +93,7 @@ def _has_other_name(key: str, held: ResourceHandle) -> bool:
     return not said.startswith(_DID) and not UUID.match(said) and said.rpartition("/")[2] != held.name.casefold()
 
 
-def _replaced(kind: Kind, value: Any, path: str, refers: str | None, change: Callable[[Reference], str]) -> Any:
+def _replace(kind: Kind, value: Any, path: str, refers: str | None, change: Callable[[Reference], str]) -> Any:
     """Returns a value with this layout in which each reference is replaced by what ``change`` returns for it."""
     match kind:
         case Text() if refers is not None:
@@ -104,7 +104,7 @@ def _replaced(kind: Kind, value: Any, path: str, refers: str | None, change: Cal
             cls = next(each for each in variants if each.__struct_config__.tag == value[TAG])
             return _replaced_fields(cls, value, path, change)
         case Vector(item):
-            return [_replaced(item, each, f"{path}[{number}]", refers, change) for number, each in enumerate(value)]
+            return [_replace(item, each, f"{path}[{number}]", refers, change) for number, each in enumerate(value)]
         case JsonObject() if refers is not None:
             return {key: change(Reference(f"{path}.{key}", refers, str(each))) for key, each in value.items()}
     return value
@@ -119,7 +119,7 @@ def _replaced_fields(
             refers = notes.get(each.name, {}).get(REFERS_TO)
             if notes.get(each.name, {}).get(SELECTS) and _WILD.search(value[each.key]):
                 continue
-            made[each.key] = _replaced(each.kind, value[each.key], f"{path}.{each.key}", refers, change)
+            made[each.key] = _replace(each.kind, value[each.key], f"{path}.{each.key}", refers, change)
     return made
 
 

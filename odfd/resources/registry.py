@@ -113,7 +113,7 @@ def _number_announced(row: Row) -> int | None:
     return len(state(row)["datasets"]) if state(row) else None
 
 
-def _kept(row: Row) -> str:
+def _show_kept(row: Row) -> str:
     """Returns how much of the data of a Mirror is kept, and since which block."""
     if row.spec.get("want") == "chain":
         return "chain"
@@ -137,7 +137,7 @@ def _peer_state(row: Row) -> str:
     return "blocked" if row.spec["blocked"] else "connected" if state(row).get("connected") else "away"
 
 
-def _suspended(row: Row) -> str | None:
+def _show_suspended(row: Row) -> str | None:
     return f"suspended: {state(row).get('reason')}" if state(row).get("suspended") else None
 
 
@@ -165,7 +165,7 @@ def _reliance(row: Row) -> str | None:
     return f"{found['blocks']}/{state(row)['blocks']} {found['fact']}".rstrip() if found else None
 
 
-def _published(row: Row) -> str:
+def _show_published(row: Row) -> str:
     """Returns to whom a Dataset is shown."""
     networks, peers = state(row).get("publishedIn"), len(state(row).get("sharedWith", ()))
     if networks:
@@ -286,7 +286,7 @@ DATASET: Final = Registration(
         PrintedColumn("KIND", "told.State.kind"), PrintedColumn("BLOCKS", "told.State.blocks", "count"),
         PrintedColumn("RECORDS", "told.State.records", "count"),
         PrintedColumn("WATERMARK", "told.State.watermark", "moment"), PrintedColumn("STATE", _dataset_state),
-        PrintedColumn("RELY ON", _reliance), PrintedColumn("PUBLISHED", _published),
+        PrintedColumn("RELY ON", _reliance), PrintedColumn("PUBLISHED", _show_published),
         PrintedColumn("PEERS", "told.State.peers", "count"),
     ),
 )  # fmt: skip
@@ -352,7 +352,7 @@ MIRROR: Final = Registration(
     columns=(
         PrintedColumn("NAME", "name"), PrintedColumn("ID", "spec.source", "did"),
         PrintedColumn("STATE", "told.State.state"), PrintedColumn("BLOCKS", "told.State.blocks", "share"),
-        PrintedColumn("SLICES", "told.State.slices", "share"), PrintedColumn("KEEP", _kept),
+        PrintedColumn("SLICES", "told.State.slices", "share"), PrintedColumn("KEEP", _show_kept),
         PrintedColumn("HELD", "told.State.held", "size"), PrintedColumn("PEERS", "told.State.peers", "count"),
         PrintedColumn("SERVING", lambda row: "yes" if state(row).get("serving") else "no"),
         PrintedColumn("NODE", "told.State.node", "node", 100, optional=True), PrintedColumn("MET BY", _met_by),
@@ -392,7 +392,7 @@ VALIDATOR: Final = Registration(
     "Validator", "trust", "validators", "odfd.policy.manifest:VALIDATOR_TYPE", base=OURS, state="ValidatorState",
     columns=(
         PrintedColumn("VALIDATOR", "spec.did"), PrintedColumn("GROUP", "spec.group"),
-        PrintedColumn("", _suspended, most=None),
+        PrintedColumn("", _show_suspended, most=None),
     ),
 )  # fmt: skip
 ACCOUNT: Final = Registration(

@@ -73,15 +73,15 @@ def fields_of(schema: JsonSchema, part: JsonSchema) -> dict[str, tuple[JsonSchem
         found[TAG] = {"enum": kinds, "description": "Which of them it is."}, True
     for each in members:
         for name, child in each.get("properties", {}).items():
-            found.setdefault(name, ({**_resolved(schema, child), **_beside(child)}, name in each.get("required", ())))
+            found.setdefault(name, ({**_resolve(schema, child), **_beside(child)}, name in each.get("required", ())))
     return found
 
 
 def type_text(schema: JsonSchema, part: JsonSchema) -> str:
     """Describes the type of a value in a few words."""
-    part = {**_resolved(schema, part), **_beside(part)}
+    part = {**_resolve(schema, part), **_beside(part)}
     if "oneOf" in part:
-        return " | ".join(str(_resolved(schema, each)["properties"][TAG]["const"]) for each in part["oneOf"])
+        return " | ".join(str(_resolve(schema, each)["properties"][TAG]["const"]) for each in part["oneOf"])
     if "enum" in part:
         return " | ".join(map(str, part["enum"]))
     if "const" in part:
@@ -101,15 +101,15 @@ def _part(schema: JsonSchema, part: JsonSchema, names: list[str]) -> JsonSchema 
 
 def _members(schema: JsonSchema, part: JsonSchema) -> list[JsonSchema]:
     """Returns the schemas of the objects that a value, or an item of it, may be."""
-    part = _resolved(schema, part)
+    part = _resolve(schema, part)
     if part.get("type") == "array":
         return _members(schema, part["items"])
     if "oneOf" in part:
-        return [_resolved(schema, each) for each in part["oneOf"]]
+        return [_resolve(schema, each) for each in part["oneOf"]]
     return [part]
 
 
-def _resolved(schema: JsonSchema, part: JsonSchema) -> JsonSchema:
+def _resolve(schema: JsonSchema, part: JsonSchema) -> JsonSchema:
     ref = part.get("$ref")
     found: JsonSchema = part if ref is None else schema["$defs"][ref.removeprefix(_DEFS)]
     return found

@@ -92,7 +92,7 @@ def parse_filter(wanted: Any, depth: int = 0) -> LabelFilter:
         raise Invalid(f"a filter nested deeper than {MAX_DEPTH}", rule="label-selector", hint=_JSON_HINT)
     if not isinstance(wanted, Mapping):
         raise Invalid("a filter is an object by labels", rule="label-selector", hint=_JSON_HINT)
-    return {short_name(key): _parsed(key, value, depth + 1) for key, value in wanted.items()}
+    return {short_name(key): _parse(key, value, depth + 1) for key, value in wanted.items()}
 
 
 def selector_text(wanted: LabelFilter) -> str:
@@ -103,7 +103,7 @@ def selector_text(wanted: LabelFilter) -> str:
     return canonical(wanted)
 
 
-def _parsed(key: str, value: Any, depth: int) -> Any:
+def _parse(key: str, value: Any, depth: int) -> Any:
     match key:
         case "$not":
             return parse_filter(value, depth)
@@ -166,10 +166,10 @@ def _holds(key: str, value: Any, name: str, labels: Mapping[str, Json]) -> bool:
             return names((value,), name)
     if not isinstance(value, Mapping):
         return key in labels and _same(labels[key], value)
-    return all(_asked(key, operator, operand, labels) for operator, operand in value.items())
+    return all(_matches(key, operator, operand, labels) for operator, operand in value.items())
 
 
-def _asked(key: str, operator: str, operand: Any, labels: Mapping[str, Json]) -> bool:
+def _matches(key: str, operator: str, operand: Any, labels: Mapping[str, Json]) -> bool:
     if operator == "$in":
         return key in labels and any(_same(labels[key], each) for each in operand)
     return bool((key in labels) is operand)

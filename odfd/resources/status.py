@@ -140,11 +140,11 @@ def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
     found |= {key: value for key in ("code", "message", "hint", "failures") if (value := getattr(status, key))}
     found |= {} if status.retry_at is None else {"retryAt": instant.render(status.retry_at)}
     if status.conditions:
-        found["conditions"] = {uri.get(key, key): _shown(key, each) for key, each in sorted(status.conditions.items())}
+        found["conditions"] = {uri.get(key, key): _show(key, each) for key, each in sorted(status.conditions.items())}
     return found
 
 
-def _shown(key: str, each: Condition) -> dict[str, Any]:
+def _show(key: str, each: Condition) -> dict[str, Any]:
     found: dict[str, Any] = {"value": each.value}
     found |= {key: value for key in ("code", "message") if (value := getattr(each, key))}
     if key.startswith("FlowRun"):  # RFC-019's have no value, but fields

@@ -121,7 +121,7 @@ class ResourceStore(ResourceReader):
         for each in statuses:
             after = msgspec.structs.replace(held, status=each, updated_at=now)
             self._append("Observed", after, now)
-            STATUSES.put(self._db, resource_id, _encoded(after.status))
+            STATUSES.put(self._db, resource_id, _encode(after.status))
         return True
 
     def rewrite(self, resource: Resource, now: Instant) -> None:
@@ -134,7 +134,7 @@ class ResourceStore(ResourceReader):
         last = rows[0][2] if rows else ""
         for rv, at, op, _, type_, body in rows if last == "Deleted" else rows[1:]:
             emptied = msgspec.structs.replace(BODY.decode(body), spec=None)
-            EVENTS.put(self._db, rv, at, op, resource_id, type_, _encoded(emptied))
+            EVENTS.put(self._db, rv, at, op, resource_id, type_, _encode(emptied))
 
     def delete(self, resource: Resource, now: Instant) -> int:
         """Deletes a resource, and notes that its effects are to be undone; returns the number of the event.
@@ -241,7 +241,7 @@ class ResourceStore(ResourceReader):
     def hold_back(self, resource: Resource) -> None:
         """Records a new status of one, unless it came back."""
         if self.find_deleting(resource.id) is not None:
-            DELETING.put(self._db, resource.id, _encoded(resource))
+            DELETING.put(self._db, resource.id, _encode(resource))
 
     def end(self, resource_id: str) -> None:
         """Records that nothing is left of it."""
@@ -304,13 +304,13 @@ class ResourceStore(ResourceReader):
 
         ``held``: as it stands, so that a part which is as it was is not written again.
         """
-        body = _encoded(msgspec.structs.replace(resource, status=ResourceStatus()))
+        body = _encode(msgspec.structs.replace(resource, status=ResourceStatus()))
         DECLARATIONS.put(
             self._db, resource.id, resource.type, resource.account or "", key, resource.name, resource.did,
             resource.created_at, rv, body,
         )  # fmt: skip
         if held is None or held.status != resource.status:
-            STATUSES.put(self._db, resource.id, _encoded(resource.status))
+            STATUSES.put(self._db, resource.id, _encode(resource.status))
         if held is None or held.references != resource.references:
             rows = [
                 (resource.id, ref, None if found is None else found.id, None if found is None else found.did)
@@ -339,7 +339,7 @@ class ResourceStore(ResourceReader):
 
     def _append(self, op: Op, resource: Resource, now: Instant) -> tuple[int, bytes]:
         self._fresh.pop(resource.id, None)
-        body = _encoded(resource)
+        body = _encode(resource)
         rv = self._next()
         EVENTS.put(self._db, rv, now, op, resource.id, resource.type, body)
         if rv % TRIMMED_EVERY == 0:
@@ -362,5 +362,5 @@ def _parked(resource_id: str) -> str:
     return f"\0{resource_id}"
 
 
-def _encoded(value: msgspec.Struct) -> bytes:
+def _encode(value: msgspec.Struct) -> bytes:
     return msgspec.json.encode(value, order="deterministic")

@@ -117,8 +117,8 @@ class HttpServer:
             async with stream:
                 address = address_of(stream)
                 with leaving, self._silent.silent(address, leaving), self._respond(stream) as response:
-                    answer = self._counted(response.application, address, leaving)
-                    secured = await self._secured(stream)
+                    answer = self._count(response.application, address, leaving)
+                    secured = await self._secure(stream)
                     if secured is not None:
                         await Connection(secured, answer, self._limits, response.told).serve()
                 self.turned_away += leaving.cancelled_caught
@@ -127,7 +127,7 @@ class HttpServer:
         finally:
             self._slots.release()
 
-    async def _secured(self, stream: trio.SocketStream) -> HttpStream | None:
+    async def _secure(self, stream: trio.SocketStream) -> HttpStream | None:
         """Does the TLS handshake, if there is TLS; returns ``None`` if the peer failed, or took too long."""
         if self.tls is None:
             return stream
@@ -137,17 +137,17 @@ class HttpServer:
             return secured
         return None
 
-    async def _noted(self, send: Send, message: Message) -> None:
+    async def _note(self, send: Send, message: Message) -> None:
         if message["type"] == "http.response.start":
             self.answers[f"{message['status'] // 100}xx"] += 1
         await send(message)
 
-    def _counted(self, application: Application, address: str, leaving: trio.CancelScope) -> Application:
+    def _count(self, application: Application, address: str, leaving: trio.CancelScope) -> Application:
         async def answer(scope: Message, receive: Receive, send: Send) -> None:
             self._silent.remove(leaving)
             self._busy += 1
             try:
-                await application(scope, receive, partial(self._noted, send))
+                await application(scope, receive, partial(self._note, send))
             finally:
                 self._silent.add(address, leaving)
                 self._busy -= 1

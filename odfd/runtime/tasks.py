@@ -261,7 +261,7 @@ class TaskBoard:
                 rule="task-queue",
                 hint="wait for some of them (odfctl get tasks), or cancel one (odfctl delete task ID)",
             )
-        task = self._made(kind, target)
+        task = self._make(kind, target)
         task.about = msgspec.structs.replace(about, task=task.id)
         self._live[task.id] = task
         self._nursery.start_soon(self._perform, task, work)
@@ -286,7 +286,7 @@ class TaskBoard:
             task.finished.set()
             self.changed()
 
-    def _made(self, kind: str, target: str) -> Task:
+    def _make(self, kind: str, target: str) -> Task:
         """Makes a task. Raises Environment for an id whose former task has not ended yet."""
         given = _NAMED.get()
         if given in self._live:
@@ -378,15 +378,15 @@ class TaskBoard:
             cancelled, others = group.split(trio.Cancelled)
             failures, beyond = others.split(Exception) if others is not None else (None, None)
             if failures is not None:
-                self._failed(task, failures)
+                self._fail(task, failures)
             if beyond is not None:
                 raise
             if cancelled is not None:
                 raise cancelled from None
         except Exception as error:  # noqa: BLE001  whatever it is, the task failed by it, and the log says so
-            self._failed(task, error)
+            self._fail(task, error)
 
-    def _failed(self, task: Task, error: Exception) -> None:
+    def _fail(self, task: Task, error: Exception) -> None:
         task.fault = sole_fault(error) or _as_bug(task, error)
         task.state = TaskPhase.FAILED
         bug = isinstance(task.fault, Bug)

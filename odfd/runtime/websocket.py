@@ -131,13 +131,13 @@ class WebSocket:
             if isinstance(event, Ping):
                 await self._say(event.response())
             elif isinstance(event, CloseConnection):
-                await self._ended(event)
+                await self._end(event)
                 raise SocketClosed(int(event.code), event.reason or "")
             elif isinstance(event, BytesMessage):
                 await self.close(UNSUPPORTED, "text is spoken here")
                 raise Remote("the other side sent bytes, where text is spoken", rule="websocket-bytes")
 
-    async def _ended(self, event: CloseConnection) -> None:
+    async def _end(self, event: CloseConnection) -> None:
         """Answers a closing frame. If wsproto made it itself, for malformed frames, closes with that reason."""
         said = self._machine.state
         if said is ConnectionState.REMOTE_CLOSING:

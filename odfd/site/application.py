@@ -95,7 +95,7 @@ class Site:
             raise _nothing(path)
         folder, _, name = file.partition("/")
         if folder in (DATA, CHECKPOINTS):
-            return await self._object(_named(name, path), wanted, path, answer)
+            return await self._object(_parse_name(name, path), wanted, path, answer)
         return await self._small(dataset, file, path, answer)
 
     async def _small(self, dataset: DatasetId, file: str, path: str, answer: _Answer) -> None:
@@ -104,7 +104,11 @@ class Site:
             head = await self._ask(self._library.head, dataset)
             found, kind, lasts = None if head is None else str(head).encode(), "text/plain; charset=us-ascii", _ANEW
         elif folder == BLOCKS:
-            found, kind, lasts = await self._ask(self._library.block, dataset, _named(name, path)), _OCTETS, _FOREVER
+            found, kind, lasts = (
+                await self._ask(self._library.block, dataset, _parse_name(name, path)),
+                _OCTETS,
+                _FOREVER,
+            )
         elif (number := number_in(file)) is not None:
             found, kind, lasts = await self._ask(self._library.pack, dataset, number), _OCTETS, _ANEW
         else:
@@ -181,7 +185,7 @@ def _cut(wanted: str, size: int) -> tuple[int, int]:
     return int(found[1]), min(size, int(found[2]) + 1 if found[2] else size)
 
 
-def _named(text: str, path: str) -> Multihash:
+def _parse_name(text: str, path: str) -> Multihash:
     try:
         return Multihash.parse(text)
     except Invalid as error:

@@ -100,7 +100,7 @@ class SiteServer:
                 cost, scope[PAY] = SITE_PACK, partial(self._pay, visitor)
             wait = self._work.admit(visitor, cost, trio.current_time(), PAID_WITHIN)
             if wait is None:
-                return await _refused(send, "more than an address may ask for in a while\n")
+                return await _refuse(send, "more than an address may ask for in a while\n")
             await trio.sleep(wait)
             return await self._application(scope, receive, send)
 
@@ -115,10 +115,10 @@ class SiteServer:
 
 
 async def _too_many(_scope: Message, _receive: Receive, send: Send) -> None:
-    await _refused(send, f"more than {OF_ONE} connections of one address\n")
+    await _refuse(send, f"more than {OF_ONE} connections of one address\n")
 
 
-async def _refused(send: Send, text: str) -> None:
+async def _refuse(send: Send, text: str) -> None:
     body = text.encode()
     headers = [(b"content-length", str(len(body)).encode()), (b"retry-after", b"5"), (b"connection", b"close")]
     await send({"type": "http.response.start", "status": 503, "headers": headers})

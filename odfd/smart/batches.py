@@ -64,7 +64,7 @@ def pack(member: str, count: int, blocks: Iterable[NamedBlock]) -> Iterator[str]
     text = f'{{"{member}":{msgspec.json.encode(head).decode()[:-1]},"payload":['
     size, waiting, first = len(text), bytearray(), True
     yield text
-    for part in _compressed(blocks):
+    for part in _compress(blocks):
         waiting += part
         while len(waiting) >= PIECE // 4:
             text = ("" if first else ",") + ",".join(map(_DECIMALS.__getitem__, waiting[: PIECE // 4]))
@@ -76,7 +76,7 @@ def pack(member: str, count: int, blocks: Iterable[NamedBlock]) -> Iterator[str]
     yield ("" if first or not waiting else ",") + ",".join(map(_DECIMALS.__getitem__, waiting)) + "]}}"
 
 
-def _compressed(blocks: Iterable[NamedBlock]) -> Iterator[bytes]:
+def _compress(blocks: Iterable[NamedBlock]) -> Iterator[bytes]:
     packer = zlib.compressobj(wbits=_GZIP)
     for name, raw in blocks:
         entry = tarfile.TarInfo(str(name))

@@ -41,10 +41,10 @@ async def conversation(web: WebTransfers, url: str, headers: Mapping[str, str]) 
         async with web.upgraded(url, asked) as stream:
             yield Conversation(WebSocket(stream, is_client=True), stream.is_inside)
     except NotSwitched as fault:
-        raise _refused(fault, url) from None
+        raise _to_refusal(fault, url) from None
 
 
-def _refused(fault: NotSwitched, url: str) -> Remote | Refused:
+def _to_refusal(fault: NotSwitched, url: str) -> Remote | Refused:
     said = problem_in(fault.body).text
     told = f": {said}" if said else ""
     if fault.status in (401, 403):

@@ -195,7 +195,7 @@ class PullClient:
         if self._step is _Step.PLAN:
             answer = decode(text, PullAnswer)
             if answer.err is not None:
-                raise _told(answer.err)
+                raise _to_fault(answer.err)
             assert answer.ok is not None
             plan = answer.ok.transfer_plan
             if not plan.num_blocks:
@@ -204,7 +204,7 @@ class PullClient:
             self._step = _Step.BLOCKS
             return [Say(encode(Empty())), TakeBlocks(plan)]
         if self._step is _Step.OBJECTS and self._is_waiting:
-            return [ReadAt(self._checked(decode(text, PullStrategies).object_transfer_strategies))]
+            return [ReadAt(self._check(decode(text, PullStrategies).object_transfer_strategies))]
         raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
 
     def taken(self, plan: TransferPlan, count: int) -> None:
@@ -231,9 +231,9 @@ class PullClient:
             answer = decode(reason, PullAnswer)
         except Invalid:
             return gone(self._step.value.strip(), reason)
-        return _told(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
+        return _to_fault(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
 
-    def _checked(self, found: Sequence[PullStrategy]) -> Sequence[PullStrategy]:
+    def _check(self, found: Sequence[PullStrategy]) -> Sequence[PullStrategy]:
         self._is_waiting = False
         check_same(self._asked, [each.object_file for each in found])
         return found
@@ -272,7 +272,7 @@ def gone(step: str, reason: str) -> Remote:
     )  # fmt: skip
 
 
-def _told(failure: PullFailure) -> Fault:
+def _to_fault(failure: PullFailure) -> Fault:
     if failure.interval is not None:
         tail, head = failure.interval.tail[:160], failure.interval.head[:160]
         return Conflict(f"block {tail} does not come before {head} in the chain there", rule=INTERVAL)

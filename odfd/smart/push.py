@@ -243,11 +243,11 @@ class PushClient:
         """Takes a message, and returns what to do.
         Raises Invalid if it is no answer; Conflict, Remote for a reported failure."""
         step: Mapping[_Step, Callable[[str], ClientEffect]] = {
-            _Step.HEAD: self._accepted,
-            _Step.BLOCKS: self._staged,
-            _Step.PLACES: self._placed,
+            _Step.HEAD: self._accept,
+            _Step.BLOCKS: self._stage,
+            _Step.PLACES: self._place,
             _Step.UPLOADS: self._asked_for_progress,
-            _Step.COMMIT: self._confirmed,
+            _Step.COMMIT: self._confirm,
         }
         if self._step not in step:
             if self._step is _Step.OBJECTS:  # a question for progress that crossed the end of the uploads
@@ -281,24 +281,24 @@ class PushClient:
             answer = decode(reason, PushAnswer)
         except Invalid:
             return gone(self._step.value.strip(), reason)
-        return _told(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
+        return _to_fault(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
 
-    def _accepted(self, text: str) -> ClientEffect:
+    def _accept(self, text: str) -> ClientEffect:
         _ok(decode(text, PushAnswer))
         self._step = _Step.BLOCKS
         return GiveBlocks()
 
-    def _staged(self, text: str) -> ClientEffect:
+    def _stage(self, text: str) -> ClientEffect:
         _ok(decode(text, PushAnswer))
         self._step = _Step.OBJECTS
         return NextObjects()
 
-    def _placed(self, text: str) -> ClientEffect:
+    def _place(self, text: str) -> ClientEffect:
         if "object_transfer_strategies" not in text and text.strip() == "{}":
             return Wait()  # a question for progress that crossed ours
         answer = decode(text, PushObjectsAnswer)
         if answer.err is not None:
-            raise _told(answer.err)
+            raise _to_fault(answer.err)
         assert answer.ok is not None
         found = answer.ok.object_transfer_strategies
         check_same(self._asked, [each.object_file for each in found])
@@ -313,17 +313,17 @@ class PushClient:
             encode(UploadProgress(details=Running(running=UploadedCount(uploaded_objects_count=self._uploaded))))
         )
 
-    def _confirmed(self, text: str) -> ClientEffect:
+    def _confirm(self, text: str) -> ClientEffect:
         decode(text, Empty)
         return LookAtHead()
 
 
 def _ok(answer: PushAnswer) -> None:
     if answer.err is not None:
-        raise _told(answer.err)
+        raise _to_fault(answer.err)
 
 
-def _told(failure: PushFailure) -> Fault:
+def _to_fault(failure: PushFailure) -> Fault:
     if failure.head is not None:
         there = failure.head.expected_head
         return Conflict(f"its head is {'gone' if there is None else there[:160]} now", rule=RACED)

@@ -85,7 +85,7 @@ class SmartApplication:
             with sole_faults():
                 await self._answer(call, receive, send)
         except Fault as fault:
-            await _refuse(send, self._told(fault, call))
+            await _refuse(send, self._to_fault(fault, call))
 
     async def _answer(self, call: _Call, receive: Receive, send: Send) -> None:
         token = self._token(call)
@@ -110,14 +110,14 @@ class SmartApplication:
                 f"there is no {call.scope['path'][:300]} here", rule="site-missing", hint="GET / lists the datasets"
             )
         machine = PullServer(call.url, call.passed_on)
-        async with self._opened(call, accept) as socket:
+        async with self._open(call, accept) as socket:
             try:
                 with sole_faults():
                     await self._giving(machine, socket, library, dataset, call)
             except SocketClosed:
                 return
             except Fault as fault:
-                await self._fail(socket, machine.failure(self._told(fault, call)))
+                await self._fail(socket, machine.failure(self._to_fault(fault, call)))
 
     async def _giving(
         self, machine: PullServer, socket: WebSocket, library: ChainLibrary, dataset: DatasetId, call: _Call
@@ -137,7 +137,7 @@ class SmartApplication:
                     assert isinstance(interval, plans.Interval)
                     blocks = plans.named_blocks(library, dataset, interval)
                     packed = pack(PULLED, interval.plan.num_blocks, blocks)
-                    async with aclosing(self._threaded(packed, call)) as pieces:
+                    async with aclosing(self._iterate_in_worker(packed, call)) as pieces:
                         await socket.send_pieces(pieces)
                     machine.given()
 
@@ -156,7 +156,7 @@ class SmartApplication:
         session = await self._ask(backend.push, token or "", call.ref)
         machine = PushServer(call.url, call.passed_on)
         try:
-            async with self._opened(call, accept) as socket:
+            async with self._open(call, accept) as socket:
                 try:
                     with sole_faults():
                         async with trio.open_nursery() as nursery:
@@ -166,7 +166,7 @@ class SmartApplication:
                 except SocketClosed:
                     return
                 except Fault as fault:
-                    await self._fail(socket, machine.failure(self._told(fault, call)))
+                    await self._fail(socket, machine.failure(self._to_fault(fault, call)))
         finally:
             with trio.CancelScope(shield=True):
                 await trio.to_thread.run_sync(session.close)
@@ -185,7 +185,7 @@ class SmartApplication:
                             )
                         effects += machine.head_is(await self._ask(session.head))
                     case TakeBlocks():
-                        effects.append(machine.taken(await self._staged(socket, session, call)))
+                        effects.append(machine.taken(await self._stage(socket, session, call)))
                     case push.Negotiate(files):
                         effects.append(machine.lacking(await self._ask(session.lacking, files)))
                     case push.CommitStaged():
@@ -194,7 +194,7 @@ class SmartApplication:
                     case push.Wait():
                         pass
 
-    async def _staged(self, socket: WebSocket, session: PushSession, call: _Call) -> int:
+    async def _stage(self, socket: WebSocket, session: PushSession, call: _Call) -> int:
         unpacker = Unpacker(PUSHED)
         async with aclosing(socket.receive_pieces(MAX_TEXT)) as pieces:
             async for piece in pieces:
@@ -260,7 +260,7 @@ class SmartApplication:
         return self.backend
 
     @asynccontextmanager
-    async def _opened(self, call: _Call, accept: bytes) -> AsyncIterator[WebSocket]:
+    async def _open(self, call: _Call, accept: bytes) -> AsyncIterator[WebSocket]:
         """Switches to the web socket, and closes it at the end."""
         if self._sessions >= SESSIONS:
             raise Environment(f"{SESSIONS} transfers are under way", rule="smart-busy", hint="try again later")
@@ -283,12 +283,12 @@ class SmartApplication:
         except Fault:
             return
 
-    def _told(self, fault: Fault, call: _Call) -> Fault:
+    def _to_fault(self, fault: Fault, call: _Call) -> Fault:
         if isinstance(fault, Environment):
             self._logger.error("a transfer failed", path=call.scope["path"][:300], fault=str(fault), rule=fault.rule)
         return fault if isinstance(fault, Conflict | Refused) else told_to_others(fault)
 
-    async def _threaded(self, pieces: Iterator[str], call: _Call) -> AsyncGenerator[str, None]:
+    async def _iterate_in_worker(self, pieces: Iterator[str], call: _Call) -> AsyncGenerator[str, None]:
         while (piece := await self._ask(next, pieces, None)) is not None:
             await call.pay(PACKING)
             yield piece

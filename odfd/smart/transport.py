@@ -137,11 +137,11 @@ class _Pull:
         unpacker, objects = Unpacker(PULLED), list[ObjectFile]()
         async with aclosing(socket.receive_pieces(MAX_TEXT, ANSWER_SECONDS)) as pieces:
             async for piece in pieces:
-                blocks = await _threaded(unpacker.feed, piece)
+                blocks = await _run_in_worker(unpacker.feed, piece)
                 if blocks:
-                    found = await _threaded(self._keep, blocks, MAX_ASKED - len(objects))
+                    found = await _run_in_worker(self._keep, blocks, MAX_ASKED - len(objects))
                     objects += found
-        return await _threaded(unpacker.finish), objects
+        return await _run_in_worker(unpacker.finish), objects
 
     def _keep(self, blocks: Sequence[NamedBlock], room: int) -> list[ObjectFile]:
         self._take(sum(len(raw) for _, raw in blocks), len(blocks))
@@ -180,5 +180,5 @@ def object_files(raw: bytes) -> list[ObjectFile]:
     return found
 
 
-async def _threaded(call: Callable[[*Args], T], *args: *Args) -> T:
+async def _run_in_worker(call: Callable[[*Args], T], *args: *Args) -> T:
     return await trio.to_thread.run_sync(call, *args)

@@ -183,7 +183,7 @@ class _Upload:
                     await socket.send(text)
                 case GiveBlocks():
                     packed = pack(PUSHED, self._counter.blocks, self._blocks())
-                    async with aclosing(self._threaded(packed)) as pieces:
+                    async with aclosing(self._iterate_in_worker(packed)) as pieces:
                         await socket.send_pieces(pieces)
                 case NextObjects():
                     waiting.append(await self._next_objects())
@@ -195,7 +195,7 @@ class _Upload:
                     return True
         return False
 
-    async def _threaded(self, pieces: Iterator[str]) -> AsyncGenerator[str, None]:
+    async def _iterate_in_worker(self, pieces: Iterator[str]) -> AsyncGenerator[str, None]:
         while (piece := await trio.to_thread.run_sync(next, pieces, None)) is not None:
             yield piece
 

@@ -179,13 +179,13 @@ def is_captured_in(database: Database, dataset: DatasetId) -> bool:
 def goes_on(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether bytes are kept as they come: as the dataset says, or the Source from which it took the last that are."""
     rows = list(CAPTURES.rows(connection, "dataset = ? ORDER BY time DESC LIMIT 1", (dataset,)))
-    source = ResourceStore(connection).get(_bound(rows[0]).capture.given) if rows else None
+    source = ResourceStore(connection).get(_to_bound(rows[0]).capture.given) if rows else None
     return is_captured(connection, dataset) or bool(source is not None and source.spec.get(KEEP_RAW))
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> list[BoundCapture]:
     """Lists the captures of a dataset, oldest first. Raises Environment for a damaged one."""
-    return [_bound(row) for row in CAPTURES.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
+    return [_to_bound(row) for row in CAPTURES.rows(connection, "dataset = ? ORDER BY time, first", (dataset,))]
 
 
 def count(connection: sqlite3.Connection, dataset: DatasetId) -> int:
@@ -199,14 +199,14 @@ def objects(database: Database) -> Iterator[Multihash]:
     Raises Environment for a damaged row, since its objects are unknown and nothing may be freed then.
     """
     with database.read() as connection:
-        names = [file.object for row in CAPTURES.rows(connection) for file in _bound(row).capture.files]
+        names = [file.object for row in CAPTURES.rows(connection) for file in _to_bound(row).capture.files]
     return iter(names)
 
 
-def _bound(row: Row) -> BoundCapture:
+def _to_bound(row: Row) -> BoundCapture:
     dataset, block, first, last, time, body = row
     try:
-        said = msgspec.json.decode(body, type=_Stored, dec_hook=_parsed)
+        said = msgspec.json.decode(body, type=_Stored, dec_hook=_parse)
     except msgspec.MsgspecError as error:
         place = DatasetId(dataset).short
         raise Environment(f"a capture of {place} cannot be read: {error}", rule=ROW_DAMAGED) from error
@@ -215,7 +215,7 @@ def _bound(row: Row) -> BoundCapture:
     return BoundCapture(capture=capture, parts=said.parts or (own,), time=time)
 
 
-def _parsed(kind: type, value: object) -> object:
+def _parse(kind: type, value: object) -> object:
     if kind is DatasetId:
         return DatasetId.parse(str(value))
     return Multihash.parse(str(value)) if kind is Multihash else value

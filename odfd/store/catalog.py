@@ -187,10 +187,10 @@ class Catalog:
         parsed = parse_own_name(name)
         held = self._store.row_named(TYPE, parsed, account)
         if held is not None and held.did != str(dataset):
-            raise _taken(name, held.did)
+            raise _to_taken(name, held.did)
         inner = self._within(parsed, partial(self.named, account=account)) if held is None else None
         if inner is not None and inner.id != dataset:
-            raise _taken(name, str(inner.id))
+            raise _to_taken(name, str(inner.id))
         known, row = self.find(dataset), self._store.row_with_did(TYPE, str(dataset))
         is_others = row is not None and account is not None and row.account != account
         if known is not None and (is_others or known.name.casefold() != parsed.casefold()):
@@ -205,7 +205,7 @@ class Catalog:
         """Yields a fault for a name by which a chain inside a collection of the account is found."""
         inner = self._within(name, partial(self.named, account=account))
         if inner is not None:
-            yield _taken(name, str(inner.id))
+            yield _to_taken(name, str(inner.id))
 
     def hand_on(self, old: DatasetId, new: DatasetId, now: Instant) -> None:
         """Lets the resource of a collection stand for another chain of it, with all that was declared and refers."""
@@ -226,7 +226,7 @@ class Catalog:
             name = inner_name(row.name, number, place)
             held = self._store.row_named(TYPE, name, row.account)
             if held is not None:
-                raise _taken(name, held.did)
+                raise _to_taken(name, held.did)
 
     def remove(self, entry: DatasetEntry, now: Instant) -> None:
         held = self._store.with_did(TYPE, str(entry.id))
@@ -296,7 +296,7 @@ def _missing(ref: str, names: Sequence[str]) -> NotFound:
     return NotFound(f"no dataset {ref!r} here", rule="dataset-ref", hint=hint)
 
 
-def _taken(name: str, did: str | None) -> Invalid:
+def _to_taken(name: str, did: str | None) -> Invalid:
     assert did is not None, "a dataset has one"
     return Invalid(
         f"{name} is already the name of {DatasetId.parse(did).short}",

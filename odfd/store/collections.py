@@ -27,7 +27,7 @@ COLLECTIONS: Final = Sealed(
 )
 
 
-def _gathered(connection: sqlite3.Connection) -> Sequence[str]:
+def _gather(connection: sqlite3.Connection) -> Sequence[str]:
     return former_rows.gather(
         connection,
         [
@@ -53,7 +53,7 @@ STEPS: Final = (
     ) STRICT, WITHOUT ROWID;
     """,
     COLLECTIONS.step,
-    _gathered,
+    _gather,
 )
 MAX_RENDITIONS: Final = 64
 """Most renditions of a collection, including dropped ones, whose numbers are never used again."""
@@ -167,7 +167,7 @@ def of(connection: sqlite3.Connection, dataset: DatasetId) -> CollectionState:
     if row is None:
         return plain(dataset)
     try:
-        return msgspec.json.decode(row[1], type=CollectionState, dec_hook=_parsed)
+        return msgspec.json.decode(row[1], type=CollectionState, dec_hook=_parse)
     except msgspec.MsgspecError as error:
         raise Environment(f"a collection cannot be read: {error}", rule=ROW_DAMAGED, hint=COLLECTIONS.hint) from error
 
@@ -286,5 +286,5 @@ def check_member(state: CollectionState, dataset: DatasetId) -> None:
     )
 
 
-def _parsed(kind: type, value: object) -> object:
+def _parse(kind: type, value: object) -> object:
     return DatasetId.parse(str(value)) if kind is DatasetId else value

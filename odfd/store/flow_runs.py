@@ -116,7 +116,7 @@ def _read(name: str, spec: str, annotations: str) -> DesiredFlow:
 
 def flows(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPlan]:
     """Lists the plans of flows by name, without those that wait."""
-    return _planned(connection, ResourceStore(connection).all(TYPE), uses)
+    return _plan(connection, ResourceStore(connection).all(TYPE), uses)
 
 
 def flows_of(connection: sqlite3.Connection, dataset: DatasetId, uses: Uses | None) -> list[FlowPlan]:
@@ -126,7 +126,7 @@ def flows_of(connection: sqlite3.Connection, dataset: DatasetId, uses: Uses | No
     store = ResourceStore(connection)
     row = store.row_with_did("Dataset", str(dataset))
     referring = [] if row is None else store.referring(TYPE, row.id)
-    return [plan for plan in _planned(connection, referring, uses) if plan.target == dataset]
+    return [plan for plan in _plan(connection, referring, uses) if plan.target == dataset]
 
 
 def templates(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPlan]:
@@ -134,7 +134,7 @@ def templates(connection: sqlite3.Connection, uses: Uses | None) -> list[FlowPla
     return [plan for plan in flows(connection, uses) if is_template(plan)]
 
 
-def _planned(connection: sqlite3.Connection, found: list[Resource], uses: Uses | None) -> list[FlowPlan]:
+def _plan(connection: sqlite3.Connection, found: list[Resource], uses: Uses | None) -> list[FlowPlan]:
     plans = []
     for each in found:
         try:

@@ -133,7 +133,7 @@ class InvitationTokens:
         row, whole = INVITATIONS.look(self._db, "digest = ?", (digest_of_token(token),))
         if row is not None and not whole:
             raise Environment("an invitation is damaged on disk", rule=ROW_DAMAGED, hint=INVITATIONS.hint)
-        outcome, changed = redeemed(None if row is None else _issued(row), did_of_peer(peer), joined, now)
+        outcome, changed = redeemed(None if row is None else _to_issued(row), did_of_peer(peer), joined, now)
         if changed is not None:
             self._put(changed)
         return outcome
@@ -145,7 +145,7 @@ class InvitationTokens:
 
     def all(self) -> list[IssuedInvitation]:
         """Lists undamaged invitations, newest first."""
-        found = (_issued(row) for row in INVITATIONS.whole(self._db))
+        found = (_to_issued(row) for row in INVITATIONS.whole(self._db))
         return sorted(found, key=lambda each: (-each.made, each.id))
 
     def revoke(self, id_: str) -> IssuedInvitation:
@@ -181,7 +181,7 @@ class InvitationTokens:
         INVITATIONS.put(self._db, *values)
 
 
-def _issued(row: Row) -> IssuedInvitation:
+def _to_issued(row: Row) -> IssuedInvitation:
     _, digest, network, uses, made, expires, revoked, nodes = row
     return IssuedInvitation(
         digest=digest,

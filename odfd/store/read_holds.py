@@ -143,15 +143,15 @@ class ReadHolds:
 
     def move(self, hold_id: str, fence: int | None, time: int, block: Multihash) -> ReadHold:
         """Moves an owned hold to a later time, so that what is before may go. Raises Refused if it is lost, fenced."""
-        held = self._owned(hold_id, fence)
+        held = self._find_owned(hold_id, fence)
         _check_forward(held, time)
         return self._put(msgspec.structs.replace(held, time=time, block=block))
 
-    def _owned(self, hold_id: str, fence: int | None) -> ReadHold:
+    def _find_owned(self, hold_id: str, fence: int | None) -> ReadHold:
         """Returns an owned hold for the process with this fence. Raises Refused."""
         held = self._find(hold_id)
         if held is None:
-            raise _lost(hold_id)
+            raise _to_lost(hold_id)
         if not held.owner:
             raise Refused(f"hold {hold_id} is leased, not owned", rule="hold-owner", hint="renew it without a fence")
         if held.fence != fence:
@@ -183,9 +183,9 @@ class ReadHolds:
         _check_ttl(ttl)
         held = self._find(hold_id)
         if held is None or not held.is_live(now):
-            raise _lost(hold_id)
+            raise _to_lost(hold_id)
         if held.owner or fence is not None:
-            return self._owned(hold_id, fence)
+            return self._find_owned(hold_id, fence)
         if held.expires is None:
             raise Refused(f"hold {hold_id} is damaged on disk", rule="hold-damaged", hint="release it, take a new one")
         return self._put(msgspec.structs.replace(held, expires=Instant(max(now + ttl, held.expires))))
@@ -195,7 +195,7 @@ class ReadHolds:
 
         ``fence``: of the process that ends an owned one; ``None``: a person ends it. Raises Refused for another one.
         """
-        held = self._find(hold_id) if fence is None else self._owned(hold_id, fence)
+        held = self._find(hold_id) if fence is None else self._find_owned(hold_id, fence)
         if held is None or not held.is_live(now):
             raise NotFound(f"no hold {hold_id}", rule="hold", hint="odfctl hold list; an expired one is gone by itself")
         self._db.execute("DELETE FROM read_holds WHERE id = ?", (hold_id,))
@@ -281,7 +281,7 @@ class HoldGuard:
         ReadHolds(connection).check_free(dataset, self._now())
 
 
-def _lost(hold_id: str) -> Refused:
+def _to_lost(hold_id: str) -> Refused:
     return Refused(
         f"hold {hold_id} is lost: it expired, or was released",
         rule="hold-lost",

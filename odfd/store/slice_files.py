@@ -66,7 +66,7 @@ class SliceFiles:
         """
         end_if_unwanted()
         try:
-            return self._hashed(name)
+            return self._hash(name)
         except ObjectDamaged as fault:
             self.found(dataset, DamagedBlock(sequence, DAMAGED, str(fault)))
             self._name(fault, dataset, sequence)
@@ -85,7 +85,7 @@ class SliceFiles:
             self._sound.pop(name, None)
         self.path(name, dataset, sequence)
 
-    def _hashed(self, name: Multihash) -> Path:
+    def _hash(self, name: Multihash) -> Path:
         path = self._objects.path(name)
         try:
             found = path.stat()

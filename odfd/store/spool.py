@@ -220,7 +220,7 @@ class PushSpool:
             for push in pushes:
                 try:
                     if connection is not None:
-                        push.answer = self._known(connection, push)
+                        push.answer = self._find_known(connection, push)
                     if push.answer is None and push.pushed.buffer is None:
                         # Before anything is written in vain; what is counted here without the lock is not kept.
                         self._check_room(self._held.get(push.source) or self.waiting(push.source), push.bytes)
@@ -250,7 +250,7 @@ class PushSpool:
             push: None for push in pushes if push.id and named.setdefault((push.source, push.id), push) is not push
         }
         kept: list[tuple[_Push, int]] = []
-        for push, number in self._numbered(push for push in pushes if push not in again):
+        for push, number in self._number(push for push in pushes if push not in again):
             try:
                 if push.staged is not None:
                     with _writing():
@@ -269,7 +269,7 @@ class PushSpool:
         for push in again:
             self._keep([push])  # the database knows the first by now, or why not
 
-    def _numbered(self, pushes: Iterable[_Push]) -> list[tuple[_Push, int]]:
+    def _number(self, pushes: Iterable[_Push]) -> list[tuple[_Push, int]]:
         """Returns the pushes that are new and have room, with their numbers; sets the answers of the others."""
         numbers: dict[str, int] = {}
         found: list[tuple[_Push, int]] = []
@@ -277,7 +277,7 @@ class PushSpool:
             try:
                 # Each in a read of its own: room may be made in a write.
                 with self._database.read() as connection:
-                    push.answer = self._known(connection, push)
+                    push.answer = self._find_known(connection, push)
                     last = numbers.get(push.source) or self._last(connection, push.source)
                 if push.answer is not None:
                     continue
@@ -467,7 +467,7 @@ class PushSpool:
                 each.unlink(missing_ok=True)
         return sum(each.suffix != _MADE for each in left)
 
-    def _known(self, connection: sqlite3.Connection, push: _Push) -> Receipt | None:
+    def _find_known(self, connection: sqlite3.Connection, push: _Push) -> Receipt | None:
         if push.id is None:
             return None
         row = connection.execute(
@@ -612,7 +612,7 @@ def bodies_between(connection: sqlite3.Connection, source: str, first: int, last
     bodies = {}
     for _, number, body, content in rows:
         if Multihash.sha3_256(body) != content:
-            raise Environment(f"{_named(source, number)} is damaged on disk", rule=ROW_DAMAGED, hint=PUSH_DAMAGED)
+            raise Environment(f"{_name_of(source, number)} is damaged on disk", rule=ROW_DAMAGED, hint=PUSH_DAMAGED)
         bodies[number] = body
     return bodies
 
@@ -621,8 +621,8 @@ def damaged_bodies(connection: sqlite3.Connection) -> Iterator[str]:
     """Yields the names of pushes whose bodies in the database are not what was pushed."""
     for source, number, body, content in connection.execute(_BODIES):
         if Multihash.sha3_256(body) != content:
-            yield f"{_named(source, number)} of spool_bodies"
+            yield f"{_name_of(source, number)} of spool_bodies"
 
 
-def _named(source: str, number: int) -> str:
+def _name_of(source: str, number: int) -> str:
     return f"push {number:,} to {source}"

@@ -88,7 +88,7 @@ async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskState]:
 async def lines(call: Call, filter_: LineFilter, limit: int) -> Sequence[wire.LogLineView]:
     """Restricts ``log_lines.last``."""
     await _check_lines(call, filter_)
-    return [_counted(number, line) for number, line in enumerate(await call.operation(filter_, limit), 1)]
+    return [_number_lines(number, line) for number, line in enumerate(await call.operation(filter_, limit), 1)]
 
 
 async def followed_lines(call: Call, filter_: LineFilter, limit: int) -> AsyncIterator[wire.LogLineView]:
@@ -99,7 +99,7 @@ async def followed_lines(call: Call, filter_: LineFilter, limit: int) -> AsyncIt
         async for line in found:
             await call.check_task_again(filter_.task)
             number += 1
-            yield _counted(number, line)
+            yield _number_lines(number, line)
 
 
 async def _check_lines(call: Call, filter_: LineFilter) -> None:
@@ -110,7 +110,7 @@ async def _check_lines(call: Call, filter_: LineFilter) -> None:
     await call.check_task(filter_.task)
 
 
-def _counted(number: int, line: wire.LogLineView) -> wire.LogLineView:
+def _number_lines(number: int, line: wire.LogLineView) -> wire.LogLineView:
     """Returns a log line with a number that does not count lines of others."""
     if line.part:
         return msgspec.structs.replace(line, sequence=number)
@@ -168,22 +168,22 @@ async def followed_changes(
     if await trio.to_thread.run_sync(rights.begin, since):
         return _reset(since or "")
     at = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
-    ids = await trio.to_thread.run_sync(_chosen, history, rights, of)
+    ids = await trio.to_thread.run_sync(_choose, history, rights, of)
     if at is not None:
-        return _told(history, rights, of and ids, at, [bookmark_at(since or "")] if bookmark else ())
+        return _tell(history, rights, of and ids, at, [bookmark_at(since or "")] if bookmark else ())
     newest = (await trio.to_thread.run_sync(history.epoch_and_newest))[1]
     standing = await trio.to_thread.run_sync(partial(_standing, history, rights, of, limit, upto=newest))
     if bookmark:
         number = await trio.to_thread.run_sync(call.guard.number, standing[-1].version) if standing else 0
         standing = [*standing, bookmark_at(rights.version(max(number, rights.position)))]
-    return _told(history, rights, of and ids, newest, standing)
+    return _tell(history, rights, of and ids, newest, standing)
 
 
 async def _reset(version: str) -> AsyncIterator[wire.ResourceChange]:
     yield wire.ResourceChange(version=version, time="", type="", name="", id="", generation=0, change="Reset")
 
 
-async def _told(
+async def _tell(
     history: HistoryService,
     rights: Rights,
     only: Collection[str] | str | None,
@@ -216,14 +216,14 @@ def _standing(
     history: HistoryService, rights: Rights, of: str | None, limit: int, upto: int | None = None
 ) -> Sequence[wire.ResourceChange]:
     """Blocking. Raises NotFound."""
-    ids = _chosen(history, rights, of)
+    ids = _choose(history, rights, of)
     epoch, _ = history.epoch_and_newest()
     found = history.last_of(ids, limit, is_chosen=of is not None)
     rows = [_row(epoch, each, rights) for each in found if upto is None or each.event.rv <= upto]
     return [row for row in rows if row is not None]
 
 
-def _chosen(history: HistoryService, rights: Rights, of: str | None) -> Collection[str]:
+def _choose(history: HistoryService, rights: Rights, of: str | None) -> Collection[str]:
     """Returns the readable ids among the requested ones. Blocking. Raises NotFound."""
     if of is None:
         return rights.readable
@@ -240,8 +240,8 @@ def _chosen(history: HistoryService, rights: Rights, of: str | None) -> Collecti
 
 
 def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | None:
-    before = None if past.before is None else _known(past.before, rights)
-    after = _known(past.event.resource, rights)
+    before = None if past.before is None else _restrict(past.before, rights)
+    after = _restrict(past.event.resource, rights)
     row = change_of(epoch, PastEvent(msgspec.structs.replace(past.event, resource=after), before))
     is_whole = before == past.before and after == past.event.resource
     if row.change in _SILENT and not row.details and not is_whole:
@@ -249,7 +249,7 @@ def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | N
     return msgspec.structs.replace(row, version=rights.version(past.event.rv))
 
 
-def _known(resource: Resource, rights: Rights) -> Resource:
+def _restrict(resource: Resource, rights: Rights) -> Resource:
     """Returns a resource without references and owners that cannot be read."""
     references = {
         key: held if held is not None and held.id in rights.readable else None

@@ -62,7 +62,7 @@ class AccessControl:
 
     async def subject(self, scope: Message) -> Principal:
         """Returns the caller. Raises Refused, NotFound."""
-        wanted = _wanted(scope)
+        wanted = _account_wanted(scope)
         caller: Caller | None = scope.get(CALLER)
         if scope.get(GRANT) is not None:
             return await trio.to_thread.run_sync(self._now, scope)
@@ -90,8 +90,8 @@ class AccessControl:
         """Blocking."""
         grant: TokenGrant | None = scope.get(GRANT)
         if grant is not None:
-            return self._bearer(grant, _wanted(scope))
-        return self._subject(scope.get(CALLER) or Caller(0, self._own_uid, 0), _wanted(scope))
+            return self._bearer(grant, _account_wanted(scope))
+        return self._subject(scope.get(CALLER) or Caller(0, self._own_uid, 0), _account_wanted(scope))
 
     def _bearer(self, grant: TokenGrant, wanted: str) -> Principal:
         """Returns the caller of a token: its account, or the owner for an administrator's token without a limit."""
@@ -134,17 +134,17 @@ class Dispatcher:
 
     def do(self, operation: Callable[..., Any], *args: Any, **more: Any) -> Awaitable[Any]:
         """Performs an operation, one that blocks in a worker thread. Raises Refused, NotFound as its rule does."""
-        done: Awaitable[Any] = self._judged(operation, is_stream=False)(*args, **more)
+        done: Awaitable[Any] = self._judge(operation, is_stream=False)(*args, **more)
         return done
 
     def follow(
         self, operation: Callable[Concatenate[S, P], AsyncIterator[T]], *args: P.args, **more: P.kwargs
     ) -> AsyncGenerator[T, None]:
         """Performs an operation whose answer is a stream."""
-        told: AsyncGenerator[T, None] = self._judged(operation, is_stream=True)(*args, **more)
+        told: AsyncGenerator[T, None] = self._judge(operation, is_stream=True)(*args, **more)
         return told
 
-    def _judged(self, operation: Callable[..., Any], *, is_stream: bool) -> Callable[..., Any]:
+    def _judge(self, operation: Callable[..., Any], *, is_stream: bool) -> Callable[..., Any]:
         """Returns the operation of the service, which judges the caller first."""
         found = operations()[operation]
         service = getattr(self._services, found.service)
@@ -172,7 +172,7 @@ class Dispatcher:
                 raise guard.owner_only(f"the operation {found.name}")
 
 
-def _wanted(scope: Message) -> str:
+def _account_wanted(scope: Message) -> str:
     """Returns the account that a request asks to act as."""
     return next((value.decode("latin-1") for name, value in scope["headers"] if name == ACT_AS.encode()), "")
 
@@ -197,12 +197,12 @@ def of_administrator(guard: Guard, operation: Any) -> Any:
         value = operation(*args, **more)
         if isinstance(value, AsyncIterator):
             return _while_same(guard, value)
-        return _awaited(guard, value) if isinstance(value, Awaitable) else value
+        return _await(guard, value) if isinstance(value, Awaitable) else value
 
     return call if callable(operation) else operation
 
 
-async def _awaited(guard: Guard, value: Awaitable[Any]) -> Any:
+async def _await(guard: Guard, value: Awaitable[Any]) -> Any:
     found = await value
     return _while_same(guard, found) if isinstance(found, AsyncIterator) else found
 

@@ -56,7 +56,7 @@ Rule: TypeAlias = Callable[..., Any]
 """Called as the operation would be, after the ``Call``; answers as it would, what the caller may get of it."""
 
 
-def _judged(ref: str, entry: DatasetEntry) -> str:
+def _id_of(ref: str, entry: DatasetEntry) -> str:
     """Returns the id of a dataset that was judged, which means all shards if it was called by its name."""
     return str(entry.id) if is_one_chain(ref) else NamedId(str(entry.id))
 
@@ -64,7 +64,7 @@ def _judged(ref: str, entry: DatasetEntry) -> str:
 async def on_dataset(action: Action, call: Call, ref: str, *args: Any, **more: Any) -> Any:
     """Judges the dataset that the first argument names; the operation gets its id."""
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, action)
-    return await call.begin(_judged(ref, entry), *args, **more)
+    return await call.begin(_id_of(ref, entry), *args, **more)
 
 
 async def on_refs(action: Action, call: Call, request: Any) -> Any:
@@ -74,20 +74,20 @@ async def on_refs(action: Action, call: Call, request: Any) -> Any:
     if getattr(request, "source", None) is not None:
         raise call.guard.owner_only("to pull from a Source")
     entries = await trio.to_thread.run_sync(lambda: [call.guard.find_dataset(each, action) for each in request.refs])
-    return await call.begin(msgspec.structs.replace(request, refs=tuple(map(_judged, request.refs, entries))))
+    return await call.begin(msgspec.structs.replace(request, refs=tuple(map(_id_of, request.refs, entries))))
 
 
 async def _graph(call: Call, ref: str) -> Any:
     """Shows datasets that cannot be read as if they were not here."""
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
-    return await call.operation(_judged(ref, entry), call.guard.filter_datasets)
+    return await call.operation(_id_of(ref, entry), call.guard.filter_datasets)
 
 
-async def _traced(call: Call, ref: str, request: wire.LineageRequest) -> Any:
+async def _trace(call: Call, ref: str, request: wire.LineageRequest) -> Any:
     """Does as ``_graph``. The task holds rows, so only its beginner can read it."""
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
     call.guard.identified("to trace a record", Role.READER)
-    return await call.begin(_judged(ref, entry), request, call.guard.filter_datasets)
+    return await call.begin(_id_of(ref, entry), request, call.guard.filter_datasets)
 
 
 async def _renditions(call: Call, ref: str | None = None) -> Any:
@@ -95,21 +95,21 @@ async def _renditions(call: Call, ref: str | None = None) -> Any:
     if ref is None:
         raise call.guard.owner_only("to list the renditions of all datasets")
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
-    views = await call.operation(_judged(ref, entry))
+    views = await call.operation(_id_of(ref, entry))
     datasets = [DatasetId.parse(each.dataset_id) for each in views]
     readable = await trio.to_thread.run_sync(call.guard.filter_datasets, datasets)
     return [each for each, dataset in zip(views, datasets, strict=True) if dataset in readable]
 
 
-async def _described(call: Call, ref: str, **more: Any) -> Any:
+async def _describe(call: Call, ref: str, **more: Any) -> Any:
     """Removes local names of datasets that cannot be read; the dids of inputs are in the chain anyway."""
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
-    detail = await call.operation(_judged(ref, entry), **more)
-    inputs, outputs = await trio.to_thread.run_sync(_known, call.guard, detail)
+    detail = await call.operation(_id_of(ref, entry), **more)
+    inputs, outputs = await trio.to_thread.run_sync(_list_known, call.guard, detail)
     return msgspec.structs.replace(detail, inputs=inputs, outputs=outputs)
 
 
-def _known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def _list_known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ...], tuple[str, ...]]:
     with guard.home.catalog() as catalog:
         entries = {entry.name: entry.id for entry in catalog.chains()}
     readable = guard.filter_datasets(list(entries.values()))
@@ -164,19 +164,19 @@ def _flow_meant(guard: Guard, name: str, action: Action) -> str:
     return found.id
 
 
-async def _backfilled(call: Call, name: str, request: wire.BackfillRequest | wire.FlowRunRequest) -> Any:
+async def _backfill(call: Call, name: str, request: wire.BackfillRequest | wire.FlowRunRequest) -> Any:
     if request.target is not None:
         entry = await trio.to_thread.run_sync(call.guard.find_dataset, request.target, Action.READ)
         request = msgspec.structs.replace(request, target=str(entry.id))
     return await _flow(Action.MAINTAIN, call, name, request, call.guard.subject.account)
 
 
-async def _labelled(call: Call, word: str, name: str, request: wire.LabelRequest) -> Any:
+async def _label(call: Call, word: str, name: str, request: wire.LabelRequest) -> Any:
     action = Action.MAINTAIN if ACCESS.isdisjoint(map(short_name, request.labels)) else Action.OWN
     return await _resource(action, call, word, name, request)
 
 
-async def _renamed(call: Call, word: str, name: str, to: str) -> Any:
+async def _rename(call: Call, word: str, name: str, to: str) -> Any:
     """Judges as a manifest with another name is judged."""
     view = await _one(call, word, name)
     if view.type in ACTING and call.guard.account(view.account["id"]) is None:
@@ -207,7 +207,7 @@ async def _one(call: Call, word: str, name: str) -> wire.ResourceView:
     return found[0]
 
 
-async def _paged(call: Call, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
+async def _page(call: Call, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
     """Fills a page with readable resources, so that neither its size nor its end reveals others."""
     views: list[wire.ResourceView] = []
     rest, version = _asked_page(call.guard, rest)
@@ -243,7 +243,7 @@ def _version_at(guard: Guard, newest: int) -> str:
     return guard.version(min(sight.position, newest), mark)
 
 
-async def _queried(call: Call, request: wire.QueryRequest, give: Any) -> None:
+async def _query(call: Call, request: wire.QueryRequest, give: Any) -> None:
     check_public(request)
     asker = Asker(
         served=call.guard.size_for,
@@ -259,7 +259,7 @@ async def _queried(call: Call, request: wire.QueryRequest, give: Any) -> None:
         raise
 
 
-async def _searched(call: Call, request: wire.SearchRequest) -> wire.SearchView:
+async def _search(call: Call, request: wire.SearchRequest) -> wire.SearchView:
     """Leaves out cards of datasets that are here and cannot be read."""
     found = await call.operation(msgspec.structs.replace(request, limit=max(request.limit, MAX_FOUND)))
     kept = await _cards(call.guard, found.found)
@@ -285,7 +285,7 @@ async def _cards(guard: Guard, cards: Any) -> list[wire.CardView]:
     return [each for each in cards if each.local_name is None or DatasetId.parse(each.id) in readable]
 
 
-async def _staged(call: Call, name: str, chunks: Any) -> Any:
+async def _stage(call: Call, name: str, chunks: Any) -> Any:
     call.guard.identified("an upload")
     return await call.operation(name, chunks)
 
@@ -319,31 +319,31 @@ RULES: Final[Mapping[Callable[..., Any], Rule]] = {
     AccountService.create_token: _token_made,
     AccountService.tokens: _own_tokens,
     AccountService.revoke_token: _token_revoked,
-    DatasetService.describe: _described,
+    DatasetService.describe: _describe,
     LineageService.graph: _graph,
-    LineageService.trace: _traced,
+    LineageService.trace: _trace,
     RenditionService.list: _renditions,
-    ApplyOperation.rename: _renamed,
+    ApplyOperation.rename: _rename,
     ApplyOperation.apply: apply,
     DeclarationService.list: _resources,
     DeclarationService.get: partial(_resource, Action.READ),
-    DeclarationService.page: _paged,
+    DeclarationService.page: _page,
     DeclarationService.stated: report_filter.seen,
     LogEvents.kept: report_filter.seen,
     DeclarationService.news: news,
-    DeclarationService.label: _labelled,
+    DeclarationService.label: _label,
     DeclarationService.delete: partial(_resource, Action.OWN),
     EndpointService.push: partial(_endpoint, Action.WRITE),
     EndpointService.drop: partial(_endpoint, Action.WRITE),
     EndpointService.show: partial(_endpoint, Action.READ),
-    QueryService.answer: _queried,
-    SearchService.search: _searched,
+    QueryService.answer: _query,
+    SearchService.search: _search,
     SearchService.card: _card,
-    IngestPullService.stage: _staged,
+    IngestPullService.stage: _stage,
     StatusService.status: report_filter.status,
     LogEvents.follow: report_filter.followed_events,
-    FlowService.backfill: _backfilled,
-    FlowService.run: _backfilled,
+    FlowService.backfill: _backfill,
+    FlowService.run: _backfill,
     FlowService.pause: partial(_flow, Action.MAINTAIN),
     FlowService.resume: partial(_flow, Action.MAINTAIN),
     HistoryService.last: report_filter.last_changes,

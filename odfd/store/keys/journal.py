@@ -152,11 +152,11 @@ def _entries(line: str, *, is_old: bool) -> list[tuple[str, JournalEntry]]:
             if line.count(" ", start) == _PARTS - 1:
                 with suppress(ValueError):
                     found = _entry(line[start:])
-                    return [*_unended(line[:start]), found]
+                    return [*_parse_unended(line[:start]), found]
         raise
 
 
-def _unended(part: str) -> list[tuple[str, JournalEntry]]:
+def _parse_unended(part: str) -> list[tuple[str, JournalEntry]]:
     """Parses a last line whose newline is missing or flipped: a whole entry counts, a part does not."""
     for text in (part, part[:-1]):
         with suppress(ValueError):
@@ -186,7 +186,7 @@ def _load(path: Path) -> tuple[dict[str, JournalEntry], int]:
         for line in raw[:size].decode().split("\n")[:-1]:
             take(_entries(line, is_old=is_old))
             is_old = is_old and line.count(" ") < _PARTS - 1
-        if unended := _unended(raw[size:].decode(errors="replace")):
+        if unended := _parse_unended(raw[size:].decode(errors="replace")):
             take(unended)
             size = -1
         elif size < len(whole):

@@ -72,7 +72,7 @@ def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
     """Yields the same entries after a check of each hash. Raises Environment at the first that does not match."""
     for entry in found:
         if not _is_whole(entry):
-            raise _altered(entry)
+            raise _to_altered(entry)
         yield entry
 
 
@@ -81,7 +81,7 @@ def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[Lin
     ``previous``: ``None`` accepts any link of the first."""
     for entry in whole(found):
         if previous not in (None, entry.prev_hash):
-            raise _altered(entry)
+            raise _to_altered(entry)
         previous = entry.hash
         yield entry
 
@@ -106,7 +106,7 @@ def _gaps(around: Iterator[LinkedEntry], dropped: Collection[int]) -> Iterator[G
     names, gap, grows = frozenset(dropped), None, False
     for entry in around:
         if entry.type == GAP or entry.seq in names:
-            gap = _joined(gap, entry)
+            gap = _join(gap, entry)
             grows = grows or entry.seq in names
             continue
         if gap is not None and grows:
@@ -116,14 +116,14 @@ def _gaps(around: Iterator[LinkedEntry], dropped: Collection[int]) -> Iterator[G
         yield gap
 
 
-def _joined(gap: Gap | None, entry: LinkedEntry) -> Gap:
+def _join(gap: Gap | None, entry: LinkedEntry) -> Gap:
     more = _read(entry) if entry.type == GAP else None
     if more is None:
         more = Gap(entry.seq, entry.seq, 1, entry.prev_hash.hex(), entry.hash.hex())
     return more if gap is None else Gap(gap.first, more.last, gap.entries + more.entries, gap.previous, more.hash)
 
 
-def _altered(entry: LinkedEntry) -> Environment:
+def _to_altered(entry: LinkedEntry) -> Environment:
     return Environment(
         f"entry {entry.seq} of the trust ledger was altered", rule="ledger-link", hint="restore the database"
     )

@@ -74,7 +74,7 @@ class Proofs:
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:
         """Returns the first place in this epoch that is disputed and not settled by a person;
         all agree on blocks below it."""
-        settled = self._settled(dataset, epoch)
+        settled = self._settled_place(dataset, epoch)
         rows = PROOFS.rows(self._db, "dataset = ? AND kind = ? AND epoch = ?", (dataset, FORK, epoch))
         return min((row[4] for row in rows if row[4] > settled), default=None)
 
@@ -112,7 +112,7 @@ class Proofs:
         rights_at = Authorities(self._db).rights_at
         return [proofs.decode(row[5], rights_at) for row in rows]
 
-    def _settled(self, dataset: DatasetId, epoch: int) -> int:
+    def _settled_place(self, dataset: DatasetId, epoch: int) -> int:
         """Returns the last place up to which a person chose a history; -1 if there is none."""
         branch = Resolutions(self._db).of(dataset).branch(epoch)
         return -1 if branch is None else branch.place
@@ -127,7 +127,7 @@ class Proofs:
         found = [(place, Multihash(name)) for place, name in rows]
         if proof.index is None or proof.kind != FORK:
             return found
-        settled = self._settled(proof.dataset, proof.epoch)
+        settled = self._settled_place(proof.dataset, proof.epoch)
         return [each for each in found if (each[0] > settled) == (proof.index > settled)]
 
     def _accused_by(self, name: Multihash) -> set[KeyDid]:

@@ -267,7 +267,7 @@ def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch:
             return [row[0] for row in connection.execute("SELECT name FROM declarations WHERE type = 'Dataset'")]
 
     before, calls = sorted(rows()), 0
-    gathered = former_rows._gathered
+    gathered = former_rows._gather
 
     def dies(connection: sqlite3.Connection, collection: Any) -> str | None:
         nonlocal calls
@@ -278,7 +278,7 @@ def test_a_killed_conversion_leaves_the_former_rows(tmp_path: Path, monkeypatch:
         return line
 
     with monkeypatch.context() as patched:
-        patched.setattr(former_rows, "_gathered", dies)
+        patched.setattr(former_rows, "_gather", dies)
         database = Database(state / DATABASE)
         try:
             with pytest.raises(KeyboardInterrupt):

@@ -237,7 +237,7 @@ def _passing(m: Timeline) -> int:
 
 MUTANTS: Final[dict[str, list[tuple[Any, str, Callable[..., Any]]]]] = {
     "the new rendition is read less the old one at the handover": [(reader_position, "_old_side", lambda time: time)],
-    "readers pass what M promised": [(reader_position, "_decided", _passing)],
+    "readers pass what M promised": [(reader_position, "_decide", _passing)],
     "a hold one time before a handover frees the old rendition": [(timeline, "_free_from", lambda end: end - 1)],
     "a handover at a time that was promised": [
         (handover, "is_open", lambda m, time: True),

@@ -22,9 +22,9 @@ ASKED = ContextVar("asked", default=False)
 """Whether a thread works for the request: those of the background read too."""
 COUNT = wire.QueryRequest(sql="select count(*) from cities")
 READS: dict[str, tuple[Any, str, Callable[[Any], Awaitable[object]]]] = {
-    "a query hashes slices": (SliceFiles, "_hashed", lambda api: api.queries.answer(COUNT, _take)),
+    "a query hashes slices": (SliceFiles, "_hash", lambda api: api.queries.answer(COUNT, _take)),
     "a query lists slices": (slices, "PlacedSlice", lambda api: api.queries.answer(COUNT, _take)),
-    "the last rows": (SliceFiles, "_hashed", lambda api: api.datasets.tail("cities", 1000)),
+    "the last rows": (SliceFiles, "_hash", lambda api: api.datasets.tail("cities", 1000)),
     "a description": (profiles, "_added", lambda api: api.datasets.describe("cities", profile=True)),
     "a log": (SqliteChain, "last_of", lambda api: api.datasets.log("cities", ["AddData"], 100, None)),
 }
