@@ -215,11 +215,11 @@ def _against_mine(head: HeadStatement, newest: HeadStatement | None, root_at: Ro
     if head.size == newest.size:
         if head.root_hash != newest.root_hash:
             return Admitted(AdmissionOutcome.FORK, f"two signed trees of {plural(head.size, 'block')}")
-        return _renewed(head, newest)
+        return _judge_renewal(head, newest)
     return Admitted(AdmissionOutcome.ADVANCE if head.size > newest.size else AdmissionOutcome.OLDER)
 
 
-def _renewed(head: HeadStatement, newest: HeadStatement) -> Admitted:
+def _judge_renewal(head: HeadStatement, newest: HeadStatement) -> Admitted:
     """Judges a head of the same blocks: its frontier counts before its time, and never goes back."""
     if (head.upper or 0) < (newest.upper or 0):
         return Admitted(AdmissionOutcome.OLDER, f"a head of the same blocks says upper {newest.upper}, which is later")

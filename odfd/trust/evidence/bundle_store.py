@@ -110,7 +110,7 @@ class BundleStore:
             draft = target.with_suffix(f".{os.getpid()}{_DRAFT}")
             try:
                 with draft.open("wb") as file:
-                    bundle.write(manifest, lambda each: _opened(sources[each.hash]), file)
+                    bundle.write(manifest, lambda each: _open(sources[each.hash]), file)
                     file.flush()
                     durable.sync(file.fileno())
                 self._step("shelf-written")
@@ -160,7 +160,11 @@ class BundleStore:
         refuted = frozenset(self._refuted([name for name, _, _ in found]))
         return [
             StoredBundle(
-                name=name, dataset=_accused(path), size=state.st_size, at=state.st_mtime_ns, refuted=name in refuted
+                name=name,
+                dataset=_read_dataset(path),
+                size=state.st_size,
+                at=state.st_mtime_ns,
+                refuted=name in refuted,
             )
             for name, path, state in found
         ]
@@ -175,7 +179,7 @@ def _files(folder: Path) -> Iterator[tuple[Multihash, Path]]:
             continue
 
 
-def _accused(path: Path) -> DatasetId | None:
+def _read_dataset(path: Path) -> DatasetId | None:
     _, dataset, *rest = path.name.split(".")
     try:
         return DatasetId.parse(DID_ODF + dataset) if rest else None
@@ -183,5 +187,5 @@ def _accused(path: Path) -> DatasetId | None:
         return None
 
 
-def _opened(source: bytes | Path) -> BinaryIO:
+def _open(source: bytes | Path) -> BinaryIO:
     return io.BytesIO(source) if isinstance(source, bytes) else source.open("rb")

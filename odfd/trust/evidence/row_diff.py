@@ -57,7 +57,7 @@ def compare(published: Path, computed: Path) -> RowDifference:
     with open_slice(published) as one, open_slice(computed) as other:
         sizes = (one.rows, other.rows)
         if one.schema.names != other.schema.names:
-            return _found(f"columns {one.schema.names} published, {other.schema.names} computed", (), sizes)
+            return _decode_difference(f"columns {one.schema.names} published, {other.schema.names} computed", (), sizes)
         counts = dict.fromkeys(one.schema.names, 0)
         cells: list[Cell] = []
         for start, ours, theirs in _side_by_side(one, other):
@@ -66,7 +66,7 @@ def compare(published: Path, computed: Path) -> RowDifference:
                 counts[name] += len(rows)
             places = sorted((int(row), name) for name, rows in found.items() for row in rows[:MAX_CELLS])
             cells += [_cell(ours, theirs, start, row, name) for row, name in places[: MAX_CELLS - len(cells)]]
-        return _found(_message(sizes, counts, cells), cells, sizes)
+        return _decode_difference(_message(sizes, counts, cells), cells, sizes)
 
 
 def _side_by_side(one: SliceFile, other: SliceFile) -> Iterator[tuple[int, pa.RecordBatch, pa.RecordBatch]]:
@@ -116,7 +116,7 @@ def _value(batch: pa.RecordBatch, row: int, column: str) -> object:
     return value[:MAX_TEXT] + "…" if isinstance(value, str) and len(value) > MAX_TEXT else value
 
 
-def _found(message: str, cells: Iterable[Cell], sizes: tuple[int, int]) -> RowDifference:
+def _decode_difference(message: str, cells: Iterable[Cell], sizes: tuple[int, int]) -> RowDifference:
     return RowDifference(message=message, cells=tuple(cells), published_rows=sizes[0], computed_rows=sizes[1])
 
 

@@ -101,7 +101,7 @@ def strikes(policy: Policy, view: View) -> frozenset[Strike]:
     return frozenset(
         Strike(group, dataset, step)
         for dataset, evidence in view.datasets.items()
-        for group, step in _contradicted(policy, view, evidence, out)
+        for group, step in _list_contradicted(policy, view, evidence, out)
         if group != view.own_group and Strike(group, dataset, step) not in view.pardoned
     )
 
@@ -127,7 +127,7 @@ def _others(
     return Counter(verdict for verdict in verdicts.values() if verdict.kind is not VerdictKind.NONDETERMINISTIC)
 
 
-def _contradicted(
+def _list_contradicted(
     policy: Policy, view: View, statements: DatasetStatements, out: Collection[str]
 ) -> Iterator[tuple[str, int]]:
     """Yields groups with the step on which they stand alone.

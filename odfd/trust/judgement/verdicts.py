@@ -368,7 +368,7 @@ def _facts(extent: ChainExtent, sequence_number: int, decision: Decision | None)
         "fresh": int(extent.fresh),
         "reproduced": 1 if decision is None else int(_is_run_here(extent, decision)),
         "attested": _ALWAYS if decision is None else decision.attested,
-        "observed": _observed(extent, sequence_number),
+        "observed": _count_observed(extent, sequence_number),
         "witnessed": sum(size > sequence_number for size in extent.witnessed),
     }
 
@@ -378,7 +378,7 @@ def _is_run_here(extent: ChainExtent, decision: Decision) -> bool:
     return decision.reproduced or (extent.own and decision.status is not DatasetStatus.NONDETERMINISTIC)
 
 
-def _observed(extent: ChainExtent, sequence_number: int) -> int:
+def _count_observed(extent: ChainExtent, sequence_number: int) -> int:
     if extent.observed is None:
         return _ALWAYS
     return max((count for count, size in extent.observed.items() if sequence_number < size), default=0)

@@ -136,7 +136,7 @@ def spans_of(size: int, tried: Reexecuted, engines: Sequence[EngineUsed]) -> tup
         pieces.append(_quiet(at, until - 1, pieces))
         at = until
     if at < size:
-        pieces.append(_untried(at, size - 1, pieces, tried.why))
+        pieces.append(_make_untried(at, size - 1, pieces, tried.why))
     spans = [_merge(list(group)) for _, group in groupby(pieces, key=_likeness)]
     while len(spans) > MAX_SPANS:
         spans[:2] = [Span(first=spans[0].first, last=spans[1].last, verdict=NOT_ATTEMPTED)]
@@ -149,10 +149,10 @@ def _quiet(first: int, last: int, pieces: Sequence[Span]) -> Span:
     before = pieces[-1] if pieces else None
     if before is not None and before.verdict == "reproduced":
         return msgspec.structs.replace(before, first=first, last=last)
-    return _untried(first, last, pieces)
+    return _make_untried(first, last, pieces)
 
 
-def _untried(first: int, last: int, pieces: Sequence[Span], why: str = "") -> Span:
+def _make_untried(first: int, last: int, pieces: Sequence[Span], why: str = "") -> Span:
     after_mismatch = bool(pieces) and pieces[-1].verdict == "mismatch"
     return Span(
         first=first, last=last, verdict=NOT_ATTEMPTED, reason="after-mismatch" if after_mismatch else why or None
@@ -209,7 +209,7 @@ class AttestationPublisher:
 
     async def say(self, dataset: DatasetId, why: str = "", budget: int = 0) -> None:
         """Signs the findings on the newest complete tree, and announces them. ``budget``: engine seconds per step."""
-        determinism = await self._analysed(dataset)
+        determinism = await self._analyse(dataset)
         signed = await trio.to_thread.run_sync(self._sign, dataset, determinism, why, budget)
         if signed is not None:
             self._signer.announce(dataset, signed)
@@ -217,7 +217,7 @@ class AttestationPublisher:
                 "attestation.signed", self._signer.name_of(dataset), "", about=about(dataset), sid=str(signed.sid)
             )
 
-    async def _analysed(self, dataset: DatasetId) -> str:
+    async def _analyse(self, dataset: DatasetId) -> str:
         """Returns the determinism of a dataset, "unknown" without an engine, since abstentions are signed even then."""
         try:
             return await self._determinism(dataset)

@@ -191,13 +191,13 @@ class EvidenceRechecker:
 
     async def _run(self, claim: Claim, engine: EngineIdentity) -> None:
         async with fresh_folder(self._settings.staging) as folder:
-            async with self._unpacked(claim, folder) as case:
+            async with self._unpack(claim, folder) as case:
                 answer, runs = await self._answer(claim, case, folder)
             run = _run(claim, answer, runs, engine, self._signer.clock.now())
         await self._keep(claim, run, CONFIRMED if run.verdict == VerdictKind.MISMATCH.value else answer.result)
 
     @asynccontextmanager
-    async def _unpacked(self, claim: Claim, folder: Path) -> AsyncIterator[Unpacked]:
+    async def _unpack(self, claim: Claim, folder: Path) -> AsyncIterator[Unpacked]:
         path = self._settings.bundles.path(claim.bundle)
         with ExitStack() as opened:
 

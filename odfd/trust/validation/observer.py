@@ -148,16 +148,16 @@ class Observer:
         """
         result: Result = "same-rows" if is_same else "differs"
         response = Response(sha256=hashlib.sha256(seen).hexdigest(), size=len(seen))
-        return self._noted(dataset, block, result, response)
+        return self._note(dataset, block, result, response)
 
     def note_decoded(self, dataset: DatasetId, block: Block, *, is_same: bool, seen: Response) -> bool:
         """Signs what bytes that the publisher kept are decoded to, from a worker thread; returns whether it is news.
 
         ``seen``: the bytes. What this node fetched from the source itself says more, and stays.
         """
-        return self._noted(dataset, block, "decoded" if is_same else "decodes-otherwise", seen)
+        return self._note(dataset, block, "decoded" if is_same else "decodes-otherwise", seen)
 
-    def _noted(self, dataset: DatasetId, block: Block, result: Result, response: Response) -> bool:
+    def _note(self, dataset: DatasetId, block: Block, result: Result, response: Response) -> bool:
         signed = self._sign(dataset, block, result, response)
         if signed is not None:
             trio.from_thread.run_sync(self._tell, dataset, block, signed, result)

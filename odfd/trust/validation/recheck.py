@@ -128,7 +128,7 @@ class _Recheck:
         async with fresh_folder(self._deps.staging) as folder:
             outcome = await replay_step(self._deps, case.head.dataset, self._number, checkpoint, folder, self._report)
             state = "genesis" if await trio.to_thread.run_sync(self._is_first) else "compared"
-            return await self._judged(outcome, state, identity, checkpoint)
+            return await self._judge(outcome, state, identity, checkpoint)
 
     def _is_first(self) -> bool:
         return self._case.chains.chain(self._case.head.dataset).last_of(STEP, self._number) is None
@@ -138,14 +138,14 @@ class _Recheck:
         async with aclosing(replay(self._deps, self._case.head.dataset, self._number + 1, self._report)) as outcomes:
             async for outcome in outcomes:
                 if not isinstance(outcome, Replayed) or outcome.block.sequence_number == self._number:
-                    return await self._judged(outcome, "genesis", identity, checkpoint)
+                    return await self._judge(outcome, "genesis", identity, checkpoint)
                 if not outcome.is_reproduced:
                     number = outcome.block.sequence_number
                     return self._unable(f"block #{number}, before the accused one, gives another answer here", identity)
                 checkpoint = outcome.checkpoint
         raise AssertionError("the accused step is the last of its chain here")
 
-    async def _judged(
+    async def _judge(
         self, outcome: object, state: str, identity: EngineIdentity, checkpoint: bytes | None
     ) -> RecheckAnswer:
         if isinstance(outcome, Blocked):

@@ -60,7 +60,7 @@ class TlogWitness:
         except Invalid as fault:
             # Checkpoints of logs that are no datasets have other names and formats.
             return _answer(404 if fault.rule == "checkpoint-origin" else 400, fault.message)
-        denied = self._denied(read)
+        denied = self._check_signers(read)
         if denied is not None:
             return denied
         try:
@@ -75,7 +75,7 @@ class TlogWitness:
             self._cosigned(made.made)
         return Answer(200, made.made.line.encode())
 
-    def _denied(self, read: Submission) -> Answer | None:
+    def _check_signers(self, read: Submission) -> Answer | None:
         """Returns a refusal if the log is not known or no present writer signed, before anything is compared."""
         tree, now = read.tree, self._clock()
         if tree.dataset not in self._attended() or self._keys.has_dataset_key(tree.dataset):

@@ -75,7 +75,7 @@ class CosignRequest(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def needs_proof(self) -> bool:
-        return self.old not in (NOTHING, _seen(self.tree))
+        return self.old not in (NOTHING, _to_known(self.tree))
 
 
 class CosignDeclined(msgspec.Struct, frozen=True):
@@ -151,7 +151,7 @@ class Witness:
             _check_unforked(connection, tree)
             known = self._known(connection, tree) or self._base(connection, tree)
             old, row = last_of(known), WITNESSED.one(connection, "origin = ?", (tree.origin,))
-            mine = _seen(tree)
+            mine = _to_known(tree)
             ruling = rule(known, old.size, mine, lambda seen: seen.size < mine.size or seen == mine)
             _check_ruling(ruling, old, tree)
             if not self._has_news(connection, tree):
@@ -172,7 +172,7 @@ class Witness:
 
         If no head signs this tree, the request itself is kept as evidence.
         """
-        tree, new = read.tree, _seen(read.tree)
+        tree, new = read.tree, _to_known(read.tree)
         with self._database.write() as connection:
             _check_unforked(connection, tree)
             known = self._known(connection, tree)
@@ -217,7 +217,7 @@ class Witness:
         begins: Begins,
         evidence: bytes,
     ) -> Cosignature | None:
-        _check_ruling(rule(known, old, _seen(tree), begins), last_of(known), tree)
+        _check_ruling(rule(known, old, _to_known(tree), begins), last_of(known), tree)
         return self._make(connection, tree, evidence) if self._has_news(connection, tree) else None
 
     def _make(self, connection: sqlite3.Connection, tree: TreeCheckpoint, evidence: bytes) -> Cosignature:
@@ -242,7 +242,7 @@ class Witness:
         if journalled is not None:
             known.add(KnownTree(journalled.order[0], bytes.fromhex(journalled.subject)))
         if heard is not None:
-            known.add(_seen(cosignature.decode(heard[6]).checkpoint))
+            known.add(_to_known(cosignature.decode(heard[6]).checkpoint))
         return known
 
     def _has_news(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> bool:
@@ -250,7 +250,7 @@ class Witness:
         return row is None or bool(row[1] < tree.size or self._clock() >= row[3] + RENEW)
 
 
-def _seen(tree: TreeCheckpoint) -> KnownTree:
+def _to_known(tree: TreeCheckpoint) -> KnownTree:
     return KnownTree(tree.size, tree.root_hash)
 
 
