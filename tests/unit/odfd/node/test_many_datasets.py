@@ -110,7 +110,7 @@ async def test_views_that_are_kept_are_those_that_a_new_look_gives(world: World)
                     writes = node.home.database.writes
                     kept, new = views.all(), [views.cache.look(entry) for entry in views.cache.entries()]
                     views.cache.save()
-                    restarted = DatasetViews(node.home, node.parts.evaluator, node.parts.visibility).all()
+                    restarted = DatasetViews(node.home, node.parts.evaluator, lambda _: "", lambda: None).all()
                 assert kept == new == restarted
 
         agree()
