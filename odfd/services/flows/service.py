@@ -132,12 +132,12 @@ class FlowService:
     @operation(needs=Permission.BY_RULE)
     async def pause(self, name: str) -> str:
         """Pauses a flow until it is resumed, also over restarts; a run under way continues. Returns its id."""
-        return await self._paused(name, paused=True)
+        return await self._pause(name, paused=True)
 
     @operation(needs=Permission.BY_RULE)
     async def resume(self, name: str) -> str:
         """Resumes a paused flow; times during the pause are not made up for. Returns its id. Raises NotFound."""
-        return await self._paused(name, paused=False)
+        return await self._pause(name, paused=False)
 
     @operation(needs=Permission.BY_RULE)
     async def run(self, name: str, request: wire.FlowRunRequest, by: str | None = None) -> str:
@@ -228,13 +228,13 @@ class FlowService:
 
     async def seen_counts(self, sees: Sees) -> wire.FlowCounts:
         """Counts the flows that an account may see in ``list``."""
-        return _counts([entry for _, entry in await self._seen(sees)])
+        return _counts([entry for _, entry in await self._list_seen(sees)])
 
     def counts(self) -> wire.FlowCounts:
         """Counts flows for the status of the node."""
         return _counts([entry for _, entry in self._worker.scheduler.entries()])
 
-    async def _seen(self, sees: Sees) -> Sequence[tuple[str, Entry]]:
+    async def _list_seen(self, sees: Sees) -> Sequence[tuple[str, Entry]]:
         entries = list(self._worker.scheduler.entries())
         abouts = await trio.to_thread.run_sync(
             lambda: [about_flow(self._home, entry.plan) for _, entry in entries]
@@ -259,7 +259,7 @@ class FlowService:
             entries = [each for each in entries if each[1].plan.target == wanted]
         return _Found(_live_id(plan.target) if held is None else held.id, plan, entries)
 
-    async def _paused(self, name: str, *, paused: bool) -> str:
+    async def _pause(self, name: str, *, paused: bool) -> str:
         found = await self._find(name)
         template = store.key_of(found.id) if is_template(found.plan) else None
         await self._worker.pause([key for key, _ in found.entries], template, paused=paused)

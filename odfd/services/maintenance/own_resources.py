@@ -58,7 +58,7 @@ class OwnResources:
         """Returns the resource of the node itself."""
         said = self._settings.node
         spec = NodeSpec(name=said.name or None, contact=said.contact or None, about=said.about or None)
-        return [self._made(NODE, UNNAMED, spec)]
+        return [self._make(NODE, UNNAMED, spec)]
 
     async def engines(self) -> Sequence[Resource]:
         """Returns the resources of the engines, by name."""
@@ -70,8 +70,8 @@ class OwnResources:
         )  # fmt: skip
         spark, duckdb = self._spark(), self._duckdb()
         return [
-            self._made(ENGINE, DUCKDB, queries, duckdb.state, duckdb.message),
-            self._made(ENGINE, SPARK, transforms, spark.state, spark.message),
+            self._make(ENGINE, DUCKDB, queries, duckdb.state, duckdb.message),
+            self._make(ENGINE, SPARK, transforms, spark.state, spark.message),
         ]
 
     async def node_states(self) -> Mapping[str, wire.NodeState]:
@@ -81,7 +81,7 @@ class OwnResources:
     async def engine_states(self) -> Mapping[str, wire.EngineView]:
         """Returns the state of each engine, by the name of its resource."""
         view = self._spark()
-        named = await trio.to_thread.run_sync(self._named, view.processes)
+        named = await trio.to_thread.run_sync(self._add_names, view.processes)
         return {SPARK: msgspec.structs.replace(view, processes=named), DUCKDB: self._duckdb()}
 
     def _duckdb(self) -> wire.EngineView:
@@ -92,7 +92,7 @@ class OwnResources:
             name=f"{DUCKDB} {version(DUCKDB)}", sandbox=self._queries.sandbox, state=state, isolation="query"
         )  # fmt: skip
 
-    def _named(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
+    def _add_names(self, processes: Sequence[wire.EngineProcess]) -> tuple[wire.EngineProcess, ...]:
         with self._home.catalog() as catalog:
             return tuple(
                 msgspec.structs.replace(one, name=catalog.name_of(DatasetId.parse(one.dataset)))
@@ -101,7 +101,7 @@ class OwnResources:
                 for one in processes
             )
 
-    def _made(self, type_: str, name: str, spec: EngineSpec | NodeSpec, state: str = "", message: str = "") -> Resource:
+    def _make(self, type_: str, name: str, spec: EngineSpec | NodeSpec, state: str = "", message: str = "") -> Resource:
         phase = _PHASES.get(state, "Ready")
         status = ResourceStatus(phase=phase, observed_generation=1, reconciled_at=self._since)
         if phase == "Failed":

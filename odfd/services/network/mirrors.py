@@ -134,7 +134,7 @@ class MirrorService:
                 raise NotFound(f"{mirror.spec.name} is a mirror no longer", rule="mirror", hint="odfctl mirror list")
             if now.fault is not None:
                 raise now.fault
-            return await self._shown(now.spec.id, wait.lack())
+            return await self._show(now.spec.id, wait.lack())
 
         target, told = (request.source, NODE) if named is None else (named.spec.name, about(named.spec.id))
         return task_ref(self._board.submit("mirror", target, work, told))
@@ -166,11 +166,11 @@ class MirrorService:
 
         ``is_new``: whether its name is to be checked, as a plan checks those of others.
         """
-        spec = self._meant(spec)
+        spec = self._find_whole(spec)
         if is_new:
             with self._home.catalog() as catalog:
                 catalog.check(spec.name, spec.id)
-        return self._prepared(spec)
+        return self._prepare(spec)
 
     def whole_of(self, dataset: DatasetId) -> DatasetId:
         """Returns the dataset that a chain is inside of, or is. Blocking."""
@@ -187,7 +187,7 @@ class MirrorService:
         """Begins a recorded mirror."""
         await self._scheduler.take_up(prepared.spec)
 
-    def _prepared(self, spec: MirrorSpec, private: bool | None = None) -> PreparedMirror:
+    def _prepare(self, spec: MirrorSpec, private: bool | None = None) -> PreparedMirror:
         spec.check()
         if spec.via is not None:
             self._remotes.check(spec.via)
@@ -202,7 +202,7 @@ class MirrorService:
 
         Data kept from a deletion is taken back.
         """
-        network = None if request.network is None else self._joined(request.network)
+        network = None if request.network is None else self._find_network(request.network)
         views = self._remotes.replication.peers()
         peers = tuple(dict.fromkeys(peer_named(views, each) for each in request.peers))
 
@@ -218,14 +218,14 @@ class MirrorService:
                 rate=None if request.rate == UNCAPPED else request.rate,
                 **given,
             )
-            return self._prepared(spec if found_at else self._meant(spec), request.private)
+            return self._prepare(spec if found_at else self._find_whole(spec), request.private)
 
         spec, shown, is_kept = await trio.to_thread.run_sync(prepared)
         if is_kept:
             await self.links.adopt(spec.id, spec.name)
         return await self._scheduler.add(spec, shown)
 
-    def _meant(self, spec: MirrorSpec) -> MirrorSpec:
+    def _find_whole(self, spec: MirrorSpec) -> MirrorSpec:
         """Returns the mirror of a collection for that of a chain inside: all its chains have the same terms."""
         whole = self.whole_of(spec.id)
         if whole == spec.id:
@@ -233,7 +233,7 @@ class MirrorService:
         name = self._home.name_of(whole) if spec.name == self._home.name_of(spec.id) else spec.name
         return msgspec.structs.replace(spec, dataset=str(whole), name=name)
 
-    def _joined(self, name: str) -> str:
+    def _find_network(self, name: str) -> str:
         """Returns the name of a joined network. Raises NotFound; a manifest may name one that is joined with it."""
         known = self.links.network_named(name)
         if known is None:
@@ -242,19 +242,19 @@ class MirrorService:
 
     async def states(self, datasets: Iterable[DatasetId], sees: Sees | None) -> Mapping[DatasetId, wire.MirrorState]:
         """Returns the states of mirrors. ``sees``: the rights of an account, which is told of what it may read."""
-        told = await _told(datasets, sees)
+        told = await _filter_seen(datasets, sees)
         peers = self._holders.of(told)
         return await trio.to_thread.run_sync(lambda: {each: self._state(each, peers[each]) for each in told})
 
     async def counts(self, sees: Sees | None = None) -> dict[str, int]:
         """Counts the mirrors that are resources, by state. ``sees`` as of ``states``."""
-        declared = await trio.to_thread.run_sync(self._declared)
-        told = await _told((spec.id for spec in declared), sees)
+        declared = await trio.to_thread.run_sync(self._list_declared)
+        told = await _filter_seen((spec.id for spec in declared), sees)
         chains = await trio.to_thread.run_sync(lambda: list(map(self._home.shards_of, told)))
         found = [[mirror.state for each in shards if (mirror := self._scheduler.find(each))] for shards in chains]
         return dict(Counter(max(states, key=_WORST.index).value for states in found if states))
 
-    def _declared(self) -> Sequence[MirrorSpec]:
+    def _list_declared(self) -> Sequence[MirrorSpec]:
         with self._home.database.read() as connection:
             return mirror_specs.declared(connection)
 
@@ -269,14 +269,14 @@ class MirrorService:
         return await self._pause(ref, paused=False)
 
     async def _pause(self, ref: str, *, paused: bool) -> wire.ResourceManifest:
-        dataset, chains = await trio.to_thread.run_sync(self._meant_by, ref)
+        dataset, chains = await trio.to_thread.run_sync(self._find_chains, ref)
         await self._scheduler.pause(dataset, paused=paused)
         for each in chains:
             if self._scheduler.find(each) is not None:
                 await self._scheduler.pause(each, paused=paused)
-        return await self._shown(dataset)
+        return await self._show(dataset)
 
-    def _meant_by(self, ref: str) -> tuple[DatasetId, Sequence[DatasetId]]:
+    def _find_chains(self, ref: str) -> tuple[DatasetId, Sequence[DatasetId]]:
         dataset = known_dataset(self._home, ref)
         return dataset, self.chains_of(dataset)
 
@@ -310,7 +310,7 @@ class MirrorService:
                     return each
         return default_name(dataset)
 
-    async def _shown(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
+    async def _show(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
         """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
         (state,) = (await self.states([dataset], None)).values()
         view = await self.links.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self.whole_of, dataset)))
@@ -361,7 +361,7 @@ class MirrorService:
         )
 
 
-async def _told(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[DatasetId]:
+async def _filter_seen(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[DatasetId]:
     """Returns those of ``datasets`` of which an account with the rights ``sees`` is told."""
     every = list(datasets)
     return every if sees is None else list(itertools.compress(every, await sees([about(each) for each in every])))

@@ -164,7 +164,7 @@ class NetworkService:
         """Joins a network without waiting for a peer; peers are dialled in the background. Raises as ``join``."""
         network = Network(name=request.name, bootstrap=request.bootstrap)
         if request.invitation is not None:
-            network = self._invited(read_invitation(request.invitation, self._clock.now()), request.name)
+            network = self._read_terms(read_invitation(request.invitation, self._clock.now()), request.name)
         await trio.to_thread.run_sync(self._limit, network)
         await self._membership.join(network)
         if network.policy_key or len(self._membership.networks) > 1:
@@ -199,7 +199,7 @@ class NetworkService:
         if len(self._membership.networks) > 1:
             self._policy_changed()
 
-    def _invited(self, said: Invitation, name: str) -> Network:
+    def _read_terms(self, said: Invitation, name: str) -> Network:
         if said.network != name:
             raise Invalid(f"the invitation is to {said.network}, not to {name}", rule="invitation")
         named = self._effective_policy.key_in(None)
@@ -221,7 +221,7 @@ class NetworkService:
 
         Raises NotFound, Refused, Invalid.
         """
-        network = self._named(name)
+        network = self._find_network(name)
         bootstrap = self._membership.bootstrap(network)[:MAX_BOOTSTRAP]
         if not bootstrap:
             raise Refused(
@@ -285,12 +285,12 @@ class NetworkService:
     def peers_in(self, name: str) -> Sequence[PeerView] | None:
         """Lists the connected peers in a network; ``None`` if this node is not in it."""
         network = self._membership.named(name)
-        return None if network is None else self._connected(network)
+        return None if network is None else self._list_connected(network)
 
-    def _connected(self, network: Network) -> Sequence[PeerView]:
+    def _list_connected(self, network: Network) -> Sequence[PeerView]:
         return [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
 
-    def _named(self, name: str) -> Network:
+    def _find_network(self, name: str) -> Network:
         network = self._membership.named(name)
         if network is None:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
@@ -301,14 +301,14 @@ class NetworkService:
 
         The ledger also has heads of private datasets, which are not shown. Raises NotFound.
         """
-        network = self._named(name)
-        peers = self._connected(network)
+        network = self._find_network(name)
+        peers = self._list_connected(network)
         traffic = self._membership.peer_traffic()
         lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
-        signed, public = await trio.to_thread.run_sync(self._signed, network)
+        signed, public = await trio.to_thread.run_sync(self._find_signed, network)
         counts = self._facts.holders.of(signed)
         shown = {each: count for each, count in counts.items() if count or each in public}
-        names, datasets, rungs = await trio.to_thread.run_sync(self._announced, shown)
+        names, datasets, rungs = await trio.to_thread.run_sync(self._list_announced, shown)
         return wire.NetworkState(
             peers=len(peers),
             datasets=datasets,
@@ -324,7 +324,7 @@ class NetworkService:
     def _is_in(self, peer: PeerView, network: Network) -> bool:
         return len(self._membership.networks) == 1 or network.name in peer.networks
 
-    def _signed(self, network: Network) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
+    def _find_signed(self, network: Network) -> tuple[Sequence[DatasetId], Collection[DatasetId]]:
         """Returns the datasets of which a signed head is known, and those of them that are public."""
         with self._home.database.read() as connection:
             signed = {*Ledger(connection).datasets(HEAD), *self._facts.unheld.datasets()}
@@ -333,7 +333,7 @@ class NetworkService:
         here = self._visibility.within(network.name)(signed)
         return tuple(here), here
 
-    def _announced(
+    def _list_announced(
         self, counts: Mapping[DatasetId, int]
     ) -> tuple[NodeNames, tuple[wire.Announced, ...], tuple[str | None, ...]]:
         """Lists the names of nodes, the announced datasets, and the rung on which each mirrored one was met."""

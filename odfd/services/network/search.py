@@ -106,12 +106,12 @@ class SearchService:
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
         cards, known = self.index.search(query, now)
         counts = self._holders.spread([card.dataset for card in cards])
-        shown = self._ranked(cards, counts, request.attested, request.standing)
+        shown = self._rank(cards, counts, request.attested, request.standing)
         return wire.SearchView(
             found=shown[: request.limit],
             more=len(shown[request.limit :]),
             cards=known,
-            withdrawn=self._withdrawn(request),
+            withdrawn=self._find_withdrawn(request),
         )
 
     @operation("GET", NODE_PATH + "/cards/{ref}", needs=Permission.BY_RULE)
@@ -124,10 +124,10 @@ class SearchService:
             hint = f"odfctl mirror add {ref} takes it, if a peer has it"
             raise NotFound(f"{dataset.short}: {reason}", rule="card", hint=hint)
         counts = self._holders.spread([dataset])
-        (shown,) = self._ranked([card], counts, 0)
+        (shown,) = self._rank([card], counts, 0)
         return shown
 
-    def _withdrawn(self, request: wire.SearchRequest) -> tuple[wire.WithdrawnCopy, ...]:
+    def _find_withdrawn(self, request: wire.SearchRequest) -> tuple[wire.WithdrawnCopy, ...]:
         """Lists copies here that a search by words finds by their names, as a card that withdraws has no others."""
         if (
             request.license
@@ -163,7 +163,7 @@ class SearchService:
         publisher = _as_name(card.claims.publisher or "")
         return (card.claims.name, f"{publisher}.{card.claims.name}") if publisher else (card.claims.name,)
 
-    def _ranked(
+    def _rank(
         self, cards: Sequence[Card], counts: Mapping[DatasetId, Spread], attested: int, standing: Sequence[str] = ()
     ) -> tuple[wire.CardView, ...]:
         found = {card.dataset for card in cards}

@@ -115,7 +115,7 @@ class PublicationService:
         if others and request.delegation is not None:
             text = f"{entry.name} has {len(others) + 1} shards, and a record is signed for the name of one"
             raise Refused(text, rule="shard-whole", hint="name each shard by its id: odfctl get renditions -o json")
-        delegation = self._delegation(publisher, entry.id, request.delegation)
+        delegation = self._check_delegation(publisher, entry.id, request.delegation)
 
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
@@ -130,12 +130,12 @@ class PublicationService:
     @operation("GET", NODE_PATH + "/publications", needs=Owner.NETWORK)
     def list(self) -> Sequence[wire.PublicationView]:
         """Lists the datasets that this node publishes on IPFS."""
-        return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in self._kept().items()]
+        return [self._view(self._home.name_of(dataset), dataset, each) for dataset, each in self._list_kept().items()]
 
     @operation("DELETE", NODE_PATH + "/publications/{ref}", needs=Owner.NETWORK)
     async def withdraw(self, ref: str) -> wire.PublicationView:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
-        entries, publisher, kept = await trio.to_thread.run_sync(self._named, ref)
+        entries, publisher, kept = await trio.to_thread.run_sync(self._resolve, ref)
         entry = entries[0]
         for each in entries:
             async with self._alone(each.id):
@@ -144,10 +144,10 @@ class PublicationService:
         self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 
-    def _named(self, ref: str) -> tuple[Sequence[DatasetEntry], Publisher, KeptPublication]:
+    def _resolve(self, ref: str) -> tuple[Sequence[DatasetEntry], Publisher, KeptPublication]:
         """Returns the shards of a dataset and its publication. Raises NotFound, Invalid, Refused."""
         entries, publisher = resolve_chains(self._home, ref), self._with_kubo()
-        kept = self._kept_of(entries[0].id)
+        kept = self._find_kept(entries[0].id)
         if kept is None:
             raise NotFound(f"{entries[0].name} is not on IPFS by us", rule="publication", hint="odfctl ipfs list")
         return entries, publisher, kept
@@ -156,7 +156,7 @@ class PublicationService:
         if self._publisher is None:
             return float("inf")
         touched = self.loop.take()
-        kept, public, ours = await trio.to_thread.run_sync(self._standing)
+        kept, public, ours = await trio.to_thread.run_sync(self._survey)
         for dataset in kept.keys() - public:
             await self._take_back(self._publisher, dataset)
         wanted = {dataset for dataset, each in kept.items() if each.spec.standing and dataset in public}
@@ -202,7 +202,7 @@ class PublicationService:
         self._events.emit("publication.withdrawn", self._home.name_of(dataset), "it is private", about=about(dataset))
 
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
-        signed = await trio.to_thread.run_sync(self._signed, dataset)
+        signed = await trio.to_thread.run_sync(self._find_signed, dataset)
         aged = not 0 <= self._clock.now() - known.at < RENEW
         return aged or signed != known.signed or await publisher.root(dataset) != known.root.removeprefix("/ipfs/")
 
@@ -233,7 +233,7 @@ class PublicationService:
     def _terms_of(self, dataset: DatasetId) -> tuple[str | None, int, KeptPublication | None]:
         """Returns the id of the signed head, how many blocks may go out, and what is out. Raises Refused."""
         self._need_public(dataset)
-        return self._signed(dataset), self._served(dataset), self._kept_of(dataset)
+        return self._find_signed(dataset), self._served(dataset), self._find_kept(dataset)
 
     def _need_public(self, dataset: DatasetId) -> None:
         if not self._visibility.is_public(dataset):
@@ -250,21 +250,21 @@ class PublicationService:
             raise no_ipfs()
         return self._publisher
 
-    def _standing(self) -> tuple[dict[DatasetId, KeptPublication], Set[DatasetId], Sequence[DatasetId]]:
+    def _survey(self) -> tuple[dict[DatasetId, KeptPublication], Set[DatasetId], Sequence[DatasetId]]:
         """Returns what is published, which of that is public, and the datasets that the policy publishes."""
-        kept = self._kept()
-        return kept, self._visibility.public_of(kept), self._ours() if self._all_of_ours() else ()
+        kept = self._list_kept()
+        return kept, self._visibility.public_of(kept), self._list_ours() if self._all_of_ours() else ()
 
-    def _ours(self) -> Sequence[DatasetId]:
+    def _list_ours(self) -> Sequence[DatasetId]:
         public = self._visibility.public_of(self._home.chains.datasets())
         return [each for each in public if self._home.keys.has_dataset_key(each)]
 
-    def _signed(self, dataset: DatasetId) -> str | None:
+    def _find_signed(self, dataset: DatasetId) -> str | None:
         with self._home.database.read() as connection:
             newest = Ledger(connection).newest_head(dataset)
         return None if newest is None else str(newest[1].sid)
 
-    def _delegation(self, publisher: Publisher, dataset: DatasetId, text: str | None) -> bytes | None:
+    def _check_delegation(self, publisher: Publisher, dataset: DatasetId, text: str | None) -> bytes | None:
         if text is None:
             return None
         key = publisher.key(dataset)
@@ -277,12 +277,12 @@ class PublicationService:
         check_delegation(raw, dataset, record.name_of(key.dataset_id))
         return raw
 
-    def _kept(self) -> dict[DatasetId, KeptPublication]:
+    def _list_kept(self) -> dict[DatasetId, KeptPublication]:
         with self._home.database.read() as connection:
             found = records.of_kind(connection, KIND)
         return {DatasetId.parse(each.key): _read(each) for each in found}
 
-    def _kept_of(self, dataset: DatasetId) -> KeptPublication | None:
+    def _find_kept(self, dataset: DatasetId) -> KeptPublication | None:
         with self._home.database.read() as connection:
             found = records.get(connection, KIND, str(dataset))
         return None if found is None else _read(found)

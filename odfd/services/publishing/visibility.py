@@ -66,8 +66,8 @@ class VisibilityService:
     def publish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Publishes datasets, everywhere or in some networks. Raises NotFound, Refused, Invalid."""
         change = _change_of(request)
-        wanted = self._wanted(request)
-        networks = self._networks_named(request.to)
+        wanted = self._resolve_all(request)
+        networks = self._find_networks(request.to)
         theirs = [each for each in wanted if _is_shared_by_others(self.home, each.id)]
         if theirs and not request.all:
             raise _is_theirs(theirs[0])
@@ -105,7 +105,7 @@ class VisibilityService:
             text = f"its card states its {', '.join(said)}" if said else "its card states nothing but its name"
             self.context.events.emit("dataset.words", entry.name, text, about=about(entry.id), id=str(entry.id))
 
-    def _networks_named(self, names: Sequence[str]) -> frozenset[str]:
+    def _find_networks(self, names: Sequence[str]) -> frozenset[str]:
         """Returns the joined networks with these names. Raises NotFound for one that is not joined."""
         joined = {each.name.casefold(): each.name for each in self.joined()}
         for name in names:
@@ -120,7 +120,7 @@ class VisibilityService:
     @operation("POST", NODE_PATH + "/unpublish", needs=EachOf(Action.OWN))
     def unpublish(self, request: wire.VisibilityRequest) -> Sequence[wire.VisibilityView]:
         """Makes datasets private again; copies that others hold remain. Raises NotFound, Invalid."""
-        return [self._all(entry, False) for entry in self._wanted(request)]
+        return [self._all(entry, False) for entry in self._resolve_all(request)]
 
     @operation("POST", NODE_PATH + "/share", needs=Owner.NETWORK)
     def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
@@ -180,7 +180,7 @@ class VisibilityService:
         Former renditions have the same rows: they are withdrawn too, and not published again.
         """
         first, *others = self._shards(entry, public)
-        former = [] if public else self._former_told(first)
+        former = [] if public else self._find_former(first)
         chains = (first, *others, *former)
         if change and not networks:  # what a card says of a dataset shows it to nobody else
             limits = self._limits(first.id)
@@ -212,7 +212,7 @@ class VisibilityService:
             check_card_of(member, entry.name)
         return found
 
-    def _former_told(self, first: DatasetEntry) -> list[DatasetEntry]:
+    def _find_former(self, first: DatasetEntry) -> list[DatasetEntry]:
         """Lists the chains of former renditions that others may know."""
         with self.home.database.read() as connection:
             told = [each for each in _former(connection, first.id) if self.visibility.is_told(each)]
@@ -233,7 +233,7 @@ class VisibilityService:
             notes=tuple(notes),
         )
 
-    def _wanted(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
+    def _resolve_all(self, request: wire.VisibilityRequest) -> Sequence[DatasetEntry]:
         """Resolves all datasets of a request before any is changed. Raises NotFound, Invalid."""
         if bool(request.refs) == request.all:
             raise Invalid("name datasets, or all of them", rule="request", hint="refs, or all: true")
@@ -276,10 +276,10 @@ class VisibilityService:
     def _tell(self, dataset: DatasetId) -> None:
         """Signs the frontier of a dataset, and announces the statements about it."""
         self.sign(dataset)
-        for signed in self._signed(dataset):
+        for signed in self._find_statements(dataset):
             self.announce(dataset, signed)
 
-    def _signed(self, dataset: DatasetId) -> list[Signed]:
+    def _find_statements(self, dataset: DatasetId) -> list[Signed]:
         """Returns the statements that others need to follow a dataset: its authority, then the newest head."""
         with self.home.database.read() as connection:
             versions = [signed for _, signed in Authorities(connection).versions(dataset)]

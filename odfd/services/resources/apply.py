@@ -111,7 +111,7 @@ class ApplyOperation:
                     await trio.to_thread.run_sync(self._planning.check, planned, generation)
                 for left in reversed(range(ATTEMPTS)):
                     try:
-                        return await self._applied(request, found, planned, report)
+                        return await self._apply(request, found, planned, report)
                     except Conflict as fault:
                         if fault.rule != MOVED or not left:
                             raise
@@ -141,7 +141,7 @@ class ApplyOperation:
         await self._tell(done)
         return await self.get(word, planned[0].after.id)
 
-    async def _applied(
+    async def _apply(
         self, request: wire.ApplyRequest, found: Possible, planned: Sequence[PlannedResource], report: Report
     ) -> wire.ApplyResult:
         report.begin("applying", len(planned), "manifests")
@@ -214,7 +214,7 @@ class ApplyOperation:
             now = Instant(self._clock.now() // MILLISECOND * MILLISECOND)
             batch = ApplyBatch(planned, written, now, dry_run=request.dry_run, forced=request.force)
             try:
-                found = [await self._prepared(each, batch, refusals) for each in self._ordered(batch)]
+                found = [await self._prepare(each, batch, refusals) for each in self._order(batch)]
                 if request.dry_run or _refuses(request, found):
                     report.advance(len(found))
                     return found
@@ -227,11 +227,11 @@ class ApplyOperation:
             finally:
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(batch.closing.close)
-        found = await _taken_up(found)
+        found = await _take_up(found)
         report.advance(len(found))
         return found
 
-    def _ordered(self, batch: ApplyBatch) -> Iterator[PlannedResource]:
+    def _order(self, batch: ApplyBatch) -> Iterator[PlannedResource]:
         """Yields first what is prepared, in the order of the controllers, then the others as written."""
         for controller in self._controllers:
             if controller.prepares != "never":
@@ -240,7 +240,7 @@ class ApplyOperation:
                 )
         yield from (each for each in batch.planned if self._controllers.of(each.after.type).prepares == "never")
 
-    async def _prepared(self, planned: PlannedResource, batch: ApplyBatch, refusals: Mapping[str, Fault]) -> _Prepared:
+    async def _prepare(self, planned: PlannedResource, batch: ApplyBatch, refusals: Mapping[str, Fault]) -> _Prepared:
         """Prepares one resource. ``refusals``: faults of those that could not be committed, by id."""
         after, controller = planned.after, self._controllers.of(planned.after.type)
         item = wire.ApplyItem(
@@ -261,7 +261,7 @@ class ApplyOperation:
             return _Prepared(planned, failed)
         if intent.did is not None:
             batch.known[after.account, after.key] = intent.did
-        return _Prepared(planned, _told(item, planned, intent), intent)
+        return _Prepared(planned, _complete_item(item, planned, intent), intent)
 
     async def _commit(self, batch: ApplyBatch, prepared: Sequence[_Prepared], generation: int | None) -> None:
         """Commits all, or nothing. Raises Conflict, or ``_Refusals`` for some."""
@@ -328,7 +328,7 @@ def _successful(prepared: Sequence[_Prepared]) -> list[_Prepared]:
     return [each for each in prepared if not each.is_failed and each.planned.after.did not in dids]
 
 
-def _told(item: wire.ApplyItem, planned: PlannedResource, intent: Intent) -> wire.ApplyItem:
+def _complete_item(item: wire.ApplyItem, planned: PlannedResource, intent: Intent) -> wire.ApplyItem:
     """Returns the item as the intent says it, together with the changes of headers, which count as an update."""
     if not intent.item:
         return item
@@ -349,7 +349,7 @@ def _check_same(planned: PlannedResource) -> None:
         raise Refused(text, rule="immutable", hint=f"odfctl delete {kind} {before.name}, and apply it anew")
 
 
-async def _taken_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:
+async def _take_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:
     """Brings what is recorded into force; what cannot be yet is a warning, since the declaration stands."""
     done: list[_Prepared] = []
     with trio.CancelScope(shield=True, deadline=trio.current_time() + TAKE_UP_SECONDS):

@@ -306,7 +306,7 @@ class DeclarationService:
         with self._home.database.write() as connection:
             store, now = self._parts.store(connection), self._clock.now()
             before = meant_by(store, kind, name)
-            after = _labelled(before, request)
+            after = _change_labels(before, request)
             for path, message, rule, hint in wrong_entries(kind.name, after.labels, after.annotations):
                 raise Invalid(f"{path}: {message}", rule=rule, hint=hint)
             for fault in contradictions(after, self.controllers.of(kind.name), lambda _: ""):
@@ -365,7 +365,7 @@ class DeclarationService:
         return found
 
 
-def _labelled(before: Resource, request: wire.LabelRequest) -> Resource:
+def _change_labels(before: Resource, request: wire.LabelRequest) -> Resource:
     """Returns a resource with labels and annotations set by hand; their manager is ``LABEL``."""
     managers = dict(before.managers)
     parts: dict[str, dict[str, Any]] = {}

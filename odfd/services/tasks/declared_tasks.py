@@ -307,12 +307,12 @@ class TaskService(BoardTasks):
 
     async def get(self, task_id: str) -> wire.TaskState:
         """Returns the state of a task, by its id or as ``account/name``. Raises NotFound."""
-        found = await self._found(task_id)
+        found = await self._find(task_id)
         return task_state(found) if isinstance(found, Task) else _stored_state(found)
 
     async def cancel(self, task_id: str) -> wire.TaskState:
         """Cancels a task, and deletes it if it is declared. Raises NotFound."""
-        found = await self._found(task_id)
+        found = await self._find(task_id)
         if isinstance(found, Resource) or found.is_declared:
             await self._resources.delete(TYPE, task_id)
         if isinstance(found, Task):
@@ -326,7 +326,7 @@ class TaskService(BoardTasks):
         Raises NotFound at the first step.
         """
         while True:
-            grown, found = self._events.grown, await self._found(task_id)
+            grown, found = self._events.grown, await self._find(task_id)
             if isinstance(found, Task):
                 async with aclosing(super().follow(found.id)) as snapshots:  # type: ignore[type-var]
                     async for each in snapshots:
@@ -338,18 +338,18 @@ class TaskService(BoardTasks):
                 return
             await grown.wait()
 
-    async def _found(self, task_id: str) -> Task | Resource:
+    async def _find(self, task_id: str) -> Task | Resource:
         """Returns a task of the board, or one that is declared and not there. Raises NotFound."""
         with suppress(NotFound):
             return self._board.get(task_id)
-        held = await trio.to_thread.run_sync(self._held, task_id)
+        held = await trio.to_thread.run_sync(self._find_declared, task_id)
         if held is None:
             return self._board.get(task_id)
         with suppress(NotFound):
             return self._board.get(_board_id(held))
         return held
 
-    def _held(self, task_id: str) -> Resource | None:
+    def _find_declared(self, task_id: str) -> Resource | None:
         with self._home.database.read() as connection:
             return ResourceStore(connection).sought(TYPE, task_id)
 

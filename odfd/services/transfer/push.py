@@ -53,11 +53,11 @@ class PushService:
     @operation("POST", NODE_PATH + "/push", needs=Owner.NETWORK)
     def push(self, request: wire.PushRequest) -> wire.TaskRef:
         """Pushes datasets to repositories. Result: PushResult."""
-        wanted = self._wanted(request)
+        wanted = self._resolve_all(request)
         targets = [(asked, self._repositories.to_push(request.to, asked.entry.name)) for asked in wanted]
 
         async def work(report: Report) -> wire.PushResult:
-            items = [await self._one(asked, target, request, report) for asked, target in targets]
+            items = [await self._try(asked, target, request, report) for asked, target in targets]
             show_failures(report, items)
             return wire.PushResult(items=tuple(items))
 
@@ -65,10 +65,10 @@ class PushService:
 
     def push_for(self, ref: str, by: str, key: str) -> wire.TaskRef:
         """Pushes a dataset to the repository that a resource, by its id, refers to. Result: PushResult."""
-        name, whole = self._meant(by, key), self._whole(ref)
+        name, whole = self._find_repository(by, key), self._whole(ref)
         return self.push(wire.PushRequest(refs=(whole,), to=name))
 
-    def _meant(self, by: str, key: str) -> str:
+    def _find_repository(self, by: str, key: str) -> str:
         """Returns the present name of the repository to which a resource refers. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
@@ -80,37 +80,37 @@ class PushService:
         first = find_first_shard(self._home, entry.id)
         return ref if first is None else self._home.name_of(first)
 
-    def _wanted(self, request: wire.PushRequest) -> Sequence[_Asked]:
+    def _resolve_all(self, request: wire.PushRequest) -> Sequence[_Asked]:
         if request.all:
             with self._home.catalog() as catalog:
                 entries = catalog.entries()
-            wanted = list(map(self._asked, entries))
+            wanted = list(map(self._expand, entries))
         else:
-            wanted = list(dict.fromkeys(map(self._named, request.refs)))
+            wanted = list(dict.fromkeys(map(self._resolve, request.refs)))
         if request.to is not None and "/" in request.to and (request.all or len(wanted) != 1):
             text = f"{request.to[:80]} is the place of one dataset"
             raise Invalid(text, rule="repository", hint="leave out what follows the /: each goes under its own name")
         return wanted
 
-    def _named(self, ref: str) -> _Asked:
+    def _resolve(self, ref: str) -> _Asked:
         """Returns what a reference means: an id one chain, a name all shards. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
         if ref.startswith(DID_ODF):
             return _Asked(entry)
         check_united(self._home, entry)
-        return self._asked(entry)
+        return self._expand(entry)
 
-    def _asked(self, entry: DatasetEntry) -> _Asked:
+    def _expand(self, entry: DatasetEntry) -> _Asked:
         shards = self._home.shards_of(entry.id)
         return _Asked(entry, shards if len(shards) > 1 else ())
 
-    async def _one(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
+    async def _try(self, asked: _Asked, target: Target, request: wire.PushRequest, report: Report) -> wire.PushItem:
         entry = asked.entry
         try:
             with sole_faults():
                 if not await trio.to_thread.run_sync(self._may_go, asked, target, request):
                     return wire.PushItem(ref=entry.name, outcome="private", place=str(target))
-                return await self._pushed(asked, target, report)
+                return await self._push(asked, target, report)
         except Fault as fault:
             problem = wire.Problem.of(fault)
             return wire.PushItem(ref=entry.name, outcome="failed", place=str(target), fault=problem)
@@ -126,7 +126,7 @@ class PushService:
             raise _private(asked.entry, target)
         return True
 
-    async def _pushed(self, asked: _Asked, target: Target, report: Report) -> wire.PushItem:
+    async def _push(self, asked: _Asked, target: Target, report: Report) -> wire.PushItem:
         entry, shards = asked
         try:
             done = (
@@ -135,7 +135,7 @@ class PushService:
                 else await self._import_export.push(entry, target, report)
             )
         except Conflict as fault:
-            raise _explained(fault, target, entry) from None
+            raise _explain(fault, target, entry) from None
         return wire.PushItem(
             ref=entry.name, outcome="pushed" if done.blocks else "up-to-date", place=str(target), blocks=done.blocks,
             objects=done.objects, bytes=done.bytes, head=str(done.head),
@@ -151,7 +151,7 @@ def _private(entry: DatasetEntry, target: Target) -> Refused:
     )
 
 
-def _explained(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
+def _explain(fault: Conflict, target: Target, entry: DatasetEntry) -> Conflict:
     """Returns the conflict with a hint of what the person who pushes can do."""
     pull = f"odfctl pull {target} --as NAME"
     match fault.rule:

@@ -83,9 +83,9 @@ class AuthorityService:
         entry = self._home.resolve(ref)
         with self._home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
-        return draft_view(rights, self._drafted(rights, request))
+        return draft_view(rights, self._draft(rights, request))
 
-    def _drafted(self, rights: Rights, request: wire.AuthorityDraftRequest) -> Authority:
+    def _draft(self, rights: Rights, request: wire.AuthorityDraftRequest) -> Authority:
         seed, tree = self._chain(rights.dataset)
         now = self._clock.now()
         if request.action == "rotate":

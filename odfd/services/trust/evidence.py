@@ -35,13 +35,13 @@ class EvidenceService:
 
     def find(self, evidence_id: str) -> bytes | Path:
         """Returns the bundle of a mismatch, as a file, or the JSON of a proof. Raises NotFound."""
-        name = _named(evidence_id)
+        name = _parse_id(evidence_id)
         proof = self._proof(name)
         return self._bundles.path(name) if proof is None else proof
 
     def fetch(self, evidence_id: str) -> wire.TaskRef:
         """Begins a task that fetches evidence that is not here. Raises NotFound for text that is no id."""
-        name = _named(evidence_id)
+        name = _parse_id(evidence_id)
         return task_ref(self._board.submit("evidence", str(name), partial(self._bring, name)))
 
     async def _bring(self, name: Multihash, report: Report) -> wire.EvidenceFetched:
@@ -59,7 +59,7 @@ class EvidenceService:
         return found[1] if found is not None and found[0] == kinds.PROOF else None
 
 
-def _named(text: str) -> Multihash:
+def _parse_id(text: str) -> Multihash:
     try:
         return Multihash.parse(text)
     except Invalid as error:

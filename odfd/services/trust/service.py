@@ -116,12 +116,12 @@ class TrustService:
     def validators(self) -> Mapping[str, wire.ValidatorState]:
         """Returns the state of each validator of the policy in force, by its did."""
         policy = self._evaluator.policy
-        out = self._suspended(policy)
+        out = self._find_suspended(policy)
         states = {name: wire.ValidatorState(suspended=True, reason=each.reason) for name, each in out.items()}
         counting = wire.ValidatorState()
         return {str(key): states.get(group.name, counting) for group in policy.groups for key in group.keys}
 
-    def _suspended(self, policy: Policy) -> dict[str, Suspended]:
+    def _find_suspended(self, policy: Policy) -> dict[str, Suspended]:
         with self._home.database.read() as connection:
             return {each.group: each for each in Suspensions(connection).all(policy)}
 
@@ -250,7 +250,7 @@ class TrustService:
             known.quorum, policy.tolerated + 1
         ):
             text += "; so many agree with what was published: suspect this machine too (odfctl doctor)"
-        left = len(policy.groups) - len(self._suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
+        left = len(policy.groups) - len(self._find_suspended(policy)) + (policy.group_of(self._evaluator.me) is None)
         if decision.status not in STOPS and (weak := _behind_too_little(policy, known, block)):
             text += (
                 f"; {plural(weak, 'verdict')} not counted, of less isolation than {policy.min_sandbox} (min-sandbox)"

@@ -37,7 +37,7 @@ def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
 
 async def call(url: str, headers: Mapping[str, str], body: bytes, allows: Allows) -> int:
     """Makes the call and returns the status, which is 2xx. Raises Remote for another status, or without an answer."""
-    status = await _asked("POST", url, headers, body, allows, CALL_SECONDS)
+    status = await _ask("POST", url, headers, body, allows, CALL_SECONDS)
     if not 200 <= status < 300:
         raise Remote(f"it answered {status}", rule=_RULE, hint=_HINT)
     return status
@@ -50,7 +50,7 @@ async def reach(url: str, allows: Allows) -> str:
     """
     try:
         # Half of the time for a connection, so that a server that takes it and stays silent is told from none.
-        await _asked("HEAD", url, {}, b"", allows, CALL_SECONDS / 2)
+        await _ask("HEAD", url, {}, b"", allows, CALL_SECONDS / 2)
     except Remote as fault:
         if isinstance(fault.__cause__, _TAKEN):
             return fault.message
@@ -58,7 +58,7 @@ async def reach(url: str, allows: Allows) -> str:
     return ""
 
 
-async def _asked(
+async def _ask(
     method: str, url: str, headers: Mapping[str, str], body: bytes, allows: Allows, step_seconds: float
 ) -> int:
     """Makes a request and returns the status of the answer. Raises Remote without one."""

@@ -102,7 +102,7 @@ class WebhookWorker:
         Raises Remote if the answer is no success, and the fault that prevents a call.
         """
         wanted = await trio.to_thread.run_sync(self._deliveries.for_flow, plan, record, task, key, place)
-        said, fault = await self._sent(wanted)
+        said, fault = await self._send(wanted)
         before, after = await trio.to_thread.run_sync(
             self._deliveries.note_call, wanted.target.id, fault is not None, said, self._clock.now()
         )
@@ -133,7 +133,7 @@ class WebhookWorker:
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
     async def _call(self, each: DueCall) -> None:
-        said, fault = await self._sent(each)
+        said, fault = await self._send(each)
         before, after = await trio.to_thread.run_sync(
             self._deliveries.settle, each, fault is not None, said, self._clock.now()
         )
@@ -141,7 +141,7 @@ class WebhookWorker:
         self._log_result(each.target, before, after)
         self.loop.touch(DatasetId.parse(each.dataset))
 
-    async def _sent(self, each: DueCall) -> tuple[str, Fault | None]:
+    async def _send(self, each: DueCall) -> tuple[str, Fault | None]:
         """Signs and makes a call. Returns the target's answer,
         or the reason why there is no good one, and the fault."""
         url = each.target.spec["url"]

@@ -159,7 +159,7 @@ class WebhookDeliveries:
                 due = Instant(now + pause_after(tried.attempts, self._random.randrange))
                 store.keep(connection, target, each.dataset, msgspec.structs.replace(held, delivery=tried), due)
             counted = msgspec.structs.replace(calls, dead=calls.dead + (failed and is_over))
-            after = self._counted(connection, target, counted, failed, said, now)
+            after = self._count(connection, target, counted, failed, said, now)
         return calls, after
 
     def for_flow(self, plan: FlowPlan, record: Record, task: WebhookCallTask, key: str, place: int) -> DueCall:
@@ -190,10 +190,10 @@ class WebhookDeliveries:
             calls = store.calls(connection, target)
             if calls is None:
                 return None, None
-            after = self._counted(connection, target, calls, failed, said, now)
+            after = self._count(connection, target, calls, failed, said, now)
         return calls, after
 
-    def _counted(
+    def _count(
         self,
         connection: sqlite3.Connection,
         target: str,
