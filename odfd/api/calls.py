@@ -24,7 +24,7 @@ Written by ``python -m odfd.api.calls``, from the methods that declare them; ``o
 """
 
 # fmt: off
-# ruff: noqa: E501
+# ruff: noqa: E501, E704, I001
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -40,7 +40,7 @@ _KINDS: Final = {"text": "str", "texts": "Sequence[str]", "flag": "bool", "numbe
 
 def text() -> str:
     """Returns the module as it is checked in."""
-    return _HEAD + "\n".join(sorted(_calls()))
+    return _HEAD + "".join(sorted(_calls()))
 
 
 def _calls() -> Iterator[str]:
@@ -67,7 +67,7 @@ def _call(name: str, method: str, path: str, endpoint: Endpoint) -> str:
     if endpoint.query:
         given += ["*", *(f"{each.name}: {_KINDS[each.kind]} | None = None" for each in endpoint.query)]
         sent.append("query={" + ", ".join(f'"{each.name}": {each.name}' for each in endpoint.query) + "}")
-    return f"\ndef {name}({', '.join(given)}) -> ApiCall[{answers}]:\n    return ApiCall({', '.join(sent)})\n"
+    return f"def {name}({', '.join(given)}) -> ApiCall[{answers}]: return ApiCall({', '.join(sent)})\n"
 
 
 def _name_of(kind: Any) -> str:
