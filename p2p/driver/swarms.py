@@ -40,7 +40,7 @@ from p2p.wire.limits import (
 )
 from p2p.wire.pieces import PIECES_PROTOCOL, PieceList, PieceListAsk
 from p2p.wire.presence import Presence
-from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
+from p2p.wire.swarm import NONE, SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
 
 PATIENCE: Final = 10.0
 """Seconds for one question and its answer."""
@@ -186,7 +186,7 @@ class Swarms:
         library = self._library.to(peer)
         if isinstance(ask, PieceListAsk):
             found = library.piece_list(ask.dataset, ask.name, ask.size)
-            return pieces.NONE if found is None else pieces.encode_listed(PieceList(ask.name, ask.size, *found))
+            return NONE if found is None else pieces.encode_listed(PieceList(ask.name, ask.size, *found))
         parts = library.pieces(ask)
         told = PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())
         return encode_told(told, pieces.piece_count(ask.size))

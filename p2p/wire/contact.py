@@ -36,6 +36,10 @@ class Contact(msgspec.Struct, frozen=True):
     port: int
 
     @property
+    def at(self) -> tuple[bytes, int]:
+        return self.ip, self.port
+
+    @property
     def place(self) -> int:
         return place_of_node(self.key)
 

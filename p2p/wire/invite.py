@@ -1,4 +1,4 @@
-"""Encodes and decodes the messages by which a node redeems an invitation's token at the node that invites (ADR 0057).
+"""Lays out the messages by which a node redeems an invitation's token at the node that invites (ADR 0057).
 
 One question and one answer a stream::
 
@@ -11,15 +11,16 @@ The joining node is the one whose key the connection proves. Pure.
 from __future__ import annotations
 
 import enum
-from typing import Final
+from typing import Annotated, Final
 
-from chain.errors import Invalid
+import msgspec
+
+from p2p.wire.layout import MessageLayout, OctetString, u8
 
 INVITE_PROTOCOL: Final = "/odf/1/invite"
 TOKEN_BYTES: Final = 32
 MAX_INVITE_MESSAGE: Final = 33
 """Bytes of the longer of the two messages."""
-_REDEEM, _ANSWER = b"\x01", b"\x81"
 
 
 class Redemption(enum.IntEnum):
@@ -37,24 +38,32 @@ class Redemption(enum.IntEnum):
     """Too many questions came, or the disk failed; the node may ask later."""
 
 
+class _Redeem(msgspec.Struct, frozen=True):
+    token: Annotated[bytes, OctetString(TOKEN_BYTES)]
+
+
+class _Answer(msgspec.Struct, frozen=True):
+    outcome: Annotated[Redemption, u8(load=Redemption)]
+
+
+_REDEEM: Final = MessageLayout("invite-message", 0x01, _Redeem)
+_ANSWER: Final = MessageLayout("invite-message", 0x81, _Answer)
+
+
 def encode_redeem(token: bytes) -> bytes:
     """Encodes a question; ``token`` has ``TOKEN_BYTES``."""
-    return _REDEEM + token
+    return _REDEEM.encode(_Redeem(token))
 
 
 def decode_redeem(body: bytes) -> bytes:
     """Returns the token. Raises Invalid."""
-    if len(body) != 1 + TOKEN_BYTES or body[:1] != _REDEEM:
-        raise Invalid(f"no redemption of an invitation, in {len(body)} bytes", rule="invite-message")
-    return body[1:]
+    return _REDEEM.decode(body).token
 
 
 def encode_redemption(outcome: Redemption) -> bytes:
-    return _ANSWER + bytes([outcome])
+    return _ANSWER.encode(_Answer(outcome))
 
 
 def decode_redemption(body: bytes) -> Redemption:
     """Decodes an answer. Raises Invalid."""
-    if len(body) != 2 or body[:1] != _ANSWER or body[1] not in Redemption.__members__.values():
-        raise Invalid(f"no answer to a redemption, in {len(body)} bytes", rule="invite-message")
-    return Redemption(body[1])
+    return _ANSWER.decode(body).outcome

@@ -1,4 +1,4 @@
-"""Encodes and decodes the lookup's messages, and signs records of who serves a dataset (ADR 59).
+"""Lays out the lookup's messages, and signs records of who serves a dataset (ADR 59).
 
 One question and one answer a stream, numbers in network order::
 
@@ -18,8 +18,7 @@ from __future__ import annotations
 
 import enum
 import ipaddress
-from collections.abc import Sequence
-from typing import Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import msgspec
 
@@ -27,12 +26,23 @@ from chain.errors import Invalid
 from chain.statements.keys import SigningKey, verify
 from p2p.wire import presence
 from p2p.wire.contact import Contact
+from p2p.wire.layout import (
+    FieldGroup,
+    LayoutFault,
+    Many,
+    MessageBytes,
+    MessageKinds,
+    MessageLayout,
+    OctetString,
+    RestBytes,
+    u8,
+    u16,
+)
 from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS, MAX_RECORD
 from p2p.wire.presence import Presence
 
 LOOKUP_PROTOCOL: Final = "/odf/1/lookup"
 KEY_BYTES: Final = 32
-_FIND, _NODES, _STORE, _STORED = 0x01, 0x81, 0x02, 0x82
 _SIGNATURE: Final = 64
 _DOMAIN: Final = b"odf provider 1\0"
 At: TypeAlias = tuple[bytes, int]
@@ -53,133 +63,66 @@ class Stored(enum.IntEnum):
     """The asker sent too many questions."""
 
 
+class _Place:
+    """An address: its version, 4 or 6, its bytes and a port; or a zero, if it is optional."""
+
+    def __init__(self, is_optional: bool = False) -> None:
+        self._is_optional = is_optional
+
+    def write(self, value: At | None, _owner: Any, out: list[bytes]) -> None:
+        ip, port = value or (b"", 0)
+        out += [b"\0"] if value is None else [bytes([4 if len(ip) == 4 else 6]), ip, port.to_bytes(2, "big")]
+
+    def read(self, source: MessageBytes) -> At | None:
+        (version,) = source.take(1)
+        if not version and self._is_optional:
+            return None
+        if version not in (4, 6):
+            raise LayoutFault(f"an address of version {version}")
+        ip, port = source.take(4 if version == 4 else 16), int.from_bytes(source.take(2), "big")
+        # A mapped IPv4 address would be a second spelling, by which a node could pass for two.
+        if not port or (version == 6 and ipaddress.IPv6Address(ip).ipv4_mapped is not None):
+            raise LayoutFault("an address that nobody has")
+        return ip, port
+
+
+_KEY: Final = OctetString(KEY_BYTES)
+_CONTACTS: Final = Many(u8(MAX_LOOKUP_CONTACTS), FieldGroup(lambda at, key: Contact(key, *at), at=_Place(), key=_KEY))
+_OWN: Final = _Place(is_optional=True)
+
+
 class Find(msgspec.Struct, frozen=True, kw_only=True):
-    key: bytes
-    own: At | None = None
+    key: Annotated[bytes, _KEY]
+    own: Annotated[At | None, _OWN] = None
 
 
 class Store(msgspec.Struct, frozen=True, kw_only=True):
-    key: bytes
-    record: bytes
-    own: At | None = None
+    key: Annotated[bytes, _KEY]
+    own: Annotated[At | None, _OWN] = None
+    record: Annotated[bytes, RestBytes(MAX_RECORD, 1)]
 
 
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to ``Store``: it also names nodes near the key, as the answer to ``Find`` does."""
 
-    outcome: Stored
-    contacts: tuple[Contact, ...] = ()
+    outcome: Annotated[Stored, u8(load=Stored)]
+    contacts: Annotated[tuple[Contact, ...], _CONTACTS] = ()
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    contacts: tuple[Contact, ...] = ()
-    records: tuple[bytes, ...] = ()
+    contacts: Annotated[tuple[Contact, ...], _CONTACTS] = ()
+    records: Annotated[tuple[bytes, ...], Many(u8(MAX_LOOKUP_RECORDS), OctetString(u16(MAX_RECORD, 1)))] = ()
 
 
-def encode_find(ask: Find) -> bytes:
-    return bytes([_FIND]) + ask.key + _own(ask.own)
-
-
-def encode_store(ask: Store) -> bytes:
-    return bytes([_STORE]) + ask.key + _own(ask.own) + ask.record
-
-
-def decode_lookup(body: bytes) -> Find | Store:
-    """Decodes a question. Raises Invalid. A record in it is not checked."""
-    if len(body) < 2 + KEY_BYTES or body[0] not in (_FIND, _STORE):
-        raise _bad("question", body)
-    key = body[1 : 1 + KEY_BYTES]
-    own: At | None = None
-    end = 2 + KEY_BYTES
-    if body[1 + KEY_BYTES]:
-        own, end = _read_at(body, 1 + KEY_BYTES)
-    rest = body[end:]
-    if body[0] == _STORE:
-        if not 0 < len(rest) <= MAX_RECORD:
-            raise _bad("record", body)
-        return Store(key=key, record=rest, own=own)
-    if rest:
-        raise _bad("question", body)
-    return Find(key=key, own=own)
-
-
-def encode_nodes(answer: Nodes) -> bytes:
-    records = b"".join(len(each).to_bytes(2, "big") + each for each in answer.records)
-    return bytes([_NODES]) + _contacts(answer.contacts) + bytes([len(answer.records)]) + records
-
-
-def decode_nodes(body: bytes) -> Nodes:
-    """Decodes an answer to ``Find``. Raises Invalid. The records in it are not checked."""
-    if len(body) < 3 or body[0] != _NODES:
-        raise _bad("answer", body)
-    contacts, at = _read_contacts(body, 1)
-    if at >= len(body) or body[at] > MAX_LOOKUP_RECORDS:
-        raise _bad("answer", body)
-    count, at, records = body[at], at + 1, []
-    for _ in range(count):
-        length = int.from_bytes(body[at : at + 2], "big")
-        if not 0 < length <= MAX_RECORD:
-            raise _bad("record", body)
-        records.append(body[at + 2 : at + 2 + length])
-        at += 2 + length
-    if at != len(body):
-        raise _bad("answer", body)
-    return Nodes(contacts=contacts, records=tuple(records))
-
-
-def encode_stored(answer: StoreAnswer) -> bytes:
-    return bytes([_STORED, answer.outcome]) + _contacts(answer.contacts)
-
-
-def decode_stored(body: bytes) -> StoreAnswer:
-    """Decodes an answer to ``Store``. Raises Invalid."""
-    if len(body) < 3 or body[0] != _STORED or body[1] not in Stored.__members__.values():
-        raise _bad("answer", body)
-    contacts, at = _read_contacts(body, 2)
-    if at != len(body):
-        raise _bad("answer", body)
-    return StoreAnswer(outcome=Stored(body[1]), contacts=contacts)
-
-
-def _contacts(contacts: Sequence[Contact]) -> bytes:
-    return bytes([len(contacts)]) + b"".join(_at((each.ip, each.port)) + each.key for each in contacts)
-
-
-def _read_contacts(body: bytes, start: int) -> tuple[tuple[Contact, ...], int]:
-    """Reads nodes at ``start``; returns them and the position after them. Raises Invalid."""
-    if body[start] > MAX_LOOKUP_CONTACTS:
-        raise _bad("answer", body)
-    at, contacts = start + 1, []
-    for _ in range(body[start]):
-        (ip, port), at = _read_at(body, at)
-        key = body[at : at + KEY_BYTES]
-        if len(key) != KEY_BYTES:
-            raise _bad("answer", body)
-        contacts.append(Contact(key, ip, port))
-        at += KEY_BYTES
-    return tuple(contacts), at
-
-
-def _own(at: At | None) -> bytes:
-    return b"\0" if at is None else _at(at)
-
-
-def _at(at: At) -> bytes:
-    ip, port = at
-    return bytes([4 if len(ip) == 4 else 6]) + ip + port.to_bytes(2, "big")
-
-
-def _read_at(body: bytes, start: int) -> tuple[At, int]:
-    """Reads an address at ``start``; returns it and the position after it. Raises Invalid."""
-    version = body[start] if start < len(body) else 0
-    size = {4: 4, 6: 16}.get(version, 0)
-    end = start + 1 + size + 2
-    if not size or end > len(body):
-        raise _bad("address", body)
-    ip, port = body[start + 1 : start + 1 + size], int.from_bytes(body[end - 2 : end], "big")
-    if not port or (size == 16 and ipaddress.IPv6Address(ip).ipv4_mapped is not None):
-        raise _bad("address", body)
-    return (ip, port), end
+_RULE: Final = "lookup-message"
+_FIND: Final = MessageLayout(_RULE, 0x01, Find)
+_STORE: Final = MessageLayout(_RULE, 0x02, Store)
+_NODES: Final = MessageLayout(_RULE, 0x81, Nodes)
+_STORED: Final = MessageLayout(_RULE, 0x82, StoreAnswer)
+encode_find, encode_store = _FIND.encode, _STORE.encode
+decode_lookup = MessageKinds[Find | Store](_FIND, _STORE).decode
+encode_nodes, decode_nodes = _NODES.encode, _NODES.decode
+encode_stored, decode_stored = _STORED.encode, _STORED.decode
 
 
 # Records
@@ -208,7 +151,3 @@ def decode_record(raw: bytes) -> Presence:
     if found.tags or found.more or not found.addresses:
         raise Invalid("a record that names datasets, or no address", rule="lookup-record")
     return found
-
-
-def _bad(what: str, body: bytes) -> Invalid:
-    return Invalid(f"no {what} of a lookup: {body[:8].hex()}… of {len(body)} bytes", rule="lookup-message")

@@ -1,4 +1,4 @@
-"""Encodes and decodes the messages of ``/odf/1/object``: ranges of an object's bytes, and many small objects at once.
+"""Lays out the messages of ``/odf/1/object``: ranges of an object's bytes, and many small objects at once.
 
 Bodies of frames, numbers in network order::
 
@@ -16,115 +16,81 @@ code that stores the bytes checks their hashes, not this module.
 
 from __future__ import annotations
 
-import struct
-from itertools import accumulate, pairwise
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import msgspec
 
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.wording import plural
-from p2p.wire import refusal
+from p2p.wire.layout import HASH, U32, U64, Blobs, Many, MessageKinds, MessageLayout, Name, RestBytes, u8, u32, u64
 from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_PACKED
-from p2p.wire.refusal import Refusal
+from p2p.wire.refusal import REFUSAL, Refusal
 
 PROTOCOL: Final = "/odf/1/object"
-_READ: Final = struct.Struct(">BIQI")
-_BYTES: Final = struct.Struct(">BIQQ")
-READ_KIND: Final = 0x01
-BYTES_KIND: Final = 0x81
-BYTES_HEAD: Final = _BYTES.size
 MAX_SIZE: Final = 1 << 48
 """Bytes of an object: 256 TiB, so that every tool that reads offsets represents them exactly."""
-NAME_SIZE: Final = 34
-SOME_KIND: Final = 0x02
-PACK_KIND: Final = 0x82
-_HEAD: Final = struct.Struct(">BIB")
 
 
 class ObjectRange(msgspec.Struct, frozen=True, kw_only=True):
     """A request for ``length`` bytes of an object from ``offset`` on."""
 
-    request: int
-    name: Multihash
-    offset: int
-    length: int = MAX_OBJECT_READ
+    request: U32
+    offset: Annotated[int, u64(MAX_SIZE)]
+    length: Annotated[int, u32(MAX_OBJECT_READ)] = MAX_OBJECT_READ
+    name: Name
 
 
 class ObjectBytes(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: bytes ``offset``, ``offset + 1``, … of an object of ``size`` bytes."""
 
-    request: int
-    size: int
-    offset: int
-    data: bytes | memoryview
+    request: U32
+    size: Annotated[int, u64(MAX_SIZE)]
+    offset: U64
+    data: Annotated[bytes | memoryview, RestBytes(MAX_OBJECT_READ, load=memoryview)]  # a MiB is not copied
 
 
 class ObjectsAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A request for several small objects, as many as fit into an answer."""
 
-    request: int
-    names: tuple[Multihash, ...]
+    request: U32
+    names: Annotated[tuple[Multihash, ...], Many(u8(MAX_PACK, 1), HASH)]
 
 
 class ObjectPack(msgspec.Struct, frozen=True, kw_only=True):
     """An answer: the first of the requested objects, whole."""
 
-    request: int
-    objects: tuple[bytes, ...]
+    request: U32
+    objects: Annotated[tuple[bytes, ...], Blobs(u8(MAX_PACK, 1), MAX_PACKED, total=MAX_PACK_BYTES)]
 
 
 ObjectRequest: TypeAlias = ObjectRange | ObjectsAsk
 ObjectReply: TypeAlias = ObjectBytes | ObjectPack | Refusal
 
 
-def encode_read(ask: ObjectRange) -> bytes:
-    return _READ.pack(READ_KIND, ask.request, ask.offset, ask.length) + ask.name
+_READ: Final = MessageLayout("object-request", 0x01, ObjectRange)
+_SOME: Final = MessageLayout("object-request", 0x02, ObjectsAsk)
+encode_read, encode_some = _READ.encode, _SOME.encode
+decode_request = MessageKinds[ObjectRequest](_READ, _SOME).decode
 
 
-def decode_request(body: bytes) -> ObjectRequest:
-    """Decodes a request of either kind. Raises Invalid."""
-    return decode_some(body) if body[:1] == bytes([SOME_KIND]) else decode_read(body)
+def _beyond_end(answer: ObjectBytes) -> str | None:
+    stop = answer.offset + len(answer.data)
+    return "bytes beyond the end" if len(answer.data) and stop > answer.size else None
 
 
-def decode_read(body: bytes) -> ObjectRange:
-    """Decodes a request for a range of an object. Raises Invalid."""
-    if len(body) < _READ.size or body[0] != READ_KIND:
-        raise Invalid(f"not a read request: {body[:8].hex()}…", rule="object-request")
-    _, request, offset, length = _READ.unpack_from(body)
-    if length > MAX_OBJECT_READ or offset > MAX_SIZE:
-        raise Invalid(
-            f"a request for {length} bytes at {offset}",
-            rule="object-range",
-            hint=f"at most {MAX_OBJECT_READ} bytes at a time",
-        )
-    name = Multihash.from_bytes(body[_READ.size :])
-    return ObjectRange(request=request, name=name, offset=offset, length=length)
+_BYTES: Final = MessageLayout("object-reply", 0x81, ObjectBytes, _beyond_end)
+_PACK: Final = MessageLayout("object-reply", 0x82, ObjectPack)
+encode_bytes, encode_pack = _BYTES.encode, _PACK.encode
+decode_object_reply = MessageKinds[ObjectReply](_BYTES, _PACK, REFUSAL).decode
 
 
 def bytes_head(request: int, size: int, offset: int) -> bytes:
     """Encodes the head of an answer, ``BYTES_HEAD`` bytes; the data follow it."""
-    return _BYTES.pack(BYTES_KIND, request, size, offset)
+    return encode_bytes(ObjectBytes(request=request, size=size, offset=offset, data=b""))
 
 
-def encode_bytes(answer: ObjectBytes) -> bytes:
-    return bytes_head(answer.request, answer.size, answer.offset) + answer.data
-
-
-def decode_object_reply(body: bytes) -> ObjectReply:
-    """Decodes an answer or a refusal. Raises Invalid."""
-    if body[:1] == bytes([refusal.KIND]):
-        return refusal.decode_refusal(body)
-    if body[:1] == bytes([PACK_KIND]):
-        return decode_pack(body)
-    if not _BYTES.size <= len(body) <= _BYTES.size + MAX_OBJECT_READ or body[0] != BYTES_KIND:
-        raise Invalid(f"not an answer of the object protocol: {body[:8].hex()}…", rule="object-reply")
-    _, request, size, offset = _BYTES.unpack_from(body)
-    length = len(body) - _BYTES.size
-    if size > MAX_SIZE or (length and offset + length > size):
-        raise Invalid(f"{length} bytes at {offset} of an object of {size}", rule="object-reply")
-    return ObjectBytes(request=request, size=size, offset=offset, data=memoryview(body)[_BYTES.size :])
+BYTES_HEAD: Final = len(bytes_head(0, 0, 0))
 
 
 def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:
@@ -134,47 +100,6 @@ def check_answer(ask: ObjectRange, answer: ObjectBytes) -> None:
         raise Invalid(
             f"asked for {due} bytes at {ask.offset}, got {len(answer.data)} at {answer.offset}", rule="object-range"
         )
-
-
-def encode_some(ask: ObjectsAsk) -> bytes:
-    return _HEAD.pack(SOME_KIND, ask.request, len(ask.names)) + b"".join(ask.names)
-
-
-def decode_some(body: bytes) -> ObjectsAsk:
-    """Decodes a request for several objects. Raises Invalid."""
-    _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
-    if not 0 < count <= MAX_PACK or len(body) != _HEAD.size + count * NAME_SIZE:
-        raise Invalid(
-            f"not a request for small objects: {body[:8].hex()}…",
-            rule="object-request",
-            hint=f"1 to {MAX_PACK} names of {NAME_SIZE} bytes",
-        )
-    names = (body[at : at + NAME_SIZE] for at in range(_HEAD.size, len(body), NAME_SIZE))
-    return ObjectsAsk(request=request, names=tuple(map(Multihash.from_bytes, names)))
-
-
-def encode_pack(answer: ObjectPack) -> bytes:
-    count = len(answer.objects)
-    lengths = struct.pack(f">{count}I", *map(len, answer.objects))
-    return b"".join([_HEAD.pack(PACK_KIND, answer.request, count), lengths, *answer.objects])
-
-
-def decode_pack(body: bytes) -> ObjectPack:
-    """Decodes an answer of several objects. Raises Invalid."""
-    _, request, count = _HEAD.unpack_from(body) if len(body) >= _HEAD.size else (0, 0, 0)
-    table_end = _HEAD.size + 4 * count
-    if not 0 < count <= MAX_PACK or table_end > len(body):
-        raise Invalid(f"not a pack of objects: {body[:8].hex()}…", rule="object-reply")
-    lengths = struct.unpack_from(f">{count}I", body, _HEAD.size)
-    whole = sum(lengths)
-    if table_end + whole != len(body) or max(lengths) > MAX_PACKED or whole > MAX_PACK_BYTES:
-        raise Invalid(
-            f"a pack of {plural(count, 'object')} with {whole} bytes in {len(body) - table_end}",
-            rule="object-reply",
-            hint=f"at most {MAX_PACKED} bytes each, {MAX_PACK_BYTES} together, and they fill the frame",
-        )
-    ends = pairwise(accumulate(lengths, initial=table_end))
-    return ObjectPack(request=request, objects=tuple(body[start:end] for start, end in ends))
 
 
 def check_pack(ask: ObjectsAsk, answer: ObjectPack) -> None:

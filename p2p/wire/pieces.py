@@ -1,4 +1,4 @@
-"""Encodes and decodes what nodes that fetch or hold one large object tell each other of its pieces (ADR 65).
+"""Lays out what nodes that fetch or hold one large object tell each other of its pieces (ADR 65).
 
 A piece is a range of ``piece_size(size)`` bytes; the last one may be shorter. One question and one answer a stream,
 numbers in network order::
@@ -18,39 +18,37 @@ Pure.
 from __future__ import annotations
 
 import hashlib
-import struct
-from typing import Final
+from functools import partial
+from typing import Annotated, Final
 
 import msgspec
 
-from chain.errors import Invalid
-from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey, verify
 from p2p.ports import PiecesAsk
+from p2p.wire.layout import DID, HASH, BitMap, Did, MessageKinds, MessageLayout, Name, OctetString, RestBytes, u64
 from p2p.wire.limits import MIB
 from p2p.wire.objects import MAX_SIZE
+from p2p.wire.swarm import NONE
 
 PIECES_PROTOCOL: Final = "/odf/1/pieces"
 LEAST_PIECE: Final = 1 * MIB
-"""Bytes of a piece of a large object: of what is read at once, and larger where there would be more than"""
+"""Bytes of a piece of a large object: what is read at once; more where there would be too many pieces."""
 MAX_PIECES: Final = 4096
-"""pieces."""
+"""Pieces of an object at most; the list of their hashes then has 128 KiB."""
 LARGE_OBJECT: Final = 8 * MIB
 """Bytes of an object that is divided among those who fetch it together; a smaller one is taken whole."""
-HASH: Final = 32
-_LIST, _PIECES, _LISTED = 0x01, 0x02, 0x83
-_HEAD: Final = struct.Struct(">B34s34sQ")
-_SIGNATURE: Final = 64
+PIECE_HASH: Final = 32
+_SIZE: Final = u64(MAX_SIZE, LARGE_OBJECT)
 _DOMAIN: Final = b"odf pieces 1\0"
 
 
 class PieceListAsk(msgspec.Struct, frozen=True):
     """Asks for the list of an object that a dataset names."""
 
-    dataset: DatasetId
-    name: Multihash
-    size: int
+    dataset: Did
+    name: Name
+    size: Annotated[int, _SIZE]
 
 
 class PieceList(msgspec.Struct, frozen=True):
@@ -67,7 +65,7 @@ class PieceList(msgspec.Struct, frozen=True):
 
     @property
     def count(self) -> int:
-        return len(self.hashes) // HASH
+        return len(self.hashes) // PIECE_HASH
 
     def span(self, number: int) -> tuple[int, int]:
         """The first byte of a piece, and the one after its last."""
@@ -77,7 +75,7 @@ class PieceList(msgspec.Struct, frozen=True):
     def fits(self, number: int, data: bytes | bytearray | memoryview) -> bool:
         """Whether bytes are those of a piece."""
         start, stop = self.span(number)
-        wanted = self.hashes[number * HASH : (number + 1) * HASH]
+        wanted = self.hashes[number * PIECE_HASH : (number + 1) * PIECE_HASH]
         return len(data) == stop - start and hashlib.sha3_256(data).digest() == wanted
 
 
@@ -106,54 +104,31 @@ def _message(name: Multihash, size: int, hashes: bytes) -> bytes:
     return _DOMAIN + name + size.to_bytes(8, "big") + hashes
 
 
-def encode_list_ask(ask: PieceListAsk) -> bytes:
-    return _HEAD.pack(_LIST, ask.dataset, ask.name, ask.size)
+_LIST: Final = MessageLayout("pieces-message", 0x01, PieceListAsk)
+_PIECES: Final = MessageLayout(
+    "pieces-message",
+    0x02,
+    PiecesAsk,
+    dataset=DID,
+    name=HASH,
+    size=_SIZE,
+    root=OctetString(PIECE_HASH),
+    have=BitMap(piece_count, "size"),
+)
+encode_list_ask, encode_pieces_ask = _LIST.encode, _PIECES.encode
+decode_question = MessageKinds[PieceListAsk | PiecesAsk](_LIST, _PIECES).decode
 
 
-def encode_pieces_ask(ask: PiecesAsk) -> bytes:
-    count = piece_count(ask.size)
-    return (
-        _HEAD.pack(_PIECES, ask.dataset, ask.name, ask.size) + ask.root + ask.have.to_bytes((count + 7) // 8, "little")
-    )
-
-
-def decode_question(body: bytes) -> PieceListAsk | PiecesAsk:
-    """Either kind. Raises Invalid."""
-    if len(body) < _HEAD.size or body[0] not in (_LIST, _PIECES):
-        raise _bad("question", body)
-    kind, did, raw, size = _HEAD.unpack_from(body)
-    dataset, name = DatasetId.from_bytes(did), Multihash.from_bytes(raw)
-    if not LARGE_OBJECT <= size <= MAX_SIZE:
-        raise _bad("size", body)
-    if kind == _LIST:
-        if len(body) != _HEAD.size:
-            raise _bad("question", body)
-        return PieceListAsk(dataset, name, size)
-    count, at = piece_count(size), _HEAD.size + HASH
-    if len(body) != at + (count + 7) // 8:
-        raise _bad("question", body)
-    have = int.from_bytes(body[at:], "little")
-    if have >> count:
-        raise _bad("map", body)
-    return PiecesAsk(dataset=dataset, name=name, size=size, root=body[_HEAD.size : at], have=have)
+def _list_layout(name: Multihash, size: int) -> MessageLayout[PieceList]:
+    length = PIECE_HASH * piece_count(size)
+    make = partial(PieceList, name, size)
+    return MessageLayout("pieces-message", 0x83, make, signature=OctetString(64), hashes=RestBytes(length, length))
 
 
 def encode_listed(made: PieceList) -> bytes:
-    return bytes([_LISTED]) + made.signature + made.hashes
+    return _list_layout(made.name, made.size).encode(made)
 
 
 def decode_listed(body: bytes, ask: PieceListAsk) -> PieceList | None:
     """Signature unchecked; ``None``: the node has no list. Raises Invalid."""
-    if body == NONE:
-        return None
-    if len(body) != 1 + _SIGNATURE + HASH * piece_count(ask.size) or body[0] != _LISTED:
-        raise _bad("list", body)
-    return PieceList(ask.name, ask.size, body[1 + _SIGNATURE :], body[1 : 1 + _SIGNATURE])
-
-
-NONE: Final = b"\x82"
-"""The answer of a node that has nothing of it, or tells nobody."""
-
-
-def _bad(what: str, body: bytes) -> Invalid:
-    return Invalid(f"no {what} about pieces: {body[:8].hex()}… of {len(body)} bytes", rule="pieces-message")
+    return None if body == NONE else _list_layout(ask.name, ask.size).decode(body)

@@ -1,4 +1,4 @@
-"""Encodes and decodes presences (where a node is reached and what it serves), and messages that carry them (ADR 0006).
+"""Lays out presences (where a node is reached and what it serves), and messages that carry them (ADR 0006).
 
 Bytes of a presence, numbers in network order::
 
@@ -19,10 +19,9 @@ Without tags the answer is a sample of all peers; with tags, peers that say they
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
@@ -33,7 +32,19 @@ from chain.statements.keys import SigningKey, verify
 from p2p.address import parse_address
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
+from p2p.wire.layout import (
+    U64,
+    LayoutFault,
+    Many,
+    MessageLayout,
+    OctetString,
+    RestBytes,
+    u8,
+    u16,
+    u32,
+)
 from p2p.wire.limits import (
+    MAX_PEERS_ASK,
     MAX_PRESENCE,
     MAX_PRESENCE_ADDRESSES,
     MAX_PRESENCE_LIFETIME,
@@ -43,28 +54,33 @@ from p2p.wire.limits import (
 )
 
 PROTOCOL: Final = "/odf/1/peers"
-VERSION: Final = 0x01
-MORE: Final = 0x01
-"""Flag: the node serves more datasets than those of its tags."""
-ASK_KIND: Final = 0x01
-ANSWER_KIND: Final = 0x81
 MAX_ADDRESS: Final = 255
 """Bytes of one address; its length is one byte."""
-_HEAD: Final = struct.Struct(">B32sQHBB")
 _SIGNATURE: Final = 64
 _DOMAIN: Final = b"odf presence 1\0"
 
 
+def _load_address(raw: bytes) -> str:
+    text = raw.decode("ascii", "replace")
+    parsed = parse_address(text)
+    if parsed.peer is not None or str(parsed) != text or not parsed.port:
+        raise LayoutFault(f"the address {text!r}")
+    return text
+
+
 class Presence(msgspec.Struct, frozen=True, kw_only=True):
-    key: bytes
+    key: Annotated[bytes, OctetString(32)]
     """Its Ed25519 public key: its peer id and its ``did:key``."""
-    issued: int
+    issued: U64
     """Milliseconds since the epoch by the peer's own clock; of two presences of a peer the later one counts."""
-    lifetime: int
+    lifetime: Annotated[int, u16(MAX_PRESENCE_LIFETIME, 1)]
     """Seconds for which the presence is valid."""
-    addresses: tuple[str, ...] = ()
-    tags: tuple[int, ...] = ()
-    more: bool = False
+    more: Annotated[bool, u8(1, load=bool)] = False
+    """Whether it serves more datasets than those of its tags."""
+    addresses: Annotated[
+        tuple[str, ...], Many(u8(MAX_PRESENCE_ADDRESSES), OctetString(u8(), _load_address, str.encode))
+    ] = ()
+    tags: Annotated[tuple[int, ...], Many(u16(MAX_TAGS), u32())] = ()
 
     @property
     def peer(self) -> PeerId:
@@ -79,9 +95,9 @@ class Presence(msgspec.Struct, frozen=True, kw_only=True):
 class PeersAsk(msgspec.Struct, frozen=True, kw_only=True):
     """A question for the presences of ``wanted`` peers; with ``tags``, of peers that serve one of these datasets."""
 
-    wanted: int
-    tags: tuple[int, ...] = ()
-    own: bytes = b""
+    wanted: Annotated[int, u8(MAX_PRESENCES)]
+    tags: Annotated[tuple[int, ...], Many(u8(MAX_TAGS_ASKED), u32())] = ()
+    own: Annotated[bytes, RestBytes(MAX_PEERS_ASK)] = b""
 
 
 def tag_of(dataset: DatasetId) -> int:
@@ -89,13 +105,13 @@ def tag_of(dataset: DatasetId) -> int:
     return int.from_bytes(Multihash.sha3_256(dataset).digest[:4], "big")
 
 
-def encode(presence: Presence) -> bytes:
-    head = _HEAD.pack(
-        VERSION, presence.key, presence.issued, presence.lifetime, MORE if presence.more else 0, len(presence.addresses)
-    )
-    texts = [address.encode() for address in presence.addresses]
-    addresses = b"".join(bytes([len(text)]) + text for text in texts)
-    return head + addresses + struct.pack(f">H{len(presence.tags)}I", len(presence.tags), *presence.tags)
+def _unordered(presence: Presence) -> str | None:
+    # The signature covers one spelling: tags in another order, or twice, would be another presence that says the same.
+    return "tags that do not ascend" if any(one >= other for one, other in pairwise(presence.tags)) else None
+
+
+_PRESENCE: Final = MessageLayout("presence", 0x01, Presence, _unordered)
+encode = _PRESENCE.encode
 
 
 def seal(presence: Presence, network: str, key: SigningKey) -> bytes:
@@ -116,67 +132,27 @@ def _message(network: str, body: bytes) -> bytes:
 def decode(raw: bytes) -> Presence:
     """Decodes a presence without checking its signature.
     Raises Invalid for bytes that the encoder would not have written."""
-    if not _HEAD.size + 2 + _SIGNATURE <= len(raw) <= MAX_PRESENCE or raw[0] != VERSION:
-        raise _bad(f"{len(raw)} bytes that begin with {raw[:4].hex()}")
-    _, key, issued, lifetime, flags, count = _HEAD.unpack_from(raw)
-    if flags & ~MORE or count > MAX_PRESENCE_ADDRESSES or not 0 < lifetime <= MAX_PRESENCE_LIFETIME:
-        raise _bad(f"flags {flags}, {count} addresses, a lifetime of {lifetime} s")
-    body = raw[:-_SIGNATURE]
-    addresses, at = _addresses(body, count)
-    (count,) = struct.unpack_from(">H", body, at) if at + 2 <= len(body) else (-1,)
-    if not 0 <= count <= MAX_TAGS or at + 2 + 4 * count != len(body):
-        raise _bad(f"{count} tags in {len(body) - at} bytes")
-    tags = struct.unpack_from(f">{count}I", body, at + 2)
-    if any(one >= other for one, other in pairwise(tags)):
-        raise _bad("tags that do not ascend")
-    return Presence(key=key, issued=issued, lifetime=lifetime, addresses=addresses, tags=tags, more=bool(flags & MORE))
+    if len(raw) > MAX_PRESENCE:
+        raise Invalid(f"a presence of {len(raw)} bytes", rule="presence", hint=f"at most {MAX_PRESENCE}")
+    return _PRESENCE.decode(raw[:-_SIGNATURE])
 
 
-def _addresses(body: bytes, count: int) -> tuple[tuple[str, ...], int]:
-    at, found = _HEAD.size, []
-    for _ in range(count):
-        length = body[at] if at < len(body) else 0
-        text = body[at + 1 : at + 1 + length].decode("ascii", "replace")
-        at += 1 + length
-        parsed = parse_address(text)
-        if parsed.peer is not None or str(parsed) != text or not parsed.port:
-            raise _bad(f"the address {text!r}")
-        found.append(text)
-    return tuple(found), at
+_ASK: Final = MessageLayout("peers-ask", 0x01, PeersAsk)
+encode_ask, decode_ask = _ASK.encode, _ASK.decode
 
 
-def encode_ask(ask: PeersAsk) -> bytes:
-    return struct.pack(f">BBB{len(ask.tags)}I", ASK_KIND, ask.wanted, len(ask.tags), *ask.tags) + ask.own
+class _Answer(msgspec.Struct, frozen=True):
+    presences: Sequence[bytes]
 
 
-def decode_ask(body: bytes) -> PeersAsk:
-    """Decodes a question. Raises Invalid. The presence ``own`` is not checked."""
-    if len(body) < 3 or body[0] != ASK_KIND or body[1] > MAX_PRESENCES or body[2] > MAX_TAGS_ASKED:
-        raise Invalid(f"not a question for peers: {body[:8].hex()}…", rule="peers-ask")
-    count = body[2]
-    if len(body) < 3 + 4 * count:
-        raise Invalid(f"{count} tags in a question of {len(body)} bytes", rule="peers-ask")
-    return PeersAsk(wanted=body[1], tags=struct.unpack_from(f">{count}I", body, 3), own=body[3 + 4 * count :])
+def _answer_layout(wanted: int) -> MessageLayout[_Answer]:
+    return MessageLayout("peers-answer", 0x81, _Answer, presences=Many(u8(wanted), OctetString(u16())))
 
 
 def encode_answer(presences: Iterable[bytes]) -> bytes:
-    answered = list(presences)
-    return bytes([ANSWER_KIND, len(answered)]) + b"".join(len(one).to_bytes(2, "big") + one for one in answered)
+    return _answer_layout(MAX_PRESENCES).encode(_Answer(list(presences)))
 
 
 def decode_answer(body: bytes, ask: PeersAsk) -> list[bytes]:
     """Decodes an answer into raw, unchecked presences. Raises Invalid, also for more presences than ``ask`` wanted."""
-    if len(body) < 2 or body[0] != ANSWER_KIND or body[1] > ask.wanted:
-        raise Invalid(f"not an answer about peers: {body[:8].hex()}…", rule="peers-answer")
-    at, answered = 2, []
-    for _ in range(body[1]):
-        length = int.from_bytes(body[at : at + 2], "big")
-        answered.append(body[at + 2 : at + 2 + length])
-        at += 2 + length
-    if at != len(body):
-        raise Invalid(f"{body[1]} presences do not fill {len(body)} bytes", rule="peers-answer")
-    return answered
-
-
-def _bad(what: str) -> Invalid:
-    return Invalid(f"not a presence: {what}", rule="presence")
+    return list(_answer_layout(ask.wanted).decode(body).presences)

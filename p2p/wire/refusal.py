@@ -1,14 +1,13 @@
-"""Encodes and decodes refusals: the reason why a peer does not answer a chain or object request (ADR 0002)."""
+"""Lays out refusals: the reason why a peer does not answer a chain or object request (ADR 0002)."""
 
 from __future__ import annotations
 
 import enum
-import struct
-from typing import Final
+from typing import Annotated, Final
 
 import msgspec
 
-from chain.errors import Invalid
+from p2p.wire.layout import U32, MessageLayout, RestBytes, u8
 from p2p.wire.limits import MAX_REASON
 
 
@@ -27,30 +26,18 @@ class Reason(enum.IntEnum):
     """The answering node's disk or database failed; another peer may do better."""
 
 
+def _cut(text: str) -> bytes:
+    """Cuts a text at the limit, and not inside of a character."""
+    return text.encode()[:MAX_REASON].decode(errors="ignore").encode()
+
+
 class Refusal(msgspec.Struct, frozen=True):
     """An answer that gives a reason in place of what was requested. ``text`` is for people and logs."""
 
-    request: int
-    reason: Reason
-    text: str = ""
+    request: U32
+    reason: Annotated[Reason, u8(load=Reason)]
+    text: Annotated[str, RestBytes(MAX_REASON, load=lambda raw: bytes(raw).decode(), dump=_cut)] = ""
 
 
-KIND: Final = 0x7F
-_HEAD: Final = struct.Struct(">BIB")
-
-
-def encode_refusal(refusal: Refusal) -> bytes:
-    """Encodes ``u8 0x7f, u32 request, u8 reason, text``; the text is UTF-8, cut at the limit."""
-    text = refusal.text.encode()[:MAX_REASON].decode(errors="ignore").encode()
-    return _HEAD.pack(KIND, refusal.request, refusal.reason) + text
-
-
-def decode_refusal(body: bytes) -> Refusal:
-    """Decodes a refusal. Raises Invalid."""
-    if len(body) < _HEAD.size or len(body) > _HEAD.size + MAX_REASON or body[0] != KIND:
-        raise Invalid(f"a refusal of {len(body)} bytes", rule="refusal", hint=f"6 to {6 + MAX_REASON} bytes")
-    _, request, number = _HEAD.unpack_from(body)
-    try:
-        return Refusal(request, Reason(number), body[_HEAD.size :].decode())
-    except ValueError as error:
-        raise Invalid(f"a refusal for reason {number} that cannot be read", rule="refusal") from error
+REFUSAL: Final = MessageLayout("refusal", 0x7F, Refusal)
+encode_refusal, decode_refusal = REFUSAL.encode, REFUSAL.decode

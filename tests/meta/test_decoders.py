@@ -1,7 +1,7 @@
 """Every decoder of a peer's bytes is a fuzz target: who writes a new one gives it valid messages to begin from.
 
 A decoder is a public function that takes bytes or text and says that it raises Invalid, Violation or BadAddress, or
-gives a Judgement of bytes; wherever what comes from peers is read.
+gives a Judgement of bytes, or the ``decode`` of a layout; wherever what comes from peers is read.
 """
 
 from __future__ import annotations
@@ -44,17 +44,29 @@ def decodes(function: ast.FunctionDef) -> bool:
     return (takes_bytes or takes_text) and bool(REFUSES.search(ast.get_docstring(function) or ""))
 
 
+def layouts(module: ast.Module, before: str) -> Iterator[str]:
+    """Names that a module gives to the decoders of its layouts."""
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            names = [name.id for name in ast.walk(node.targets[0]) if isinstance(name, ast.Name)]
+            values = node.value.elts if isinstance(node.value, ast.Tuple) else [node.value]
+            pairs = zip(names, values, strict=True) if len(names) == len(values) else ()
+            yield from (f"{before}.{name}" for name, value in pairs if ast.unparse(value).endswith(".decode"))
+
+
 def decoders() -> Iterator[str]:
     for room in ROOMS:
         place = TREE / room
         for path in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
             module = ".".join(path.relative_to(TREE).with_suffix("").parts)
             yield from (name for name, each in functions(parsed(path), module) if decodes(each))
+            yield from layouts(parsed(path), module)
 
 
 def test_every_decoder_is_fuzzed() -> None:
     found = set(decoders())
     assert len(found) > 25, "the law no longer finds what it is about"
+    assert "p2p.wire.objects.decode_object_reply" in found, "the law no longer finds layouts"
     missing = found - {target.name for target in TARGETS} - set(OURS)
     assert not missing, f"add these to tests/worlds/peer_bytes.py: {sorted(missing)}"
 

@@ -75,6 +75,7 @@ from p2p.wire import (
     trust,
 )
 from p2p.wire.frames import DelimitedReader
+from p2p.wire.layout import MessageKinds, MessageLayout
 from p2p.yamux import frames as yamux_frames
 from p2p.yamux.limits import Limits
 from p2p.yamux.session import Session
@@ -163,6 +164,15 @@ ADDRESSES = (
 )  # fmt: skip
 
 
+LAYOUTS: dict[Callable[..., Any], str] = {
+    reads: f"{module.__name__}.{name}"
+    for module in (chains, invite, lookup, objects, pieces, presence, refusal, swarm)
+    for name, reads in vars(module).items()
+    if isinstance(getattr(reads, "__self__", None), MessageLayout | MessageKinds)
+}
+"""Methods of layouts, by the names under which modules give them."""
+
+
 @dataclass(frozen=True)
 class Target:
     """A decoder, with messages to mutate. One that costs more is shown one in ``dear`` of the mutants."""
@@ -174,7 +184,7 @@ class Target:
 
     @property
     def name(self) -> str:
-        return f"{self.reads.__module__}.{self.reads.__qualname__}"
+        return LAYOUTS.get(self.reads, f"{self.reads.__module__}.{self.reads.__qualname__}")
 
 
 def simple(reads: Callable[..., Any], parents: Sequence[bytes], decode: Decode | None = None) -> Target:
@@ -353,7 +363,7 @@ def pieced(raw: bytes) -> object:
 def listed(raw: bytes) -> object:
     """As an answer about an object of nine pieces."""
     made = pieces.decode_listed(raw, LIST_ASK)
-    assert (pieces.NONE if made is None else pieces.encode_listed(made)) == raw
+    assert (swarm.NONE if made is None else pieces.encode_listed(made)) == raw
     return made
 
 
@@ -494,15 +504,12 @@ def signed_anew(raw: bytes) -> bytes:
 TARGETS: Sequence[Target] = (
     simple(chains.decode_range, [WIRE["chain.range"]], again(chains.decode_range, chains.encode_range)),
     simple(chains.decode_chain_reply, [WIRE[name] for name in ("chain.blocks", "refusal.busy")], reply_of_chain),
-    simple(objects.decode_read, [WIRE["object.read"]], again(objects.decode_read, objects.encode_read)),
     simple(
         objects.decode_object_reply,
         [WIRE[name] for name in ("object.bytes", "object.pack", "refusal.busy")],
         reply_of_object,
     ),
     simple(objects.decode_request, [WIRE[name] for name in ("object.read", "object.some")]),
-    simple(objects.decode_some, [WIRE["object.some"]], again(objects.decode_some, objects.encode_some)),
-    simple(objects.decode_pack, [WIRE["object.pack"]], again(objects.decode_pack, objects.encode_pack)),
     simple(refusal.decode_refusal, [WIRE["refusal.busy"]], again(refusal.decode_refusal, refusal.encode_refusal)),
     simple(trust.decode_ask, [WIRE[f"trust.{name}"] for name in ("sum", "list", "get", "prove")], asked),
     simple(
@@ -526,7 +533,7 @@ TARGETS: Sequence[Target] = (
     simple(swarm.decode_parts, [WIRE["swarm.parts"]], again(swarm.decode_parts, swarm.encode_parts)),
     simple(swarm.decode_told, [WIRE["swarm.told"], WIRE["swarm.none"]], told_in_swarm),
     simple(pieces.decode_question, [pieces.encode_pieces_ask(PIECES_ASK), pieces.encode_list_ask(LIST_ASK)], pieced),
-    simple(pieces.decode_listed, [pieces.encode_listed(LISTED), pieces.NONE], listed),
+    simple(pieces.decode_listed, [pieces.encode_listed(LISTED), swarm.NONE], listed),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
     simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),
@@ -648,6 +655,8 @@ TARGETS: Sequence[Target] = (
 """Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
 
 OURS = {
+    "p2p.wire.layout.MessageLayout.decode": "each layout is a target by its own name",
+    "p2p.wire.layout.MessageKinds.decode": "each layout is a target by its own name",
     "chain.ids.parse_local_alias": "a name that the owner writes",
     "chain.ids.parse_own_name": "a name that the owner writes",
     "p2p.identity.did_of_seed": "a seed of ours",

@@ -66,7 +66,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "object.read": (
         ObjectRange(request=10, name=NAME, offset=1 << 20, length=1 << 19),
         objects.encode_read,
-        objects.decode_read,
+        objects.decode_request,
     ),
     "object.bytes": (
         ObjectBytes(request=10, size=(1 << 20) + 4, offset=1 << 20, data=b"tail"),

@@ -326,7 +326,7 @@ async def test_more_objects_than_were_asked_for_are_a_violation(autojump_clock: 
     async def generous(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, MAX_REQUEST)
         while body := await framed.read():
-            ask = objects.decode_some(body)
+            ask = objects.decode_request(body)
             await framed.write(objects.encode_pack(objects.ObjectPack(request=ask.request, objects=(b"x",) * 9)))
 
     other = town.bare("other", object=generous)
@@ -622,7 +622,7 @@ async def test_an_object_protocol_reply_of_too_few_bytes(autojump_clock: Any, to
     async def stingy(stream: Any, peer: PeerId) -> None:
         framed = FramedStream(stream, peer, 256)
         while body := await framed.read():
-            ask = objects.decode_read(body)
+            ask = objects.decode_request(body)
             answer = objects.ObjectBytes(request=ask.request, size=len(BIG), offset=ask.offset, data=b"one byte")
             await framed.write(objects.encode_bytes(answer))
 

@@ -89,7 +89,6 @@ CODECS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
     (answers, chains.encode_blocks, chains.decode_chain_reply),
     (refusals, refusal.encode_refusal, chains.decode_chain_reply),
     (refusals, refusal.encode_refusal, objects.decode_object_reply),
-    (reads, objects.encode_read, objects.decode_read),
     (parts, objects.encode_bytes, objects.decode_object_reply),
     (reads, objects.encode_read, objects.decode_request),
     (somes, objects.encode_some, objects.decode_request),

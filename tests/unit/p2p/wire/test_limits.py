@@ -35,7 +35,7 @@ def one_block(size: int) -> Any:
 
 
 def pack_of(*small: bytes) -> Any:
-    return objects.decode_pack(objects.encode_pack(ObjectPack(request=0, objects=small)))
+    return objects.decode_object_reply(objects.encode_pack(ObjectPack(request=0, objects=small)))
 
 
 def blocks_asked(blocks: int, size: int) -> Any:
@@ -89,12 +89,12 @@ AT: dict[str, Callable[[int], Any]] = {
     "MAX_RANGE_BYTES": lambda size: blocks_asked(1, size),
     "MAX_RANGE_BLOCKS": lambda count: blocks_asked(count, 1),
     "MAX_OBJECT_READ": lambda length: (
-        objects.decode_read(objects.encode_read(ObjectRange(request=0, name=NAME, offset=0, length=length))),
+        objects.decode_request(objects.encode_read(ObjectRange(request=0, name=NAME, offset=0, length=length))),
         objects.decode_object_reply(
             objects.encode_bytes(ObjectBytes(request=0, size=length, offset=0, data=bytes(length)))
         ),
     ),
-    "MAX_PACK": lambda count: objects.decode_some(objects.encode_some(ObjectsAsk(request=0, names=(NAME,) * count))),
+    "MAX_PACK": lambda count: objects.decode_request(objects.encode_some(ObjectsAsk(request=0, names=(NAME,) * count))),
     "MAX_PACKED": lambda size: pack_of(bytes(size)),
     "MAX_PACK_BYTES": lambda size: pack_of(*[bytes(limits.MAX_PACKED)] * (size // limits.MAX_PACKED), bytes(size % 2)),
     "MAX_REQUEST": lambda size: FrameReader(limits.MAX_REQUEST).feed(frame(bytes(size))),
