@@ -86,7 +86,7 @@ async def first_of(
             result = await attempts[number]()
         except expected as fault:
             faults[number] = fault
-            race.failed(number)
+            race.note_failure(number)
         else:
             results.append(result)
             nursery.cancel_scope.cancel()

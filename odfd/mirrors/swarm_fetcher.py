@@ -202,7 +202,7 @@ class SwarmRun:
         if parts is None:
             return False
         self._told = True
-        self._swarm.told(peer, parts, trio.current_time())
+        self._swarm.take_parts(peer, parts, trio.current_time())
         self._moved.set()
         return True
 
@@ -229,7 +229,7 @@ class SwarmRun:
                 _LOG.debug("a peer gave not what it offered", peer=step.peer, fault=str(fault))
                 self._end(step, scope)
                 self._counts.refused += 1
-                self._swarm.failed(step.piece, step.peer)
+                self._swarm.note_failure(step.piece, step.peer)
             else:
                 self._end(step, scope)
                 self._count(step.peer, size)

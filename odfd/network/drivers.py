@@ -39,7 +39,7 @@ class NetworkDrivers:
         self._reach: NodeReach | None = None
         """Reachability of the open host; ``None`` without one."""
 
-    def _joined(self) -> ReplicationDriver:
+    def _first_joined(self) -> ReplicationDriver:
         """Returns the driver of the network that was joined first. Raises Remote without any."""
         if not self._drivers:
             raise Remote(
@@ -58,11 +58,11 @@ class NetworkDrivers:
 
     async def choose(self, peers: Collection[PeerId], dataset: DatasetId | None = None) -> ReplicationDriver:
         """Returns the driver in which most of these peers are. Raises Remote if none may hear of the dataset."""
-        first = self._joined()
+        first = self._first_joined()
         if len(self._drivers) < 2:
             return first
         asked = set(peers)
-        found = [(len(asked.intersection(each.connected())), each) for each in await self.in_scope(dataset)]
+        found = [(len(asked.intersection(each.list_connected())), each) for each in await self.in_scope(dataset)]
         most = max((count for count, _ in found), default=0)
         if not most and dataset is not None:
             raise Remote(
@@ -73,7 +73,7 @@ class NetworkDrivers:
         return next((each for count, each in found if count == most), first)
 
     async def connect(self, *multiaddrs: str) -> PeerId:
-        return await self._joined().connect(*multiaddrs)
+        return await self._first_joined().connect(*multiaddrs)
 
     async def redeem_at(self, inviter: PeerId, token: bytes) -> Redemption:
         """Redeems an invitation's token at its issuer, which is connected. Raises Remote."""
@@ -94,7 +94,7 @@ class NetworkDrivers:
     def figures(self) -> ReplicationFigures:
         """Returns the figures of all joined networks; a peer of two counts once among the connected ones."""
         each = [driver.figures() for driver in self._drivers.values()]
-        connected = len({peer for driver in self._drivers.values() for peer in driver.connected()})
+        connected = len({peer for driver in self._drivers.values() for peer in driver.list_connected()})
         figures = ReplicationFigures(
             connected=connected, **{name: sum(getattr(one, name) for one in each) for name in _SUMMED}
         )
@@ -119,12 +119,12 @@ class NetworkDrivers:
         self, peer: PeerId, datasets: Sequence[DatasetId] | None = None, *, private: bool = False
     ) -> int:
         """Pulls statements on datasets, each in the networks where it may be mentioned; ``None``: on all, in all."""
-        self._joined()
+        self._first_joined()
         if len(self._drivers) < 2:
-            return await self._joined().pull_statements(peer, datasets, private=private)
+            return await self._first_joined().pull_statements(peer, datasets, private=private)
         new = 0
         for driver in await self.in_scope():
-            if peer not in driver.connected():
+            if peer not in driver.list_connected():
                 continue
             asked = None if datasets is None else [each for each in datasets if driver in await self.in_scope(each)]
             if asked is None or asked:
@@ -145,7 +145,7 @@ class NetworkDrivers:
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:
         """Penalises a peer in each network that it is in, since it is the same peer everywhere."""
-        self._joined()
+        self._first_joined()
         for driver in self._drivers.values():
             driver.penalise(peer, reason, weight)
 

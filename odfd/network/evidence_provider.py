@@ -75,7 +75,7 @@ class EvidenceProvider:
     def size(self, name: Multihash) -> int | None:
         """Returns the size of a manifest or an object; ``None``: not here, or damaged."""
         with self._lock:
-            bundle = self._opened(name)
+            bundle = self._open_object(name)
             if bundle is not None:
                 return len(bundle.manifest)
             found = self._place(name)
@@ -84,7 +84,7 @@ class EvidenceProvider:
     def read(self, name: Multihash, offset: int, length: int) -> bytes | None:
         """Reads at most ``length`` bytes; ``None`` as for ``size``."""
         with self._lock:
-            bundle = self._opened(name)
+            bundle = self._open_object(name)
             if bundle is not None:
                 return bundle.manifest[offset : offset + length]
             found = self._place(name)
@@ -105,7 +105,7 @@ class EvidenceProvider:
     def _is_public(self, bundle: _Open) -> bool:
         return len(self._public_of(bundle.datasets)) == len(bundle.datasets)
 
-    def _opened(self, name: Multihash) -> _Open | None:
+    def _open_object(self, name: Multihash) -> _Open | None:
         try:
             path = self._bundles.path(name)
         except NotFound:

@@ -91,13 +91,13 @@ def write_invitation(invitation: Invitation, key: SigningKey) -> str:
             rule="invitation",
             hint=f"at most {MAX_TEXT:,}: the network's policy lists too many keys to be shown in one",
         )
-    _checked(invitation)
+    _check(invitation)
     return text
 
 
 def read_invitation(text: str, now: Instant) -> Invitation:
     """Raises Invalid for text that is no invitation or has another signature, Refused for an expired one."""
-    raw = _decoded("".join(text.split()))
+    raw = _decode("".join(text.split()))
     signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
     if len(raw) <= 1 + _SIGNATURE:
         raise _no_invitation(_CHANGED)
@@ -113,7 +113,7 @@ def read_invitation(text: str, now: Instant) -> Invitation:
         raise _no_invitation(str(error)) from error
     if not keys.verify(invitation.by.public_key, preauth(payload, TYPE), signature):
         raise _no_invitation(_CHANGED)
-    _checked(invitation)
+    _check(invitation)
     if instant.parse(invitation.expires_at) <= now:
         raise Refused(
             f"the invitation to {invitation.network} was good until {invitation.expires_at}",
@@ -150,7 +150,7 @@ def _groups(groups: Sequence[RuleGroup] | None) -> str | None:
     return ", ".join(f"{each.name} ({plural(len(each.keys), 'key')})" for each in groups) or "nobody"
 
 
-def _decoded(text: str) -> bytes:
+def _decode(text: str) -> bytes:
     if not text.startswith(SCHEME):
         raise _no_invitation("it does not begin with 'odf:'")
     if len(text) > MAX_TEXT:
@@ -162,7 +162,7 @@ def _decoded(text: str) -> bytes:
         raise _no_invitation(_CHANGED) from error
 
 
-def _checked(invitation: Invitation) -> None:
+def _check(invitation: Invitation) -> None:
     parse_name(invitation.network, "network")
     invitation.check()
 

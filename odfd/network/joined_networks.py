@@ -67,7 +67,7 @@ def check_room(networks: Sequence[Network], name: str) -> Network | None:
 
 def keep(connection: sqlite3.Connection, network: Network, now: Instant) -> None:
     """Records a joined network. Raises Refused as ``check_room``, by what is recorded."""
-    check_room(joined(connection), network.name)
+    check_room(list_joined(connection), network.name)
     texts = {"policyKey": network.policy_key, "invitedBy": network.invited_by}
     spec = {"bootstrap": list(network.bootstrap)} | {key: text for key, text in texts.items() if text}
     ResourceStore(connection).declare(NETWORK, network.name, spec, now)
@@ -78,12 +78,12 @@ def block(connection: sqlite3.Connection, peer: PeerId, now: Instant) -> None:
     ResourceStore(connection).declare(PEER, peer, {"peerId": peer, "blocked": True}, now, peer)
 
 
-def blocked(connection: sqlite3.Connection) -> frozenset[PeerId]:
+def list_blocked(connection: sqlite3.Connection) -> frozenset[PeerId]:
     """Returns the peers that a person has blocked."""
     return frozenset(PeerId(each.did) for each in ResourceStore(connection).rows(PEER) if each.did is not None)
 
 
-def joined(connection: sqlite3.Connection) -> tuple[Network, ...]:
+def list_joined(connection: sqlite3.Connection) -> tuple[Network, ...]:
     """Returns the networks that a person joined, in order; the network of the settings is not in the database."""
     found = sorted(ResourceStore(connection).all(NETWORK), key=lambda each: (each.created_at, each.name))
     return tuple(

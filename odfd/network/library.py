@@ -171,7 +171,7 @@ class ServingLibrary:
             return 0
         return self._reaches.blocks(dataset, head, 0)
 
-    def moved(self, dataset: DatasetId) -> None:
+    def note_change(self, dataset: DatasetId) -> None:
         """Notes a new signed head or a change of visibility, before peers learn of it and ask."""
         self._reaches.forget(dataset)
 
@@ -204,7 +204,7 @@ class ServingLibrary:
         return self._prover.prove(dataset, size, old=old, index=index)
 
     def object_size(self, name: Multihash) -> int | None:
-        named = self._named(name) if self._objects.has(name) else []
+        named = self._find_naming(name) if self._objects.has(name) else []
         if not named:
             return None if self._evidence is None else self._evidence.size(name)
         try:
@@ -217,7 +217,7 @@ class ServingLibrary:
         """Reads as in the port; raises NotFound for a damaged object too."""
         if (found := self._part_under_way(name, offset, into)) is not None:
             return found
-        named = self._served(name)
+        named = self._find_served(name)
         if not named:
             return self._part_of_evidence(name, offset, into)
         try:
@@ -251,7 +251,7 @@ class ServingLibrary:
 
     def _names(self, dataset: DatasetId, name: Multihash) -> bool:
         """Whether this asker may have an object as one of a dataset; of a private one as of an absent one."""
-        named = self._named(name)
+        named = self._find_naming(name)
         return bool(self._public_of([dataset])) and any(each == dataset for each, _ in named)
 
     def _part_under_way(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int] | None:
@@ -287,7 +287,7 @@ class ServingLibrary:
         """Yields small objects as in the port, without damaged ones."""
         within: dict[DatasetId, int] = {}
         for name in names:
-            named = self._named(name, within) if self._objects.has(name) else []
+            named = self._find_naming(name, within) if self._objects.has(name) else []
             if not named:
                 if (data := self._small_evidence(name, largest)) is None:
                     return
@@ -309,14 +309,14 @@ class ServingLibrary:
             return None
         return self._evidence.read(name, 0, largest)
 
-    def _served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
+    def _find_served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
         """Does as ``_named`` for an object that is here; cached for a while, until the next write."""
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
             known = self._spoken.get((self._network, asker, name))
             if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
                 return known.named
-        named = self._named(name) if self._objects.has(name) else []
+        named = self._find_naming(name) if self._objects.has(name) else []
         with self._lock:
             self._spoken.pop((self._network, self._asker, name), None)
             if named:
@@ -325,7 +325,7 @@ class ServingLibrary:
                 del self._spoken[next(iter(self._spoken))]
         return named
 
-    def _named(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
+    def _find_naming(self, name: Multihash, within: dict[DatasetId, int] | None = None) -> list[tuple[DatasetId, int]]:
         """Returns the blocks that name an object if one of them is within reach; none otherwise.
 
         ``within``: caches how far each chain is served; missing entries are added.

@@ -44,7 +44,7 @@ class _Groups:
         self._parents: dict[str, str] = {}
 
     def join(self, one: str, other: str) -> None:
-        first, second = sorted((self.prototype(one), self.prototype(other)), key=_preferred)
+        first, second = sorted((self.prototype(one), self.prototype(other)), key=_rank)
         if first != second:
             self._parents[second] = first
 
@@ -55,5 +55,5 @@ class _Groups:
         return text
 
 
-def _preferred(text: str) -> tuple[bool, bool, int, str]:
+def _rank(text: str) -> tuple[bool, bool, int, str]:
     return not text.isascii(), not text.isalpha(), -len(text), text

@@ -22,7 +22,7 @@ from odfd.errors import sole_fault
 from odfd.network import joined_networks, peer_book_file
 from odfd.network.drivers import NetworkDrivers
 from odfd.network.host_import import load_libp2p
-from odfd.network.joined_networks import Network, joined
+from odfd.network.joined_networks import Network, list_joined
 from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.replaceable import Replaceable
@@ -152,7 +152,7 @@ class Membership(NetworkDrivers):
 
     async def run(self, life: Life) -> None:
         """Runs until asked to stop. Raises Environment when it cannot listen."""
-        networks, self._blocked = await trio.to_thread.run_sync(self._kept)
+        networks, self._blocked = await trio.to_thread.run_sync(self._read_kept)
         self._joined_networks.put(networks)
         self._running = True
         try:
@@ -276,24 +276,24 @@ class Membership(NetworkDrivers):
         task_status: Any,
     ) -> None:
         """Runs replication in one network until it is left."""
-        joined, leads = terms
-        host = spaces.open(joined.name)
+        network, leads = terms
+        host = spaces.open(network.name)
         try:
             async with trio.open_nursery() as nursery:
-                driver = self._replication(host, joined, leads=leads)
-                self._choose(host, joined)
-                await self._remember(driver, nursery, joined)
+                driver = self._replication(host, network, leads=leads)
+                self._choose(host, network)
+                await self._remember(driver, nursery, network)
                 await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
-                self._drivers[joined.name] = driver
+                self._drivers[network.name] = driver
                 nursery.start_soon(self._watch, driver)
-                nursery.start_soon(self._keep_chosen, host, driver, joined)
-                self._logger.info("network joined", network=joined.name)
+                nursery.start_soon(self._keep_chosen, host, driver, network)
+                self._logger.info("network joined", network=network.name)
                 self._on_connect()
                 task_status.started(nursery.cancel_scope)
         finally:
-            self._drivers.pop(joined.name, None)
+            self._drivers.pop(network.name, None)
             with trio.CancelScope(shield=True), trio.move_on_after(LEAVING_SECONDS):
-                await spaces.close(joined.name)
+                await spaces.close(network.name)
             ended.set()
 
     async def _until_changed(self, life: Life) -> None:
@@ -306,16 +306,16 @@ class Membership(NetworkDrivers):
 
     def _choose(self, host: HostPort, network: Network) -> None:
         """Reserves slots for bootstrap peers and relays, so that no other peer takes them."""
-        host.choose(self._named(network), self._bootstrap(network))
+        host.choose(self._named_peers(network), self._bootstrap(network))
 
-    def _named(self, network: Network) -> frozenset[PeerId]:
+    def _named_peers(self, network: Network) -> frozenset[PeerId]:
         addresses = (*self._bootstrap(network), *self._options.relays)
         return frozenset(peer for each in addresses if (peer := parse_address(each).peer))
 
     async def _keep_chosen(self, host: HostPort, driver: ReplicationDriver, network: Network) -> None:
         """Keeps slots reserved for listed keys and publishers of mirrors, at the addresses that they state."""
         named = self._bootstrap(network)
-        friends = self._named(network)
+        friends = self._named_peers(network)
         while True:
             try:
                 known = await trio.to_thread.run_sync(self._known)
@@ -376,7 +376,7 @@ class Membership(NetworkDrivers):
         """The joined networks, in the order of joining."""
         return self._joined_networks()
 
-    def named(self, name: str) -> Network | None:
+    def find(self, name: str) -> Network | None:
         return joined_networks.find_joined(self.networks, name)
 
     async def join(self, network: Network) -> None:
@@ -405,14 +405,15 @@ class Membership(NetworkDrivers):
         await self._reread()
 
     async def _reread(self) -> tuple[Network, ...]:
-        kept, self._blocked = await trio.to_thread.run_sync(self._kept)
+        kept, self._blocked = await trio.to_thread.run_sync(self._read_kept)
         self._shut_out(self._blocked)
         return kept
 
     async def leave(self, name: str) -> Network | None:
         """Leaves a network that is recorded no longer; returns it, if this node was in it. Raises as ``join``."""
-        left = self.named(name)
-        if left is None or joined_networks.find_joined(await trio.to_thread.run_sync(self._recorded), name) is not None:
+        left = self.find(name)
+        recorded = () if left is None else await trio.to_thread.run_sync(self._read_recorded)
+        if left is None or joined_networks.find_joined(recorded, name) is not None:
             return None
         if self._running:
             await self._change(tuple(each for each in self.networks if each is not left))
@@ -438,15 +439,15 @@ class Membership(NetworkDrivers):
         beyond = [each for each in ours if each.ip is None or not each.ip.is_loopback]
         return tuple(dict.fromkeys([*map(str, beyond or ours), *self._bootstrap(network)]))
 
-    def _kept(self) -> tuple[tuple[Network, ...], frozenset[PeerId]]:
+    def _read_kept(self) -> tuple[tuple[Network, ...], frozenset[PeerId]]:
         with self._database.read() as connection:
-            networks, blocked = joined(connection), joined_networks.blocked(connection)
+            networks, blocked = list_joined(connection), joined_networks.list_blocked(connection)
         set_up = () if self._options.network is None else (self._options.network,)
         return networks or set_up, blocked
 
-    def _recorded(self) -> tuple[Network, ...]:
+    def _read_recorded(self) -> tuple[Network, ...]:
         with self._database.read() as connection:
-            return joined(connection)
+            return list_joined(connection)
 
     def _keep(self, network: Network) -> None:
         with self._database.write() as connection:
@@ -471,7 +472,7 @@ class Membership(NetworkDrivers):
 
     async def net_facts(self) -> NetFacts:
         """Returns the facts for ``netcheck``. Raises Remote while no network is joined."""
-        self._joined()
+        self._first_joined()
         named = [address for network in self.networks for address in self._bootstrap(network)]
         return await self._reach.net_facts(named) if self._reach is not None else NetFacts()
 

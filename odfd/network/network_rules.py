@@ -33,14 +33,14 @@ def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> Netwo
         scope = visibility.scope(dataset)
         return scope is None or network in scope
 
-    def heard(dataset: DatasetId, network: str, is_wanted: bool) -> None:
+    def note_mention(dataset: DatasetId, network: str, is_wanted: bool) -> None:
         visibility.heard(dataset, network, clock(), is_wanted=is_wanted)
 
     def keep(dataset: DatasetId) -> None:
         if visibility.is_divided():
             visibility.keep_heard(dataset, clock())
 
-    return NetworkRules(visibility.within, reaches, heard, keep)
+    return NetworkRules(visibility.within, reaches, note_mention, keep)
 
 
 def is_told_in(database: Database, sid: Multihash, network: str) -> bool:

@@ -30,14 +30,14 @@ class NodeNames:
 
     def __init__(self, claims: Mapping[KeyDid, NodeClaims]) -> None:
         self._claims = claims
-        self._alike = Counter(_folded(each.name) for each in claims.values())
+        self._alike = Counter(_fold(each.name) for each in claims.values())
 
     def of(self, key: KeyDid) -> NodeName | None:
         """Returns the name of a node by its key; ``None`` if no card of it is known."""
         said = self._claims.get(key)
         if said is None:
             return None
-        return NodeName(said.name, said.contact, said.about, self._alike[_folded(said.name)] - 1)
+        return NodeName(said.name, said.contact, said.about, self._alike[_fold(said.name)] - 1)
 
     def of_peer(self, peer: str) -> NodeName | None:
         """Returns the name of a node by its peer id, as ``of``."""
@@ -60,6 +60,6 @@ def node_names(cards: PeerCards, own: Callable[[], NodeCard | None]) -> Callable
 
 
 @functools.lru_cache(MAX_NODE_CARDS * 2)
-def _folded(name: str) -> str:
+def _fold(name: str) -> str:
     """Returns the text for comparison; the name itself if nothing remains, as of punctuation alone."""
     return likeness(name) or name

@@ -61,7 +61,7 @@ class Outbox:
         """The newest head of each scheduled dataset."""
         self._due: list[tuple[float, DatasetId]] = []
         """A heap of the times at which scheduled heads are sent."""
-        self._pace = Budget[DatasetId](HEAD_PACE.kept())
+        self._pace = Budget[DatasetId](HEAD_PACE.within_limit())
         self._token: trio.lowlevel.TrioToken | None = None
         self._loop = ReconcileLoop(self._send)
 

@@ -58,9 +58,9 @@ class SwarmParts:
         whole = (1 << ask.count) - 1
         step = self.arriving.of(ask.dataset)
         under_way = step if step is not None and step.tip == ask.tip else None
-        has = self._stored(ask, served, is_same=under_way is not None)
+        has = self._find_stored(ask, served, is_same=under_way is not None)
         if under_way is not None:
-            has |= _moved(under_way.have, under_way.start - ask.start) & whole
+            has |= _shift(under_way.have, under_way.start - ask.start) & whole
         if not has:
             return None
         if asker is None or has != whole or not self._own(ask.dataset):
@@ -121,7 +121,7 @@ class SwarmParts:
         self.arriving.counts.offered += seeding.offered - before
         return Parts(has=wanted, offers=offers, given=seeding.given)
 
-    def _stored(self, ask: PartsAsk, served: int, *, is_same: bool) -> int:
+    def _find_stored(self, ask: PartsAsk, served: int, *, is_same: bool) -> int:
         """Blocks of the question whose data is here and committed."""
         if served <= ask.start or not (is_same or self._is_of(ask, served)):
             return 0
@@ -143,5 +143,5 @@ class SwarmParts:
             return False
 
 
-def _moved(bits: int, by: int) -> int:
+def _shift(bits: int, by: int) -> int:
     return bits << by if by >= 0 else bits >> -by

@@ -53,11 +53,11 @@ class TreeProofs:
         Raises Environment for damaged hashes, but not for those of a chain that is rewritten meanwhile.
         """
         for _ in range(_ATTEMPTS):
-            known = self._known(dataset)
+            known = self._find_known(dataset)
             try:
                 return self._prove(dataset, size, old, index)
             except Environment:
-                if self._known(dataset) == known:
+                if self._find_known(dataset) == known:
                     raise
         raise NotFound(f"{dataset.short} is being rewritten", rule="chain-not-served", hint="ask again")
 
@@ -76,15 +76,15 @@ class TreeProofs:
 
     def _check(self, dataset: DatasetId, tree: Tree) -> None:
         """Checks a tree against the chain: false proofs would cost this node its peers' trust. Raises Environment."""
-        known = self._known(dataset)
+        known = self._find_known(dataset)
         if known.size and tree.root(known.size) != known.root:
             del self._trees[dataset]
-            raise _damaged(dataset, "the hashes of the blocks are not those that were checked")
+            raise _damage(dataset, "the hashes of the blocks are not those that were checked")
 
     def _tree(self, dataset: DatasetId) -> Tree:
         """Reads the tree of a chain that has none cached, since the start or since a rewrite."""
         leaves = partial(self._leaves, dataset)
-        known = self._known(dataset)
+        known = self._find_known(dataset)
         with self._database.read() as connection:
             kept = Subtrees(connection).kept(dataset, known, leaves)
         if kept is not None:
@@ -99,10 +99,10 @@ class TreeProofs:
         """Returns the leaf hashes of all requested blocks. Raises Environment."""
         found = self._digests(dataset, start, stop)
         if len(found) != stop - start:
-            raise _damaged(dataset, f"not all blocks from #{start} to #{stop - 1} are in their place")
+            raise _damage(dataset, f"not all blocks from #{start} to #{stop - 1} are in their place")
         return found
 
-    def _known(self, dataset: DatasetId) -> Frontier:
+    def _find_known(self, dataset: DatasetId) -> Frontier:
         with self._database.read() as connection:
             return Ledger(connection).chain(dataset).frontier
 
@@ -111,6 +111,6 @@ class TreeProofs:
             return [bytes(name[-32:]) for (name,) in connection.execute(_HASHES, (dataset, start, stop))]
 
 
-def _damaged(dataset: DatasetId, message: str) -> Environment:
+def _damage(dataset: DatasetId, message: str) -> Environment:
     hint = "odfctl verify tells which; odfctl pull REF --repair mends them"
     return Environment(message, rule=BLOCK_DAMAGED, hint=hint, place=dataset.short)

@@ -55,7 +55,7 @@ class VerifiedReads:
         size = self._objects.size(name)
         if size <= SMALL:
             return len(self.small(name))
-        return self._known(name).size
+        return self._look_up(name).size
 
     def read(self, name: Multihash, offset: int, into: memoryview) -> tuple[int, int]:
         """Fills ``into`` from ``offset`` on; returns the object's size and the bytes read. Raises as ``size`` does."""
@@ -64,7 +64,7 @@ class VerifiedReads:
             part = data[offset : offset + len(into)]
             into[: len(part)] = part
             return len(data), len(part)
-        whole = self._known(name)
+        whole = self._look_up(name)
         stop, at = min(offset + len(into), whole.size), offset
         with disk(whole.path), FileIO(whole.path) as file:
             while at < stop:
@@ -94,7 +94,7 @@ class VerifiedReads:
         if part is not into:
             into[:] = part[skip : skip + len(into)]
 
-    def _known(self, name: Multihash) -> _Whole:
+    def _look_up(self, name: Multihash) -> _Whole:
         with self._lock:
             if (known := self._whole.get(name)) is not None:
                 return known

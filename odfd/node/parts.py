@@ -413,7 +413,7 @@ class NodeParts:
             self.context.logger.info("policy", note=note)
 
     def _speaks_for_us(self, statement: PolicyStatement) -> bool:
-        network = self.membership.named(statement.network)
+        network = self.membership.find(statement.network)
         return network is not None and statement.key == self.effective_policy.key_in(network)
 
     def reload(self, settings: Settings) -> None:
@@ -496,7 +496,7 @@ class NodeParts:
         return self.evaluator.reach(dataset, self.evaluator.use(dataset)).blocks
 
     def signed(self, dataset: DatasetId, signed: Signed) -> None:
-        self.library.moved(dataset)
+        self.library.note_change(dataset)
         self.outbox.put_signed(dataset, signed)
         for part in (self.publications, self.submissions, self.flows, self.webhooks, self.volumes, self.cards):
             self.in_loop(part.loop.touch, dataset)
@@ -528,7 +528,7 @@ class NodeParts:
 
     def visibility_changed(self, dataset: DatasetId) -> None:
         """Updates announcements at once after a dataset was published, made private, added or removed."""
-        self.library.moved(dataset)
+        self.library.note_change(dataset)
         self.in_loop(self.membership.look_again)
         self.in_loop(self.cards.visibility_changed, dataset)
         for part in (self.publications, self.submissions, self.flows, self.webhooks, self.volumes):

@@ -68,7 +68,7 @@ def collection_in(raw: bytes, place: str) -> PublishedCollection:
 
     Signatures are verified; whether the signers may write is for the board.
     """
-    raws = _parted(raw, place)
+    raws = _split(raw, place)
     first = statement.decode_any(envelope.unseal(raws[0], Card.MAX_ENVELOPE).payload)
     if not isinstance(first, Card) or first.shards is None or first.dataset != first.shards.ids[0]:
         raise Invalid(f"{COLLECTION} of {place} does not begin with the card of a first shard", rule="published-tree")
@@ -110,14 +110,14 @@ def collection_state(
             f"shard {behind} is not here up to its signed head", rule=SHARD_MISSING, hint="pull it, and push again"
         )
     if row is None or not all(state.files for state in states):
-        raise _unsigned(shards[0])
+        raise _unsigned_fault(shards[0])
     raws = [bytes(row[6]), *(state.files[-1][1] for state in states)]
     try:
         found = collection_in(b"".join(map(frame, raws)), str(shards[0]))
     except Invalid:
-        raise _unsigned(shards[0]) from None
+        raise _unsigned_fault(shards[0]) from None
     if found.ids != tuple(shards):
-        raise _unsigned(shards[0])
+        raise _unsigned_fault(shards[0])
     return found, states
 
 
@@ -127,7 +127,7 @@ def beside(path: str, dataset: DatasetId) -> str:
     return f"{folder}{slash}{dataset.multibase}"
 
 
-def _unsigned(first: DatasetId) -> Refused:
+def _unsigned_fault(first: DatasetId) -> Refused:
     return Refused(
         f"no card or head says yet which shards belong to {first}",
         rule="shard-card",
@@ -135,7 +135,7 @@ def _unsigned(first: DatasetId) -> Refused:
     )
 
 
-def _parted(raw: bytes, place: str) -> tuple[bytes, ...]:
+def _split(raw: bytes, place: str) -> tuple[bytes, ...]:
     found: list[bytes] = []
     at = 0
     while at < len(raw) and len(found) <= MAX_SHARDS:

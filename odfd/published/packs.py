@@ -35,7 +35,7 @@ def number_in(path: str) -> int | None:
     return int(text) if folder == PACKS and is_number and len(text) <= 15 else None
 
 
-def packed(blocks: Iterable[bytes]) -> bytes:
+def pack(blocks: Iterable[bytes]) -> bytes:
     """Packs as many of the first blocks as a pack may hold."""
     out = bytearray()
     for count, raw in enumerate(blocks):
@@ -70,5 +70,5 @@ def write_packs(folder: Path, chain: ChainReader, size: int) -> None:
         staged = target.with_name("." + target.name)
         start = number * PACK
         with disk(target):
-            staged.write_bytes(packed(chain.raw_blocks(start, min(start + PACK, size))))
+            staged.write_bytes(pack(chain.raw_blocks(start, min(start + PACK, size))))
             staged.rename(target)

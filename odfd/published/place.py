@@ -20,7 +20,7 @@ from chain.store.layout import DirectoryChain
 from odfd.published.source import Edition, PublishedSource, as_written
 from p2p.pace import Pace
 from p2p.ports import ChainSink, ObjectSink, PeerId, TreeHead
-from p2p.web.body import paced
+from p2p.web.body import pace_parts
 
 BATCH: Final = 1024
 """Blocks passed to a sink at once."""
@@ -120,7 +120,7 @@ class PublishedPlace:
     async def _stage(self, edition: Edition, first: int) -> DirectoryChain:
         head = edition.head
         try:
-            return await self.source.staged(head.dataset.multibase, edition.root, head.head, first)
+            return await self.source.stage(head.dataset.multibase, edition.root, head.head, first)
         except Invalid as fault:
             raise await self._disown(edition, fault) from fault
 
@@ -163,7 +163,7 @@ class PublishedPlace:
         waiting = bytearray()
         async with (
             self.source.object_from(self.root, name, sink.received) as parts,
-            aclosing(paced(parts, pace)) as slowed,
+            aclosing(pace_parts(parts, pace)) as slowed,
         ):
             try:
                 async for part in slowed:

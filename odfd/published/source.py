@@ -143,7 +143,7 @@ class PublishedSource:
             wanted = decode_block(raw).prev_block_hash
         return found[::-1]
 
-    async def staged(
+    async def stage(
         self, key: str, root: str, head: Multihash, first: int = 0, *, is_mirrored: bool = True
     ) -> DirectoryChain:
         """Stages the blocks from ``head`` back to number ``first`` at least, in a local folder kept under ``key``.
@@ -187,13 +187,13 @@ class PublishedSource:
     async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[FilePart]]:
         """Yields the unchecked bytes of an object from ``offset`` on. Raises Missing."""
         try:
-            async with self._opened(root, (DATA, CHECKPOINTS), name, offset) as parts:
+            async with self._open(root, (DATA, CHECKPOINTS), name, offset) as parts:
                 yield parts
         except Missing as missing:  # the file that was asked for last is none that a person looks for
             raise Missing(f"{as_written(root)} does not hold the object {name.short}", rule=missing.rule) from missing
 
     @asynccontextmanager
-    async def _opened(
+    async def _open(
         self, root: str, folders: tuple[str, ...], name: Multihash, offset: int
     ) -> AsyncIterator[AsyncIterator[FilePart]]:
         opened = False
@@ -205,7 +205,7 @@ class PublishedSource:
         except Missing:
             if opened or len(folders) == 1:
                 raise
-        async with self._opened(root, folders[1:], name, offset) as parts:
+        async with self._open(root, folders[1:], name, offset) as parts:
             yield parts
 
 

@@ -111,7 +111,7 @@ class _Walk:
     def lacking(self) -> Multihash | None:
         """Returns the next block that is nowhere here; ``None`` at the end. Blocks known elsewhere are staged."""
         while (name := self._next) is not None:
-            raw = self._staged(name)
+            raw = self._find_staged(name)
             if raw is None and (raw := self._known(name)) is not None:
                 self._waiting.append((name, raw))
                 self._bytes += len(raw)
@@ -160,7 +160,7 @@ class _Walk:
     def _is_full(self) -> bool:
         return len(self._waiting) >= TOGETHER or self._bytes >= TOGETHER_BYTES
 
-    def _staged(self, name: Multihash) -> bytes | None:
+    def _find_staged(self, name: Multihash) -> bytes | None:
         """Returns a staged block; ``None`` if it is missing or torn, and so fetched again."""
         file = self._folder / str(name)
         try:

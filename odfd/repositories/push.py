@@ -21,7 +21,7 @@ from chain.errors import Conflict, Invalid, NotFound, Remote
 from chain.multihash import Multihash
 from chain.store.base import ChainReader, Head
 from chain.store.layout import BLOCKS, HEAD
-from odfd.published.packs import PACK, pack_file, packed
+from odfd.published.packs import PACK, pack, pack_file
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, Signed
 from odfd.repositories.port import RepositoryFiles, StoredFile
 from odfd.runtime.buckets import CHUNK
@@ -155,7 +155,7 @@ def _packs(missing: Missing) -> Iterator[tuple[str, bytes]]:
     chain, start, size = missing.chain, missing.start, missing.head.size
     for number in range(start // PACK, -(-size // PACK)):
         first = number * PACK
-        yield pack_file(number), packed(chain.raw_blocks(first, min(first + PACK, size)))
+        yield pack_file(number), pack(chain.raw_blocks(first, min(first + PACK, size)))
 
 
 def _sign(bucket: RepositoryFiles, folder: str, signed: Signed, before: StoredFile | None) -> None:

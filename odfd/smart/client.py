@@ -38,7 +38,7 @@ async def conversation(web: WebTransfers, url: str, headers: Mapping[str, str]) 
         "Sec-WebSocket-Version": "13",
     }  # fmt: skip
     try:
-        async with web.upgraded(url, asked) as stream:
+        async with web.upgrade(url, asked) as stream:
             yield Conversation(WebSocket(stream, is_client=True), stream.is_inside)
     except NotSwitched as fault:
         raise _to_refusal(fault, url) from None

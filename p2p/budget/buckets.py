@@ -33,7 +33,7 @@ class Rate(msgspec.Struct, frozen=True, kw_only=True):
     per_second: float
     burst: float
 
-    def kept(self) -> Rate:
+    def within_limit(self) -> Rate:
         """Returns the lower rate that we keep to where others penalise us beyond this one."""
         return self.times(KEPT)
 
@@ -129,4 +129,4 @@ class Relaying(FairShares):
     """
 
     def __init__(self, rate: Rate, largest: float = 1.0) -> None:
-        super().__init__(rate.kept(), largest)
+        super().__init__(rate.within_limit(), largest)

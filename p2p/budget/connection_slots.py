@@ -83,7 +83,7 @@ class ConnectionSlots:
         return leaving
 
     def _leaving(self, newcomer: ConnectionSlot) -> Party | None:
-        reserved = self._reserved()
+        reserved = self._find_reserved()
         strangers = [place for place in self._taken.values() if place.party.connection not in reserved]
         is_chosen = newcomer.party.peer in self.chosen or (
             newcomer.party.peer in self.publishers and len(self._publishing()) < self._dialled
@@ -103,7 +103,7 @@ class ConnectionSlots:
     def _ours(self) -> int:
         return sum(place.dialled and place.party.peer not in self.chosen for place in self._taken.values())
 
-    def _reserved(self) -> set[int]:
+    def _find_reserved(self) -> set[int]:
         """Returns the connections in reserved slots:
         those of chosen peers, of some publishers, and the first that we dialled."""
         chosen = [place for place in self._taken.values() if place.party.peer in self.chosen]
@@ -116,7 +116,7 @@ class ConnectionSlots:
 
     def _least(self, crowd: list[ConnectionSlot], strangers: list[ConnectionSlot], newcomer: ConnectionSlot) -> Party:
         """Returns the connection to close: of the block with the most slots, the newest of those that gave least."""
-        settled = self._settled(strangers)
+        settled = self._find_settled(strangers)
         loose = [place for place in crowd if place.party.connection not in settled]
         if not loose:
             return newcomer.party
@@ -127,7 +127,7 @@ class ConnectionSlots:
     def _newest(self, places: list[ConnectionSlot]) -> Party:
         return min(reversed(places), key=lambda place: self._given[place.party.peer]).party
 
-    def _settled(self, strangers: list[ConnectionSlot]) -> set[int]:
+    def _find_settled(self, strangers: list[ConnectionSlot]) -> set[int]:
         share = max(1, self._strangers // SETTLED)
         givers = sorted(strangers, key=lambda place: -self._given[place.party.peer])[:share]
         return _numbers(strangers[:share]) | _numbers(place for place in givers if self._given[place.party.peer])

@@ -18,7 +18,7 @@ import trio
 from chain.errors import Invalid
 from p2p.address import Address, network_of, parse_address
 from p2p.budget.work import HANDSHAKE
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.host.messages import read_message
@@ -90,7 +90,7 @@ class AutoNat:
 
     def join(self) -> None:
         self._host.set_handler(ASK, self._accept)
-        self._direct.take_dial_backs(self._heard)
+        self._direct.take_dial_backs(self._take_nonce)
 
     # --- for this node -------------------------------------------------------------------------------------------
 
@@ -108,12 +108,12 @@ class AutoNat:
         and servers that are due to dial back."""
         for peer in self._servers(of_others=False):
             if (seen := self.sightings.get(peer)) is None or trio.current_time() - seen.at > SEEN_AGAIN:
-                await contained(self._look, peer)
+                await contain(self._look, peer)
         self.reachability.watch(self._candidates())
         for peer in self._servers(of_others=True):
             due = self.reachability.due(self._host.network_of(peer), trio.current_time())
             if due:
-                await contained(self.ask, peer, due)
+                await contain(self.ask, peer, due)
         self._tell()
 
     def forget(self) -> None:
@@ -137,7 +137,7 @@ class AutoNat:
         return list(found.values()) if of_others else peers
 
     async def _look(self, peer: PeerId) -> None:
-        address = await observed(await self._host.open_stream(peer, IDENTIFY), peer)
+        address = await read_observed(await self._host.open_stream(peer, IDENTIFY), peer)
         if address is None:
             return
         if len(self.sightings) >= MAX_SEEN:
@@ -178,7 +178,7 @@ class AutoNat:
             is_reached = self._nonces[nonce] and answer.dial == DialStatus.OK
             if is_reached or answer.dial == DialStatus.DIAL_ERROR:
                 network = self._host.network_of(peer) or network_of(dialled.host)
-                self.reachability.heard(dialled, network, trio.current_time(), is_reached=is_reached)
+                self.reachability.note_report(dialled, network, trio.current_time(), is_reached=is_reached)
         finally:
             del self._nonces[nonce]
 
@@ -200,7 +200,7 @@ class AutoNat:
             await _let_go(stream)
         raise TooSlow(peer, f"no answer in {ASK_PATIENCE:g} s", rule="autonat-patience")
 
-    def _heard(self, nonce: int) -> bool:
+    def _take_nonce(self, nonce: int) -> bool:
         """Whether a nonce is one of ours; marks it as heard,
         which counts only together with the answer of the asked server."""
         if nonce not in self._nonces:
@@ -215,7 +215,7 @@ class AutoNat:
         unreached = tuple(each for each, one in judged.items() if one is Reached.NO)
         if (reached, unreached) != self._told:
             self._told = (reached, unreached)
-            self._direct.judged(reached, unreached)
+            self._direct.announce_only(reached, unreached)
             self._changed()
 
     def whole(self) -> Reached:
@@ -230,7 +230,7 @@ class AutoNat:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         try:
-            await contained(self._serve, stream, peer)
+            await contain(self._serve, stream, peer)
         finally:
             await _let_go(stream)
 
@@ -269,7 +269,7 @@ class AutoNat:
             await self._collect(stream, peer, dial)
             has_come = True
         finally:
-            is_granted = self._backs.paid(dial, trio.current_time(), has_come=has_come)
+            is_granted = self._backs.may_dial(dial, trio.current_time(), has_come=has_come)
         return is_granted
 
     async def _collect(self, stream: StreamPort, peer: PeerId, dial: DialOrder) -> None:
@@ -283,7 +283,7 @@ class AutoNat:
             left -= len(part.data)
 
 
-async def observed(stream: StreamPort, peer: PeerId) -> Address | None:
+async def read_observed(stream: StreamPort, peer: PeerId) -> Address | None:
     """Reads an identify message: the address at which a peer sees this node;
     ``None`` if none comes. Raises PeerFault."""
     try:

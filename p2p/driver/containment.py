@@ -17,7 +17,7 @@ Args = TypeVarTuple("Args")
 _LOG = structlog.get_logger("p2p.driver")
 
 
-async def contained(work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
+async def contain(work: Callable[[*Args], Awaitable[object]], *args: *Args) -> None:
     """Runs ``work`` to its end. Logs faults of the peer as debug, other faults as warnings, bugs as errors."""
     try:
         await work(*args)

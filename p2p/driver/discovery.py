@@ -20,7 +20,7 @@ from chain.statements.keys import SigningKey
 from p2p.address import network_of, parse_address
 from p2p.budget.buckets import Budget, Rate, Relaying
 from p2p.budget.work import PEERS_QUESTION, PRESENCE
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
@@ -96,7 +96,7 @@ class Discovery:
         self.dropped = 0
         """Presences that were dropped unread because too many came at once."""
         self._asks = Budget[PeerId](ASK_RATE)
-        self._questions = Budget[PeerId](ASK_RATE.kept())
+        self._questions = Budget[PeerId](ASK_RATE.within_limit())
         self._rounds = Budget[int](SEEK_RATE)
         self._places = StreamSlots(standing, MAX_STREAMS)
         self._own = b""
@@ -107,7 +107,7 @@ class Discovery:
 
     async def join(self) -> None:
         self._host.set_handler(wire.PROTOCOL, self._accept)
-        await self._host.join(self._topic, self._gossiped)
+        await self._host.join(self._topic, self._take_gossip)
 
     def look_again(self) -> None:
         self._changed.set()
@@ -131,7 +131,7 @@ class Discovery:
                 announced, announced_at = now, trio.current_time()
                 self._own = wire.seal(self._presence(self._key, held), self.network, self._key)
                 if is_news:
-                    await contained(self._host.publish, self._topic, self._own)
+                    await contain(self._host.publish, self._topic, self._own)
             with trio.move_on_after(LOOK):
                 await self._changed.wait()
 
@@ -154,7 +154,7 @@ class Discovery:
 
     # Presences from others
 
-    async def _gossiped(self, sender: PeerId, raw: bytes) -> Verdict:
+    async def _take_gossip(self, sender: PeerId, raw: bytes) -> Verdict:
         await trio.lowlevel.checkpoint()
         judgement = self._admit(raw, sender)
         return Verdict(judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE)
@@ -185,7 +185,7 @@ class Discovery:
         """Whether the directory has a presence that the connected peer signed for this network;
         asks a peer that it lacks."""
         if self.directory.of(peer, self._now()) is None:
-            await contained(self.meet, peer)
+            await contain(self.meet, peer)
         return self.directory.of(peer, self._now()) is not None
 
     async def ask(self, peer: PeerId, ask: PeersAsk) -> int:
@@ -231,7 +231,7 @@ class Discovery:
             ask = PeersAsk(wanted=SOUGHT * 2, tags=(tag,), own=self._own)
             async with trio.open_nursery() as nursery:
                 for peer in self._rng.sample(connected, min(ASKED, len(connected))):
-                    nursery.start_soon(contained, self.ask, peer, ask)
+                    nursery.start_soon(contain, self.ask, peer, ask)
             found = self._unmet(tag, beyond)
         return found[:SOUGHT]
 
@@ -335,7 +335,7 @@ class Discovery:
     # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, MAX_PEERS_ASK)
+        framed = self._standing.frame(stream, peer, MAX_PEERS_ASK)
         await self._places.attend(framed, self._answer, framed)
 
     async def _answer(self, stream: FramedStream) -> None:
@@ -357,7 +357,7 @@ class Discovery:
             await trio.sleep(self._host.charge(stream.peer, PEERS_QUESTION))
             if ask.own and self._admit(ask.own, stream.peer) is Judgement.ACCEPT and self._passes(stream.peer):
                 # We publish it for the peer: a newcomer is in no gossip mesh yet, so its own gossip reaches nobody.
-                await contained(self._host.publish, self._topic, ask.own)
+                await contain(self._host.publish, self._topic, ask.own)
             presences = self.directory.tell(ask, stream.peer, self._now(), self._rng)
             if self._own and self._fits(ask):
                 presences = [self._own, *presences][: ask.wanted]

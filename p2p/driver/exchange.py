@@ -15,7 +15,7 @@ from typing import Final, Generic, Protocol, TypeVar
 import trio
 
 from chain.errors import Invalid
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
@@ -87,7 +87,7 @@ class Exchange(Generic[Reply]):
 
     async def _ask(self, encode: Callable[[int], bytes]) -> Reply:
         if self.fault is not None:
-            raise self._broken()
+            raise self._make_fault()
         number, slot = self._next, _Slot[Reply]()
         self._next = (self._next + 1) & 0xFFFF_FFFF
         self._slots[number] = slot
@@ -98,11 +98,11 @@ class Exchange(Generic[Reply]):
             await self._put(encode(number))
             await slot.done.wait()
         except (trio.ClosedResourceError, trio.BrokenResourceError):
-            raise self._broken() from None
+            raise self._make_fault() from None
         finally:
             self._leave(number, slot)
         if slot.reply is None:
-            raise self._broken()
+            raise self._make_fault()
         return slot.reply
 
     async def _put(self, body: bytes) -> None:
@@ -118,7 +118,7 @@ class Exchange(Generic[Reply]):
             if len(self._abandoned) > MAX_ABANDONED:
                 self._end(StreamBroken(self._stream.peer, f"{MAX_ABANDONED} questions were never answered"))
 
-    def _broken(self) -> PeerFault:
+    def _make_fault(self) -> PeerFault:
         """Makes a new fault of the same kind: one exception raised in many tasks would mix their tracebacks."""
         fault = self.fault or StreamBroken(self._stream.peer, "the stream ended")
         fresh = type(fault).__new__(type(fault))
@@ -230,9 +230,9 @@ class Exchanges(Generic[Reply]):
         if len(self._exchanges) >= MAX_LINKS:
             raise Unreachable(peer, f"{MAX_LINKS} streams of {self._protocol} are open already", rule="links")
         stream = await self._stream(peer)
-        exchange = Exchange(self._standing.framed(stream, peer, MAX_REPLY), self._decode)
+        exchange = Exchange(self._standing.frame(stream, peer, MAX_REPLY), self._decode)
         self._exchanges[peer] = exchange
-        nursery.start_soon(contained, self._run, peer, exchange)
+        nursery.start_soon(contain, self._run, peer, exchange)
         return exchange
 
     async def _stream(self, peer: PeerId) -> StreamPort:

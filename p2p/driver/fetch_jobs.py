@@ -89,7 +89,7 @@ class ChainFetch:
         wanted = BlockRange(request=0, dataset=self._dataset, start=ask.start, max_blocks=ask.units)
         answer = await ask_range(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
-            return _denied(ask, answer)
+            return _deny(ask, answer)
         return Arrived(
             peer=ask.peer,
             ask=ask.ask,
@@ -142,7 +142,7 @@ class ObjectFetch:
         wanted = ObjectRange(request=0, name=self._name, offset=ask.start, length=ask.units)
         answer = await ask_read(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
-            return _denied(ask, answer)
+            return _deny(ask, answer)
         if answer.size != self._size:
             text = f"has {self._name.short} with {answer.size} bytes, and not {self._size}"
             raise Violation(ask.peer, text, rule="object-size")
@@ -193,7 +193,7 @@ class PackFetch:
         wanted = ObjectsAsk(request=0, names=tuple(self._names[ask.start : ask.start + ask.units]))
         answer = await ask_some(self.links, self._nursery, ask.peer, wanted)
         if isinstance(answer, Refusal):
-            return _denied(ask, answer)
+            return _deny(ask, answer)
         count = len(answer.objects)
         size = sum(map(len, answer.objects))
         return Arrived(
@@ -261,7 +261,7 @@ async def _ask(
     return answer
 
 
-def _denied(ask: Ask, refusal: Refusal) -> Denied:
+def _deny(ask: Ask, refusal: Refusal) -> Denied:
     return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is Reason.NOT_SERVED)
 
 

@@ -55,7 +55,7 @@ class Forwarding:
         self.unwanted = 0
         """Statements that did not go to the mesh because this node does not want them and their budget was used up."""
 
-    def asked(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
+    def note_question(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
         self._subscriptions.note(peer, datasets, trio.current_time())
 
     def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:

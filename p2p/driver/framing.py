@@ -73,7 +73,7 @@ class FramedStream:
             except Invalid as error:
                 raise Violation(self.peer, error.message, rule=error.rule, hint=error.hint) from error
             held = self._reader.held + PIECE * self._reader.pieces
-            await self._bounded(self._unfinished.coming, held)
+            await self._bound_memory(self._unfinished.coming, held)
         return self._bodies.popleft()
 
     async def write(self, body: bytes) -> None:
@@ -84,13 +84,13 @@ class FramedStream:
         """Sends bytes that are framed already; raises like ``write``."""
         self._unsent += len(frames)
         try:
-            await self._bounded(self._unfinished.going, self._unsent)
+            await self._bound_memory(self._unfinished.going, self._unsent)
             await self._send(frames)
         finally:
             self._unsent -= len(frames)
             self._unfinished.going.note(self, self._block, self._unsent)
 
-    async def _bounded(self, share: Unfinished[FramedStream], amount: int) -> None:
+    async def _bound_memory(self, share: Unfinished[FramedStream], amount: int) -> None:
         """Records this stream's unfinished bytes; resets the heaviest streams while the total is too high.
 
         Raises TooSlow if this stream is one of them.

@@ -71,7 +71,7 @@ class Histories:
         self._asking.add((dataset, peer))
         try:
             if await self.holds(peer, dataset, tip):
-                self._returned(peer, dataset, tip)
+                self._forget_probe(peer, dataset, tip)
         finally:
             self._asking.discard((dataset, peer))
 
@@ -82,12 +82,12 @@ class Histories:
         if not await self.holds(peer, dataset, tip):
             self._standing.penalise(peer, f"{reason}; it may hold another history", UNRELIABLE)
             return
-        self._returned(peer, dataset, tip)
+        self._forget_probe(peer, dataset, tip)
         if had_shown:
             self._standing.penalise(peer, reason, BAD_BYTES)
         else:
             self._standing.penalise(peer, f"{reason}; it holds the chain now", UNRELIABLE)
 
-    def _returned(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
+    def _forget_probe(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
         self._elsewhere.pop((dataset, peer), None)
         self._shown[dataset, peer] = tip.last

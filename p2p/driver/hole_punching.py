@@ -17,7 +17,7 @@ import trio
 from chain.errors import Invalid
 from p2p.address import Address, parse_address
 from p2p.budget.work import HANDSHAKE
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.host.messages import read_message
@@ -97,7 +97,7 @@ class HolePunching:
 
     async def _upgrade(self, peer: PeerId) -> None:
         try:
-            await contained(self._open, peer)
+            await contain(self._open, peer)
             if self._direct.is_direct(peer):
                 self.succeeded += 1
                 _LOG.info("peer connected directly", peer=peer)
@@ -123,7 +123,7 @@ class HolePunching:
                 if await self._perform(effects, stream, peer):
                     return
                 kind, named = await _hear(stream, peer)
-                if await self._perform(machine.heard(kind, named, trio.current_time()), stream, peer):
+                if await self._perform(machine.receive(kind, named, trio.current_time()), stream, peer):
                     return
         finally:
             await _let_go(stream)
@@ -140,7 +140,7 @@ class HolePunching:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         try:
-            await contained(self._answer, stream, peer)
+            await contain(self._answer, stream, peer)
         finally:
             await _let_go(stream)
 
@@ -154,13 +154,13 @@ class HolePunching:
         machine = Answerer(self._budget)
         while not self._direct.is_direct(peer):
             kind, named = await _hear(stream, peer)
-            effects = machine.heard(kind, named, trio.current_time())
+            effects = machine.receive(kind, named, trio.current_time())
             if await self._perform(effects, stream, peer):
                 return
             # The peer's connection may arrive before its SYNC does.
             with self._direct.meeting(machine.targets, peer):
                 kind, named = await _hear(stream, peer)
-                if await self._perform(machine.heard(kind, named, trio.current_time()), stream, peer):
+                if await self._perform(machine.receive(kind, named, trio.current_time()), stream, peer):
                     return
 
     async def _perform(self, effects: Sequence[Effect], stream: StreamPort, peer: PeerId) -> bool:

@@ -14,7 +14,7 @@ import trio
 from chain.errors import Fault, Invalid
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import STATEMENT
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, StreamBroken, TooSlow, Violation
@@ -68,7 +68,7 @@ class InvitationDesk:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         try:
-            await contained(self._serve, stream, peer)
+            await contain(self._serve, stream, peer)
         finally:
             await _let_go(stream)
 

@@ -59,18 +59,18 @@ class KnownAnswers:
         """Whether a round with the peer may begin: one that has used up its bytes rests until half of them are back."""
         if teller.is_asked:
             return self.may_go_on(teller, now)
-        return self.may_go_on(teller, now) and self._of_peers.left((teller.peer, False), now) > USELESS.burst / 2
+        return self.may_go_on(teller, now) and self._of_peers.room_for((teller.peer, False), now) > USELESS.burst / 2
 
     def may_go_on(self, teller: RoundPeer, now: float) -> bool:
-        within = not teller.network or self._of_networks.left((teller.network, teller.is_asked), now) > 0
-        return within and self._of_peers.left((teller.peer, teller.is_asked), now) > 0
+        within = not teller.network or self._of_networks.room_for((teller.network, teller.is_asked), now) > 0
+        return within and self._of_peers.room_for((teller.peer, teller.is_asked), now) > 0
 
     def cost(self, teller: RoundPeer, size: float, now: float) -> None:
         self._of_peers.cost((teller.peer, teller.is_asked), size, now)
         if teller.network:
             self._of_networks.cost((teller.network, teller.is_asked), size, now)
 
-    def taken(self, teller: RoundPeer, size: int, now: float) -> None:
+    def note_taken(self, teller: RoundPeer, size: int, now: float) -> None:
         self.cost(teller, -(size * 4 / 3 + LISTED), now)
 
     def is_known(self, teller: RoundPeer, name: bytes, now: float) -> bool:

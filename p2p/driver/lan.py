@@ -22,7 +22,7 @@ import trio
 from chain.backoff import Backoff
 from p2p.address import Address, parse_address
 from p2p.budget.buckets import Budget, Rate
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import LAN_PORT
@@ -118,7 +118,7 @@ class Lan:
 
     async def _go(self, peer: PeerId, address: str) -> None:
         try:
-            await contained(self._visit, peer, [address])
+            await contain(self._visit, peer, [address])
         finally:
             self._visiting.discard(peer)
 

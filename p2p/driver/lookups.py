@@ -22,7 +22,7 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import PEERS_QUESTION
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.discovery import LARGE, Discovery
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -145,7 +145,7 @@ class Lookups:
             return
         self._served = held
         keys = {lookup_key(self.node.network, dataset) for dataset in held}
-        self.node.publication.wanted(keys, trio.current_time())
+        self.node.publication.want(keys, trio.current_time())
         for key in self._sealed.keys() - keys:
             del self._sealed[key]
 
@@ -154,15 +154,15 @@ class Lookups:
         if work is None:
             return
         if isinstance(work, Check):
-            nursery.start_soon(contained, self._question, work.contact, work.target.to_bytes(32, "big"))
+            nursery.start_soon(contain, self._question, work.contact, work.target.to_bytes(32, "big"))
         elif isinstance(work, Announce):
-            await contained(self._announce, work.key)
+            await contain(self._announce, work.key)
         else:
             search = self.node.refresh(work.target, trio.current_time())
             key = work.target.to_bytes(32, "big")
-            await contained(self._walk, search, lambda contact: self._find(contact, key), self._take(search))
+            await contain(self._walk, search, lambda contact: self._find(contact, key), self._take(search))
             if work.target == self.node.place:
-                self.node.joined(search)
+                self.node.note_joined(search)
 
     # Questions to others
 
@@ -180,7 +180,7 @@ class Lookups:
         with trio.CancelScope(deadline=now + SEEKING) as limit:
 
             def take(contact: Contact, answer: Nodes) -> bool:
-                new = finding.answered(contact, answer, self._wall())
+                new = finding.take_answer(contact, answer, self._wall())
                 if new is None:
                     self.forged += 1
                     self._standing.penalise(contact.peer, "told of a holder what that peer never signed", GARBAGE)
@@ -206,7 +206,7 @@ class Lookups:
 
         async def bring(contact: Contact) -> StoreAnswer:
             answer = await self._store(contact, Store(key=key, record=record, own=self._own(contact)))
-            work.brought(contact, answer)
+            work.note_answer(contact, answer)
             return answer
 
         async def ask(contact: Contact) -> StoreAnswer | Nodes:
@@ -218,14 +218,14 @@ class Lookups:
             return
         async with trio.open_nursery() as nursery:
             for contact in work.rest():
-                nursery.start_soon(contained, bring, contact)
+                nursery.start_soon(contain, bring, contact)
         if work.keepers:
-            self.node.publication.announced(key, trio.current_time(), work.keepers)
+            self.node.publication.note_announced(key, trio.current_time(), work.keepers)
         _LOG.debug("announced to the lookup", keepers=work.keepers, asked=work.search.asked)
 
     def _take(self, search: Search) -> Callable[[Contact, Nodes | StoreAnswer], bool]:
         def take(contact: Contact, answer: Nodes | StoreAnswer) -> bool:
-            search.answered(contact, answer.contacts)
+            search.note_answer(contact, answer.contacts)
             return True
 
         return take
@@ -237,7 +237,7 @@ class Lookups:
         ``take`` says whether an answer was valid."""
         send, receive = trio.open_memory_channel[tuple[Contact, Answer | None]](math.inf)
 
-        async def asked(contact: Contact) -> None:
+        async def question(contact: Contact) -> None:
             answer: Answer | None = None
             try:
                 answer = await ask(contact)
@@ -247,17 +247,17 @@ class Lookups:
         async with trio.open_nursery() as nursery:
             while True:
                 for contact in search.step(trio.current_time()):
-                    nursery.start_soon(contained, asked, contact)
+                    nursery.start_soon(contain, question, contact)
                 if search.done:
                     return
                 wake = search.wake(trio.current_time())
                 with trio.move_on_at(math.inf if wake is None else wake + 0.001):
                     contact, answer = await receive.receive()
                     if answer is None:
-                        search.failed(contact)
-                        self.node.failed(contact)
+                        search.note_failure(contact)
+                        self.node.note_failure(contact)
                     elif take(contact, answer):
-                        self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
+                        self.node.note_answer(contact, self._filter_allowed(answer.contacts), trio.current_time())
 
     async def _question(self, contact: Contact, key: bytes) -> None:
         """Asks a node about a key, to see whether it answers; updates the table."""
@@ -266,20 +266,20 @@ class Lookups:
             answer = await self._find(contact, key)
         finally:
             if answer is None:
-                self.node.failed(contact)
-        self.node.heard(contact, self._allowed(answer.contacts), trio.current_time())
+                self.node.note_failure(contact)
+        self.node.note_answer(contact, self._filter_allowed(answer.contacts), trio.current_time())
 
     async def _find(self, contact: Contact, key: bytes) -> Nodes:
         """Asks a node for nodes near a key and for providers. Raises PeerFault, also for an invalid answer."""
         ask = Find(key=key, own=self._own(contact))
-        return await self._decoded(contact, wire.encode_find(ask), wire.decode_nodes)
+        return await self._ask(contact, wire.encode_find(ask), wire.decode_nodes)
 
     async def _store(self, contact: Contact, ask: Store) -> StoreAnswer:
         """Brings a node a record. Raises like ``_find``."""
-        return await self._decoded(contact, wire.encode_store(ask), wire.decode_stored)
+        return await self._ask(contact, wire.encode_store(ask), wire.decode_stored)
 
-    async def _decoded(self, contact: Contact, ask: bytes, decode: Callable[[bytes], Answer]) -> Answer:
-        body = await self._asked(contact, ask)
+    async def _ask(self, contact: Contact, ask: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+        body = await self._send_question(contact, ask)
         if body is None:
             raise PeerFault(contact.peer, "it answered nothing", rule="lookup")
         try:
@@ -289,7 +289,7 @@ class Lookups:
             self._standing.blame(fault)
             raise fault from error
 
-    async def _asked(self, contact: Contact, body: bytes) -> bytes | None:
+    async def _send_question(self, contact: Contact, body: bytes) -> bytes | None:
         """Sends one question, over an open connection or one that ends with the question. Raises PeerFault."""
         peer = contact.peer
         if self._standing.is_shut_out(peer) or not self._allows(contact):
@@ -311,7 +311,7 @@ class Lookups:
                 await stream.reset()
             return
         async with self._host.brief(contact.address, peer, LOOKUP_PROTOCOL) as raw:
-            yield self._standing.framed(raw, peer, MAX_LOOKUP_ANSWER)
+            yield self._standing.frame(raw, peer, MAX_LOOKUP_ANSWER)
 
     # Our own addresses
 
@@ -339,7 +339,7 @@ class Lookups:
         ip = contact.address.ip
         return ip is not None and self._discovery.allows()(ip)
 
-    def _allowed(self, contacts: Sequence[Contact]) -> list[Contact]:
+    def _filter_allowed(self, contacts: Sequence[Contact]) -> list[Contact]:
         allows = self._discovery.allows()
         return [one for one in contacts if (ip := one.address.ip) is not None and allows(ip)]
 
@@ -349,7 +349,7 @@ class Lookups:
     # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, MAX_LOOKUP_ASK)
+        framed = self._standing.frame(stream, peer, MAX_LOOKUP_ASK)
         await self._places.attend(framed, self._answer, framed)
 
     async def _answer(self, stream: FramedStream) -> None:
@@ -367,12 +367,12 @@ class Lookups:
                 self._standing.blame(fault)
                 raise
             await trio.sleep(self._host.charge(peer, PEERS_QUESTION))
-            answer = self._answered(ask, peer)
+            answer = self._answer_question(ask, peer)
             if answer is not None:
                 await stream.write(answer)
                 await stream.end()
 
-    def _answered(self, ask: Find | Store, peer: PeerId) -> bytes | None:
+    def _answer_question(self, ask: Find | Store, peer: PeerId) -> bytes | None:
         key, now, wall = did_of_peer(peer).public_key, trio.current_time(), self._wall()
         remote = self._host.remote_of(peer)
         ip = parse_ip(remote).packed if remote else b""

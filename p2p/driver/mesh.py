@@ -19,7 +19,7 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from p2p.address import by_peer, parse_address
 from p2p.budget.work import MEETING
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.discovery import SOUGHT, Discovery
 from p2p.driver.lookups import Lookups
 from p2p.driver.peer_penalties import PeerPenalties
@@ -88,23 +88,23 @@ class Mesh:
                 if not change.up:
                     self._lose(change.peer)
                     continue
-                self._standing.book.connected(change.peer, self._standing.wall())
+                self._standing.book.note_connected(change.peer, self._standing.wall())
                 if change.address:
                     self._standing.book.learn(change.peer, [change.address])
                 if self._standing.is_shut_out(change.peer):
-                    nursery.start_soon(contained, self._host.disconnect, change.peer)
+                    nursery.start_soon(contain, self._host.disconnect, change.peer)
                 else:
                     nursery.start_soon(self._greet, change.peer)
 
     def _lose(self, peer: PeerId) -> None:
-        self._standing.book.disconnected(peer, self._standing.wall())
+        self._standing.book.note_disconnected(peer, self._standing.wall())
         self._tell_lost()
 
     def _tell_lost(self) -> None:
         self._lost.set()
         self._lost = trio.Event()
 
-    def moved(self) -> None:
+    def redial(self) -> None:
         """Notes that the machine moved to another network: peers are dialled again at once."""
         self._moved_at = trio.current_time()
         self._moved.set()
@@ -123,7 +123,7 @@ class Mesh:
         met = [f"{reached}/p2p/{peer}"] if reached else []
         self._standing.book.learn(peer, addresses if allows is anywhere else met)
         if reached is not None:  # else it has not said yet that it is in this network, and may not be
-            self._standing.book.connected(peer, self._standing.wall())
+            self._standing.book.note_connected(peer, self._standing.wall())
         return peer
 
     async def _keep_connected(self, addresses: Sequence[str]) -> None:
@@ -154,7 +154,7 @@ class Mesh:
 
     async def _exchange_presences(self, peer: PeerId) -> None:
         if peer in self._standing.book.connected_peers():
-            await contained(self._discovery.meet, peer)
+            await contain(self._discovery.meet, peer)
             self._remember(peer)
             await self._statements.run_round(peer)
 
@@ -225,7 +225,7 @@ class Mesh:
             elif stranger is not None:
                 await self.visit(stranger.peer, self._discovery.addresses(stranger), self._discovery.allows())
             elif connected:
-                await contained(self._discovery.meet, self._rng.choice(connected))
+                await contain(self._discovery.meet, self._rng.choice(connected))
 
     async def _keep_holders(self) -> None:
         """Stays connected to some holders of the needed datasets, in a network that is too large for full gossip."""
@@ -234,8 +234,8 @@ class Mesh:
             meet = self._holders.step(self._statements.wanted, self._serving, trio.current_time())
             if meet is not None and await self.seek(meet.dataset, most=meet.most):
                 for peer in self._discovery.naming([meet.dataset]):
-                    await contained(self._statements.pull, peer, [meet.dataset])
-                self._holders.met(meet.dataset, self._serving(meet.dataset))
+                    await contain(self._statements.pull, peer, [meet.dataset])
+                self._holders.note_met(meet.dataset, self._serving(meet.dataset))
 
     def _serving(self, dataset: DatasetId) -> int:
         return len(self._discovery.naming([dataset]))
@@ -255,7 +255,7 @@ class Mesh:
         self._statements.tell_dropped()
         connected = self._standing.book.connected_peers()
         if connected:
-            nursery.start_soon(contained, self._discovery.meet, self._rng.choice(connected))
+            nursery.start_soon(contain, self._discovery.meet, self._rng.choice(connected))
         free = [peer for peer in connected if peer not in self._under_way]
         chosen = self._rng.sample(free, min(self._settings.entropy_peers, len(free)))
         if tellers := self._statements.peers_of_interest(free):
@@ -289,7 +289,7 @@ class RoundSlots:
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(self._give_way, peer, nursery.cancel_scope)
-                    await contained(work, *args)
+                    await contain(work, *args)
                     nursery.cancel_scope.cancel()
             finally:
                 self._slow.pop(peer, None)

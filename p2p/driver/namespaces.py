@@ -102,7 +102,7 @@ class Namespaces:
         closed = self._open.pop(network)
         await closed.end()
         for protocol in closed.handlers:
-            self._host.drop_handler(scoped(protocol, network))
+            self._host.drop_handler(scope_protocol(protocol, network))
             if not any(protocol in each.handlers for each in self._open.values()):
                 self._host.drop_handler(protocol)
         self.choose()
@@ -123,14 +123,14 @@ class Namespaces:
             self._host.set_handler(protocol, handler)
             return
 
-        async def named(stream: StreamPort, peer: PeerId) -> None:
+        async def serve_named(stream: StreamPort, peer: PeerId) -> None:
             network.meet(peer)
             await handler(stream, peer)
 
-        self._host.set_handler(scoped(protocol, network.name), named)
-        self._host.set_handler(protocol, partial(self._unnamed, protocol))
+        self._host.set_handler(scope_protocol(protocol, network.name), serve_named)
+        self._host.set_handler(protocol, partial(self._serve_unnamed, protocol))
 
-    async def _unnamed(self, protocol: str, stream: StreamPort, peer: PeerId) -> None:
+    async def _serve_unnamed(self, protocol: str, stream: StreamPort, peer: PeerId) -> None:
         """Serves a stream that names no network, once the peer has said which one it is in;
         resets it if the peer does not."""
         with trio.move_on_after(HELLO_SECONDS):
@@ -240,7 +240,7 @@ class NetworkHost:
         if not self._networks.is_member(self, peer):
             raise Unreachable(peer, f"it is not in {self.name}, or has not said so yet", rule="other-network")
         try:
-            return await self._host.open_stream(peer, scoped(protocol, self.name))
+            return await self._host.open_stream(peer, scope_protocol(protocol, self.name))
         except ProtocolUnsupported:
             return await self._host.open_stream(peer, protocol)
 
@@ -262,7 +262,7 @@ class NetworkHost:
 
     def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
         """Opens a stream on a connection of its own; it always names the network, as the peer may be in others."""
-        return self._host.brief(address, peer, scoped(protocol, self.name))
+        return self._host.brief(address, peer, scope_protocol(protocol, self.name))
 
     def share_of(self, peer: PeerId) -> str:
         return self._host.share_of(peer)
@@ -288,6 +288,6 @@ class NetworkHost:
         await self._host.publish(topic, data)
 
 
-def scoped(protocol: str, network: str) -> str:
+def scope_protocol(protocol: str, network: str) -> str:
     """Returns the name of a protocol within a network."""
     return f"{protocol}/{network}"

@@ -14,7 +14,7 @@ import trio
 
 from chain.errors import Fault
 from p2p.address import Address, parse_address
-from p2p.driver.autonat import IDENTIFY, AutoNat, observed
+from p2p.driver.autonat import IDENTIFY, AutoNat, read_observed
 from p2p.driver.ports import DirectPort
 from p2p.ip import is_global
 from p2p.machines.reachability import Reached
@@ -86,7 +86,7 @@ async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Addres
         with trio.move_on_after(PATIENCE):
             try:
                 async with direct.brief(target, PeerId(peer), port) as open_stream:
-                    seen = await observed(await open_stream(IDENTIFY), PeerId(peer))
+                    seen = await read_observed(await open_stream(IDENTIFY), PeerId(peer))
                     found += [seen] if seen is not None else []
             except (Fault, OSError):
                 continue

@@ -46,7 +46,7 @@ class JoinedNetwork(Protocol):
     def look_again(self) -> None:
         """Notes that other addresses are to be announced."""
 
-    def moved(self) -> None:
+    def redial(self) -> None:
         """Notes that the machine is in another network, and connections were lost."""
 
 
@@ -119,7 +119,7 @@ class NodeReach:
 
     def _tell_moved(self) -> None:
         for network in self._networks():
-            network.moved()
+            network.redial()
 
     def _addresses_of(self, peers: Iterable[PeerId]) -> Sequence[str]:
         asked = tuple(peers)

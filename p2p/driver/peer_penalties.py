@@ -34,7 +34,7 @@ class PeerPenalties:
         self.wall = wall
         self._condemned, self._waiting = trio.open_memory_channel[PeerId](256)
 
-    def framed(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
+    def frame(self, stream: StreamPort, peer: PeerId, limit: int) -> FramedStream:
         """Wraps a stream in frames of at most ``limit`` bytes,
         whose unfinished bytes count for the peer's address block."""
         return FramedStream(stream, peer, limit, self._unfinished, self._host.share_of(peer))
@@ -42,7 +42,7 @@ class PeerPenalties:
     async def open(self, peer: PeerId, protocol: str, limit: int, patience: float) -> FramedStream:
         """Opens a framed stream to a connected peer. Raises PeerFault."""
         with trio.move_on_after(patience):
-            return self.framed(await self._host.open_stream(peer, protocol), peer, limit)
+            return self.frame(await self._host.open_stream(peer, protocol), peer, limit)
         raise TooSlow(peer, f"no stream for {protocol} in {patience:.0f} s", rule="stream-patience")
 
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None:

@@ -58,7 +58,7 @@ class DirectPort(Protocol):
         """Returns the listening addresses, with those of the interfaces for the unspecified one,
         whatever dial-backs said."""
 
-    def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+    def announce_only(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
         """Announces the addresses in ``found`` beside its own ones, but none of ``unreached``."""
 
     def interfaces(self) -> Collection[Ip]:

@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.budget.work import CARRIED, CARRIED_BYTE, RELAY_QUESTION
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.fair_queue import FairTurns
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import PeerFault, Violation
@@ -94,7 +94,7 @@ class RelayServer:
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
         try:
-            await contained(self._serve, stream, peer)
+            await contain(self._serve, stream, peer)
         finally:
             await _let_go(stream)
 
@@ -217,7 +217,7 @@ class RelayServer:
                 await sink.send_all(memoryview(data)[:granted])
             else:
                 await sink.send_eof()
-                circuit.ended(trio.current_time())
+                circuit.note_end(trio.current_time())
                 whole.deadline = circuit.deadline
                 return
         except (PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):

@@ -43,7 +43,7 @@ from p2p.driver.serve import Server
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.swarms import Swarms
-from p2p.driver.transfers import TransferRun, paced
+from p2p.driver.transfers import TransferRun, fit_to_rate
 from p2p.errors import PeerFault, TooSlow, Violation
 from p2p.ip import anywhere
 from p2p.machines.track_records import TrackRecords
@@ -175,7 +175,7 @@ class ReplicationDriver:
             for view in self.book.views(now)
         ]
 
-    def connected(self) -> Collection[PeerId]:
+    def list_connected(self) -> Collection[PeerId]:
         """Returns the connected peers of this network."""
         return self._host.peers().keys()
 
@@ -204,9 +204,9 @@ class ReplicationDriver:
         """Closes every connection to a peer; the peer may connect again."""
         await self._host.disconnect(peer)
 
-    def moved(self) -> None:
+    def redial(self) -> None:
         """Dials peers again, as the machine moved to another network."""
-        self._mesh.moved()
+        self._mesh.redial()
 
     def look_again(self) -> None:
         """Updates our presence after a change of what the library serves."""
@@ -280,7 +280,7 @@ class ReplicationDriver:
 
     async def chain_size(self, peer: PeerId, dataset: DatasetId) -> int:
         ask = BlockRange(request=0, dataset=dataset, start=0, max_blocks=0, max_bytes=0)
-        answer = await self._asked(peer, ask)
+        answer = await self._ask_range(peer, ask)
         return 0 if answer is None else answer.size
 
     async def object_size(self, peer: PeerId, name: Multihash) -> int | None:
@@ -294,12 +294,12 @@ class ReplicationDriver:
         unchecked blocks. Raises Remote."""
         size = max(1, min(max_bytes, MAX_RANGE_BYTES))
         ask = BlockRange(request=0, dataset=dataset, start=start, max_blocks=MAX_RANGE_BLOCKS, max_bytes=size)
-        answer = await self._asked(peer, ask)
+        answer = await self._ask_range(peer, ask)
         if answer is None:
             raise PeerFault(peer, f"chain {dataset.short}: does not have it", rule="refused")
         return answer.blocks
 
-    async def _asked(self, peer: PeerId, ask: BlockRange) -> Blocks | None:
+    async def _ask_range(self, peer: PeerId, ask: BlockRange) -> Blocks | None:
         return await self._answer(peer, f"chain {ask.dataset.short}", partial(ask_range, self._chains, ask=ask))
 
     async def _answer(
@@ -389,7 +389,7 @@ class ReplicationDriver:
         self, start: int, target: int, shape: Shape, own: Pace | None, *, inherited: bool = False
     ) -> Transfer:
         rate = min((pace.rate for pace in self._paces(own) if pace.rate), default=0)
-        shaped = msgspec.structs.replace(paced(shape, rate), patience=self._settings.transfer_patience)
+        shaped = msgspec.structs.replace(fit_to_rate(shape, rate), patience=self._settings.transfer_patience)
         return Transfer(start, target, shaped, self._rng, self._records, inherited=inherited)
 
     def _paces(self, own: Pace | None) -> Sequence[Pace]:

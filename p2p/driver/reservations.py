@@ -81,7 +81,7 @@ class Reservations:
                         seconds = await self._reserve(relay)
                         self._set(relay, address)
                         failures = 0
-                        await self._connected(relay, seconds / 2)
+                        await self._hold_connection(relay, seconds / 2)
                 except Fault as fault:
                     failures += 1
                     _LOG.info("relay not used", relay=address, fault=str(fault), rule=fault.rule, failures=failures)
@@ -98,7 +98,7 @@ class Reservations:
             self._host.reached_by(held)
             self._changed()
 
-    async def _connected(self, relay: PeerId, seconds: float) -> None:
+    async def _hold_connection(self, relay: PeerId, seconds: float) -> None:
         """Waits for ``seconds``, or until no relay is needed. Raises Unreachable if the connection is gone."""
         until = trio.current_time() + seconds
         while trio.current_time() < until and self._is_needed():

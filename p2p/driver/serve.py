@@ -19,7 +19,7 @@ import trio
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from p2p.budget.work import RANGE, SMALL_OBJECT
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamHandler, StreamPort
@@ -109,7 +109,7 @@ class Server:
         }
 
     async def _accept(self, places: StreamSlots, decode: Decode, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, MAX_REQUEST)
+        framed = self._standing.frame(stream, peer, MAX_REQUEST)
         await places.attend(framed, self._serve, framed, decode)
 
     async def _serve(self, stream: FramedStream, decode: Decode) -> None:
@@ -152,7 +152,7 @@ class Server:
             match effect:
                 case Read(asker, request):
                     if self._nursery is not None:
-                        self._nursery.start_soon(contained, self._answer, asker, request)
+                        self._nursery.start_soon(contain, self._answer, asker, request)
                 case Refuse(_, refused):
                     refusals.append(refused)
         return refusals
@@ -211,22 +211,22 @@ def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryvi
             return frame(_pack(library, request))
         return _bytes(library, request, spare)
     except NotFound:
-        return frame(_refused(request, Reason.UNKNOWN))
+        return frame(_refuse(request, Reason.UNKNOWN))
     except Refused as refused:
-        return frame(_refused(request, Reason.NOT_SERVED, refused.message))
+        return frame(_refuse(request, Reason.NOT_SERVED, refused.message))
     except Fault as fault:
         _LOG.warning("cannot read what a peer asks for", fault=str(fault), rule=fault.rule, hint=fault.hint)
-        return frame(_refused(request, Reason.BROKEN))
+        return frame(_refuse(request, Reason.BROKEN))
 
 
-def _refused(request: Request, reason: Reason, text: str = "") -> bytes:
+def _refuse(request: Request, reason: Reason, text: str = "") -> bytes:
     return encode_refusal(Refusal(request.request, reason, text))
 
 
 def _blocks(library: Library, ask: BlockRange) -> bytes:
     size = library.size(ask.dataset)
     if size == 0:
-        return _refused(ask, Reason.UNKNOWN)
+        return _refuse(ask, Reason.UNKNOWN)
     blocks: tuple[bytes, ...] = ()
     if ask.start < size and ask.max_bytes and ask.max_blocks:
         wanted = min(ask.max_bytes, max(LEAST_READ, ask.max_blocks * PER_BLOCK))
@@ -264,5 +264,5 @@ def _pack(library: Library, ask: ObjectsAsk) -> bytes:
             break
         given.append(data)
     if not given:
-        return _refused(ask, Reason.UNKNOWN)
+        return _refuse(ask, Reason.UNKNOWN)
     return encode_pack(ObjectPack(request=ask.request, objects=tuple(given)))

@@ -95,7 +95,7 @@ class StatementServer:
         self._gossip = Budget[PeerId](GOSSIP_RATE)
         self.forwarding = forwarding
         self._asks = Budget[PeerId](ASK_RATE)
-        self._questions = Budget[PeerId](ASK_RATE.kept())
+        self._questions = Budget[PeerId](ASK_RATE.within_limit())
         self._answers = KnownAnswers()
         self._scope = RoundScope()
         self._turns = FairTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
@@ -111,7 +111,7 @@ class StatementServer:
         """Joins the three topics, and starts to answer the trust protocol."""
         self._host.set_handler(trust.PROTOCOL, self._accept)
         for topic, name in self._topics.items():
-            await self._host.join(name, partial(self._gossiped, topic))
+            await self._host.join(name, partial(self._take_gossip, topic))
 
     async def announce(self, topic: Topic, envelope: bytes) -> None:
         """Gossips a statement of ours. Raises Invalid if it is larger than the network allows."""
@@ -122,7 +122,7 @@ class StatementServer:
 
     # Gossip from others
 
-    async def _gossiped(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
+    async def _take_gossip(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
         judgement = await self._judge_gossip(topic, sender, envelope)
         if judgement is not Judgement.ACCEPT:
             return Verdict(judgement)
@@ -230,14 +230,14 @@ class StatementServer:
     def _reconcile(
         self, mine: Sequence[StatementRef], datasets: Sequence[DatasetId] | None, tally: _Tally, *, private: bool
     ) -> Reconcile:
-        def declined(name: bytes) -> bool:
+        def is_known(name: bytes) -> bool:
             return self._answers.is_known(tally.teller, name, trio.current_time())
 
         def may_go_on() -> bool:
             now = trio.current_time()
             return self._answers.may_go_on(tally.teller, now) and (not tally.is_wide or self._scope.is_wide(now))
 
-        return Reconcile(mine, datasets, declined, may_go_on, private=private)
+        return Reconcile(mine, datasets, is_known, may_go_on, private=private)
 
     async def prove(self, peer: PeerId, ask: ProveAsk) -> list[bytes]:
         """Asks a peer for the nodes of a proof, and returns them unchecked. Raises PeerFault."""
@@ -295,19 +295,19 @@ class StatementServer:
             effect, *effects = effects
             match effect:
                 case Fetch(ask):
-                    effects = await self._fetched(machine, stream, ask, tally)
+                    effects = await self._fetch(machine, stream, ask, tally)
                 case Show(statements):
                     for signed in statements:
-                        if await self._shown(stream.peer, signed):
+                        if await self._judge_pulled(stream.peer, signed):
                             tally.new += 1
-                            self._answers.taken(tally.teller, len(signed.envelope), trio.current_time())
+                            self._answers.note_taken(tally.teller, len(signed.envelope), trio.current_time())
                 case Done(refused):
                     if refused:
                         raise PeerFault(stream.peer, f"would not tell its statements: {refused}", rule="trust-refused")
                     if machine.compared is not None and machine.is_whole and not tally.new:
                         self._answers.came(tally.teller, [machine.compared], trio.current_time())
 
-    async def _fetched(self, machine: Reconcile, stream: FramedStream, ask: TrustAsk, tally: _Tally) -> list[Effect]:
+    async def _fetch(self, machine: Reconcile, stream: FramedStream, ask: TrustAsk, tally: _Tally) -> list[Effect]:
         tell = await self._ask_peer(stream, trust.encode(ask), tally)
         if isinstance(ask, GetAsk) and isinstance(tell, Statements):
             self._answers.came(tally.teller, ask.sids[: tell.done], trio.current_time())
@@ -339,7 +339,7 @@ class StatementServer:
         except Invalid as error:
             raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
-    async def _shown(self, peer: PeerId, signed: Signed) -> bool:
+    async def _judge_pulled(self, peer: PeerId, signed: Signed) -> bool:
         """Judges a pulled statement, even if it was seen before: it may be needed now;
         returns whether it was accepted."""
         await trio.sleep(self._host.charge(peer, STATEMENT))
@@ -351,7 +351,7 @@ class StatementServer:
     # Questions from others
 
     async def _accept(self, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, MAX_TRUST_REQUEST)
+        framed = self._standing.frame(stream, peer, MAX_TRUST_REQUEST)
         await self._places.attend(framed, self._answer_all, framed)
 
     async def _answer_all(self, stream: FramedStream) -> None:
@@ -378,8 +378,8 @@ class StatementServer:
                 return
             await trio.sleep(self._host.charge(stream.peer, self._cost(ask)))
             if isinstance(ask, ListAsk):
-                self.forwarding.asked(stream.peer, ask.datasets)
-            tell = await self._answered(ask, stream.peer)
+                self.forwarding.note_question(stream.peer, ask.datasets)
+            tell = await self._answer_question(ask, stream.peer)
             await stream.write(trust.encode(tell))
 
     def _cost(self, ask: TrustAsk) -> float:
@@ -398,7 +398,7 @@ class StatementServer:
             self._held = len(found)
         return found
 
-    async def _answered(self, ask: TrustAsk, peer: PeerId) -> TrustTell:
+    async def _answer_question(self, ask: TrustAsk, peer: PeerId) -> TrustTell:
         """Answers a question in a worker thread;
         one proof at a time, as the first of a long chain reads all its hashes."""
         limiter = self._proving if isinstance(ask, ProveAsk) else None

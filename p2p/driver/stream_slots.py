@@ -11,7 +11,7 @@ from typing import Final, TypeVarTuple
 
 import trio
 
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.ports import PeerId
@@ -33,15 +33,15 @@ class StreamSlots:
         """Runs ``work`` for an inbound stream, contained, once it has a place.
         The stream is reset however that ends."""
         try:
-            if not self._standing.is_shut_out(stream.peer) and await self._placed(stream):
+            if not self._standing.is_shut_out(stream.peer) and await self._place(stream):
                 try:
-                    await contained(work, *args)
+                    await contain(work, *args)
                 finally:
                     self._leave(stream)
         finally:
             await stream.reset()
 
-    async def _placed(self, stream: FramedStream) -> bool:
+    async def _place(self, stream: FramedStream) -> bool:
         places = self._peers.setdefault(stream.peer, trio.CapacityLimiter(self._most))
         if places.statistics().tasks_waiting >= self._most:
             return False

@@ -21,7 +21,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import PIECE_LIST, PRESENCE, SWARM_QUESTION
-from p2p.driver.containment import contained
+from p2p.driver.containment import contain
 from p2p.driver.discovery import Discovery
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
@@ -95,13 +95,13 @@ class Swarms:
         """Asks one peer, and meets some of those whom it names in ``nursery``. Raises PeerFault."""
         decode = partial(decode_told, count=ask.count)
         told = await self._question(peer, SWARM_PROTOCOL, MAX_SWARM_ANSWER, encode_parts(ask), decode)
-        return await self._heard(peer, ask.dataset, told, nursery)
+        return await self._take_answer(peer, ask.dataset, told, nursery)
 
     async def ask_pieces(self, peer: PeerId, ask: PiecesAsk, nursery: trio.Nursery) -> Parts | None:
         """The same of pieces."""
         decode = partial(decode_told, count=pieces.piece_count(ask.size))
         told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_pieces_ask(ask), decode)
-        return await self._heard(peer, ask.dataset, told, nursery)
+        return await self._take_answer(peer, ask.dataset, told, nursery)
 
     async def piece_list(self, peer: PeerId, ask: PieceListAsk) -> PieceList | None:
         """The list that a peer has, unchecked. Raises PeerFault."""
@@ -127,7 +127,9 @@ class Swarms:
                 await stream.reset()
         raise TooSlow(peer, f"no answer in {PATIENCE:g} s", rule="swarm-patience")
 
-    async def _heard(self, peer: PeerId, dataset: DatasetId, told: PartsTold, nursery: trio.Nursery) -> Parts | None:
+    async def _take_answer(
+        self, peer: PeerId, dataset: DatasetId, told: PartsTold, nursery: trio.Nursery
+    ) -> Parts | None:
         with trio.move_on_after(PATIENCE):
             for raw in told.presences:
                 await trio.sleep(self._host.charge(peer, PRESENCE))
@@ -139,12 +141,12 @@ class Swarms:
         if presence is None or presence.peer == self._host.peer_id or self._host.is_connected(presence.peer):
             return
         if self._meetings.spend(dataset, trio.current_time()):
-            nursery.start_soon(contained, self._visit, presence)
+            nursery.start_soon(contain, self._visit, presence)
 
     # Being asked
 
     async def _accept(self, largest: int, serve: Serve, stream: StreamPort, peer: PeerId) -> None:
-        framed = self._standing.framed(stream, peer, largest)
+        framed = self._standing.frame(stream, peer, largest)
         await self._places.attend(framed, serve, framed)
 
     async def _serve(self, stream: FramedStream) -> None:
@@ -152,7 +154,7 @@ class Swarms:
             if (ask := await self._read(stream, decode_parts)) is None:
                 return
             await self._pay(stream.peer, SWARM_QUESTION)
-            told = await trio.to_thread.run_sync(self._told, stream.peer, ask, trio.current_time())
+            told = await trio.to_thread.run_sync(self._tell, stream.peer, ask, trio.current_time())
             await stream.write(encode_told(told, ask.count))
             await stream.end()
 
@@ -191,7 +193,7 @@ class Swarms:
         told = PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())
         return encode_told(told, pieces.piece_count(ask.size))
 
-    def _told(self, peer: PeerId, ask: PartsAsk, now: float) -> PartsTold:
+    def _tell(self, peer: PeerId, ask: PartsAsk, now: float) -> PartsTold:
         """In a worker thread."""
         parts = self._library.to(peer).parts(ask)
         return PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())

@@ -197,7 +197,7 @@ def _size(part: Deliver) -> int:
     return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in part.payloads)
 
 
-def paced(shape: Shape, rate: int) -> Shape:
+def fit_to_rate(shape: Shape, rate: int) -> Shape:
     """Adapts a shape to a rate cap: parts of about a second's worth, and few of them under way."""
     if not rate:
         return shape

@@ -80,7 +80,7 @@ class DirectDials:
         those that the owner set, or else those of its interfaces."""
         return reachable_at(map(str, self.listening()), self._announce)
 
-    def announced(self) -> list[Address]:
+    def list_announced(self) -> list[Address]:
         """Returns the addresses to announce: those that dial-backs found,
         then its own ones that were not found unreached."""
         if self._announce:
@@ -88,7 +88,7 @@ class DirectDials:
         own = [each for each in self.reachable() if each not in self._unreached]
         return list(dict.fromkeys([*self._found, *own]))
 
-    def judged(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+    def announce_only(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
         """Sets the results of dial-backs: addresses that were reached, and addresses that were not."""
         self._found, self._unreached = tuple(found), frozenset(unreached)
 

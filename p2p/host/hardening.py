@@ -46,7 +46,7 @@ from p2p.budget.silent_connections import SilentConnections
 from p2p.budget.work import HANDSHAKE, WorkBudget
 from p2p.host.limits import HostLimits, UnreadBudget
 from p2p.host.muxer import Shared, YamuxConn
-from p2p.host.noise import Handshake, offered
+from p2p.host.noise import Handshake, list_suites
 from p2p.host.peer_store import BoundedPeerStore
 from p2p.ip import parse_ip
 from p2p.pace import Traffic
@@ -353,7 +353,7 @@ def connection_config(limits: HostLimits) -> Any:
 def noise_only(pair: Any) -> Any:
     """Offers only noise; the library's default includes plaintext, which authenticates nothing."""
     static = x25519_pair().private_key
-    return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in offered())
+    return OrderedDict((TProtocol(suite.protocol), Handshake(pair, static, suite)) for suite in list_suites())
 
 
 def assemble(seed: bytes, limits: HostLimits, traffic: Traffic | None = None) -> GuardedHost:

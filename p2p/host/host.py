@@ -70,7 +70,7 @@ class Host:
         self._dialling: dict[PeerId, trio.Event] = {}
         self._circuits = Circuits(self._swarm, self.open_stream)
         self._notices = Notices(limits.notices)
-        self.direct = DirectDials(base, self._notices.changed, announce)
+        self.direct = DirectDials(base, self._notices.wait_changed, announce)
         self._swarm.register_notifee(self._notices)
         self.peer_id = peer_id
 
@@ -88,7 +88,7 @@ class Host:
     def addresses(self) -> list[str]:
         """Returns the addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
-        direct = self.direct.announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
+        direct = self.direct.list_announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
 
     def listening(self) -> list[str]:

@@ -106,12 +106,12 @@ def reachable_at(
     """
     if announce:
         return [_alone(parse_address(text)) for text in announce]
-    found = [one for text in listening for one in _expanded(_alone(parse_address(text)), ips)]
+    found = [one for text in listening for one in _expand(_alone(parse_address(text)), ips)]
     outside = [one for one in found if not ipaddress.ip_address(one.host).is_loopback]
     return sorted(dict.fromkeys(outside or found), key=lambda one: ipaddress.ip_address(one.host).is_private)
 
 
-def _expanded(address: Address, ips: Callable[[], Sequence[Ip]]) -> list[Address]:
+def _expand(address: Address, ips: Callable[[], Sequence[Ip]]) -> list[Address]:
     here = ipaddress.ip_address(address.host)
     if not here.is_unspecified:
         return [address]

@@ -242,9 +242,9 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self._budget.join(self)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._guarded, self._read_all)
-                nursery.start_soon(self._guarded, self._write_all)
-                nursery.start_soon(self._guarded, self._watch_clock)
+                nursery.start_soon(self._guard, self._read_all)
+                nursery.start_soon(self._guard, self._write_all)
+                nursery.start_soon(self._guard, self._watch_clock)
                 self.event_started.set()
                 await self._ended.wait()
                 nursery.cancel_scope.cancel()
@@ -257,7 +257,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
                 await self._line.aclose()
             self.event_closed.set()
 
-    async def _guarded(self, task: Any) -> None:
+    async def _guard(self, task: Any) -> None:
         try:
             await task()
         except Violation as error:

@@ -188,7 +188,7 @@ def computes_aes(cpuinfo: str) -> bool:
 
 
 @cache
-def offered() -> Sequence[Suite]:
+def list_suites() -> Sequence[Suite]:
     """Lists the ciphers, best first; a machine of unknown capabilities offers the common one."""
     try:
         cpuinfo = _CPUINFO.read_text(errors="replace")

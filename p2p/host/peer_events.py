@@ -37,7 +37,7 @@ class Notices(INotifee):  # type: ignore[misc]
         self._change = trio.Event()
         self.dropped = 0
 
-    async def changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Waits until the next connection is made or ends."""
         await self._change.wait()
 

@@ -119,7 +119,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
 
     async def _count_again(self, peer_id: Any) -> None:
         for topic in self.said.get(peer_id, frozenset()) & frozenset(self.allowed_topics):
-            await self._subscribed(peer_id, topic, True)
+            await self._note_subscription(peer_id, topic, True)
 
     async def continuously_read_stream(self, stream: Any) -> None:
         peer = stream.muxed_conn.peer_id
@@ -174,7 +174,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             self._note_topics(peer, rpc)
         strip(rpc, self.allowed_topics)
         for topic, subscribes in net_subscriptions(rpc, self.allowed_topics).items():
-            await self._subscribed(peer, topic, subscribes)
+            await self._note_subscription(peer, topic, subscribes)
         for message in rpc.publish:
             if len(message.topicIDs) == 1 and self._is_subscribed_to_msg(message):
                 if len(message.data) > self._limits.frame.max_message:
@@ -193,12 +193,12 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             self.hello.set()
             self.hello = trio.Event()
 
-    async def joined(self, topic: str) -> None:
+    async def count_members(self, topic: str) -> None:
         """Counts peers that joined a topic before we did."""
         for peer in [peer for peer, said in self.said.items() if topic in said]:
-            await self._subscribed(peer, topic, True)
+            await self._note_subscription(peer, topic, True)
 
-    async def _subscribed(self, peer: Any, topic: str, subscribes: bool) -> None:
+    async def _note_subscription(self, peer: Any, topic: str, subscribes: bool) -> None:
         """Notes that a peer joined a topic of ours, or left it. It gets earlier messages by anti-entropy."""
         if not subscribes:
             self._forget_subscription(peer, topic)
@@ -220,7 +220,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         name = self.get_message_id(msg)
         if self.seen_messages.has(name):
             return
-        verdict = _OURS if msg_forwarder == self.my_id else await self._judged(msg_forwarder, msg)
+        verdict = _OURS if msg_forwarder == self.my_id else await self._judge(msg_forwarder, msg)
         is_for_all = verdict.judgement is Judgement.ACCEPT
         if not is_for_all and not verdict.to:
             return
@@ -234,7 +234,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         else:
             self.router.tell(to, msg)
 
-    async def _judged(self, forwarder: Any, msg: Any) -> Verdict:
+    async def _judge(self, forwarder: Any, msg: Any) -> Verdict:
         plain = rpc_pb2.Message(data=msg.data, topicIDs=msg.topicIDs, from_id=msg.from_id, seqno=msg.seqno)
         if not is_signed(msg, plain.SerializeToString()):
             self.unsigned += 1
@@ -276,7 +276,7 @@ class Gossip:
         for topic in topics:
             self._pubsub.allowed_topics |= {topic}
             await self._pubsub.subscribe(topic)
-            await self._pubsub.joined(topic)
+            await self._pubsub.count_members(topic)
 
     async def leave(self, topic: str) -> None:
         self._pubsub.allowed_topics -= {topic}

@@ -66,7 +66,7 @@ class Stream(trio.abc.HalfCloseableStream):
             except MuxedStreamClosed as error:
                 raise trio.ClosedResourceError(str(error)) from None
             except MuxedStreamError as error:
-                raise self._broken(error) from None
+                raise self._make_fault(error) from None
 
     async def wait_send_all_might_not_block(self) -> None:
         with self._sending:
@@ -85,7 +85,7 @@ class Stream(trio.abc.HalfCloseableStream):
                 return b""
             except MuxedStreamError as error:
                 self._check_open()
-                raise self._broken(error) from None
+                raise self._make_fault(error) from None
             return data
 
     async def send_eof(self) -> None:
@@ -112,5 +112,5 @@ class Stream(trio.abc.HalfCloseableStream):
         if self._closed:
             raise trio.ClosedResourceError("this stream was closed")
 
-    def _broken(self, error: MuxedStreamError) -> BrokenStream:
+    def _make_fault(self, error: MuxedStreamError) -> BrokenStream:
         return BrokenStream(self.peer, f"{self.protocol}: {error}", rule="stream")

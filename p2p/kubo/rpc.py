@@ -23,7 +23,7 @@ from p2p.files import Content, Files, Missing
 from p2p.ipfs.record import MAX_RECORD
 from p2p.kubo.multipart import FORM, Addition, Form
 from p2p.pace import Pace
-from p2p.web.body import Patience, body_of, lively, paced
+from p2p.web.body import Patience, body_of, lively, pace_parts
 from p2p.web.client import Opened, new_client
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
@@ -123,13 +123,13 @@ class Kubo(Opened):
         await self._call("files/cp", {"arg": [f"/ipfs/{added.get('Hash')}", path], "parents": "true", "force": "true"})
 
     async def read(self, path: str, limit: int) -> bytes | None:
-        return await self._found("files/read", {"arg": path, "count": str(limit + 1)}, limit)
+        return await self._find("files/read", {"arg": path, "count": str(limit + 1)}, limit)
 
     async def remove(self, path: str) -> None:
-        await self._found("files/rm", {"arg": path, "recursive": "true", "force": "true"})
+        await self._find("files/rm", {"arg": path, "recursive": "true", "force": "true"})
 
     async def root_of(self, path: str) -> str | None:
-        raw = await self._found("files/stat", {"arg": path})
+        raw = await self._find("files/stat", {"arg": path})
         if raw is None:
             return None
         root = _object(raw).get("Hash")
@@ -138,7 +138,7 @@ class Kubo(Opened):
         return root
 
     async def size_of(self, content: str) -> int | None:
-        raw = await self._found("files/stat", {"arg": content})
+        raw = await self._find("files/stat", {"arg": content})
         if raw is None:
             return None
         size = _object(raw).get("Size")
@@ -148,26 +148,26 @@ class Kubo(Opened):
 
     async def cat(self, content: str, limit: int) -> bytes | None:
         try:
-            async with self._streamed("cat", {"arg": content, "length": str(limit + 1)}, self._patience) as parts:
+            async with self._stream("cat", {"arg": content, "length": str(limit + 1)}, self._patience) as parts:
                 return await _whole("cat", parts, limit)
         except Missing:
             return None
 
     def open(self, content: str, offset: int = 0) -> Content:
-        return self._streamed("cat", {"arg": content, "offset": str(offset)}, self._patience)
+        return self._stream("cat", {"arg": content, "offset": str(offset)}, self._patience)
 
     def archive(self, content: str) -> Content:
-        return self._streamed("get", {"arg": content, "archive": "true"}, self._patience)
+        return self._stream("get", {"arg": content, "archive": "true"}, self._patience)
 
     async def put_record(self, name: str, record: bytes) -> None:
         options = {"arg": f"/ipns/{name}", "allow-offline": "true"}
         await self._call("routing/put", options, [Addition("value-file", record)], slow=True)
 
     async def record(self, name: str) -> bytes | None:
-        raw = await self._found("routing/get", {"arg": f"/ipns/{name}"}, 4 * MAX_RECORD)
+        raw = await self._find("routing/get", {"arg": f"/ipns/{name}"}, 4 * MAX_RECORD)
         return None if raw is None else _extra(raw)
 
-    async def _found(self, what: str, options: Options, limit: int = MAX_ANSWER) -> bytes | None:
+    async def _find(self, what: str, options: Options, limit: int = MAX_ANSWER) -> bytes | None:
         try:
             return await self._call(what, options, limit=limit)
         except Missing:
@@ -189,11 +189,11 @@ class Kubo(Opened):
             patience = patience._replace(silence=max(patience.silence, SLOW_SECONDS))
         else:
             patience = patience._replace(total=min(patience.total, ANSWER_SECONDS))
-        async with self._streamed(what, options, patience, files) as parts:
+        async with self._stream(what, options, patience, files) as parts:
             return await _whole(what, parts, limit)
 
     @asynccontextmanager
-    async def _streamed(
+    async def _stream(
         self, what: str, options: Options, patience: Patience, files: Sequence[Addition] = ()
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         request = self.client.build_request("POST", what, params=dict(options), timeout=patience.times)
@@ -213,7 +213,7 @@ class Kubo(Opened):
                 async with (
                     body_of(response, response.aiter_bytes()) as given,
                     aclosing(lively(f"Kubo, {what}", given, patience, deadline, _AGAIN)) as parts,
-                    aclosing(paced(parts, self._pace)) as slowed,
+                    aclosing(pace_parts(parts, self._pace)) as slowed,
                 ):
                     yield slowed
             finally:

@@ -157,19 +157,19 @@ class LookupNode:
         """Begins the search that ``Refresh`` asks for: for all neighbours, or for a few nodes of another part."""
         return self.search(target, now, searching.LIMITS if target == self.place else REFRESHING)
 
-    def heard(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
+    def note_answer(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
         """Records that a node answered our question, and suggests the nodes that it named."""
-        self.table.heard(contact, now)
+        self.table.note_answer(contact, now)
         for other in told:
             if other.key != self.key:
                 self.table.suggest(other)
 
-    def failed(self, contact: Contact) -> None:
-        self.table.failed(contact.key, contact.place)
+    def note_failure(self, contact: Contact) -> None:
+        self.table.note_failure(contact.key, contact.place)
 
-    def joined(self, search: Search) -> None:
+    def note_joined(self, search: Search) -> None:
         """Records that a search for our own place ended."""
-        self.table.settled = self.table.settled or bool(search.found(1))
+        self.table.settled = self.table.settled or bool(search.choose(1))
 
     def work(self, now: float) -> Work | None:
         """Returns the next thing to do for the node itself; called about every second."""
@@ -232,14 +232,14 @@ class Announcing:
         """Whether the question to a node brings the record: else the node is only asked whom it knows."""
         return self.search.is_in_region(contact)
 
-    def brought(self, contact: Contact, answer: StoreAnswer) -> None:
+    def note_answer(self, contact: Contact, answer: StoreAnswer) -> None:
         """Records the answer of a node that was brought the record, in the search or after it."""
         self._brought.add(contact.key)
         self.keepers += answer.outcome is Stored.KEPT
 
     def rest(self) -> list[Contact]:
         """Returns the nodes to which the record is brought after the search."""
-        return [one for one in self.search.found(NEAREST) if one.key not in self._brought]
+        return [one for one in self.search.choose(NEAREST) if one.key not in self._brought]
 
 
 class Finding:
@@ -255,7 +255,7 @@ class Finding:
         self.forged = 0
         """Records without a valid signature."""
 
-    def answered(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
+    def take_answer(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
         """Takes an answer, and returns the providers that are new;
         ``None`` if a record in it has no valid signature."""
         fresh: list[Presence] = []
@@ -265,7 +265,7 @@ class Finding:
             found = judge_record(raw, self._network, self.key, wall)
             if found is Judgement.REJECT:
                 self.forged += 1
-                self.search.failed(contact)
+                self.search.note_failure(contact)
                 return None
             self._seen.add(raw)
             if isinstance(found, Judgement):
@@ -274,5 +274,5 @@ class Finding:
             if known is None or known.issued < found.issued:
                 self.providers[found.key] = found
                 fresh += [found] if known is None else []
-        self.search.answered(contact, answer.contacts)
+        self.search.note_answer(contact, answer.contacts)
         return fresh

@@ -36,7 +36,7 @@ class Publication:
     def __contains__(self, key: object) -> bool:
         return key in self._due
 
-    def wanted(self, keys: Iterable[bytes], now: float) -> None:
+    def want(self, keys: Iterable[bytes], now: float) -> None:
         """Sets the keys to announce: new ones are due at once, missing ones are dropped."""
         wanted = set(keys)
         for key in self._due.keys() - wanted:
@@ -57,7 +57,7 @@ class Publication:
                 return key
         return None
 
-    def announced(self, key: bytes, now: float, keepers: int) -> None:
+    def note_announced(self, key: bytes, now: float, keepers: int) -> None:
         """Records that ``keepers`` nodes keep a record of the key;
         it is due again after ``REPEAT``, less a random part."""
         if key in self._due:

@@ -133,7 +133,7 @@ class Search:
                 chosen.append(candidate.contact)
         return chosen
 
-    def answered(self, contact: Contact, contacts: Iterable[Contact]) -> None:
+    def note_answer(self, contact: Contact, contacts: Iterable[Contact]) -> None:
         """Records the answer of a node, which named others."""
         question = self._open.pop(contact, None)
         if question is None or contact.key in self._heard:
@@ -144,10 +144,10 @@ class Search:
             self._tellers[teller].answered += 1
         self._answered.append((contact.place ^ self._region.target, contact))
         self._answered.sort(key=_first)
-        self._farthest = self._counted()
+        self._farthest = self._count()
         self._offer(question.path, contacts, contact.key)
 
-    def failed(self, contact: Contact) -> None:
+    def note_failure(self, contact: Contact) -> None:
         """Records that a node did not answer, or gave no valid answer."""
         question = self._open.pop(contact, None)
         if question is None:
@@ -192,7 +192,7 @@ class Search:
         """Whether a node is as near to the place as any need be."""
         return not self._region.distance(contact.place)
 
-    def found(self, most: int) -> list[Contact]:
+    def choose(self, most: int) -> list[Contact]:
         """Returns the nodes that answered: all in the region, or ``most`` random ones of these,
         and then the nearest others until there are enough."""
         region = self._region
@@ -203,7 +203,7 @@ class Search:
         near = (contact for distance, contact in self._answered if last is None or distance <= last)
         return inside + [contact for contact in near if region.distance(contact.place)]
 
-    def _counted(self) -> int | None:
+    def _count(self) -> int | None:
         parts: Counter[int | None] = Counter()
         count = 0
         for distance, contact in self._answered:

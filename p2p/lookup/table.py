@@ -85,7 +85,7 @@ class Table:
     def spares(self) -> int:
         return sum(len(bucket.spare) for bucket in self._buckets.values())
 
-    def heard(self, contact: Contact, now: float) -> None:
+    def note_answer(self, contact: Contact, now: float) -> None:
         """Records that a node answered our question at this address."""
         place = contact.place
         if place == self._me:
@@ -125,7 +125,7 @@ class Table:
         while len(bucket.spare) > self._limits.spare:
             bucket.spare.popitem(last=False)
 
-    def failed(self, key: bytes, place: int) -> None:
+    def note_failure(self, key: bytes, place: int) -> None:
         """Records that a node did not answer. It is removed at once if suggestions wait for its entry."""
         bucket = self._buckets.get(self._index(place))
         if bucket is None:
@@ -208,15 +208,15 @@ class Table:
     def _measured_spacing(self, count: int) -> int:
         distances = sorted(one.place ^ self._me for one in self)
         ends = sorted(self._buckets)
-        while ends and self._counted(distances, 1 << ends[-1]) >= count:
+        while ends and self._count_below(distances, 1 << ends[-1]) >= count:
             least = ends.pop()
-            if not ends or self._counted(distances, 1 << ends[-1]) < count:
+            if not ends or self._count_below(distances, 1 << ends[-1]) < count:
                 within = (each for each in distances if each >> (least - 1))
-                enough = (each for each in within if self._counted(distances, each + 1) >= count)
+                enough = (each for each in within if self._count_below(distances, each + 1) >= count)
                 return next(enough, 1 << least) // count
         return distances[-1] // count if len(distances) >= count else 0
 
-    def _counted(self, distances: list[int], radius: int) -> int:
+    def _count_below(self, distances: list[int], radius: int) -> int:
         """Returns how many of the sorted distances are below a radius, few of each part of that region."""
         region, most = Region(0, radius), self._limits.counted_of_part
         parts = Counter(region.part(each) for each in distances[: bisect_left(distances, radius)])
@@ -246,20 +246,20 @@ class Table:
         """Returns a random place in the part of the space searched longest ago;
         ``None`` if all were within ``since`` seconds."""
         lowest = min((self._index(one.place) for one in self.nearest(self._me, self._limits.bucket)), default=BITS)
-        stale = [at for at in range(max(1, lowest), BITS + 1) if self._looked(at) <= now - since]
+        stale = [at for at in range(max(1, lowest), BITS + 1) if self._last_look(at) <= now - since]
         if not stale:
             return None
-        return self._drawn(min(stale, key=self._looked), rng)
+        return self._draw(min(stale, key=self._last_look), rng)
 
     def beside(self, place: int, rng: Chance) -> int:
         """Returns a random place in the part of the space in which ``place`` is."""
-        return self._drawn(self._index(place), rng)
+        return self._draw(self._index(place), rng)
 
-    def _drawn(self, index: int, rng: Chance) -> int:
+    def _draw(self, index: int, rng: Chance) -> int:
         low = 1 << (index - 1)
         return self._me ^ (low | int(rng.random() * low))
 
-    def _looked(self, index: int) -> float:
+    def _last_look(self, index: int) -> float:
         bucket = self._buckets.get(index)
         return -1e9 if bucket is None else bucket.looked
 

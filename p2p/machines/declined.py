@@ -64,14 +64,14 @@ class UselessBytes(Generic[K]):
         self._rate = rate
         self._levels: FIFOCache[K, tuple[float, float]] = FIFOCache(MAX_PEERS)
 
-    def left(self, sender: K, now: float) -> float:
+    def room_for(self, sender: K, now: float) -> float:
         """Returns how many bytes the sender may still send; may be below zero by one answer."""
         level, at = self._levels.get(sender, (self._rate.burst, now))
         return min(self._rate.burst, level + max(0.0, now - at) * self._rate.per_second)
 
     def cost(self, sender: K, size: float, now: float) -> None:
         """Charges ``size`` bytes that came; a negative size credits back bytes that were useful."""
-        self._levels[sender] = (min(self._rate.burst, self.left(sender, now) - size), now)
+        self._levels[sender] = (min(self._rate.burst, self.room_for(sender, now) - size), now)
 
 
 class Seen:

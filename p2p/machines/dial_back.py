@@ -99,7 +99,7 @@ class DialBacks:
         self._unpaid[block] += 1
         return DialOrder(index, address, self._rng.randint(LEAST_DATA, MOST_DATA), block)
 
-    def paid(self, order: DialOrder, now: float, *, has_come: bool) -> bool:
+    def may_dial(self, order: DialOrder, now: float, *, has_come: bool) -> bool:
         """Whether to dial a foreign address now. ``has_come``: its price came; if not, nothing of others is used up."""
         self._unpaid[order.block] -= 1
         self._unpaid += Counter()  # without those of whom nothing waits

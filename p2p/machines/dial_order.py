@@ -34,16 +34,16 @@ def in_order(addresses: Iterable[Address], most: int = MAX_TRIED) -> list[Addres
     """
     told = list(dict.fromkeys(addresses))
     circuits = [each for each in told if each.relay is not None]
-    direct = _ordered([each for each in told if each.relay is None], _rank_of_address)
+    direct = _order([each for each in told if each.relay is None], _rank_of_address)
     return [*direct[: most - bool(circuits)], *circuits][:most]
 
 
 def ips_in_order(ips: Iterable[Ip]) -> list[Ip]:
     """Returns the addresses of one name to dial, in order, at most ``MAX_TRIED``."""
-    return _ordered(list(dict.fromkeys(ips)), _rank)[:MAX_TRIED]
+    return _order(list(dict.fromkeys(ips)), _rank)[:MAX_TRIED]
 
 
-def _ordered(told: Sequence[T], rank: Callable[[T], int]) -> list[T]:
+def _order(told: Sequence[T], rank: Callable[[T], int]) -> list[T]:
     groups = [[each for each in told if rank(each) == at] for at in (FIRST, SECOND, LAST)]
     pairs = zip_longest(groups[FIRST], groups[SECOND])
     return [*(each for pair in pairs for each in pair if each is not None), *groups[LAST]]
@@ -78,7 +78,7 @@ class Race:
         self._next = now + HEAD_START
         return self._begun - 1
 
-    def failed(self, attempt: int) -> None:
+    def note_failure(self, attempt: int) -> None:
         """Records that an attempt failed. If it is the last that began, the next one begins at once."""
         if attempt == self._begun - 1:
             self._next = -math.inf

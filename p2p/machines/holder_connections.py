@@ -61,7 +61,7 @@ class HolderConnections:
                 return Meet(dataset, max(1, ENOUGH - found))
         return None
 
-    def met(self, dataset: DatasetId, found: int) -> None:
+    def note_met(self, dataset: DatasetId, found: int) -> None:
         """Records that ``found`` connected peers serve the dataset after an attempt."""
         last = self._looks[dataset]
         times = 1 if found < ENOUGH and found > last.found else last.times

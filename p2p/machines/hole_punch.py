@@ -101,7 +101,7 @@ class Opener:
         self._said_at = now
         return [Say(PunchKind.CONNECT)]
 
-    def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+    def receive(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
         if kind is not PunchKind.CONNECT or self._said_at is None:
             return [GiveUp("the peer speaks out of turn")]
         wait = min(max(0.0, now - self._said_at) / 2, MOST_WAIT)
@@ -125,7 +125,7 @@ class Answerer:
         """Returns the addresses from which the other peer will dial, between its CONNECT and its SYNC; else empty."""
         return self._targets or ()
 
-    def heard(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+    def receive(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
         if kind is PunchKind.CONNECT and self._targets is None:
             if self.tries >= TRIES:
                 return [GiveUp("the peer tries too often")]

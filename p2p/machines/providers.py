@@ -72,7 +72,7 @@ class Provider:
         whether it never gave anything, slowness, lot."""
         return self.failures, self.misses, not self.is_first, self.slowness, self.lot
 
-    def looked(self, now: float, since: float, arriving: int) -> None:
+    def note_progress(self, now: float, since: float, arriving: int) -> None:
         """Notes that ``arriving`` bytes of an unfinished answer are here; the question was sent at ``since``.
 
         The number falls when a whole answer has been taken, which counts as progress too.
@@ -80,7 +80,7 @@ class Provider:
         if arriving < self.arriving or arriving - self.arriving >= LEAST_RATE * (now - max(since, self.moved)) > 0:
             self.moved, self.arriving = now, arriving
 
-    def answered(self, now: float, units: int, size: int, available: int, took: float) -> None:
+    def note_answer(self, now: float, units: int, size: int, available: int, took: float) -> None:
         """Notes an answer of ``units`` units and ``size`` bytes; ``took``: seconds since the question."""
         if units:
             self.failures = 0
@@ -112,9 +112,9 @@ class Providers:
         known = Provider(peer, lot, proven, not misses and lot < TRIED, misses, self._records.slowness(peer))
         self._all.setdefault(peer, known)
 
-    def missed(self, peer: PeerId, now: float) -> None:
+    def note_missed(self, peer: PeerId, now: float) -> None:
         """Notes that another peer delivered a part that this peer was late with."""
-        self._records.missed(peer, now)
+        self._records.note_missed(peer, now)
         provider = self._all[peer]
         provider.misses, provider.tried = self._records.misses(peer, now), False
         provider.proven = self._records.is_proven(peer, now)
@@ -139,7 +139,7 @@ class Providers:
             if not provider.out:
                 self.drop(provider.peer, reason)
 
-    def failed(self, peer: PeerId, reason: str, now: float) -> None:
+    def note_failure(self, peer: PeerId, reason: str, now: float) -> None:
         """Notes a failure: the peer rests, or is excluded after too many.
         Failures during a rest count as the same one."""
         provider = self._all[peer]

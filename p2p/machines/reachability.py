@@ -46,7 +46,7 @@ class Reachability:
     def addresses(self) -> Sequence[Address]:
         return list(self._words)
 
-    def heard(self, address: Address, network: str, now: float, *, is_reached: bool) -> None:
+    def note_report(self, address: Address, network: str, now: float, *, is_reached: bool) -> None:
         """Records the report of a server in ``network``."""
         words = self._words.get(address)
         if words is None:

@@ -114,11 +114,11 @@ class Reconcile:
             case SumAsk(), Sums():
                 mine = trust.sums(self._mine)
                 differing = tuple(trust.differing(mine, tell))
-                self.compared = trust.compared(mine, tell)
+                self.compared = trust.hash_sums(mine, tell)
                 if differing and not self._declined(self.compared):
                     self._lists.append(ListAsk(buckets=differing))
             case ListAsk() as ask, Listing():
-                self._listed(ask, tell)
+                self._take_page(ask, tell)
             case GetAsk(sids), Statements(statements, done):
                 if done > len(sids) or len(statements) > done:
                     raise Invalid(f"asked for {len(sids)} statements, told of {done}", rule="trust-get")
@@ -129,8 +129,8 @@ class Reconcile:
                 raise Invalid(f"{type(tell).__name__} does not answer {type(self._asked).__name__}", rule="trust-reply")
         return [self._next()]
 
-    def _listed(self, ask: ListAsk, page: Listing) -> None:
-        refs = trust.listed(page)
+    def _take_page(self, ask: ListAsk, page: Listing) -> None:
+        refs = trust.refs_of(page)
         floor = ask.after or Multihash()
         if any(not self._in_scope(ask, ref) or ref.sid <= floor for ref in refs):
             raise Invalid("a listing of statements that were not asked for", rule="trust-list")
@@ -195,7 +195,7 @@ def answer(
             held.sort(key=lambda ref: ref.sid)
             return trust.page(held[:MAX_LISTED], more=len(held) > MAX_LISTED)
         case GetAsk(sids):
-            return _gathered(sids, envelope)
+            return _gather(sids, envelope)
         case ProveAsk():
             return _proven(ask, prove)
 
@@ -209,7 +209,7 @@ def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) 
         return TrustRefusal(f"a tree of {plural(ask.size, 'block')} of that dataset is not served here")
 
 
-def _gathered(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
+def _gather(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
     """Returns as many statements as fit in a reply, counted in base64, which makes four bytes of three."""
     room = MAX_TRUST_REPLY - 1024
     gathered: list[Signed] = []

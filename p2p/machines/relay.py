@@ -68,7 +68,7 @@ class Circuit:
         self._left[way] -= granted
         return granted
 
-    def ended(self, now: float) -> None:
+    def note_end(self, now: float) -> None:
         """Notes that one end sends no more; the circuit is closed ``half_closed`` seconds later."""
         self.deadline = min(self.deadline, now + self._half_closed)
 

@@ -147,7 +147,7 @@ class RequestQueue:
         """Takes an event, and returns what to do now; independent of time."""
         match event:
             case Asked(asker, request):
-                refused = self._asked(asker, request)
+                refused = self._take_request(asker, request)
                 return [refused] if refused else self._turns()
             case ReadDone(asker, count):
                 self._reading.discard(asker)
@@ -159,7 +159,7 @@ class RequestQueue:
                     self._line_up(asker, lane)
                 return self._turns()
             case Written(asker):
-                self._written(asker)
+                self._note_written(asker)
                 return self._turns()
             case Gone(asker):
                 if gone := self._lanes.pop(asker, None):
@@ -167,7 +167,7 @@ class RequestQueue:
                 self._line.pop(asker, None)
                 return self._turns()
 
-    def _asked(self, asker: Asker, request: Request) -> Refuse | None:
+    def _take_request(self, asker: Asker, request: Request) -> Refuse | None:
         lane = self._lanes.setdefault(asker, _Lane())
         if lane.waiting >= MAX_WAITING:
             text = f"{MAX_WAITING} requests of yours wait already"
@@ -182,7 +182,7 @@ class RequestQueue:
         if lane.may_read(AHEAD if self._untaken < ROOMY else 1) and asker not in self._reading:
             self._line.setdefault(asker)
 
-    def _written(self, asker: Asker) -> None:
+    def _note_written(self, asker: Asker) -> None:
         lane = self._lanes.get(asker)
         if lane is None:
             return

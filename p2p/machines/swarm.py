@@ -106,7 +106,7 @@ class Swarm:
         self._here = 0
         """Bits of the blocks whose objects are here."""
         for piece in have:
-            self._done(piece)
+            self._finish(piece)
         self._holders = np.zeros(len(pieces), np.int32)
         self._members: dict[PeerId, _Member] = {}
         self._out: set[PeerId] = set()
@@ -133,7 +133,7 @@ class Swarm:
         """Bits of the blocks whose objects are here."""
         return self._here
 
-    def _done(self, piece: int) -> None:
+    def _finish(self, piece: int) -> None:
         start, stop, _ = self.pieces[piece]
         self._todo[piece] = False
         self._here |= ((1 << (stop - start)) - 1) << start
@@ -143,7 +143,7 @@ class Swarm:
         member = self._members.get(peer)
         return member is not None and member.is_seed and not bool((member.offers & self._todo).any())
 
-    def told(self, peer: PeerId, parts: Parts, now: float) -> None:
+    def take_parts(self, peer: PeerId, parts: Parts, now: float) -> None:
         """Takes over what a peer says it has."""
         if peer in self._out:
             return
@@ -174,7 +174,7 @@ class Swarm:
     def got(self, piece: int, now: float) -> None:
         """Notes that all of a piece is here and verified."""
         flight = self._flights.pop(piece, None)
-        self._done(piece)
+        self._finish(piece)
         self._news = now
         if flight is None:
             return
@@ -183,7 +183,7 @@ class Swarm:
         if (member := self._members.get(flight.peer)) is not None:
             member.strikes, member.is_proven = 0, True
 
-    def failed(self, piece: int, peer: PeerId) -> None:
+    def note_failure(self, piece: int, peer: PeerId) -> None:
         """Notes that a peer did not give what it offered, or gave something else."""
         flight = self._flights.get(piece)
         if flight is not None and flight.peer == peer:
@@ -202,7 +202,7 @@ class Swarm:
         giving = sum(bool((member.free() & self._todo).any()) for member in self._members.values())
         self._of_one = OF_ONE if giving > 1 else AT_ONCE
         while len(self._flights) < AT_ONCE:
-            take = self._offered() or self._rarest()
+            take = self._take_offer() or self._rarest()
             if take is None:
                 left = self._late(now)
                 if left is None:
@@ -218,7 +218,7 @@ class Swarm:
         left[list(self._flights)] = False
         return left
 
-    def _offered(self) -> Take | None:
+    def _take_offer(self) -> Take | None:
         open_ = self._open()
         for peer, member in self._members.items():
             if member.is_seed and self._questions(peer) < self._of_one:

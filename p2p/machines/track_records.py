@@ -49,7 +49,7 @@ class TrackRecords:
         self._usual[peer] = usual + SHARE * (seconds - usual)
         self._misses.pop(peer, None)
 
-    def missed(self, peer: PeerId, now: float) -> None:
+    def note_missed(self, peer: PeerId, now: float) -> None:
         """Notes that a peer was late with a part that another peer delivered."""
         stranger = peer not in self._usual
         for name in (peer, *([self._network_of(peer)] if stranger else [])):

@@ -237,13 +237,13 @@ class Transfer:
                 self._drop_flights_of(peer)
                 self._providers.drop(peer, reason)
             case Arrived():
-                effects += self._arrived(event, now)
+                effects += self._take(event, now)
             case Denied(peer, ask, reason, final):
-                self._denied(peer, ask, reason, final, now)
+                self._deny(peer, ask, reason, final, now)
             case Accepted():
                 self._contributors.add(self._judged.popleft())
             case Rejected(reason, resume_at):
-                effects += self._rejected(reason, resume_at)
+                effects += self._reject(reason, resume_at)
                 if self.over:
                     return effects
             case Finished():
@@ -252,13 +252,13 @@ class Transfer:
                 return [Completed()]
             case Tick(arriving):
                 for flight in self._flights.values():
-                    self._providers.of(flight.peer).looked(now, flight.since, arriving.get(flight.peer, 0))
-                effects += self._stalled(now)
+                    self._providers.of(flight.peer).note_progress(now, flight.since, arriving.get(flight.peer, 0))
+                effects += self._drop_stalled(now)
         return effects + self._advance(now)
 
     # Events
 
-    def _arrived(self, answer: Arrived, now: float) -> list[Effect]:
+    def _take(self, answer: Arrived, now: float) -> list[Effect]:
         flight = self._flights.pop(answer.ask, None)
         if flight is None or flight.peer != answer.peer:
             return []
@@ -270,10 +270,10 @@ class Transfer:
             reason = f"asked for {stop - start} units from {start} on, it sent {answer.units}"
             self._providers.drop(answer.peer, reason)
             return [Penalise(answer.peer, reason, GARBAGE)]
-        provider.answered(now, answer.units, answer.bytes, answer.available, now - flight.since)
+        provider.note_answer(now, answer.units, answer.bytes, answer.available, now - flight.since)
         if answer.units == 0:
             self._put_back(flight.span)
-            self._providers.failed(answer.peer, f"it has no more than {answer.available} units", now)
+            self._providers.note_failure(answer.peer, f"it has no more than {answer.available} units", now)
             return []
         if start < self._cursor or start in self._parts:
             return []
@@ -288,7 +288,7 @@ class Transfer:
         self._held += answer.bytes
         return []
 
-    def _denied(self, peer: PeerId, ask: int, reason: str, final: bool, now: float) -> None:
+    def _deny(self, peer: PeerId, ask: int, reason: str, final: bool, now: float) -> None:
         flight = self._flights.pop(ask, None)
         if flight is None or flight.peer != peer:
             return
@@ -297,9 +297,9 @@ class Transfer:
             self._drop_flights_of(peer)
             self._providers.drop(peer, reason)
         else:
-            self._providers.failed(peer, reason, now)
+            self._providers.note_failure(peer, reason, now)
 
-    def _rejected(self, reason: str, resume_at: int) -> list[Effect]:
+    def _reject(self, reason: str, resume_at: int) -> list[Effect]:
         self._contributors.update([*self._judged][:1])
         blamed = next(iter(self._contributors)) if len(self._contributors) == 1 and not self._inherited else None
         self._flights.clear()
@@ -321,13 +321,13 @@ class Transfer:
         self._providers.drop(blamed, reason)
         return [Penalise(blamed, reason, BAD_BYTES, judged=True)]
 
-    def _stalled(self, now: float) -> list[Effect]:
+    def _drop_stalled(self, now: float) -> list[Effect]:
         """Penalises peers that have open questions and were silent for too long; their questions go to others."""
         effects: list[Effect] = []
         for peer in self._providers.silent(self.asked, now):
             self._drop_flights_of(peer)
-            self._providers.failed(peer, "it did not answer in time", now)
-            self._providers.missed(peer, now)
+            self._providers.note_failure(peer, "it did not answer in time", now)
+            self._providers.note_missed(peer, now)
             effects.append(Penalise(peer, "it did not answer in time", UNRELIABLE))
         return effects
 
@@ -348,7 +348,7 @@ class Transfer:
         for ask in self._rivals(winner.span):
             rival = self._flights.pop(ask)
             if rival.since < winner.since:
-                self._providers.missed(rival.peer, now)
+                self._providers.note_missed(rival.peer, now)
 
     def _questions(self, peer: PeerId) -> int:
         return sum(1 for flight in self._flights.values() if flight.peer == peer)
@@ -360,7 +360,7 @@ class Transfer:
         if self._todo and not self._flights and not self._is_judging:
             # No question is open: peers that lack the next unit count as failed, and are asked again after a rest.
             for provider in self._providers.lacking(self._todo.first, now):
-                self._providers.failed(provider.peer, f"it has no more than {provider.available} units", now)
+                self._providers.note_failure(provider.peer, f"it has no more than {provider.available} units", now)
         effects += self._ask(now) + self._hedge(now)
         if not self._is_judging and not self._flights and not self._providers.hopeful():
             self.over = True
@@ -461,8 +461,8 @@ class Transfer:
         for peer in sorted(peers):
             if not self._providers.of(peer).proven:
                 self._drop_flights_of(peer)
-                self._providers.failed(peer, "it let us wait", now)
-                self._providers.missed(peer, now)
+                self._providers.note_failure(peer, "it let us wait", now)
+                self._providers.note_missed(peer, now)
 
     def _hedges(self, now: float) -> tuple[float, int]:
         """Returns when to ask more peers for the late part, and how many; never if there are none."""

@@ -59,7 +59,7 @@ class Score(msgspec.Struct, frozen=True):
         value = self.value * 0.5 ** (max(0.0, now - self.at) / HALF_LIFE)
         return Score(value, now, value <= SHUT_OUT or (self.shut_out and value < LET_IN))
 
-    def penalised(self, weight: float, now: float) -> Score:
+    def lower(self, weight: float, now: float) -> Score:
         """Returns the score after a penalty; a negative weight counts as none."""
         faded = self.as_of(now)
         value = max(faded.value - max(0.0, weight), 10 * SHUT_OUT)
@@ -112,10 +112,10 @@ class PeerBook:
         self.found += bool(merged and not entry.addresses)
         self._put(msgspec.structs.replace(entry, addresses=merged, bootstrap=entry.bootstrap or bootstrap))
 
-    def connected(self, peer: PeerId, wall: int) -> None:
+    def note_connected(self, peer: PeerId, wall: int) -> None:
         self._put(msgspec.structs.replace(self.get(peer), connected=True, last_seen=wall, failures=0, dial_after=0.0))
 
-    def disconnected(self, peer: PeerId, wall: int) -> None:
+    def note_disconnected(self, peer: PeerId, wall: int) -> None:
         self._put(msgspec.structs.replace(self.get(peer), connected=False, last_seen=wall))
 
     def dial_failed(self, peer: PeerId, now: float) -> float:
@@ -128,7 +128,7 @@ class PeerBook:
     def penalise(self, peer: PeerId, weight: float, now: float) -> bool:
         """Records a penalty; returns whether the peer is shut out now."""
         entry = self.get(peer)
-        score = entry.score.penalised(weight, now)
+        score = entry.score.lower(weight, now)
         self._put(msgspec.structs.replace(entry, score=score))
         return score.shut_out
 
@@ -176,7 +176,7 @@ class PeerBook:
                 hint="delete it; the bootstrap peers of the network are enough to start again",
             ) from error
         for one in saved[:MAX_PEERS]:
-            score = Score(0.0, now).penalised(-one.score, now)
+            score = Score(0.0, now).lower(-one.score, now)
             self._put(Entry(peer=one.peer, last_seen=one.last_seen, score=score))
             self.learn(one.peer, one.addresses)
 

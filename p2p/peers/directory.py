@@ -233,19 +233,19 @@ class Reach:
     def again(self, known: Iterable[str], ours: Iterable[str]) -> Allows:
         """Allows also the addresses at which a known peer was met;
         a DNS name is not enough, as it may now mean another address."""
-        met = {address.ip for address in map(_parsed, known) if address is not None}
+        met = {address.ip for address in map(_parse, known) if address is not None}
         others = self.allows(ours)
         return lambda ip: ip in met or others(ip)
 
 
 def _is_local(text: str) -> bool:
-    address = _parsed(text)
+    address = _parse(text)
     if address is None:
         return False
     return address.host in _HERE if address.ip is None else address.ip.is_loopback
 
 
-def _parsed(text: str) -> Address | None:
+def _parse(text: str) -> Address | None:
     try:
         return parse_address(text)
     except Invalid:

@@ -68,7 +68,7 @@ async def lively(
         yield part
 
 
-async def paced(parts: AsyncIterator[Part], pace: Pace) -> AsyncGenerator[Part, None]:
+async def pace_parts(parts: AsyncIterator[Part], pace: Pace) -> AsyncGenerator[Part, None]:
     """Yields the same parts at ``pace``. ``parts`` is not closed."""
     async for part in parts:
         await trio.sleep_until(pace.take(len(part), trio.current_time()))

@@ -56,10 +56,10 @@ def _machine(*_named: str | None) -> ssl.SSLContext:
 def machine_authorities() -> ssl.SSLContext:
     """Returns the certificate authorities that OpenSSL finds on this machine, read once:
     it takes 20 ms, in the event loop."""
-    return _machine(*_named())
+    return _machine(*_list_named())
 
 
-def _named() -> list[str | None]:
+def _list_named() -> list[str | None]:
     return [os.environ.get(name) for name in _CERTIFICATES]
 
 
@@ -74,7 +74,7 @@ def new_client(allows: Allows = anywhere, **options: Any) -> httpx.AsyncClient:
     of the environment is dialled wherever it is; it resolves names itself.
     """
     if "verify" not in options:
-        options["verify"] = _trusting(*(_named() if options.get("trust_env", True) else ()))
+        options["verify"] = _trusting(*(_list_named() if options.get("trust_env", True) else ()))
     client = httpx.AsyncClient(follow_redirects=False, **options)
     # httpx takes a backend only together with a transport, and a transport of one's own drops the proxies of the
     # environment; so the pools that httpx made are given theirs afterwards.

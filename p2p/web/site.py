@@ -20,7 +20,7 @@ from chain.errors import Remote
 from p2p.dial import NotAllowed
 from p2p.files import Content, Missing
 from p2p.pace import Pace
-from p2p.web.body import Patience, body_of, lively, paced
+from p2p.web.body import Patience, body_of, lively, pace_parts
 from p2p.web.client import PLAIN, WebClients, is_from_inside, keeps_scheme, new_client
 
 CONNECTIONS: Final = 16
@@ -105,7 +105,7 @@ class Web(WebClients):
                 body_of(answer, answer.aiter_raw()) as body,
                 aclosing(lively(content, body, self._patience, deadline, _AGAIN)) as parts,
                 aclosing(_after(parts, skip)) as rest,
-                aclosing(paced(rest, self._pace)) as slowed,
+                aclosing(pace_parts(rest, self._pace)) as slowed,
             ):
                 yield slowed
 

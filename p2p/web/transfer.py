@@ -71,7 +71,7 @@ class WebTransfers(WebClients):
         super().__init__(make)
 
     @asynccontextmanager
-    async def upgraded(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[UpgradedStream]:
+    async def upgrade(self, url: str, headers: Mapping[str, str]) -> AsyncIterator[UpgradedStream]:
         """Yields the switched connection while the block runs. Raises NotSwitched, Remote."""
         if self.has_ended:
             raise _stopping(url)

@@ -140,7 +140,7 @@ def decode_stop(raw: bytes) -> StopMessage:
 def seal_voucher(key: SigningKey, relay: PeerId, peer: PeerId, expires: int) -> bytes:
     """Signs a reservation voucher: the relay states that ``peer`` is reached through it until ``expires``."""
     payload = field(1, _peer_bytes(relay)) + field(2, _peer_bytes(peer)) + field(3, expires)
-    signature = key.sign(_signed(payload))
+    signature = key.sign(_signed_bytes(payload))
     return field(1, _KEY + key.public) + field(2, _VOUCHER) + field(3, payload) + field(5, signature)
 
 
@@ -152,11 +152,11 @@ def check_voucher(raw: bytes, relay: PeerId, peer: PeerId) -> None:
     if (fields.get(1), fields.get(2)) != (_peer_bytes(relay), _peer_bytes(peer)):
         raise Invalid("a voucher for another relay or another peer", rule="circuit-voucher")
     signature = _bytes(envelope.get(5, b""))
-    if envelope.get(2) != _VOUCHER or not verify(did_of_peer(relay).public_key, _signed(payload), signature):
+    if envelope.get(2) != _VOUCHER or not verify(did_of_peer(relay).public_key, _signed_bytes(payload), signature):
         raise Invalid("a voucher that the relay did not sign", rule="circuit-voucher")
 
 
-def _signed(payload: bytes) -> bytes:
+def _signed_bytes(payload: bytes) -> bytes:
     return b"".join(varint(len(part)) + part for part in (_DOMAIN, _VOUCHER, payload))
 
 

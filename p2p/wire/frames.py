@@ -56,7 +56,7 @@ class FrameReader:
             if self._wanted is None:
                 if self._held < PREFIX:
                     return bodies
-                self._wanted = self._checked(int.from_bytes(self._take(PREFIX), "big"))
+                self._wanted = self._check(int.from_bytes(self._take(PREFIX), "big"))
             if self._held < self._wanted:
                 return bodies
             bodies.append(self._take(self._wanted))
@@ -67,7 +67,7 @@ class FrameReader:
         if self._held or self._wanted is not None:
             raise Invalid("the stream ended inside a frame", rule="frame-cut")
 
-    def _checked(self, length: int) -> int:
+    def _check(self, length: int) -> int:
         if not 0 < length <= self._limit:
             raise Invalid(f"a frame of {length} bytes", rule="frame-length", hint=f"1 to {self._limit} are allowed")
         return length

@@ -105,12 +105,12 @@ def tag_of(dataset: DatasetId) -> int:
     return int.from_bytes(Multihash.sha3_256(dataset).digest[:4], "big")
 
 
-def _unordered(presence: Presence) -> str | None:
+def _check_order(presence: Presence) -> str | None:
     # The signature covers one spelling: tags in another order, or twice, would be another presence that says the same.
     return "tags that do not ascend" if any(one >= other for one, other in pairwise(presence.tags)) else None
 
 
-_PRESENCE: Final = MessageLayout("presence", 0x01, Presence, _unordered)
+_PRESENCE: Final = MessageLayout("presence", 0x01, Presence, _check_order)
 encode = _PRESENCE.encode
 
 

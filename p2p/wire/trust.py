@@ -148,7 +148,7 @@ def encode(message: TrustAsk | TrustTell) -> bytes:
 
 def decode_ask(body: bytes) -> TrustAsk:
     """Decodes a question. Raises Invalid."""
-    ask: TrustAsk = _decoded(_ASKS.decode, body, MAX_TRUST_REQUEST, "trust-request")
+    ask: TrustAsk = _decode(_ASKS.decode, body, MAX_TRUST_REQUEST, "trust-request")
     if isinstance(ask, ListAsk) and bool(ask.buckets) == bool(ask.datasets):
         raise Invalid("a list of neither buckets nor datasets, or of both", rule="trust-request", hint="give one")
     if isinstance(ask, ProveAsk) and not _provable(ask):
@@ -164,15 +164,15 @@ def _provable(ask: ProveAsk) -> bool:
 
 def decode_tell(body: bytes) -> TrustTell:
     """Decodes an answer. Raises Invalid."""
-    tell: TrustTell = _decoded(_TELLS.decode, body, MAX_TRUST_REPLY, "trust-reply")
+    tell: TrustTell = _decode(_TELLS.decode, body, MAX_TRUST_REPLY, "trust-reply")
     if isinstance(tell, Listing):
-        listed(tell)
+        refs_of(tell)
     if isinstance(tell, Statements) and any(len(signed.envelope) > MAX_ENVELOPE for signed in tell.statements):
         raise Invalid("an envelope over the limit", rule="trust-reply", hint=f"at most {MAX_ENVELOPE} bytes")
     return tell
 
 
-def _decoded(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str) -> Any:
+def _decode(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str) -> Any:
     if len(body) > limit:
         raise Invalid(f"a message of {len(body)} bytes", rule=rule, hint=f"at most {limit}")
     try:
@@ -181,7 +181,7 @@ def _decoded(decode: Callable[[bytes], Any], body: bytes, limit: int, rule: str)
         raise Invalid(f"not a message of {PROTOCOL}: {error}", rule=rule) from error
 
 
-def listed(page: Listing) -> list[StatementRef]:
+def refs_of(page: Listing) -> list[StatementRef]:
     """Returns a page as refs in the order of sids.
     Raises Invalid for a wrong DID, or more refs than a page may have."""
     refs = [StatementRef(sid, DatasetId.parse(did)) for did, sids in page.refs.items() for sid in sids]
@@ -212,7 +212,7 @@ def sums(refs: Iterable[StatementRef]) -> Mapping[int, str]:
     return {number: hashlib.sha3_256(b"".join(sorted(sids))).hexdigest() for number, sids in members.items()}
 
 
-def compared(mine: Mapping[int, str], theirs: Sums) -> bytes:
+def hash_sums(mine: Mapping[int, str], theirs: Sums) -> bytes:
     """Returns a hash of the sums of both sides, by which this comparison is recognised again."""
     return hashlib.sha3_256(repr((sorted(mine.items()), sorted(theirs.buckets.items()))).encode()).digest()
 

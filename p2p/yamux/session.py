@@ -115,7 +115,7 @@ class Session:
             self._gone = True
             events.append(GoneAway(header.length))
         else:
-            stream = self._addressed(header, events)
+            stream = self._find_stream(header, events)
             if header.kind == DATA:
                 self._receive_data(stream, header, events)
             elif stream is not None:
@@ -148,7 +148,7 @@ class Session:
         if stream is not None and not length:
             self._apply_end(stream, header.flags, events)
 
-    def _addressed(self, header: Header, events: list[Event]) -> StreamState | None:
+    def _find_stream(self, header: Header, events: list[Event]) -> StreamState | None:
         """Returns the stream of a frame; ``None`` if it is gone or was refused, and the frame is to be dropped."""
         number, stream = header.stream, self._streams.get(header.stream)
         by_peer = number % 2 == self._peer_parity

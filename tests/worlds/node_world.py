@@ -35,9 +35,9 @@ from odfd.api.resource_operations import shown_of
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
 from odfd.mirrors.mirror_state import Mirror
-from odfd.network.joined_networks import Network, joined
-from odfd.network.joined_networks import blocked as blocked_peers
+from odfd.network.joined_networks import Network, list_joined
 from odfd.network.joined_networks import keep as keep_network
+from odfd.network.joined_networks import list_blocked as blocked_peers
 from odfd.network.membership import MembershipTerms
 from odfd.node.assembly import assembly_of
 from odfd.node.handlers import services_of
@@ -304,11 +304,11 @@ class Member:
     def share_of(self, peer: PeerId) -> str:
         return self._wires.members[peer].block if peer in self._wires.members else peer
 
-    def named(self, name: str) -> Network | None:
+    def find(self, name: str) -> Network | None:
         return next((each for each in self.networks if each.name == name), None)
 
     def check_room(self, name: str) -> Network | None:
-        return self.named(name)
+        return self.find(name)
 
     async def announce_in(self, networks: Any, topic: Topic, envelope: bytes) -> None:
         if {each.name for each in self.networks} & set(networks):
@@ -328,14 +328,14 @@ class Member:
     async def reload(self) -> None:
         """What a transaction recorded is in force."""
         with self._db.read() as connection:
-            self.networks, self._shut_out = joined(connection) or self.networks, blocked_peers(connection)
+            self.networks, self._shut_out = list_joined(connection) or self.networks, blocked_peers(connection)
         self.blocked = len(self._shut_out)
 
     unblock = reload
 
     async def leave(self, name: str) -> Network | None:
         with self._db.read() as connection:
-            left = None if name in {each.name for each in joined(connection)} else self.named(name)
+            left = None if name in {each.name for each in list_joined(connection)} else self.find(name)
         self.networks = tuple(each for each in self.networks if each != left)
         return left
 

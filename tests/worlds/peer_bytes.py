@@ -623,8 +623,8 @@ TARGETS: Sequence[Target] = (
     Target(Web.open, ANSWERS, website, dear=10),
     simple(
         site_packs.read_pack,
-        [site_packs.packed([BLOCK, b"another"])],
-        lambda raw: site_packs.packed(site_packs.read_pack(raw)) == raw,
+        [site_packs.pack([BLOCK, b"another"])],
+        lambda raw: site_packs.pack(site_packs.read_pack(raw)) == raw,
     ),
     simple(head_in, SEALED, lambda raw: head_in(raw, "x")),
     simple(

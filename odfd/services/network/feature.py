@@ -66,7 +66,7 @@ def build(home: StateDirectory, context: Context, needs: NetworkNeeds) -> Networ
     holders = HolderCounts(needs.scheduler, needs.membership.serving, needs.membership.share_of)
     names, unheld = node_names(needs.statements.peer_cards, needs.own_card), needs.statements.unheld
     search = SearchService(home, needs.views, unheld, holders, needs.policy, context.clock, names)
-    links = MirrorLinks(needs.membership.named, needs.get, needs.adopt, needs.follow_shards)
+    links = MirrorLinks(needs.membership.find, needs.get, needs.adopt, needs.follow_shards)
     mirrors = MirrorService(
         home, needs.scheduler, needs.evaluator, context.board, needs.remotes, holders, search, links
     )

@@ -22,7 +22,7 @@ from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
 from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
 from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
-from odfd.network.joined_networks import NETWORK, Network, block, check_network, joined, keep
+from odfd.network.joined_networks import NETWORK, Network, block, check_network, keep, list_joined
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
@@ -113,7 +113,7 @@ class NetworkService:
         An invitation with a token is redeemed at the node that invites: raises Refused with its answer, or Remote if it
         is not reached; then the membership is what it was before.
         """
-        before = self._membership.named(request.name)
+        before = self._membership.find(request.name)
         network = await self.declare(request)
         if request.invitation is not None:
             await self._show_token(read_invitation(request.invitation, self._clock.now()), network, before)
@@ -184,7 +184,7 @@ class NetworkService:
 
     def record(self, connection: sqlite3.Connection, network: Network) -> None:
         """Records a network to join in the transaction of others; ``take_up`` follows. Raises Refused."""
-        before = joined(connection) or self._membership.networks
+        before = list_joined(connection) or self._membership.networks
         if len(before) == 1 and before[0].name != network.name:
             limit_mirrors(connection, before[0].name, self._clock.now())
         keep(connection, network, self._clock.now())
@@ -284,14 +284,14 @@ class NetworkService:
 
     def peers_in(self, name: str) -> Sequence[PeerView] | None:
         """Lists the connected peers in a network; ``None`` if this node is not in it."""
-        network = self._membership.named(name)
+        network = self._membership.find(name)
         return None if network is None else self._list_connected(network)
 
     def _list_connected(self, network: Network) -> Sequence[PeerView]:
         return [view for view in self._membership.peers() if view.connected and self._is_in(view, network)]
 
     def _find_network(self, name: str) -> Network:
-        network = self._membership.named(name)
+        network = self._membership.find(name)
         if network is None:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return network

@@ -15,7 +15,7 @@ from odfd.kamu.application import KamuApplication
 from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
 from odfd.published.collection import CARD, COLLECTION, collection_state
-from odfd.published.packs import MAX_PACK, PACK, packed
+from odfd.published.packs import MAX_PACK, PACK, pack
 from odfd.published.signed import TRUST, signed_state
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
@@ -96,7 +96,7 @@ class NodeSiteLibrary:
         start = number * PACK
         if start >= self._library.size(dataset):
             return None
-        return packed(self._library.blocks(dataset, start, MAX_PACK))
+        return pack(self._library.blocks(dataset, start, MAX_PACK))
 
     def statement(self, dataset: DatasetId, path: str) -> bytes | None:
         """Returns a statement file; ``None`` until all blocks up to the signed head are served, which readers need."""

@@ -22,7 +22,7 @@ from odfd.control.assembly import Context
 from odfd.control.operations import NODE_PATH, EachOf, Owner, operation
 from odfd.datasets.creation import input_ids
 from odfd.datasets.shard_reading import is_later_shard
-from odfd.network.joined_networks import Network, joined
+from odfd.network.joined_networks import Network, list_joined
 from odfd.network.peer_names import peer_named
 from odfd.runtime.subjects import about
 from odfd.services.views.card_views import words_view
@@ -395,7 +395,7 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
     if not visibility.is_unsettled():
         return
     with home.database.read() as connection:
-        in_network, mirrors = bool(joined(connection)), mirror_specs.all_of(connection)
+        in_network, mirrors = bool(list_joined(connection)), mirror_specs.all_of(connection)
     from_network = [each.id for each in mirrors if not each.is_from_web]
     gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
     given = visibility.settle(from_network, context.clock.now(), gave=gave)

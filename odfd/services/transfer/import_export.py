@@ -243,7 +243,7 @@ class ImportExport:
             async with self._remotes.replication.reading(place) as shown:
                 async with outside(request.source):
                     head = await shown.source.head_of(shown.root)
-                    chain = await shown.source.staged(shown.root, shown.root, head, is_mirrored=False)
+                    chain = await shown.source.stage(shown.root, shown.root, head, is_mirrored=False)
                 name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)

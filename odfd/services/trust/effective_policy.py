@@ -10,7 +10,7 @@ import msgspec
 
 from chain.ids import DatasetId, KeyDid
 from config.model import Settings
-from odfd.network.joined_networks import Network, joined
+from odfd.network.joined_networks import Network, list_joined
 from odfd.policy.manifest import rules_in
 from odfd.policy.policies_by_network import PoliciesByNetwork
 from odfd.policy.policy import Expression, Policy
@@ -36,11 +36,11 @@ class EffectivePolicy:
 
     def key(self, connection: sqlite3.Connection, settings: Settings | None = None) -> KeyDid | None:
         """Returns the network key whose policies are in force. Raises Invalid."""
-        return self.key_among(joined(connection), settings)
+        return self.key_among(list_joined(connection), settings)
 
     def keys(self, connection: sqlite3.Connection, settings: Settings | None = None) -> dict[str, KeyDid]:
         """Returns the key of each joined network that has one. Raises Invalid."""
-        found = {each.name: self.key_in(each, settings) for each in joined(connection)}
+        found = {each.name: self.key_in(each, settings) for each in list_joined(connection)}
         return {name: key for name, key in found.items() if key is not None}
 
     def key_among(self, networks: Iterable[Network], settings: Settings | None = None) -> KeyDid | None:
@@ -71,7 +71,7 @@ class EffectivePolicy:
         keys, kept = self.keys(connection, settings), NetworkPolicies(connection)
         rules = {each: kept.rules(each) for each in {*keys.values(), *(() if key is None else (key,))}}
         named = bool((settings or self._settings()).policy.network_key)
-        return PoliciesByNetwork(own, keys, rules, key if named or len(joined(connection)) < 2 else None)
+        return PoliciesByNetwork(own, keys, rules, key if named or len(list_joined(connection)) < 2 else None)
 
 
 def purposes(

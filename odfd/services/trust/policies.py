@@ -90,7 +90,7 @@ class PolicyService:
                 rule="network",
                 hint='say in the file whose policy it is: network = "NAME"',
             )
-        found = self._membership.named(name) if name else networks[0]
+        found = self._membership.find(name) if name else networks[0]
         if found is None:
             raise Refused(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return found

@@ -13,7 +13,7 @@ from p2p.errors import ProtocolUnsupported, StreamBroken, TooManyStreams
 from p2p.host import muxer
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
-from p2p.host.noise import Suite, offered
+from p2p.host.noise import Suite, list_suites
 from p2p.host.stream import BrokenStream, Stream
 from p2p.identity import peer_of_seed
 from p2p.ports import PeerId
@@ -78,7 +78,7 @@ async def test_a_negotiation_without_end_is_cut_off(pair: Any) -> None:
     assert await pair.echoes()
 
 
-@pytest.mark.parametrize("suite", offered(), ids=lambda suite: suite.protocol)
+@pytest.mark.parametrize("suite", list_suites(), ids=lambda suite: suite.protocol)
 async def test_garbage_in_the_handshake_costs_its_connection(pair: Any, suite: Suite) -> None:
     stream = await raw(pair.alice)
     await stream.send_all(

@@ -59,7 +59,7 @@ async def test_the_best_cipher_that_both_have_seals(
     agreed: Suite,
 ) -> None:
     has = iter((served, dialled))
-    monkeypatch.setattr(hardening, "offered", lambda: next(has))
+    monkeypatch.setattr(hardening, "list_suites", lambda: next(has))
     async with pair_of() as pair:
         assert pair.bobs_muxer.secured_conn.negotiated_security_protocol == agreed.protocol
         body = os.urandom(300_000)

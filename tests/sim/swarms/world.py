@@ -189,7 +189,7 @@ class Node:
         told = wire.decode_told(raw, self.world.plan.blocks)
         if self.gone or self.swarm is None or told.parts is None:
             return
-        self.swarm.told(peer, told.parts, self.world.now)
+        self.swarm.take_parts(peer, told.parts, self.world.now)
         self.act()
 
     # Objects
@@ -256,7 +256,7 @@ class Node:
             self.swarm.got(piece, self.world.now)
         else:
             self.spoilt += self.world.nodes[peer].lie == "poison" and self.world.plan.size
-            self.swarm.failed(piece, peer)
+            self.swarm.note_failure(piece, peer)
         if self.swarm.done and self.ended < 0:
             self.ended = self.world.now
         self.act()

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.driver.fetch_jobs import CHAIN_SHAPE, OBJECT_SHAPE
-from p2p.driver.transfers import LEAST_PART, paced
+from p2p.driver.transfers import LEAST_PART, fit_to_rate
 from p2p.pace import BURST, WINDOW, LineTraffic, Pace, PeerTraffic, RecentBytes, Traffic
 
 
@@ -47,7 +47,7 @@ def test_over_any_stretch_no_more_goes_than_the_rate(rate: int, asks: list[tuple
 @given(st.integers(0, 1 << 32))
 def test_questions_fit_the_cap(rate: int) -> None:
     for shape in (CHAIN_SHAPE, OBJECT_SHAPE):
-        asked = paced(shape, rate)
+        asked = fit_to_rate(shape, rate)
         assert LEAST_PART <= asked.most_bytes <= shape.most_bytes
         assert asked.most_bytes <= asked.window <= shape.window
         assert asked.most_units <= shape.most_units

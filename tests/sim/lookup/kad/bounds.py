@@ -19,7 +19,7 @@ def largest() -> int:
     for number in range(200_000):
         ip = (0x20010000_00000000_00000000_00000000 + lot.getrandbits(100)).to_bytes(16, "big")
         contact = Contact(number.to_bytes(32, "big"), ip, 1)
-        node.table.heard(contact, 0.0)
+        node.table.note_answer(contact, 0.0)
         node.table.suggest(Contact((number + (1 << 40)).to_bytes(32, "big"), ip, 1))
     records = node.records
     while len(records) < LIMITS.in_all:
@@ -27,5 +27,5 @@ def largest() -> int:
         records._keys.setdefault(key, {})[who] = Kept(lot.randbytes(MAX_RECORD), 0, 0, lot.randbytes(6))
         records._all.add((key, who))
         records._blocks[who[:6]] += 1
-    node.publication.wanted([number.to_bytes(32, "big") for number in range(1024)], 0.0)
+    node.publication.want([number.to_bytes(32, "big") for number in range(1024)], 0.0)
     return deep_size([node.table, node.records, node.publication])

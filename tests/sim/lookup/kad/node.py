@@ -55,7 +55,7 @@ class Honest(Member):
 
     def serve(self, keys: set[bytes]) -> None:
         super().serve(keys)
-        self.machine.publication.wanted(keys, self.world.now)
+        self.machine.publication.want(keys, self.world.now)
 
     def spread(self) -> None:
         for key in list(self.machine.publication._due):
@@ -115,7 +115,11 @@ class Honest(Member):
             search = self.machine.refresh(work.target, world.now)
             is_own = work.target == self.machine.place
             self._upkeep = Run(
-                self, work.target, search, self.machine.joined if is_own else ignore, "own" if is_own else "refresh"
+                self,
+                work.target,
+                search,
+                self.machine.note_joined if is_own else ignore,
+                "own" if is_own else "refresh",
             )
         elif isinstance(work, Announce):
             self._upkeep = Announcement(self, Announcing(self.machine, work.key, world.now))
@@ -142,12 +146,12 @@ class Probe:
     def _heard(self, answer: Nodes) -> None:
         if not self._is_over:
             self._is_over = True
-            self._node.machine.heard(self._contact, answer.contacts, self._node.world.now)
+            self._node.machine.note_answer(self._contact, answer.contacts, self._node.world.now)
 
     def _late(self) -> None:
         if not self._is_over:
             self._is_over = True
-            self._node.machine.failed(self._contact)
+            self._node.machine.note_failure(self._contact)
 
 
 class Run:
@@ -166,8 +170,8 @@ class Run:
             return
         world = self.node.world
         for contact in self.search.late(world.now):
-            self.search.failed(contact)
-            self.node.machine.failed(contact)
+            self.search.note_failure(contact)
+            self.node.machine.note_failure(contact)
         for contact in self.search.step(world.now):
             world.figures["find"] += 1
             ask = self.question(contact)
@@ -188,11 +192,11 @@ class Run:
         if self.is_over:
             return
         if self.take(contact, answer):
-            self.node.machine.heard(contact, answer.contacts, self.node.world.now)
+            self.node.machine.note_answer(contact, answer.contacts, self.node.world.now)
         self.go_on()
 
     def take(self, contact: Contact, answer: Any) -> bool:
-        self.search.answered(contact, answer.contacts)
+        self.search.note_answer(contact, answer.contacts)
         return True
 
     def stop(self) -> None:
@@ -222,9 +226,9 @@ class Announcement(Run):
 
     def _brought(self, contact: Contact, answer: StoreAnswer) -> None:
         self.node.world.figures[f"store {answer.outcome.name}"] += 1
-        self._work.brought(contact, answer)
+        self._work.note_answer(contact, answer)
         if self._work.keepers:
-            self.node.machine.publication.announced(self._work.key, self.node.world.now, self._work.keepers)
+            self.node.machine.publication.note_announced(self._work.key, self.node.world.now, self._work.keepers)
 
     def _rest(self, _search: Search) -> None:
         if self._work.key not in self.node.datasets:
@@ -248,10 +252,10 @@ class Seek(Run):
         super().__init__(node, int.from_bytes(key, "big"), self._finding.search, self._searched, "seek")
 
     def take(self, contact: Contact, answer: Nodes) -> bool:
-        new = self._finding.answered(contact, answer, self.node.world.wall)
+        new = self._finding.take_answer(contact, answer, self.node.world.wall)
         if new is None:
             self.node.world.figures["forged"] += 1
-            self.node.machine.failed(contact)
+            self.node.machine.note_failure(contact)
             return False
         for provider in new:
             self._quest.heard_of(located(provider))

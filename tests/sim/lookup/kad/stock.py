@@ -49,12 +49,12 @@ REFRESHED = 3600.0
 
 
 class StockTable(Table):
-    def failed(self, key: bytes, place: int) -> None:
+    def note_failure(self, key: bytes, place: int) -> None:
         """An entry that does not answer is replaced by the one of the bucket's cache that was seen last."""
-        super().failed(key, place)
+        super().note_failure(key, place)
         bucket = self._bucket(place)
         if bucket.spare and len(bucket.entries) < TABLE.bucket:
-            self.heard(bucket.spare.popitem()[1], 0.0)
+            self.note_answer(bucket.spare.popitem()[1], 0.0)
 
 
 class StockSearch(Search):
@@ -87,11 +87,11 @@ class StockNode(LookupNode):
 
     def _seen(self, ask: Find | Store, asker: bytes, now: float) -> None:
         if ask.own is not None:
-            self.table.heard(Contact(asker, *ask.own), now)
+            self.table.note_answer(Contact(asker, *ask.own), now)
 
-    def heard(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
+    def note_answer(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
         """Only who answered is an entry; whom it named was asked in the search, or not."""
-        self.table.heard(contact, now)
+        self.table.note_answer(contact, now)
 
     def search(self, target: int, now: float, limits: SearchLimits = SEARCH) -> Search:
         self.table.looking(target, now)
@@ -105,7 +105,7 @@ class StockNode(LookupNode):
 
 
 class StockFinding(Finding):
-    def answered(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
+    def take_answer(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
         fresh: list[Any] = []
         for raw in answer.records:
             try:
@@ -115,7 +115,7 @@ class StockFinding(Finding):
             if found.key not in self.providers:
                 self.providers[found.key] = found
                 fresh.append(found)
-        self.search.answered(contact, answer.contacts)
+        self.search.note_answer(contact, answer.contacts)
         return fresh
 
 

@@ -267,7 +267,7 @@ def fill(table: Table, me: int, places: list[int], contacts: list[Contact], lot:
         low = ((me >> (index - 1)) ^ 1) << (index - 1)
         start, end = bisect_left(places, low), bisect_left(places, low + half)
         for at in lot.sample(range(start, end), min(BUCKET, end - start)):
-            table.heard(contacts[at], -lot.random() * CHECK)
+            table.note_answer(contacts[at], -lot.random() * CHECK)
         own = me >> (index - 1) << (index - 1)
         if bisect_left(places, own + half) - bisect_left(places, own) <= 1:
             return

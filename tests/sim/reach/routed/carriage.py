@@ -142,7 +142,7 @@ class Carriage:
     def _end(self) -> None:
         if self.carried:
             circuit = self.events.rng.choice(list(self.carried))
-            circuit.ended(self.events.now)
+            circuit.note_end(self.events.now)
             self.ended.setdefault(circuit, self.events.now)
             assert circuit.deadline <= self.ended[circuit] + self.limits.half_closed
 

@@ -76,7 +76,7 @@ class Server:
             self._dial(backs, order, answer)
 
     def _paid(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, Address], None], has_come: bool) -> None:
-        is_granted = backs.paid(order, self.world.events.now, has_come=has_come)
+        is_granted = backs.may_dial(order, self.world.events.now, has_come=has_come)
         assert has_come or not is_granted
         if is_granted and backs is self.backs:
             self._dial(backs, order, answer)
@@ -239,7 +239,7 @@ class Outlook:
     def _answered(self, server: Server, said: str, address: Address) -> None:
         """It may be of a place that the node has left meanwhile."""
         if said and (self.is_quiet or self.events.rng.random() >= self.loss):
-            self.me.heard(address, server.network, self.events.now, is_reached=said == "yes")
+            self.me.note_report(address, server.network, self.events.now, is_reached=said == "yes")
             self.events.note(server.peer, said, address)
             if self.events.rng.random() < CHECKED:
                 self._check()

@@ -156,7 +156,7 @@ class Talk:
         if self.world.events.now - self.waits[side] > PATIENCE:
             self.over[side] = True  # as the driver does
         if not self.over[side]:
-            self._perform(side, self.machines[side].heard(kind, named, self.nodes[side].now))
+            self._perform(side, self.machines[side].receive(kind, named, self.nodes[side].now))
 
     def _dial(self, side: str, targets: Sequence[Address], as_client: bool) -> None:
         events = self.world.events

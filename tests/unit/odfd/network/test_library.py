@@ -74,7 +74,7 @@ def test_what_moved_is_looked_at_at_once(moved: str) -> None:
     if moved == "head":
         world.blocks[ONE] += 1
     elif moved == "signed":
-        world.library.moved(ONE)
+        world.library.note_change(ONE)
     else:
         world.library.policy_changed()
     world.computed.clear()
@@ -123,7 +123,7 @@ def test_which_parts_of_a_private_dataset_are_here_is_told_to_nobody() -> None:
     world, swarm, name = World(), Swarm(), Multihash.sha3_256(b"object")
     terms: Any = ServingTerms(lambda asked, _=None: {*asked} - {ONE}, world.reach, swarm=swarm)  # type: ignore[arg-type]
     library: Any = ServingLibrary(None, world, None, terms, lambda: world.now)  # type: ignore[arg-type]
-    library._named = lambda _: [(ONE, 3), (MANY[1], 3)]
+    library._find_naming = lambda _: [(ONE, 3), (MANY[1], 3)]
 
     def told(dataset: DatasetId) -> list[Any]:
         ask: Any = SimpleNamespace(dataset=dataset, name=name)

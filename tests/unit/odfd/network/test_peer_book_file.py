@@ -30,8 +30,8 @@ class Lines:
 def met() -> PeerBook:
     book = PeerBook(Random(0))
     book.learn(PEER, [ADDRESS])
-    book.connected(PEER, 5)
-    book.disconnected(PEER, 7)
+    book.note_connected(PEER, 5)
+    book.note_disconnected(PEER, 7)
     return book
 
 
@@ -60,7 +60,7 @@ async def test_a_new_peer_is_saved_soon_and_a_crash_does_not_forget_it(
     async with trio.open_nursery() as nursery:
         nursery.start_soon(peer_book_file.keep_saved, book, path, Lines())
         await trio.sleep(3.5 * peer_book_file.FOUND_SECONDS)
-        book.connected(PEER, 5)
+        book.note_connected(PEER, 5)
         book.learn(PEER, [ADDRESS])
         await trio.sleep(peer_book_file.FOUND_SECONDS)
         peer_book_file.recall(again, path, 0.0, Lines())  # while the other still runs

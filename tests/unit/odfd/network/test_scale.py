@@ -91,7 +91,7 @@ def asked(datasets: int) -> int:
 
 def flows() -> Iterator[Flow]:
     said = ReplicationSettings(network="public")
-    changes = min(NODES / DAY, PASSED_RATE.kept().per_second)
+    changes = min(NODES / DAY, PASSED_RATE.within_limit().per_second)
     yield Flow("presences that changed, gossiped", changes, gossiped(a_presence(), "peers"), DEGREE)
     sample = len(presence.encode_answer([a_presence()] * SAMPLE_OF_LARGE))
     yield Flow("presences, exchanged", 2 / said.entropy_interval, sample)
@@ -113,7 +113,7 @@ def of_statements() -> Iterator[Flow]:
         yield Flow(f"{name} that a neighbour signed", OWN * heads * times, each, LINKS)
         # Each neighbour that wants it passes it on, and there are no more of these than neighbours.
         yield Flow(f"{name} of interest", OWN * heads * times, each, LINKS)
-    budget = UNWANTED.kept()
+    budget = UNWANTED.within_limit()
     yield Flow("heads and verdicts of no interest, at most", budget.per_second, 1, DEGREE)
     told = budget.per_second / min(sealed) + 2 * OWN * heads * (1 + VALIDATORS)
     yield Flow("names of messages", told, NAME_BYTES, DEGREE * WINDOW)
@@ -126,9 +126,9 @@ def table() -> list[str]:
 
 def caps() -> list[str]:
     """The largest networks of which all that is told passes the caps of relays, at what is assumed here."""
-    presences = PASSED_RATE.kept().per_second * DAY
-    statements = UNWANTED.kept().per_second / (heads_and_verdicts() / DAY)
-    wanted = GOSSIP_RATE.kept().per_second / (1 + VALIDATORS) * DAY
+    presences = PASSED_RATE.within_limit().per_second * DAY
+    statements = UNWANTED.within_limit().per_second / (heads_and_verdicts() / DAY)
+    wanted = GOSSIP_RATE.within_limit().per_second / (1 + VALIDATORS) * DAY
     return [
         f"| presences | {presences:,.0f} nodes |",
         f"| heads and verdicts of no interest | {statements:,.0f} datasets |",

@@ -74,7 +74,7 @@ def left(node: Any, word: str, id_: str, folder: Path) -> bool:
         case "Mirror":
             return node.parts.scheduler.find(THEIRS) is not None
         case "Network":
-            return node.parts.membership.named("made") is not None
+            return node.parts.membership.find("made") is not None
         case "Peer":
             return any(view.peer == STRANGER and view.blocked for view in node.parts.membership.peers())
         case "Validator":

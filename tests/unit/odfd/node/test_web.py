@@ -242,7 +242,7 @@ async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Sit
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)
-    other = packs.packed([(file).read_bytes() for file in (GOLDEN / "flights" / "blocks").iterdir()])
+    other = packs.pack([(file).read_bytes() for file in (GOLDEN / "flights" / "blocks").iterdir()])
     lies = {"noise": b"\xff" * 100, "other": other, "none": b""}
     if lie == "kept-back":
         site.answer = lambda request: "/packs/" in request.path and plain(request, 403) is None

@@ -10,7 +10,7 @@ import trio
 from chain.errors import Environment, Refused
 from odfd.control import wire
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.network.joined_networks import blocked, joined
+from odfd.network.joined_networks import list_blocked, list_joined
 from odfd.services.resources.types import TYPES
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from worlds.eventually import PATIENCE
@@ -45,7 +45,7 @@ async def standing(node: Any) -> dict[str, Any]:
     declared = {f"{each.type} {each.name}": each.generation for each in await node.api.declarations.list(None, None)}
     keys = sorted(each.name for each in (node.home.directory / "keys").iterdir())
     with node.home.database.read() as connection:
-        networks, peers = [each.name for each in joined(connection)], [*blocked(connection)]
+        networks, peers = [each.name for each in list_joined(connection)], [*list_blocked(connection)]
     groups = [each.spec["group"] for each in await node.api.declarations.list("Validator", None)]
     return {"datasets": datasets, "declared": declared, "keys": keys, "intents": [networks, peers, groups, mirrors]}
 

@@ -11,18 +11,18 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from odfd.published import packs
-from odfd.published.packs import number_in, pack_file, packed, read_pack, write_packs
+from odfd.published.packs import number_in, pack, pack_file, read_pack, write_packs
 
 
 def test_the_bytes_of_the_decision_record() -> None:
     raw = bytes.fromhex("00000003 616263 00000001 64")
-    assert packed([b"abc", b"d"]) == raw
+    assert pack([b"abc", b"d"]) == raw
     assert read_pack(raw) == [b"abc", b"d"]
 
 
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=20))
 def test_prop_a_pack_holds_what_was_put_in(blocks: list[bytes]) -> None:
-    assert read_pack(packed(blocks)) == blocks
+    assert read_pack(pack(blocks)) == blocks
 
 
 @given(st.binary(max_size=200))
@@ -31,15 +31,15 @@ def test_prop_any_bytes_are_blocks_or_refused(raw: bytes) -> None:
         blocks = read_pack(raw)
     except Invalid:
         return
-    assert packed(blocks) == raw
+    assert pack(blocks) == raw
 
 
 def test_a_pack_ends_at_its_bounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(packs, "PACK", 3)
     monkeypatch.setattr(packs, "MAX_PACK", 40)
-    assert len(read_pack(packed([b"x"] * 9))) == 3
-    assert read_pack(packed([bytes(20), bytes(11), bytes(1)])) == [bytes(20), bytes(11)]
-    assert packed([bytes(37)]) == b""
+    assert len(read_pack(pack([b"x"] * 9))) == 3
+    assert read_pack(pack([bytes(20), bytes(11), bytes(1)])) == [bytes(20), bytes(11)]
+    assert pack([bytes(37)]) == b""
     with pytest.raises(Invalid, match="packed"):
         read_pack(b"\0\0\0\1x" * 4)
 

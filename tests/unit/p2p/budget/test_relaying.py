@@ -49,7 +49,7 @@ def test_what_is_lent_is_nobodys_share(bursts: list[tuple[float, int, int, int]]
         now += wait
         for number in range(blocks * times):
             relaying.passes(f"block{(first + number % blocks) % 40}", now)
-        own, last = min(LEAST, own + (now - last) * RATE.kept().per_second / 2 / 41), now
+        own, last = min(LEAST, own + (now - last) * RATE.within_limit().per_second / 2 / 41), now
         while own >= 1:
             assert relaying.passes("quiet", now)
             own -= 1

@@ -118,7 +118,7 @@ async def test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted(au
     await trio.sleep(1)
     assert b"okw head" in heard(mirror)
     carried = town.fabric.carried[idler.peer] - before
-    assert carried <= forwarding.UNWANTED.kept().burst + 100 * forwarding.UNWANTED.per_second, (
+    assert carried <= forwarding.UNWANTED.within_limit().burst + 100 * forwarding.UNWANTED.per_second, (
         "and the rest hears little"
     )
     assert hub.driver.figures().unwanted > 500

@@ -87,7 +87,7 @@ async def test_a_connected_peer_that_claims_each_dataset_ends_no_search(
     def lies(ask: Any, _peer: Any) -> bytes:
         return encode_nodes(Nodes(contacts=served.node.table.nearest(0, 4), records=(claim,)))
 
-    served._answered = lies
+    served._answer_question = lies
     seeker = await town.known(9, connect=[liar], degree=0, lookup="on")
     await until(lambda: len(seeker.driver._lookups.node.table))
     for one in nodes[:-1]:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 
-from p2p.driver.namespaces import HELLO_SECONDS, Namespaces, members_topic, scoped
+from p2p.driver.namespaces import HELLO_SECONDS, Namespaces, members_topic, scope_protocol
 from p2p.driver.ports import ConnectionChange
 from p2p.errors import ProtocolUnsupported, Unreachable
 from p2p.ports import PeerId
@@ -184,7 +184,7 @@ async def test_streams_name_their_network_where_there_are_several() -> None:
     b = networks.open("b")
     for peer in (ANN, BEN):
         await b.open_stream(peer, CHAIN)
-    assert host.opened == [(ANN, scoped(CHAIN, "b")), (BEN, CHAIN)]
+    assert host.opened == [(ANN, scope_protocol(CHAIN, "b")), (BEN, CHAIN)]
 
 
 async def test_who_names_a_network_is_served_in_it(autojump_clock: Any) -> None:
@@ -199,7 +199,7 @@ async def test_who_names_a_network_is_served_in_it(autojump_clock: Any) -> None:
             served.append((name, peer))
 
         networks.open(name).set_handler(CHAIN, answer)
-    await host.handlers[scoped(CHAIN, "b")](Stream(), ANN)
+    await host.handlers[scope_protocol(CHAIN, "b")](Stream(), ANN)
     host.say(BEN, "a")
     await host.handlers[CHAIN](Stream(), BEN)
     await host.handlers[CHAIN](Stream(), ANN)
@@ -232,7 +232,7 @@ async def test_a_network_that_is_left_leaves_nothing_behind() -> None:
         each.choose([peer])
     assert host.room == ({ANN, BEN}, set(), set())
     await networks.close("b")
-    assert (set(host.handlers), host.joined, host.room[0]) == ({CHAIN, scoped(CHAIN, "a")}, {a.topic}, {ANN})
+    assert (set(host.handlers), host.joined, host.room[0]) == ({CHAIN, scope_protocol(CHAIN, "a")}, {a.topic}, {ANN})
     await networks.close("a")
     assert (host.handlers, host.joined) == ({}, set())
 

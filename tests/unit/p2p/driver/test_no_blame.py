@@ -40,7 +40,7 @@ async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clo
         for number in range(2_000):
             await one.publish(HEADS, b"ok %d" % number + one.peer_id.encode())
     await trio.sleep(1)
-    rate = GOSSIP_RATE.kept()
+    rate = GOSSIP_RATE.within_limit()
     assert len(node.board.judged) <= rate.burst + 2 * rate.per_second, "what it relays is capped at the relay"
     assert node.driver._statements.dropped == 0
     assert hub.driver._statements.forwarding.kept_back > 1000
@@ -93,10 +93,10 @@ def test_silence_alone_shuts_nobody_out() -> None:
     """A peer that others keep busy answers late, and that is no reason to leave it."""
     score = Score()
     for number in range(1000):
-        score = score.penalised(UNRELIABLE, number / 10)
+        score = score.lower(UNRELIABLE, number / 10)
     assert score.value >= DOUBTED
     assert not score.shut_out
-    assert score.penalised(90.0, 100.0).shut_out, "what it does itself counts beside that"
+    assert score.lower(90.0, 100.0).shut_out, "what it does itself counts beside that"
 
 
 @pytest.mark.parametrize("blocks", [1, 5, 100])

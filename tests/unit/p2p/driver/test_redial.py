@@ -85,7 +85,7 @@ async def test_a_node_that_moved_dials_those_it_knew_at_once(autojump_clock: Any
             town.fabric.part(node.host, other.host)
         begun = trio.current_time()
         if has_moved:
-            node.driver.moved()
+            node.driver.redial()
         for _ in range(1000):
             await trio.sleep(0.05)
             if all(other.host.peer_id in node.host.links for other in others):

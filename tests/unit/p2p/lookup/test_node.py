@@ -35,7 +35,7 @@ def at(number: int) -> Contact:
 def made(count: int = 0) -> LookupNode:
     node = LookupNode("net", b"m" * 32, Random(1), b"secret")
     for number in range(1, count + 1):
-        node.heard(at(number), (), 0.0)
+        node.note_answer(at(number), (), 0.0)
     node.table.settled = True
     return node
 
@@ -98,14 +98,14 @@ def test_a_newcomer_first_finds_its_neighbours() -> None:
     assert node.work(0.0) is None
     node.table.suggest(at(1))
     assert node.work(1.0) == Check(at(1), node.place)
-    node.heard(at(1), (), 1.0)
+    node.note_answer(at(1), (), 1.0)
     assert node.work(3.0) == Refresh(node.place)
-    node.publication.wanted([KEY], 3.0)
+    node.publication.want([KEY], 3.0)
     assert not isinstance(node.work(5.0), Announce), "nothing is announced before"
     search = node.search(node.place, 5.0)
     assert search.step(5.0) == [at(1)]
-    search.answered(at(1), [])
-    node.joined(search)
+    search.note_answer(at(1), [])
+    node.note_joined(search)
     assert node.work(6.0) == Announce(KEY)
 
 
@@ -116,7 +116,7 @@ def test_a_newcomer_asks_all_whom_it_knew_before_it_searches() -> None:
         node.introduce(at(known))
         node.introduce(at(known))
     assert node.work(1.0) == Check(at(1), node.place)
-    node.heard(at(1), [at(10_000 + number) for number in range(1000)], 1.5)
+    node.note_answer(at(1), [at(10_000 + number) for number in range(1000)], 1.5)
     assert [node.work(now) for now in (2.0, 3.0)] == [Check(at(2), node.place), Check(at(3), node.place)]
     assert node.work(4.0) == Refresh(node.place)
 
@@ -138,9 +138,9 @@ def test_a_record_is_brought_in_the_search_to_the_region_and_after_it_to_others(
         for contact in chosen:
             if work.is_brought_to(contact):
                 brought.append(contact)
-                work.brought(contact, StoreAnswer(outcome=Stored.KEPT))
-            work.search.answered(contact, [at(number) for number in range(1, 3000, 7)])
-    assert {*brought} == {one for one in work.search.found(NEAREST) if work.is_brought_to(one)}
+                work.note_answer(contact, StoreAnswer(outcome=Stored.KEPT))
+            work.search.note_answer(contact, [at(number) for number in range(1, 3000, 7)])
+    assert {*brought} == {one for one in work.search.choose(NEAREST) if work.is_brought_to(one)}
     assert work.keepers == len(brought)
     assert len(brought) + len(work.rest()) == max(NEAREST, len(brought))
     assert not {*brought} & {*work.rest()}
@@ -148,7 +148,7 @@ def test_a_record_is_brought_in_the_search_to_the_region_and_after_it_to_others(
 
 def test_a_search_that_nobody_answered_settles_nothing() -> None:
     node = LookupNode("net", b"m" * 32, Random(1), b"s")
-    node.joined(node.search(node.place, 0.0))
+    node.note_joined(node.search(node.place, 0.0))
     assert not node.table.settled
 
 
@@ -159,7 +159,7 @@ def test_idle_it_asks_little() -> None:
         work = node.work(float(second))
         if isinstance(work, Check):
             asked += 1
-            node.heard(work.contact, (), float(second))
+            node.note_answer(work.contact, (), float(second))
         elif isinstance(work, Refresh):
             asked += 30
             node.search(work.target, float(second))
@@ -171,19 +171,19 @@ def test_forged_records_are_found_out_and_spoil_what_their_teller_told() -> None
     finding = Finding(node, KEY, 0.0)
     liar, other = finding.search.step(0.0)[:2]
     forged = record()[:-1] + b"\0"
-    assert finding.answered(liar, Nodes(contacts=(at(99),), records=(forged,)), WALL) is None
+    assert finding.take_answer(liar, Nodes(contacts=(at(99),), records=(forged,)), WALL) is None
     assert finding.forged == 1
     assert at(99) not in finding.search.step(0.0)
-    assert finding.answered(other, Nodes(records=(record(),)), WALL) == [finding.providers[ASKER.public]]
+    assert finding.take_answer(other, Nodes(records=(record(),)), WALL) == [finding.providers[ASKER.public]]
     late = finding.search.step(0.0)[:1]
-    assert all(finding.answered(one, Nodes(records=(record(),)), WALL) == [] for one in late), "once"
+    assert all(finding.take_answer(one, Nodes(records=(record(),)), WALL) == [] for one in late), "once"
 
 
 def test_an_expired_record_is_no_lie() -> None:
     node = made(10)
     finding = Finding(node, KEY, 0.0)
     keeper = finding.search.step(0.0)[0]
-    assert finding.answered(keeper, Nodes(records=(record(),)), WALL + 3_600_001) == []
+    assert finding.take_answer(keeper, Nodes(records=(record(),)), WALL + 3_600_001) == []
     assert not finding.forged
 
 
@@ -192,25 +192,25 @@ def test_an_expired_record_is_no_lie() -> None:
 
 def test_what_is_new_is_announced_at_once_and_again_before_it_expires() -> None:
     publication = Publication(Random(1))
-    publication.wanted([KEY], 0.0)
+    publication.want([KEY], 0.0)
     assert publication.take(0.0) == KEY
     assert publication.take(PAUSE) is None
-    publication.announced(KEY, 5.0, FEW)
+    publication.note_announced(KEY, 5.0, FEW)
     assert publication.take(5.0 + 0.7 * REPEAT) is None
     assert publication.take(5.0 + REPEAT) == KEY
 
 
 def test_what_reached_few_is_repeated_before_long() -> None:
     publication = Publication(Random(1))
-    publication.wanted([KEY], 0.0)
+    publication.want([KEY], 0.0)
     publication.take(0.0)
-    publication.announced(KEY, 0.0, FEW - 1)
+    publication.note_announced(KEY, 0.0, FEW - 1)
     assert publication.take(SOON) == KEY
 
 
 def test_what_reached_nobody_is_repeated_soon() -> None:
     publication = Publication(Random(1))
-    publication.wanted([KEY], 0.0)
+    publication.want([KEY], 0.0)
     assert publication.take(0.0) == KEY
     assert publication.take(RETRY - 1) is None
     assert publication.take(RETRY) == KEY
@@ -218,10 +218,10 @@ def test_what_reached_nobody_is_repeated_soon() -> None:
 
 def test_what_is_withdrawn_is_announced_no_more() -> None:
     publication = Publication(Random(1))
-    publication.wanted([KEY, b"o" * 32], 0.0)
-    publication.wanted([b"o" * 32], 1.0)
+    publication.want([KEY, b"o" * 32], 0.0)
+    publication.want([b"o" * 32], 1.0)
     assert publication.take(2.0) == b"o" * 32
-    publication.announced(KEY, 3.0, FEW)
+    publication.note_announced(KEY, 3.0, FEW)
     assert publication.take(4.0) is None
     assert len(publication) == 1
 
@@ -229,12 +229,12 @@ def test_what_is_withdrawn_is_announced_no_more() -> None:
 def test_many_are_announced_one_after_another_and_all_in_turn() -> None:
     publication = Publication(Random(1))
     keys = [number.to_bytes(32, "big") for number in range(300)]
-    publication.wanted(keys, 0.0)
+    publication.want(keys, 0.0)
     taken, now = [], 0.0
     while len(taken) < 300:
         if (key := publication.take(now)) is not None:
             taken.append(key)
-            publication.announced(key, now, FEW)
+            publication.note_announced(key, now, FEW)
         now += 0.5
     assert set(taken) == set(keys)
     assert now >= 299 * PAUSE

@@ -45,7 +45,7 @@ def run(
     now, asked, coming = 0.0, [], []
     for _ in range(10_000):
         for contact in search.late(now):
-            search.failed(contact)
+            search.note_failure(contact)
         for contact in search.step(now):
             asked.append(contact)
             if (told := answer(contact)) is not None:
@@ -57,13 +57,13 @@ def run(
         now = min([*turns, *([] if wake is None else [wake])]) + 1e-6
         for each in [each for each in coming if each[0] <= now]:
             coming.remove(each)
-            search.answered(each[1], each[2])
+            search.note_answer(each[1], each[2])
     raise AssertionError("it does not end")
 
 
 def test_it_finds_the_nearest() -> None:
     search, seconds, asked = run(honest, NODES[:3])
-    assert set(NEAREST[:20]) == set(search.found(20)[:20])
+    assert set(NEAREST[:20]) == set(search.choose(20)[:20])
     assert len(asked) < 60
     assert seconds < 3
 
@@ -75,7 +75,7 @@ def test_silent_nodes_cost_time_and_no_result(seed: int, part: float) -> None:
     silent = {one for one in NODES[3:] if lot.random() < part}
     search, _, _ = run(lambda one: None if one in silent else honest(one), NODES[:3], lot)
     living = [one for one in NEAREST if one not in silent]
-    assert len(set(living[:20]) & set(search.found(20))) >= 15
+    assert len(set(living[:20]) & set(search.choose(20))) >= 15
 
 
 def test_no_node_is_asked_twice_and_each_path_is_its_own() -> None:
@@ -90,7 +90,7 @@ def test_paths_that_one_liar_does_not_touch_arrive() -> None:
     search, _, asked = run(
         lambda one: None if one in invented else near[:20] if one == NODES[0] else honest(one), NODES[:3]
     )
-    assert len(set(NEAREST[:20]) & set(search.found(20))) >= 19
+    assert len(set(NEAREST[:20]) & set(search.choose(20))) >= 19
     assert len(set(asked) & set(invented)) <= LIMITS.credit + 1, "what it told is believed no longer"
 
 
@@ -99,7 +99,7 @@ def test_a_crowd_of_liars_in_few_blocks_is_asked_little() -> None:
     answers = {one: crowd[at : at + 20] for at, one in enumerate(crowd)}
     search, _, asked = run(lambda one: crowd[:20] if one == NODES[0] else answers.get(one) or honest(one), NODES[:3])
     assert len(set(asked) & set(crowd)) <= 4 * LIMITS.of_block
-    assert len(set(NEAREST[:20]) & set(search.found(28))) >= 19
+    assert len(set(NEAREST[:20]) & set(search.choose(28))) >= 19
 
 
 def test_a_true_key_at_a_false_address_does_not_hide_the_node() -> None:
@@ -115,7 +115,7 @@ def test_a_true_key_at_a_false_address_does_not_hide_the_node() -> None:
         return None if one in wrong.values() else honest(one)
 
     search, _, _ = run(answer, NODES[:3])
-    assert len(set(NEAREST[:20]) & set(search.found(20))) >= 19
+    assert len(set(NEAREST[:20]) & set(search.choose(20))) >= 19
 
 
 def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None:
@@ -136,9 +136,9 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
         return lot.sample(mixed, 20)
 
     search, _, _ = run(answer, NODES[:20], lot, Region(TARGET, limit + 1))
-    assert len(set(search.found(48)) & set(NODES)) >= 6
+    assert len(set(search.choose(48)) & set(NODES)) >= 6
     plain, _, _ = run(answer, NODES[:20], lot)
-    assert not set(plain.found(20)[:20]) & set(NODES), "without the region the attacker's are the nearest"
+    assert not set(plain.choose(20)[:20]) & set(NODES), "without the region the attacker's are the nearest"
 
 
 def test_who_crowds_beside_the_key_ends_no_search() -> None:
@@ -155,10 +155,10 @@ def test_who_crowds_beside_the_key_ends_no_search() -> None:
 
     region = Region(TARGET, limit + 1)
     crowded, _, _ = run(answer, [*crowd[:18], *few], Random(5), region)
-    assert len(set(crowded.found(48)) & set(NEAREST[:20])) >= 15
-    assert len(set(crowded.found(48)) & set(crowd)) <= LIMITS.of_part
+    assert len(set(crowded.choose(48)) & set(NEAREST[:20])) >= 15
+    assert len(set(crowded.choose(48)) & set(crowd)) <= LIMITS.of_part
     blind, _, _ = run(answer, [*crowd[:18], *few], Random(5), region, SearchLimits(of_part=1000))
-    assert len(set(blind.found(96)) & set(crowd)) >= 18
+    assert len(set(blind.choose(96)) & set(crowd)) >= 18
 
 
 def test_invented_nodes_delay_no_end_where_few_answer() -> None:
@@ -166,13 +166,13 @@ def test_invented_nodes_delay_no_end_where_few_answer() -> None:
     few, invented = NODES[:12], {at(9_000_000 + number) for number in range(1000)}
     near = sorted(invented, key=lambda one: one.place ^ TARGET)
     search, _, asked = run(lambda one: None if one in invented else near[:20] if one == few[0] else few, few[:3])
-    assert {*search.found(20)} == {*few}
+    assert {*search.choose(20)} == {*few}
     assert len({*asked} & invented) <= LIMITS.credit + LIMITS.doubted + LIMITS.paths
 
 
 def test_nobody_to_ask_is_an_end() -> None:
     search, seconds, asked = run(honest, [])
-    assert (search.found(20), seconds, asked) == ([], 0.0, [])
+    assert (search.choose(20), seconds, asked) == ([], 0.0, [])
 
 
 @given(st.integers(0, 10_000))

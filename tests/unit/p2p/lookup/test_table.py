@@ -24,7 +24,7 @@ def at(number: int, ip: bytes | None = None) -> Contact:
 def full(count: int, limits: TableLimits | None = None) -> Table:
     table = Table(ME, limits or TableLimits())
     for number in range(count):
-        table.heard(at(number), float(number))
+        table.note_answer(at(number), float(number))
     return table
 
 
@@ -34,7 +34,7 @@ def test_only_who_answered_is_told() -> None:
     assert table.nearest(ME, 20) == []
     contact = table.suggestion(Random(1))
     assert contact == at(1)
-    table.heard(at(1), 0.0)
+    table.note_answer(at(1), 0.0)
     assert table.nearest(ME, 20) == [at(1)]
 
 
@@ -56,7 +56,7 @@ def test_who_answers_is_never_replaced() -> None:
     table = full(5000)
     before = set(table)
     for number in range(5000, 10_000):
-        table.heard(at(number), 1e6)
+        table.note_answer(at(number), 1e6)
     assert set(table) >= before
 
 
@@ -64,30 +64,30 @@ def test_who_does_not_answer_goes_when_another_waits() -> None:
     table = full(5000)
     gone = table.longest_silent(1e6, 1.0)
     assert gone is not None
-    table.failed(gone.key, gone.place)
+    table.note_failure(gone.key, gone.place)
     assert gone not in set(table)
     fresh = table.suggestion(Random(1))
     assert fresh is not None
-    table.heard(fresh, 2e6)
+    table.note_answer(fresh, 2e6)
     assert fresh in set(table)
 
 
 def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
     table = Table(ME)
-    table.heard(at(1), 0.0)
-    table.failed(at(1).key, at(1).place)
+    table.note_answer(at(1), 0.0)
+    table.note_failure(at(1).key, at(1).place)
     assert len(table) == 1
-    table.failed(at(1).key, at(1).place)
+    table.note_failure(at(1).key, at(1).place)
     assert len(table) == 0
 
 
 def test_many_keys_in_one_block_are_few_entries() -> None:
     table = Table(ME)
     for number in range(1000):
-        table.heard(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
+        table.note_answer(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
     assert len(table) == TableLimits().of_block_in_all
     for number in range(1000, 2000):
-        table.heard(at(number, bytes.fromhex("2a010db800420000") + number.to_bytes(8, "big")), 0.0)
+        table.note_answer(at(number, bytes.fromhex("2a010db800420000") + number.to_bytes(8, "big")), 0.0)
     assert len(table) == 2 * TableLimits().of_block_in_all
 
 
@@ -102,7 +102,7 @@ def test_suggestions_of_one_block_do_not_push_out_others() -> None:
 def test_nodes_of_a_lan_count_each() -> None:
     table = Table(ME)
     for number in range(40):
-        table.heard(at(number, bytes([192, 168, 1, number + 1])), 0.0)
+        table.note_answer(at(number, bytes([192, 168, 1, number + 1])), 0.0)
     assert len(table) > 20
     assert block_of(bytes([192, 168, 1, 1]), b"a") != block_of(bytes([192, 168, 1, 1]), b"b")
     assert block_of(bytes([60, 1, 2, 3]), b"a") == block_of(bytes([60, 1, 2, 4]), b"b")
@@ -110,9 +110,9 @@ def test_nodes_of_a_lan_count_each() -> None:
 
 def test_who_moved_is_one_entry() -> None:
     table = Table(ME)
-    table.heard(at(1), 0.0)
+    table.note_answer(at(1), 0.0)
     moved = at(1, bytes([80, 1, 1, 1]))
-    table.heard(moved, 1.0)
+    table.note_answer(moved, 1.0)
     assert list(table) == [moved]
 
 
@@ -133,7 +133,7 @@ def test_who_crowds_beside_a_key_is_told_seldom() -> None:
     crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ key) >> 246][:20]
     table = Table(ME)
     for number in [*crowd, *range(400)]:
-        table.heard(at(number), 0.0)
+        table.note_answer(at(number), 0.0)
     region = Region(key, 1 << 252)
     told = table.around(region, 20, Random(1))
     assert len({*table} & {at(number) for number in crowd}) == 20
@@ -148,7 +148,7 @@ def test_a_crowd_near_this_node_makes_no_network_look_large(beside: int) -> None
     before = table.size()
     crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ beside) >> 246][:40]
     for number in crowd:
-        table.heard(at(number), 1.0)
+        table.note_answer(at(number), 1.0)
     assert len(crowd) == 40
     assert table.size() < 2 * before
 

@@ -38,7 +38,7 @@ def test_whoever_asks_a_victim_is_dialled_seldom_and_for_more_bytes_than_it_gets
         found = server.begin(peer(number), host, [VICTIM], is_global, number * 0.06)
         if isinstance(found, DialOrder):
             assert LEAST_DATA <= found.data <= MOST_DATA
-            if server.paid(found, number * 0.06, has_come=True):
+            if server.may_dial(found, number * 0.06, has_come=True):
                 dials, paid = dials + 1, paid + found.data
                 server.end()
     assert 0 < dials <= 4 + 60 / 30
@@ -67,17 +67,17 @@ def test_strangers_that_do_not_pay_keep_nobody_from_being_dialled() -> None:
     assert not own.data
     server.end()
     for each in waiting:
-        assert not server.paid(each, 1.0, has_come=False)
+        assert not server.may_dial(each, 1.0, has_come=False)
     found = server.begin(peer(1002), "21.0.0.1", [VICTIM], is_global, 1.0)
     assert isinstance(found, DialOrder)
-    assert server.paid(found, 1.0, has_come=True), "nobody had used up its dials"
+    assert server.may_dial(found, 1.0, has_come=True), "nobody had used up its dials"
 
 
 def test_strangers_that_pay_do_not_use_up_the_dials_of_whom_they_name() -> None:
     server, dials = backs(), 0
     for number in range(100):
         found = server.begin(peer(number), f"20.{number}.0.7", [VICTIM], is_global, 0.0)
-        if isinstance(found, DialOrder) and server.paid(found, 0.0, has_come=True):
+        if isinstance(found, DialOrder) and server.may_dial(found, 0.0, has_come=True):
             dials += 1
             server.end()
     assert dials == 4
@@ -119,7 +119,7 @@ def test_bounds_hold_whatever_is_asked(asked: list[tuple[int, int, int, float]])
         found = server.begin(peer(who), f"20.{source}.0.1", [address], is_global, now)
         if isinstance(found, DialOrder):
             assert found.data > 0
-            if server.paid(found, now, has_come=True):
+            if server.may_dial(found, now, has_come=True):
                 targets[prefix_of(address.host)] += 1
                 under_way += 1
         if under_way and wait > 1:
@@ -142,9 +142,9 @@ def known() -> Reachability:
 def test_servers_of_one_network_decide_nothing() -> None:
     reach = known()
     for number in range(50):
-        reach.heard(OURS, network_of(f"20.1.0.{number}"), float(number), is_reached=True)
+        reach.note_report(OURS, network_of(f"20.1.0.{number}"), float(number), is_reached=True)
     assert reach.of(OURS, 50.0) is Reached.UNKNOWN
-    reach.heard(OURS, "20.2.0.0/16", 50.0, is_reached=True)
+    reach.note_report(OURS, "20.2.0.0/16", 50.0, is_reached=True)
     assert reach.of(OURS, 50.0) is Reached.YES
     assert reach.of(OURS, 50.0 + COUNTS) is Reached.UNKNOWN, "what is old is not known"
 
@@ -155,14 +155,14 @@ def test_who_is_reached_over_ipv6_alone_is_not_reached_by_all() -> None:
     reach = Reachability()
     reach.watch([ip6, OURS])
     for network in ("20.1.0.0/16", "20.2.0.0/16"):
-        reach.heard(ip6, network, 1.0, is_reached=True)
+        reach.note_report(ip6, network, 1.0, is_reached=True)
     assert (reach.whole(2.0), reach.is_reached_over(6, 2.0), reach.is_reached_over(4, 2.0)) == (
         Reached.YES,
         True,
         False,
     )
     for network in ("20.1.0.0/16", "20.2.0.0/16"):
-        reach.heard(OURS, network, 3.0, is_reached=True)
+        reach.note_report(OURS, network, 3.0, is_reached=True)
     assert reach.is_reached_over(4, 4.0)
 
 
@@ -173,7 +173,7 @@ def test_the_order_of_words_of_different_networks_does_not_matter(said: list[tup
     def told(order: list[int]) -> Reached:
         reach = known()
         for each in order:
-            reach.heard(OURS, f"20.{each}.0.0/16", 1.0, is_reached=words[each])
+            reach.note_report(OURS, f"20.{each}.0.0/16", 1.0, is_reached=words[each])
         return reach.of(OURS, 2.0)
 
     assert told(sorted(words)) is told(sorted(words, reverse=True))
@@ -182,11 +182,11 @@ def test_the_order_of_words_of_different_networks_does_not_matter(said: list[tup
 def test_what_is_no_longer_ours_is_forgotten() -> None:
     reach = known()
     for number in (1, 2):
-        reach.heard(OURS, f"20.{number}.0.0/16", 1.0, is_reached=False)
+        reach.note_report(OURS, f"20.{number}.0.0/16", 1.0, is_reached=False)
     assert reach.whole(1.0) is Reached.NO
     assert reach.due("20.1.0.0/16", 2.0) == []
     assert reach.due("20.3.0.0/16", 2.0) == [OURS]
     reach.watch([])
-    reach.heard(OURS, "20.3.0.0/16", 2.0, is_reached=True)
+    reach.note_report(OURS, "20.3.0.0/16", 2.0, is_reached=True)
     assert reach.addresses == []
     assert reach.whole(2.0) is Reached.UNKNOWN

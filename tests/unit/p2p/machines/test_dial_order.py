@@ -71,13 +71,13 @@ def test_the_next_begins_after_a_head_start_or_when_the_last_failed() -> None:
     assert race.wakes == 10.0 + HEAD_START
     assert race.begins(10.0 + HEAD_START / 2) is None
     assert race.begins(10.0 + HEAD_START) == 1
-    race.failed(0)
+    race.note_failure(0)
     assert race.begins(10.3) is None, "the second has just begun"
-    race.failed(1)
+    race.note_failure(1)
     assert race.begins(10.3) == 2
     assert race.wakes == 10.3 + HEAD_START
     assert race.begins(11.0) == 3
-    race.failed(3)
+    race.note_failure(3)
     assert race.begins(99.0) is None
     assert race.wakes == math.inf
     assert Race(0).begins(0.0) is None
@@ -92,5 +92,5 @@ def test_each_attempt_begins_once_and_in_order(attempts: int, steps: list[tuple[
             assert number == begun
             begun += 1
         if failed < begun:
-            race.failed(failed)
+            race.note_failure(failed)
     assert begun == attempts

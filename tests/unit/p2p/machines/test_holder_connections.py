@@ -37,7 +37,7 @@ class World:
                 self.others[meet.dataset] -= new
                 self.connected[meet.dataset] += new
                 if new:
-                    self.holders.met(meet.dataset, self.connected[meet.dataset])
+                    self.holders.note_met(meet.dataset, self.connected[meet.dataset])
 
 
 def test_two_are_kept_and_others_met_at_once_when_they_go() -> None:

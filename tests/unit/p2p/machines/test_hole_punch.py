@@ -28,18 +28,18 @@ def test_both_dial_at_the_same_moment_whatever_the_way_takes(seed: int) -> None:
     now = lot.uniform(0, 1e6)
     for _ in range(TRIES):
         assert opener.begin(now) == [Say(PunchKind.CONNECT)]
-        assert answerer.heard(PunchKind.CONNECT, [ALICE], now + way) == [Say(PunchKind.CONNECT)]
-        say, dial = opener.heard(PunchKind.CONNECT, [BOB], now + 2 * way)
+        assert answerer.receive(PunchKind.CONNECT, [ALICE], now + way) == [Say(PunchKind.CONNECT)]
+        say, dial = opener.receive(PunchKind.CONNECT, [BOB], now + 2 * way)
         assert say == Say(PunchKind.SYNC)
         assert isinstance(dial, Dial)
-        (other,) = answerer.heard(PunchKind.SYNC, [], now + 3 * way)
+        (other,) = answerer.receive(PunchKind.SYNC, [], now + 3 * way)
         assert isinstance(other, Dial)
         assert abs(dial.at - other.at) < 1e-6
         assert (dial.as_client, other.as_client) == (False, True)
         assert (dial.targets, other.targets) == ([BOB], [ALICE])
         now += 10
     assert opener.begin(now) == [GiveUp("3 tries failed")]
-    assert isinstance(answerer.heard(PunchKind.CONNECT, [ALICE], now)[0], GiveUp)
+    assert isinstance(answerer.receive(PunchKind.CONNECT, [ALICE], now)[0], GiveUp)
 
 
 @given(st.lists(st.tuples(kinds, st.floats(0, 20)), max_size=40))
@@ -50,7 +50,7 @@ def test_any_talk_ends_after_three_tries(said: list[tuple[PunchKind, float]]) ->
     for side in (opener, answerer):
         for kind, wait in said:
             now += wait
-            effects = side.heard(kind, [BOB], now)
+            effects = side.receive(kind, [BOB], now)
             for effect in effects:
                 if isinstance(effect, Dial):
                     dials[type(side).__name__] += 1
@@ -82,5 +82,5 @@ def test_forged_addresses_are_dialled_seldom_whoever_names_them(named: list[tupl
 def test_nothing_is_dialled_for_a_peer_that_names_nothing_fit() -> None:
     opener = Opener(PunchBudget(is_global))
     opener.begin(0.0)
-    (end,) = opener.heard(PunchKind.CONNECT, [Address("ip4", "10.0.0.1", 1), None], 1.0)
+    (end,) = opener.receive(PunchKind.CONNECT, [Address("ip4", "10.0.0.1", 1), None], 1.0)
     assert isinstance(end, GiveUp)

@@ -112,9 +112,9 @@ def test_a_half_closed_circuit_ends_in_time() -> None:
     circuit = relay_with(place(1)).open(place(2), place(1).peer, 1.0)
     assert isinstance(circuit, Circuit)
     assert circuit.deadline == 61.0
-    circuit.ended(5.0)
+    circuit.note_end(5.0)
     assert circuit.deadline == 15.0
-    circuit.ended(12.0)
+    circuit.note_end(12.0)
     assert circuit.deadline == 15.0, "and no later for what comes after"
 
 

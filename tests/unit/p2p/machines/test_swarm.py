@@ -25,9 +25,9 @@ def free(bits: int) -> Parts:
 
 def test_offers_of_the_publisher_come_first_and_then_what_is_rare() -> None:
     plan = swarm()
-    plan.told(PUBLISHER, Parts(has=ALL, offers=0b11), 0.0)
-    plan.told(ANNA, free(0b1110_0000), 0.0)
-    plan.told(BERT, free(0b0110_0000), 0.0)
+    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0b11), 0.0)
+    plan.take_parts(ANNA, free(0b1110_0000), 0.0)
+    plan.take_parts(BERT, free(0b0110_0000), 0.0)
     steps = plan.plan(0.0)
     assert steps[:2] == [Take(0, PUBLISHER), Take(1, PUBLISHER)]
     assert steps[2] == Take(7, ANNA), "the only copy but the publisher's"
@@ -38,38 +38,38 @@ def test_mirrors_with_the_same_word_take_different_pieces() -> None:
     firsts = set()
     for seed in range(20):
         plan = swarm(seed)
-        plan.told(ANNA, free(ALL), 0.0)
-        plan.told(BERT, free(ALL), 0.0)
+        plan.take_parts(ANNA, free(ALL), 0.0)
+        plan.take_parts(BERT, free(ALL), 0.0)
         firsts.add(plan.plan(0.0)[0].piece)
     assert len(firsts) > COUNT // 2
 
 
 def test_one_alone_is_asked_for_more_at_once() -> None:
     plan = swarm()
-    plan.told(ANNA, free(ALL), 0.0)
+    plan.take_parts(ANNA, free(ALL), 0.0)
     assert len(plan.plan(0.0)) == AT_ONCE
     plan = swarm()
-    plan.told(ANNA, free(ALL), 0.0)
-    plan.told(BERT, free(ALL), 0.0)
+    plan.take_parts(ANNA, free(ALL), 0.0)
+    plan.take_parts(BERT, free(ALL), 0.0)
     assert len(plan.plan(0.0)) == 2 * OF_ONE
 
 
 def test_who_offers_and_does_not_give_is_left() -> None:
     plan = swarm()
-    plan.told(ANNA, free(ALL), 0.0)
+    plan.take_parts(ANNA, free(ALL), 0.0)
     takes = [step for step in plan.plan(0.0) if isinstance(step, Take)]
     for take in takes[:STRIKES]:
-        plan.failed(take.piece, take.peer)
+        plan.note_failure(take.piece, take.peer)
     assert plan.left == {ANNA}
-    plan.told(ANNA, free(ALL), 1.0)
+    plan.take_parts(ANNA, free(ALL), 1.0)
     assert not plan.plan(1.0)
 
 
 def test_a_piece_that_is_late_is_taken_from_another_that_is_idle() -> None:
     plan = Swarm([Piece(0, 1, 10)], [], Random(1), PUBLISHER, 0.0)
-    plan.told(ANNA, free(1), 0.0)
+    plan.take_parts(ANNA, free(1), 0.0)
     assert plan.plan(0.0) == [Take(0, ANNA)]
-    plan.told(BERT, free(1), 1.0)
+    plan.take_parts(BERT, free(1), 1.0)
     assert plan.plan(SLOW) == []
     assert plan.plan(SLOW + 1) == [Leave(0, ANNA), Take(0, BERT)]
     plan.got(0, SLOW + 2)
@@ -80,20 +80,20 @@ def test_it_ends_when_nobody_gives_anything_for_long() -> None:
     plan = swarm()
     assert not plan.is_hopeless(ALONE)
     assert plan.is_hopeless(ALONE + 1), "nobody has said a word"
-    plan.told(PUBLISHER, Parts(has=ALL, offers=0, given=1), 2.0)
-    plan.told(ANNA, free(1 << 5), 3.0)
+    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0, given=1), 2.0)
+    plan.take_parts(ANNA, free(1 << 5), 3.0)
     assert not plan.is_hopeless(PATIENCE)
     assert plan.is_hopeless(PATIENCE + 3), "the word of a stranger is no news"
-    plan.told(PUBLISHER, Parts(has=ALL, offers=0, given=2), PATIENCE + 3)
+    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0, given=2), PATIENCE + 3)
     assert not plan.is_hopeless(PATIENCE + 4), "the publisher gives to others"
 
 
 def test_who_goes_takes_its_pieces_along() -> None:
     plan = swarm()
-    plan.told(ANNA, free(ALL), 0.0)
+    plan.take_parts(ANNA, free(ALL), 0.0)
     begun = sorted(step.piece for step in plan.plan(0.0))
     assert sorted(plan.went(ANNA)) == begun
-    plan.told(BERT, free(ALL), 1.0)
+    plan.take_parts(BERT, free(ALL), 1.0)
     assert len(plan.plan(1.0)) == AT_ONCE, "what was on its way is taken from another"
 
 
@@ -123,7 +123,7 @@ def test_nothing_is_taken_twice_or_from_who_does_not_offer_it(
     for peer, has, offered in words:
         now += 1.0
         offers[peer] = has & offered & whole
-        plan.told(peer, Parts(has=has & whole, offers=offers[peer]), now)
+        plan.take_parts(peer, Parts(has=has & whole, offers=offers[peer]), now)
         for step in plan.plan(now):
             if isinstance(step, Leave):
                 assert under_way.pop(step.piece) == step.peer
@@ -141,7 +141,7 @@ def test_nothing_is_taken_twice_or_from_who_does_not_offer_it(
                     plan.got(piece, now)
                     got.add(piece)
                 else:
-                    plan.failed(piece, giver)
+                    plan.note_failure(piece, giver)
         for piece in [piece for piece, giver in under_way.items() if giver in plan.left]:
             del under_way[piece]
     assert plan.done == (got == set(range(len(pieces))))

@@ -256,7 +256,7 @@ def test_some_without_a_record_are_tried_and_a_miss_fades() -> None:
     known, now = records(A), 100.0
     tried = sum(first_asked(known, seed, (A, B), now) == B for seed in range(200))
     assert 0.5 * TRIED < tried / 200 < 1.5 * TRIED
-    known.missed(B, now)
+    known.note_missed(B, now)
     assert {first_asked(known, seed, (A, B, C), now) for seed in range(200)} == {A}
     assert {first_asked(known, seed, (A, B, C), now + FADES) for seed in range(200)} > {A, B}
 
@@ -265,7 +265,7 @@ def test_who_gave_before_and_stalls_comes_last_until_it_gives_again() -> None:
     known = records(A, B)
     for number in range(MISSES):
         assert known.is_proven(A, 1.0 + number)
-        known.missed(A, 1.0 + number)
+        known.note_missed(A, 1.0 + number)
     assert {first_asked(known, seed, (A, B), 5.0) for seed in range(50)} == {B}
     known.gave(A, 0.01)
     assert {first_asked(known, seed, (A, B), 5.0) for seed in range(50)} == {A, B}, "the quick ones share the load"

@@ -18,7 +18,7 @@ ANNA = PeerId("anna")
 
 
 def test_a_penalty_fades_by_half() -> None:
-    score = Score().penalised(BAD_BYTES, 100.0)
+    score = Score().lower(BAD_BYTES, 100.0)
     assert score.as_of(100.0 + HALF_LIFE).value == pytest.approx(-BAD_BYTES / 2)
 
 
@@ -26,7 +26,7 @@ def test_shut_out_at_the_threshold_and_let_in_later() -> None:
     score = Score()
     for _ in range(10):
         assert not score.shut_out
-        score = score.penalised(-SHUT_OUT / 10, 0.0)
+        score = score.lower(-SHUT_OUT / 10, 0.0)
     assert score.shut_out
     assert score.as_of(HALF_LIFE * 0.9).shut_out
     assert not score.as_of(HALF_LIFE * 1.1).shut_out
@@ -34,7 +34,7 @@ def test_shut_out_at_the_threshold_and_let_in_later() -> None:
 
 @given(st.floats(allow_nan=False), st.floats(0, 1e9))
 def test_prop_no_weight_is_a_reward_or_for_ever(weight: float, now: float) -> None:
-    score = Score().penalised(weight, now)
+    score = Score().lower(weight, now)
     assert 10 * SHUT_OUT <= score.value <= 0
     assert not score.as_of(now + 6 * HALF_LIFE).shut_out
 
@@ -64,7 +64,7 @@ def test_prop_a_budget_is_never_overdrawn(spending: list[tuple[float, float]]) -
 def test_prop_who_keeps_to_a_rate_is_never_over_it(asking: list[tuple[float, float]], clock: float) -> None:
     """Whatever the line does to what was asked in time, and however the clocks run."""
     rate = Rate(per_second=2.0, burst=20.0)
-    ours: Budget[str] = Budget(rate.kept())
+    ours: Budget[str] = Budget(rate.within_limit())
     theirs: Budget[str] = Budget(rate)
     now, arrivals = 0.0, []
     for pause, delay in asking:
@@ -99,7 +99,7 @@ def test_the_book_keeps_the_newest_addresses() -> None:
 
 def test_the_book_is_bounded_and_keeps_who_matters() -> None:
     book = PeerBook(Random(1))
-    book.connected(PeerId("connected"), 0)
+    book.note_connected(PeerId("connected"), 0)
     book.learn(PeerId("boot"), ["/a"], bootstrap=True)
     book.penalise(PeerId("bad"), 50.0, 0.0)
     for number in range(MAX_PEERS + 10):
@@ -117,18 +117,18 @@ def test_dialling_waits_and_starts_anew_when_connected() -> None:
     waits = [book.dial_failed(ANNA, 0.0) for _ in range(5)]
     assert waits[4] > waits[0]
     assert (book.get(ANNA).dial_after, book.get(ANNA).failures) == (waits[4], 5)
-    book.connected(ANNA, 5)
-    book.disconnected(ANNA, 6)
+    book.note_connected(ANNA, 5)
+    book.note_disconnected(ANNA, 6)
     assert book.get(ANNA).failures == 0
     assert book.get(ANNA).dial_after <= 6
 
 
 def test_a_snapshot_keeps_what_outlives_the_process() -> None:
     book = PeerBook(Random(1))
-    book.connected(ANNA, 77)
+    book.note_connected(ANNA, 77)
     book.learn(ANNA, ["/a"])
     book.penalise(PeerId("bad"), 500.0, 1000.0)
-    book.connected(PeerId("nobody in particular"), 5)
+    book.note_connected(PeerId("nobody in particular"), 5)
     again = PeerBook(Random(2))
     again.restore(book.snapshot(1000.0), 3.0)
     assert len(again) == 2

@@ -18,7 +18,7 @@ from chain.errors import Invalid, Remote
 from p2p.files import Missing
 from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
-from p2p.web.body import Patience, paced
+from p2p.web.body import Patience, pace_parts
 from p2p.web.client import keeps_scheme
 from p2p.web.folder_url import name_in, place_of
 from p2p.web.site import Web
@@ -66,7 +66,7 @@ async def test_parts_wait_until_the_line_is_free(autojump_clock: Any) -> None:
             yield bytes(1000)
 
     began = trio.current_time()
-    assert [len(part) async for part in paced(given(), Pace(1000))] == [1000] * 11
+    assert [len(part) async for part in pace_parts(given(), Pace(1000))] == [1000] * 11
     assert trio.current_time() - began == pytest.approx(10 - BURST)
 
 
