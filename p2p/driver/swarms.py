@@ -51,9 +51,9 @@ ASK_RATE: Final = Rate(per_second=4.0, burst=64.0)
 LATELY: Final = 30.0
 """Seconds after which a peer that asked is not named to others."""
 MAX_ASKERS: Final = 256
-"""Peers remembered of one dataset, and"""
+"""Peers remembered of one dataset."""
 MAX_DATASETS: Final = 64
-"""datasets."""
+"""Datasets of which peers are remembered."""
 MEET_RATE: Final = Rate(per_second=1 / 60, burst=16.0)
 """Dials to others that a holder named, for one dataset."""
 Visit = Callable[[Presence], Awaitable[object]]

@@ -16,13 +16,13 @@ from typing import Final
 from p2p.ports import PeerId
 
 WINDOW: Final = 8.0
-"""Blocks on offer at once, of all askers, to begin with,"""
+"""Blocks on offer at once, of all askers, to begin with."""
 WINDOWS: Final = (2.0, 65_536.0)
-"""and at least and at most."""
+"""The least and the most blocks on offer at once."""
 FAST: Final = 3.0
-"""Seconds: what was offered and is shown sooner widens the window,"""
+"""Seconds from offer to copy below which the window widens."""
 SLOW: Final = 10.0
-"""and what is shown later narrows it."""
+"""Seconds from offer to copy above which the window narrows."""
 GROWTH: Final = 1.5
 SHRINKAGE: Final = 0.7
 STALL: Final = 20.0
@@ -44,11 +44,11 @@ class _Asker:
     count: int = 0
     """Blocks in the offer when it was made."""
     since: float = 0.0
-    """When the offer was made,"""
+    """When the offer was made."""
     given: float = 0.0
-    """something was last given to it,"""
+    """When it was last given something."""
     at: float = 0.0
-    """and it last asked."""
+    """When it last asked."""
     rests_until: float = 0.0
     lapses: int = 0
     told: int = 0
@@ -64,14 +64,14 @@ class Seeding:
         self._usual = 0.0
         """Seconds from an offer to its being shown."""
         self._shown = 0
-        """Blocks that some asker showed,"""
+        """Blocks that some asker showed."""
         self._recent = self._before = 0
-        """and those that another one showed in this span, and in the one before."""
+        """Blocks that a second asker showed, in this span and in the one before."""
         self._turned = 0.0
         self.given = 0
-        """Bytes given to askers,"""
+        """Bytes given to askers."""
         self.offered = 0
-        """and blocks offered to them, each to each asker once."""
+        """Blocks offered to askers, each to each asker once."""
 
     def gave(self, peer: PeerId, amount: int, now: float) -> None:
         """Notes that bytes were given to a peer; others than askers do not matter."""

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 AT_ONCE: Final = 8
-"""Pieces on their way at once,"""
+"""Pieces on their way at once."""
 OF_ONE: Final = 2
-"""and from one peer, where another has something too."""
+"""Pieces on their way from one peer, where another has something too."""
 STRIKES: Final = 2
 """Pieces that a peer offered and did not give, after which it is left."""
 PATIENCE: Final = 90.0
@@ -34,9 +34,9 @@ PATIENCE: Final = 90.0
 ALONE: Final = 5.0
 """The same where nobody is left to take anything from."""
 SLOW: Final = 10.0
-"""Seconds after which a piece may be taken from another peer, and"""
+"""Least seconds after which a piece may be taken from another peer, too."""
 TIMES: Final = 4.0
-"""so many times what a piece usually takes."""
+"""How many times the usual time of a piece pass before it may be taken from another peer, too."""
 
 
 class Piece(NamedTuple):
