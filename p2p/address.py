@@ -29,7 +29,7 @@ CIRCUIT: Final = "/p2p-circuit"
 _HINT: Final = "it looks like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
 
 
-class Address(msgspec.Struct, frozen=True):
+class PeerAddress(msgspec.Struct, frozen=True):
     network: str
     """``ip4``, ``ip6``, ``dns``, ``dns4`` or ``dns6``."""
     host: str
@@ -46,14 +46,14 @@ class Address(msgspec.Struct, frozen=True):
         """The IP address; ``None`` for a name, which is not resolved here."""
         return _literal(self.host) if self.network in ("ip4", "ip6") else None
 
-    def at(self, ip: Ip) -> Address:
+    def at(self, ip: Ip) -> PeerAddress:
         """Returns this address with ``ip``, one of the addresses of its host, in place of the host."""
-        return Address(f"ip{ip.version}", str(ip), self.port, self.peer, self.relay)
+        return PeerAddress(f"ip{ip.version}", str(ip), self.port, self.peer, self.relay)
 
     @property
-    def of_relay(self) -> Address:
+    def of_relay(self) -> PeerAddress:
         """Returns the address of a circuit's relay."""
-        return Address(self.network, self.host, self.port, self.relay)
+        return PeerAddress(self.network, self.host, self.port, self.relay)
 
     @property
     def transport(self) -> str:
@@ -62,7 +62,7 @@ class Address(msgspec.Struct, frozen=True):
 
 
 @lru_cache(maxsize=4096)
-def parse_address(text: str) -> Address:
+def parse_address(text: str) -> PeerAddress:
     """Parses a multiaddress. Raises BadAddress, which says which part is wrong."""
     if len(text) > MAX_ADDRESS:
         raise BadAddress(f"an address of {len(text)} characters", rule="multiaddr", hint=_HINT)
@@ -88,7 +88,7 @@ def parse_address(text: str) -> Address:
         peer = _checked_peer(text, parts[6])
     if relay is not None and relay == peer:
         raise _bad(text, "a relay leads to others, not to itself")
-    return Address(network, _checked_host(text, network, host), int(port), peer, relay)
+    return PeerAddress(network, _checked_host(text, network, host), int(port), peer, relay)
 
 
 def by_peer(addresses: Iterable[str]) -> list[tuple[str, ...]]:
@@ -162,7 +162,7 @@ def _checked_host(text: str, network: str, host: str) -> str:
     return host
 
 
-def listen_address(text: str) -> Address:
+def listen_address(text: str) -> PeerAddress:
     """Parses an address to listen at: TCP at an IP address of this machine. Raises BadAddress."""
     parsed = parse_address(text)
     if parsed.ip is None or parsed.relay is not None:
@@ -170,7 +170,7 @@ def listen_address(text: str) -> Address:
     return parsed
 
 
-def announced_address(text: str) -> Address:
+def announced_address(text: str) -> PeerAddress:
     """Parses an address to announce. Raises BadAddress, also for one by way of a relay."""
     parsed = parse_address(text)
     if parsed.relay is not None:

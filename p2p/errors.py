@@ -20,7 +20,7 @@ class PeerFault(Remote):
         self.peer = peer
 
 
-class Unreachable(PeerFault):
+class PeerUnreachable(PeerFault):
     """No connection was established: nothing listens, no route, or the handshake failed."""
 
 
@@ -38,7 +38,7 @@ class ProtocolUnsupported(PeerFault):
     """The peer does not speak the protocol that we asked for."""
 
 
-class Violation(PeerFault):
+class Misbehaviour(PeerFault):
     """The peer broke a rule of a protocol; ``rule`` names the rule."""
 
 

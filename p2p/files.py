@@ -15,11 +15,11 @@ Content: TypeAlias = AbstractAsyncContextManager[AsyncIterator[FilePart]]
 """
 
 
-class Missing(Remote):
+class FileMissing(Remote):
     """There is no such file."""
 
 
-class Files(Protocol):
+class RemoteFiles(Protocol):
     """Reads published files. All methods raise Remote if there is no valid answer."""
 
     async def size_of(self, content: str) -> int | None:

@@ -37,14 +37,14 @@ class Judgement(enum.Enum):
     """Invalid bytes: it is dropped, and the sender is penalised."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class GossipVerdict(msgspec.Struct, frozen=True):
     judgement: Judgement
     """With ACCEPT the gossip mesh receives it."""
     to: frozenset[PeerId] = frozenset()
     """Connected peers that receive it in any case, even if the mesh does not."""
 
 
-class TreeHead(msgspec.Struct, frozen=True):
+class TreeRoot(msgspec.Struct, frozen=True):
     """The size of a chain and the root of the tree over its first ``size`` blocks (RFC 6962)."""
 
     size: int
@@ -70,7 +70,7 @@ class PartsAsk(msgspec.Struct, frozen=True, kw_only=True):
     """Bit ``i`` is set where all objects of block ``start + i`` are here."""
 
 
-class Parts(msgspec.Struct, frozen=True, kw_only=True):
+class HeldParts(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to ``PartsAsk``: the objects that a node has of these blocks, as bits in the same order."""
 
     has: int
@@ -121,10 +121,10 @@ class Library(Protocol):
         Raises NotFound if this node does not have the object or does not serve it.
         """
 
-    def parts(self, ask: PartsAsk) -> Parts | None:
+    def parts(self, ask: PartsAsk) -> HeldParts | None:
         """Returns which objects of some blocks are here and served, even before their blocks; ``None`` if none is."""
 
-    def pieces(self, ask: PiecesAsk) -> Parts | None:
+    def pieces(self, ask: PiecesAsk) -> HeldParts | None:
         """Tells the same of pieces of one object, also before all of it is here. ``None``: nothing of that list."""
 
     def piece_list(self, dataset: DatasetId, name: Multihash, size: int) -> tuple[bytes, bytes] | None:

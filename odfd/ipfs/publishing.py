@@ -34,8 +34,8 @@ from odfd.transfer.object_list import NamedObjects
 from odfd.verify.terms import pages_of
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.multipart import Addition
-from p2p.kubo.rpc import Ipfs
+from p2p.kubo.multipart import AddedFile
+from p2p.kubo.rpc import IpfsDaemon
 
 HOME: Final = "/odfd"
 """Folder of published datasets in the daemon's own file system (MFS)."""
@@ -79,7 +79,7 @@ class Publisher:
     """Publishes datasets of one node. The caller ensures one publication of a dataset at a time."""
 
     def __init__(
-        self, ipfs: Ipfs, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
+        self, ipfs: IpfsDaemon, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
     ) -> None:
         self._ipfs = ipfs
         self._database = database
@@ -184,7 +184,7 @@ class Publisher:
         for file in page:
             by_folder.setdefault(file.folder, []).append(file)
         for part, files in sorted(by_folder.items(), key=lambda item: item[0] == BLOCKS):
-            await self._ipfs.add(f"{folder}/{part}", [Addition(str(file.name), file.content) for file in files])
+            await self._ipfs.add(f"{folder}/{part}", [AddedFile(str(file.name), file.content) for file in files])
         blocks = len(by_folder.get(BLOCKS, ()))
         return msgspec.structs.replace(
             done,

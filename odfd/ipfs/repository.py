@@ -27,7 +27,7 @@ from odfd.store.keys.keystore import KeyStore
 from odfd.transfer.folders import Missing, Transfer
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.rpc import Ipfs
+from p2p.kubo.rpc import IpfsDaemon
 
 RENEW: Final = 12 * 3600 * instant.SECOND
 """Age at which a record is signed again."""
@@ -56,7 +56,7 @@ class NameRecord(NamedTuple):
 class RepositoryPublisher:
     """Pushes datasets to the repository under the node's own IPNS name, one at a time."""
 
-    def __init__(self, ipfs: Ipfs, publisher: Publisher, keys: KeyStore) -> None:
+    def __init__(self, ipfs: IpfsDaemon, publisher: Publisher, keys: KeyStore) -> None:
         self._ipfs, self._publisher, self._keys = ipfs, publisher, keys
         self._turn = trio.Lock()
 
@@ -182,7 +182,7 @@ class RepositoryPublisher:
 class _MfsFiles:
     """Reads and writes files of a repository in the Kubo, from a worker thread of trio. Only this node writes there."""
 
-    def __init__(self, name: str, ipfs: Ipfs, folder: str) -> None:
+    def __init__(self, name: str, ipfs: IpfsDaemon, folder: str) -> None:
         self.name, self._ipfs, self._folder = name, ipfs, folder
 
     def get(self, path: str, limit: int) -> StoredFile | None:

@@ -22,7 +22,7 @@ from odfd.errors import sole_faults
 from odfd.published.transport import Take
 from p2p.files import FilePart
 from p2p.ipfs import record
-from p2p.kubo.rpc import Ipfs
+from p2p.kubo.rpc import IpfsDaemon
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
@@ -66,7 +66,7 @@ class IpfsTransport:
     is_fixed = True
     few = 256
 
-    def __init__(self, ipfs: Ipfs) -> None:
+    def __init__(self, ipfs: IpfsDaemon) -> None:
         self.files = ipfs
 
     async def resolve(self, place: str, now: Instant) -> str:

@@ -26,10 +26,10 @@ from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.swarm_fetcher import MAX_MEMBERS, SwarmGoal, SwarmRun
 from odfd.published.replication import Replication
 from p2p.identity import did_of_peer
-from p2p.machines.swarm import Piece, Swarm
+from p2p.machines.swarm import Swarm, SwarmPiece
 from p2p.pace import Pace
 from p2p.peers.book import BAD_BYTES
-from p2p.ports import Parts, PeerId, PiecesAsk
+from p2p.ports import HeldParts, PeerId, PiecesAsk
 from p2p.wire.pieces import PieceList, is_signed
 
 LIST_PATIENCE: Final = 10.0
@@ -122,14 +122,14 @@ class _Run:
         """Raises Environment."""
         made = self._file.list
         spans = [made.span(number) for number in range(made.count)]
-        pieces = [Piece(number, number + 1, stop - start) for number, (start, stop) in enumerate(spans)]
+        pieces = [SwarmPiece(number, number + 1, stop - start) for number, (start, stop) in enumerate(spans)]
         here = [number for number in range(made.count) if self._file.have >> number & 1]
         plan = Swarm(pieces, here, SystemRandom(), self._goal.publisher, trio.current_time())
         run = SwarmRun(self._replication, plan, self, self._goal.publisher, arriving.counts)
         await run.run()
         _LOG.info("fetched pieces with others", object=made.name.short, **run.outcome())
 
-    async def ask(self, peer: PeerId, have: int) -> Parts | None:
+    async def ask(self, peer: PeerId, have: int) -> HeldParts | None:
         made = self._file.list
         ask = PiecesAsk(dataset=self._goal.dataset, name=made.name, size=made.size, root=made.root, have=have)
         return await self._replication.ask_pieces(peer, ask)

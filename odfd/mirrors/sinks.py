@@ -24,7 +24,7 @@ from chain.wording import plural
 from odfd.mirrors.quota import BlockQuota
 from odfd.mirrors.spool import Spool
 from odfd.store.holdings import PER_BLOCK
-from p2p.ports import PeerId, Tip, TreeHead
+from p2p.ports import PeerId, Tip, TreeRoot
 
 MAX_PENDING: Final = 200_000
 """Blocks of one signed head that wait in memory until its tree is proven; a longer step is refused."""
@@ -59,7 +59,7 @@ class VerifiedChain:
         head: HeadStatement,
         until: int | None = None,
         room: BlockQuota | None = None,
-        proves: Callable[[TreeHead], bool] = lambda _: False,
+        proves: Callable[[TreeRoot], bool] = lambda _: False,
     ) -> None:
         """``room``: where bytes of blocks are reserved before they are accepted; ``None``: nowhere. ``proves``: whether
         a peer proves that a tree is the beginning of the signed one."""
@@ -139,7 +139,7 @@ class VerifiedChain:
             except Invalid as fault:
                 tree = self.frontier.extend(leaves)
                 is_whole = tree.size == self._head.size
-                if tree.root == self._head.root_hash if is_whole else self._proves(TreeHead(tree.size, tree.root)):
+                if tree.root == self._head.root_hash if is_whole else self._proves(TreeRoot(tree.size, tree.root)):
                     raise SignedFault(fault) from fault
                 return
 

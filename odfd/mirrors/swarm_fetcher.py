@@ -22,8 +22,8 @@ from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
 from odfd.datasets.uncommitted_objects import SwarmCounts, UncommittedStep
 from odfd.published.replication import Replication
-from p2p.machines.swarm import Swarm, Take, pieces_of
-from p2p.ports import Parts, PartsAsk, PeerId, Tip
+from p2p.machines.swarm import Swarm, TakePiece, pieces_of
+from p2p.ports import HeldParts, PartsAsk, PeerId, Tip
 from p2p.wire.limits import MAX_PACK, MAX_SWARM_BLOCKS
 
 LEAST: Final = 8 << 20
@@ -48,7 +48,7 @@ TakeFrom: TypeAlias = Callable[[PeerId, Sequence[NamedObject]], Awaitable[None]]
 class SwarmSource(Protocol):
     """The thing that is fetched: asks one peer for pieces, and takes them from it."""
 
-    async def ask(self, peer: PeerId, have: int) -> Parts | None:
+    async def ask(self, peer: PeerId, have: int) -> HeldParts | None:
         """Asks a peer what it has. Raises Remote."""
 
     async def take(self, peer: PeerId, piece: int) -> int:
@@ -108,7 +108,7 @@ class SwarmFetch:
         await self._run.run()
         _LOG.info("fetched with others", dataset=self._goal.dataset.short, **self._run.outcome())
 
-    async def ask(self, peer: PeerId, have: int) -> Parts | None:
+    async def ask(self, peer: PeerId, have: int) -> HeldParts | None:
         goal, count = self._goal, len(self._blocks)
         ask = PartsAsk(dataset=goal.dataset, tip=goal.tip, start=self._step.start, count=count, have=have)
         return await self._replication.ask_parts(peer, ask)
@@ -208,7 +208,7 @@ class SwarmRun:
 
     def _act(self) -> None:
         for step in self._swarm.plan(trio.current_time()):
-            if isinstance(step, Take):
+            if isinstance(step, TakePiece):
                 self._nursery.start_soon(self._take, step)
             else:
                 self._cancel(step.piece)
@@ -220,7 +220,7 @@ class SwarmRun:
         if (scope := self._taking.pop(piece, None)) is not None:
             scope.cancel()
 
-    async def _take(self, step: Take) -> None:
+    async def _take(self, step: TakePiece) -> None:
         with trio.CancelScope() as scope:
             self._taking[step.piece] = scope
             try:
@@ -237,7 +237,7 @@ class SwarmRun:
                 self._source.came(self._swarm.have())
         self._moved.set()
 
-    def _end(self, step: Take, scope: trio.CancelScope) -> None:
+    def _end(self, step: TakePiece, scope: trio.CancelScope) -> None:
         if self._taking.get(step.piece) is scope:
             del self._taking[step.piece]
 

@@ -50,7 +50,7 @@ from odfd.transfer.object_list import may_link, note_links
 from odfd.verify.terms import ChainTerms
 from p2p.identity import peer_of_did
 from p2p.peers.book import BAD_BYTES
-from p2p.ports import PeerId, Tip, TreeHead
+from p2p.ports import PeerId, Tip, TreeRoot
 
 STEP: Final = 50_000
 """Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.
@@ -146,10 +146,10 @@ class SyncSteps:
             await trio.to_thread.run_sync(sink.end_here)
         return sink
 
-    def _prove_in_thread(self, goal: Goal, tree: TreeHead) -> bool:
+    def _prove_in_thread(self, goal: Goal, tree: TreeRoot) -> bool:
         """Whether a peer proves that a tree is the beginning of the signed one. Called from worker threads."""
         signed = goal.signed
-        whole = TreeHead(signed.size, signed.root_hash)
+        whole = TreeRoot(signed.size, signed.root_hash)
         with suppress(Remote):
             return trio.from_thread.run(self._replication.prove_prefix, goal.peers, signed.dataset, tree, whole)
         return False
@@ -182,8 +182,8 @@ class SyncSteps:
 
     async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
         """Has a peer prove that these blocks begin the signed chain. Raises Remote if none can."""
-        here = TreeHead(sink.size, sink.frontier.root)
-        whole = TreeHead(signed.size, signed.root_hash)
+        here = TreeRoot(sink.size, sink.frontier.root)
+        whole = TreeRoot(signed.size, signed.root_hash)
         if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
             return
         giver = next(iter(sink.givers)) if len(sink.givers) == 1 else None

@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from chain.errors import Invalid, NotFound, Remote
 from odfd.network.invitation import MAX_TEXT
-from p2p.files import Files
+from p2p.files import RemoteFiles
 from p2p.web.body import Patience
 
 SCHEME: Final = "https://"
@@ -51,7 +51,7 @@ def invitation_url(text: str) -> str:
     return parts._replace(path=path, fragment="").geturl()
 
 
-async def fetch_invitation(url: str, web: Files) -> str:
+async def fetch_invitation(url: str, web: RemoteFiles) -> str:
     """Fetches the text of the file, which ``read_invitation`` checks. Raises Remote, NotFound, Invalid."""
     try:
         body = await web.cat(url, MAX_FILE)

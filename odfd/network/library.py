@@ -28,7 +28,7 @@ from odfd.network.verified_reads import VerifiedReads
 from odfd.store.damage import DamagedBlock
 from odfd.store.references import references_to
 from odfd.store.visibility import PublicOf
-from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
+from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk
 
 REACH_AGE: Final = SECOND // 2
 """How old a computed reach may be."""
@@ -228,14 +228,14 @@ class ServingLibrary:
             self._report(fault, named)
             raise _not_served(name) from fault
 
-    def parts(self, ask: PartsAsk) -> Parts | None:
+    def parts(self, ask: PartsAsk) -> HeldParts | None:
         """Tells which parts are here, as in the port; a private dataset looks like an absent one."""
         served, swarm = self.size(ask.dataset), self._terms.swarm
         if swarm is None or not self._public_of([ask.dataset]):
             return None
         return swarm.parts(self._asker, ask, served)
 
-    def pieces(self, ask: PiecesAsk) -> Parts | None:
+    def pieces(self, ask: PiecesAsk) -> HeldParts | None:
         """Tells as in the port."""
         swarm = self._terms.swarm
         if swarm is None or not self._names(ask.dataset, ask.name):

@@ -24,7 +24,7 @@ from odfd.store.holdings import Holdings
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
-from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk
+from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk
 from p2p.wire.pieces import LARGE_OBJECT, PieceList
 
 MAX_SEEDED: Final = 64
@@ -53,7 +53,7 @@ class SwarmParts:
         self._seedings: LRUCache[DatasetId, Seeding] = LRUCache(MAX_SEEDED)
         self._lock = threading.Lock()
 
-    def parts(self, asker: PeerId | None, ask: PartsAsk, served: int) -> Parts | None:
+    def parts(self, asker: PeerId | None, ask: PartsAsk, served: int) -> HeldParts | None:
         """``served``: blocks of the dataset that this asker may have."""
         whole = (1 << ask.count) - 1
         step = self.arriving.of(ask.dataset)
@@ -64,23 +64,23 @@ class SwarmParts:
         if not has:
             return None
         if asker is None or has != whole or not self._own(ask.dataset):
-            return Parts(has=has, offers=has)
+            return HeldParts(has=has, offers=has)
         with self._lock:
             seeding = self._seedings.setdefault(ask.dataset, Seeding())
             made = self._offer(seeding, asker, ask.have << ask.start, whole << ask.start)
-            return Parts(has=has, offers=made.offers >> ask.start, given=made.given)
+            return HeldParts(has=has, offers=made.offers >> ask.start, given=made.given)
 
-    def pieces(self, asker: PeerId | None, ask: PiecesAsk, objects: ObjectStore) -> Parts | None:
+    def pieces(self, asker: PeerId | None, ask: PiecesAsk, objects: ObjectStore) -> HeldParts | None:
         """The pieces of an object that this asker may have, where the list of them is the one that it names."""
         if (file := self.arriving.file(ask.name)) is not None:
             has = file.have if file.list.root == ask.root else 0
-            return Parts(has=has, offers=has) if has else None
+            return HeldParts(has=has, offers=has) if has else None
         made = self._list(ask.name, ask.size, objects)
         if made is None or made.root != ask.root:
             return None
         whole = (1 << made.count) - 1
         if asker is None or not self._own(ask.dataset):
-            return Parts(has=whole, offers=whole)
+            return HeldParts(has=whole, offers=whole)
         with self._lock:
             seeding = self._divided.setdefault(ask.name, Seeding())
             return self._offer(seeding, asker, ask.have, whole)
@@ -114,12 +114,12 @@ class SwarmParts:
                     seeding.gave(peer, count, self._clock() / SECOND)
                     self.arriving.counts.bytes_given += seeding.given - before
 
-    def _offer(self, seeding: Seeding, asker: PeerId, have: int, wanted: int) -> Parts:
+    def _offer(self, seeding: Seeding, asker: PeerId, have: int, wanted: int) -> HeldParts:
         """Under the lock."""
         before = seeding.offered
         offers = seeding.offer(asker, have, wanted, self._clock() / SECOND)
         self.arriving.counts.offered += seeding.offered - before
-        return Parts(has=wanted, offers=offers, given=seeding.given)
+        return HeldParts(has=wanted, offers=offers, given=seeding.given)
 
     def _find_stored(self, ask: PartsAsk, served: int, *, is_same: bool) -> int:
         """Blocks of the question whose data is here and committed."""

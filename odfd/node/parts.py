@@ -108,7 +108,7 @@ from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from odfd.trust.signing.signer_context import SignerContext
 from p2p.ip import Allows, is_global
-from p2p.kubo.rpc import Ipfs
+from p2p.kubo.rpc import IpfsDaemon
 from p2p.pace import Bandwidth
 from p2p.ports import Topic
 
@@ -128,7 +128,7 @@ class NodeParts:
         context: Context,
         engine: NodeEngine | None = None,
         membership: Callable[..., Membership] = Membership,
-        ipfs: Ipfs | None = None,
+        ipfs: IpfsDaemon | None = None,
         may_dial: Allows = is_global,
     ) -> None:
         """``may_dial`` says which addresses of sources that other nodes declared may be dialled."""
@@ -217,7 +217,7 @@ class NodeParts:
         made = queries_of(home, shown, *reading, self.settings, self.context)
         self.queries, self.public_queries, self.projections = made
 
-    def _hold_network(self, membership: Callable[..., Membership], ipfs: Ipfs | None) -> None:
+    def _hold_network(self, membership: Callable[..., Membership], ipfs: IpfsDaemon | None) -> None:
         """Makes the parts that talk to peers, publish elsewhere, and send by themselves."""
         home, settings, context = self.home, self.settings, self.context
         self.bandwidth = Bandwidth()

@@ -19,7 +19,7 @@ from chain.statements.tree import Frontier
 from chain.store.layout import DirectoryChain
 from odfd.published.source import Edition, PublishedSource, as_written
 from p2p.pace import Pace
-from p2p.ports import ChainSink, ObjectSink, PeerId, TreeHead
+from p2p.ports import ChainSink, ObjectSink, PeerId, TreeRoot
 from p2p.web.body import pace_parts
 
 BATCH: Final = 1024
@@ -85,7 +85,7 @@ class PublishedPlace:
         except Invalid as fault:
             raise await self._disown(edition, fault) from fault
 
-    async def prove_prefix(self, dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def prove_prefix(self, dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
         edition = self._edition_of(dataset)
         if edition is None:
             return False

@@ -22,10 +22,10 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.pace import Pace
 from p2p.ports import (
     ChainSink,
+    HeldParts,
     Judgement,
     ObjectSink,
     PackSink,
-    Parts,
     PartsAsk,
     PeerId,
     PeerView,
@@ -33,7 +33,7 @@ from p2p.ports import (
     StatementStore,
     Tip,
     Topic,
-    TreeHead,
+    TreeRoot,
 )
 
 SourceOf: TypeAlias = Callable[[str], PublishedSource]
@@ -165,7 +165,7 @@ class Replication:
         driver = await self._network(peer, dataset)
         return driver is not None and await driver.holds(peer, dataset, tip)
 
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
         others, places = self._part(peers)
         if others:
             driver = await self._networks.choose(others, dataset)
@@ -193,12 +193,12 @@ class Replication:
             raise Remote("no peer to ask for small objects", rule="no-peer")
         await (await self._networks.choose(others)).fetch_small(others, names, sink, pace)
 
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> HeldParts | None:
         """Asks a peer; returns ``None`` for a place, which answers nothing: its parts are fetched in order."""
         driver = await self._network(peer, ask.dataset)
         return None if driver is None else await driver.ask_parts(peer, ask)
 
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> HeldParts | None:
         """As for parts."""
         driver = await self._network(peer, ask.dataset)
         return None if driver is None else await driver.ask_pieces(peer, ask)

@@ -29,7 +29,7 @@ from odfd.published.collection import CARD, check_card
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
 from odfd.published.staging import StagingQuota
 from odfd.published.transport import Transport
-from p2p.files import FilePart, Missing
+from p2p.files import FileMissing, FilePart
 
 FEW_BYTES: Final = 64 << 20
 STAGED: Final = 16
@@ -189,8 +189,10 @@ class PublishedSource:
         try:
             async with self._open(root, (DATA, CHECKPOINTS), name, offset) as parts:
                 yield parts
-        except Missing as missing:  # the file that was asked for last is none that a person looks for
-            raise Missing(f"{as_written(root)} does not hold the object {name.short}", rule=missing.rule) from missing
+        except FileMissing as missing:  # the file that was asked for last is none that a person looks for
+            raise FileMissing(
+                f"{as_written(root)} does not hold the object {name.short}", rule=missing.rule
+            ) from missing
 
     @asynccontextmanager
     async def _open(
@@ -202,7 +204,7 @@ class PublishedSource:
                 opened = True
                 yield parts
             return
-        except Missing:
+        except FileMissing:
             if opened or len(folders) == 1:
                 raise
         async with self._open(root, folders[1:], name, offset) as parts:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from chain.instant import Instant
 from chain.multihash import Multihash
-from p2p.files import Files
+from p2p.files import RemoteFiles
 
 
 class Take(Protocol):
@@ -23,7 +23,7 @@ class Transport(Protocol):
     """
 
     @property
-    def files(self) -> Files: ...
+    def files(self) -> RemoteFiles: ...
 
     @property
     def is_fixed(self) -> bool:

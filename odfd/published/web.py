@@ -21,7 +21,7 @@ from chain.store.files import disk
 from chain.store.layout import BLOCKS
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
 from odfd.published.transport import Take
-from p2p.files import Files
+from p2p.files import RemoteFiles
 
 TOGETHER: Final = 128
 """Blocks written at once; a crash loses at most as many, and as many are fetched in vain if there is no room."""
@@ -37,7 +37,7 @@ class WebTransport:
     is_fixed = False
     few = 16
 
-    def __init__(self, files: Files, known: Callable[[Multihash], bytes | None]) -> None:
+    def __init__(self, files: RemoteFiles, known: Callable[[Multihash], bytes | None]) -> None:
         self.files = files
         self._known = known
 
@@ -73,7 +73,7 @@ def link(head: Multihash, folder: Path, known: Callable[[Multihash], bytes | Non
 class _Packs:
     """The packs of one dataset on a site, each fetched once; none after one was missing or malformed."""
 
-    def __init__(self, files: Files, root: str) -> None:
+    def __init__(self, files: RemoteFiles, root: str) -> None:
         self._files = files
         self._root = root
         self._asked: set[int] = set()

@@ -15,7 +15,7 @@ from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
-from p2p.files import FilePart, Missing
+from p2p.files import FileMissing, FilePart
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion
@@ -51,7 +51,7 @@ class Bucket:
                     raise Remote(f"{self.name}: {path[-80:]} has more than {limit:,} bytes", rule="repository-size")
                 tag = found.meta["version"] if self._by_version else found.meta["e_tag"]
                 return StoredFile(bytes(found.bytes()), tag or "")
-        except Missing:
+        except FileMissing:
             return None
 
     def size(self, path: str) -> int | None:
@@ -60,7 +60,7 @@ class Bucket:
         try:
             with self._ask():
                 return obstore.head(self._store, path)["size"]
-        except Missing:
+        except FileMissing:
             return None
 
     def parts(self, path: str, offset: int) -> Generator[FilePart, None, None]:
@@ -120,7 +120,7 @@ class Bucket:
         except FileNotFoundError as error:
             if is_no_bucket(error):
                 raise Refused(f"{self.name}: there is no such bucket", rule="repository-bucket") from None
-            raise Missing(f"{self.name} has no such file", rule="repository-file") from None
+            raise FileMissing(f"{self.name} has no such file", rule="repository-file") from None
         except (exceptions.AlreadyExistsError, exceptions.PreconditionError):
             raise
         except (exceptions.PermissionDeniedError, exceptions.UnauthenticatedError) as error:

@@ -27,7 +27,7 @@ from chain.multihash import Multihash
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK
-from p2p.files import Missing
+from p2p.files import FileMissing
 
 if TYPE_CHECKING:
     import asyncssh
@@ -78,7 +78,7 @@ class SftpFiles:
         """Yields a file from ``offset`` on. Raises Missing."""
         file = self._run(lambda client: _find(client.open(self._at(path), "rb", encoding=None)))
         if file is None:
-            raise Missing(f"{self.name} has no such file", rule="repository-file")
+            raise FileMissing(f"{self.name} has no such file", rule="repository-file")
         try:
             while part := self._run(partial(_part, file, offset)):
                 yield part

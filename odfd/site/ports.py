@@ -10,7 +10,7 @@ import msgspec
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.card import Card
-from p2p.web.client import Answer
+from p2p.web.client import HttpAnswer
 
 
 class ShownDataset(msgspec.Struct, frozen=True, kw_only=True):
@@ -59,5 +59,5 @@ class SiteLibrary(Protocol):
 class CheckpointReceiver(Protocol):
     """A witness to which logs submit checkpoints. Called from worker threads."""
 
-    def add_checkpoint(self, body: bytes) -> Answer:
+    def add_checkpoint(self, body: bytes) -> HttpAnswer:
         """Adds a checkpoint, and returns the response. Raises Environment."""

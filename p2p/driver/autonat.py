@@ -16,11 +16,11 @@ import msgspec
 import trio
 
 from chain.errors import Invalid
-from p2p.address import Address, network_of, parse_address
+from p2p.address import PeerAddress, network_of, parse_address
 from p2p.budget.work import HANDSHAKE
 from p2p.driver.containment import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
-from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.host.messages import read_message
 from p2p.ip import is_global
 from p2p.machines.dial_back import DialBacks, DialOrder
@@ -59,10 +59,10 @@ MAX_SEEN: Final = 64
 """Peers whose sightings are kept."""
 
 
-class Sighting(msgspec.Struct, frozen=True):
+class ObservedAddress(msgspec.Struct, frozen=True):
     """The address at which a peer sees this node."""
 
-    address: Address
+    address: PeerAddress
     at: float
     from_listening: bool
     """Whether the connection left from the listening port, so that its port counts too."""
@@ -82,7 +82,7 @@ class AutoNat:
         self._nonces: dict[int, bool] = {}
         self._told: tuple[object, ...] = ()
         self.reachability = Reachability()
-        self.sightings: dict[PeerId, Sighting] = {}
+        self.sightings: dict[PeerId, ObservedAddress] = {}
 
     @property
     def refused(self) -> int:
@@ -144,29 +144,29 @@ class AutoNat:
             self.sightings = {each: one for each, one in self.sightings.items() if each in self._host.peers()}
         if len(self.sightings) < MAX_SEEN:
             from_listening = peer in self._direct.opened
-            self.sightings[peer] = Sighting(address, trio.current_time(), from_listening)
+            self.sightings[peer] = ObservedAddress(address, trio.current_time(), from_listening)
 
-    def seen_at(self) -> list[Address]:
+    def seen_at(self) -> list[PeerAddress]:
         """Returns the Internet addresses at which others may reach this node, by what peers see.
 
         With the port that a peer sees if the connection left from the listening port, else with each listening port.
         """
         ports = {each.port for each in self._direct.listening()}
-        found: dict[Address, None] = {}
+        found: dict[PeerAddress, None] = {}
         for one in self.sightings.values():
             if one.from_listening:
                 found[one.address] = None
             else:
-                found |= {Address(one.address.network, one.address.host, port): None for port in ports}
+                found |= {PeerAddress(one.address.network, one.address.host, port): None for port in ports}
         return [each for each in found if each.ip is not None and is_global(each.ip)]
 
-    def _candidates(self) -> list[Address]:
+    def _candidates(self) -> list[PeerAddress]:
         own = [parse_address(each) for each in self._host.addresses()]
-        direct = [Address(each.network, each.host, each.port) for each in own if each.relay is None]
+        direct = [PeerAddress(each.network, each.host, each.port) for each in own if each.relay is None]
         known = [*self._direct.reachable(), *direct, *self.seen_at()]
         return [each for each in dict.fromkeys(known) if each.ip is not None and is_global(each.ip)]
 
-    async def ask(self, peer: PeerId, addresses: Sequence[Address]) -> None:
+    async def ask(self, peer: PeerId, addresses: Sequence[PeerAddress]) -> None:
         """Asks a server to dial back at one of ``addresses``, and records the result. Raises PeerFault."""
         nonce = self._rng.getrandbits(64)
         self._nonces[nonce] = False
@@ -182,7 +182,7 @@ class AutoNat:
         finally:
             del self._nonces[nonce]
 
-    async def _question(self, peer: PeerId, addresses: Sequence[Address], nonce: int) -> DialResponse:
+    async def _question(self, peer: PeerId, addresses: Sequence[PeerAddress], nonce: int) -> DialResponse:
         stream = await self._host.open_stream(peer, ASK)
         try:
             with trio.move_on_after(ASK_PATIENCE):
@@ -190,11 +190,11 @@ class AutoNat:
                 answer = await _read(stream, peer)
                 if isinstance(answer, DialDataRequest):
                     if answer.count > MOST_DATA:
-                        raise Violation(peer, f"wants {answer.count:,} bytes for a dial", rule="autonat-data")
+                        raise Misbehaviour(peer, f"wants {answer.count:,} bytes for a dial", rule="autonat-data")
                     await _pay(stream, answer.count)
                     answer = await _read(stream, peer)
                 if not isinstance(answer, DialResponse):
-                    raise Violation(peer, "answers a question by another", rule="autonat-message")
+                    raise Misbehaviour(peer, "answers a question by another", rule="autonat-message")
                 return answer
         finally:
             await _let_go(stream)
@@ -239,7 +239,7 @@ class AutoNat:
             await trio.sleep(self._host.charge(peer, HANDSHAKE))
             asked = await _read(stream, peer)
             if not isinstance(asked, DialRequest):
-                raise Violation(peer, "begins with another message than a question", rule="autonat-message")
+                raise Misbehaviour(peer, "begins with another message than a question", rule="autonat-message")
             await self._answer(stream, peer, asked)
 
     async def _answer(self, stream: StreamPort, peer: PeerId, asked: DialRequest) -> None:
@@ -279,11 +279,11 @@ class AutoNat:
         while left > 0:
             part = await _read(stream, peer)
             if not isinstance(part, DialData) or not part.data:
-                raise Violation(peer, "sends no data for its dial", rule="autonat-data")
+                raise Misbehaviour(peer, "sends no data for its dial", rule="autonat-data")
             left -= len(part.data)
 
 
-async def read_observed(stream: StreamPort, peer: PeerId) -> Address | None:
+async def read_observed(stream: StreamPort, peer: PeerId) -> PeerAddress | None:
     """Reads an identify message: the address at which a peer sees this node;
     ``None`` if none comes. Raises PeerFault."""
     try:
@@ -291,7 +291,7 @@ async def read_observed(stream: StreamPort, peer: PeerId) -> Address | None:
             return decode_multiaddr(decode_observed(await read_message(stream, peer, MAX_IDENTIFY)))
         return None
     except Invalid as error:
-        raise Violation(peer, error.message, rule=error.rule) from error
+        raise Misbehaviour(peer, error.message, rule=error.rule) from error
     finally:
         await _let_go(stream)
 
@@ -300,7 +300,7 @@ async def _read(stream: StreamPort, peer: PeerId) -> Message:
     try:
         return decode(await read_message(stream, peer, MAX_MESSAGE))
     except Invalid as error:
-        raise Violation(peer, error.message, rule=error.rule, hint=error.hint) from error
+        raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
 
 
 async def _say(stream: StreamPort, message: Message) -> None:

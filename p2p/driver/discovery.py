@@ -25,12 +25,12 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
-from p2p.errors import TooSlow, Violation
+from p2p.errors import Misbehaviour, TooSlow
 from p2p.ip import Allows
 from p2p.peers.book import FLOOD, GARBAGE
 from p2p.peers.directory import MAX_PRESENCES as CAPACITY
-from p2p.peers.directory import Directory, Reach
-from p2p.ports import Judgement, Library, PeerId, Verdict
+from p2p.peers.directory import AddressFilter, Directory
+from p2p.ports import GossipVerdict, Judgement, Library, PeerId
 from p2p.wire import presence as wire
 from p2p.wire.limits import MAX_PEERS_ANSWER, MAX_PEERS_ASK, MAX_PRESENCE_ADDRESSES, MAX_PRESENCES, MAX_TAGS
 from p2p.wire.presence import PeersAsk, Presence
@@ -81,7 +81,7 @@ class Discovery:
         network: str,
         rng: Random,
         key: SigningKey | None,
-        reach: Reach,
+        reach: AddressFilter,
     ) -> None:
         self._host = host
         self.reach = reach
@@ -154,10 +154,12 @@ class Discovery:
 
     # Presences from others
 
-    async def _take_gossip(self, sender: PeerId, raw: bytes) -> Verdict:
+    async def _take_gossip(self, sender: PeerId, raw: bytes) -> GossipVerdict:
         await trio.lowlevel.checkpoint()
         judgement = self._admit(raw, sender)
-        return Verdict(judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE)
+        return GossipVerdict(
+            judgement if judgement is not Judgement.ACCEPT or self._passes(sender) else Judgement.IGNORE
+        )
 
     def _passes(self, sender: PeerId) -> bool:
         return self._relaying.passes(self._host.share_of(sender), trio.current_time())
@@ -210,10 +212,10 @@ class Discovery:
                 return new
             raise TooSlow(peer, f"did not tell of peers in {PATIENCE:.0f} s", rule="peers-patience")
         except Invalid as error:
-            fault = Violation(peer, error.message, rule=error.rule, hint=error.hint)
+            fault = Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint)
             self._standing.blame(fault)
             raise fault from error
-        except Violation as fault:
+        except Misbehaviour as fault:
             self._standing.blame(fault)
             raise
         finally:
@@ -348,7 +350,7 @@ class Discovery:
             except Invalid as error:
                 self._standing.penalise(stream.peer, error.message, GARBAGE)
                 return
-            except Violation as fault:
+            except Misbehaviour as fault:
                 self._standing.blame(fault)
                 raise
             if not self._asks.spend(stream.peer, trio.current_time()):

@@ -19,8 +19,8 @@ from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.errors import PeerFault, StreamBroken, TooSlow, Unreachable, Violation
-from p2p.peers.directory import Reach
+from p2p.errors import Misbehaviour, PeerFault, PeerUnreachable, StreamBroken, TooSlow
+from p2p.peers.directory import AddressFilter
 from p2p.ports import PeerId
 from p2p.wire.frames import frame
 from p2p.wire.limits import MAX_REPLY
@@ -51,7 +51,7 @@ class _Slot(Generic[Reply]):
         self.reply: Reply | None = None
 
 
-class Exchange(Generic[Reply]):
+class PeerExchange(Generic[Reply]):
     """The exchange with one peer: callers use ``ask`` while ``run`` is running."""
 
     def __init__(self, stream: FramedStream, decode: Callable[[bytes], Reply]) -> None:
@@ -167,7 +167,7 @@ class Exchange(Generic[Reply]):
             try:
                 reply = self._decode(body)
             except Invalid as error:
-                raise Violation(self._stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+                raise Misbehaviour(self._stream.peer, error.message, rule=error.rule, hint=error.hint) from error
             slot = self._slots.get(reply.request)
             if slot is not None and slot.reply is None:
                 self._settle_one()
@@ -177,7 +177,7 @@ class Exchange(Generic[Reply]):
                 self._settle_one()
                 self._abandoned.discard(reply.request)
             else:
-                raise Violation(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
+                raise Misbehaviour(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
 
     def _settle_one(self) -> None:
         self._owed -= 1
@@ -194,17 +194,22 @@ class Exchanges(Generic[Reply]):
     """Keeps the outgoing exchanges of one protocol: at most one for each peer, opened at the first question."""
 
     def __init__(
-        self, host: HostPort, standing: PeerPenalties, reach: Reach, protocol: str, decode: Callable[[bytes], Reply]
+        self,
+        host: HostPort,
+        standing: PeerPenalties,
+        reach: AddressFilter,
+        protocol: str,
+        decode: Callable[[bytes], Reply],
     ) -> None:
         self._host = host
         self._standing = standing
         self._reach = reach
         self._protocol = protocol
         self._decode = decode
-        self._exchanges: dict[PeerId, Exchange[Reply]] = {}
+        self._exchanges: dict[PeerId, PeerExchange[Reply]] = {}
         self._opening: dict[PeerId, trio.Lock] = {}
 
-    async def to(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
+    async def to(self, peer: PeerId, nursery: trio.Nursery) -> PeerExchange[Reply]:
         """Returns the exchange with ``peer``; opens it to run in ``nursery`` if there is none. Raises PeerFault."""
         if (exchange := self._open_to(peer)) is not None:
             return exchange
@@ -220,17 +225,17 @@ class Exchanges(Generic[Reply]):
         """Returns how many bytes of an incomplete answer of ``peer`` have arrived."""
         return exchange.arriving if (exchange := self._open_to(peer)) is not None else 0
 
-    def _open_to(self, peer: PeerId) -> Exchange[Reply] | None:
+    def _open_to(self, peer: PeerId) -> PeerExchange[Reply] | None:
         exchange = self._exchanges.get(peer)
         return exchange if exchange is not None and exchange.fault is None else None
 
-    async def _open(self, peer: PeerId, nursery: trio.Nursery) -> Exchange[Reply]:
+    async def _open(self, peer: PeerId, nursery: trio.Nursery) -> PeerExchange[Reply]:
         if self._standing.is_shut_out(peer):
-            raise Unreachable(peer, "it misbehaved and is shut out for a while", rule="peer-score")
+            raise PeerUnreachable(peer, "it misbehaved and is shut out for a while", rule="peer-score")
         if len(self._exchanges) >= MAX_LINKS:
-            raise Unreachable(peer, f"{MAX_LINKS} streams of {self._protocol} are open already", rule="links")
+            raise PeerUnreachable(peer, f"{MAX_LINKS} streams of {self._protocol} are open already", rule="links")
         stream = await self._stream(peer)
-        exchange = Exchange(self._standing.frame(stream, peer, MAX_REPLY), self._decode)
+        exchange = PeerExchange(self._standing.frame(stream, peer, MAX_REPLY), self._decode)
         self._exchanges[peer] = exchange
         nursery.start_soon(contain, self._run, peer, exchange)
         return exchange
@@ -245,12 +250,12 @@ class Exchanges(Generic[Reply]):
                     await self._host.connect(*addresses, allows=allows)
         return await self._host.open_stream(peer, self._protocol)
 
-    async def _run(self, peer: PeerId, exchange: Exchange[Reply]) -> None:
+    async def _run(self, peer: PeerId, exchange: PeerExchange[Reply]) -> None:
         try:
             await exchange.run()
         finally:
             if self._exchanges.get(peer) is exchange:
                 del self._exchanges[peer]
         fault: PeerFault | None = exchange.fault
-        if isinstance(fault, Violation):
+        if isinstance(fault, Misbehaviour):
             self._standing.blame(fault)

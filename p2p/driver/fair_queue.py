@@ -17,7 +17,7 @@ class _Waiter:
         self.has_turn = False
 
 
-class FairTurns:
+class SenderTurns:
     """Grants one turn at a time. Waiters queue in their sender's lane, among those of its block of addresses."""
 
     def __init__(self, most: int, most_bytes: int) -> None:

@@ -1,6 +1,6 @@
 """Defines the kinds of things fetched from peers (a chain, an object, small objects): how to request and check parts.
 
-A ``FetchJob`` is made for each thing to fetch, and a ``TransferRun`` performs it; units are blocks, bytes or objects.
+A ``TransferJob`` is made for each thing to fetch, a ``TransferRun`` performs it; units are blocks, bytes or objects.
 """
 
 from __future__ import annotations
@@ -17,21 +17,21 @@ from chain.multihash import Multihash
 from p2p.driver.exchange import Exchanges, Reply
 from p2p.driver.histories import Histories
 from p2p.driver.peer_penalties import PeerPenalties
-from p2p.errors import Violation
-from p2p.machines.transfer import Arrived, Ask, Denied, Payload, Shape
+from p2p.errors import Misbehaviour
+from p2p.machines.transfer import Arrived, Ask, Denied, Payload, TransferShape
 from p2p.peers.book import BAD_BYTES
 from p2p.ports import ChainSink, ObjectSink, PackSink, PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks, ChainReply
 from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectReply, ObjectsAsk
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 Question = TypeVar("Question", BlockRange, ObjectRange, ObjectsAsk)
 Answer = TypeVar("Answer", Blocks, ObjectBytes, ObjectPack)
-CHAIN_SHAPE: Final = Shape(most_units=MAX_RANGE_BLOCKS, most_bytes=MAX_RANGE_BYTES, unit_bytes=600.0)
-OBJECT_SHAPE: Final = Shape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_READ)
-PACK_SHAPE: Final = Shape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_bytes=2048.0)
+CHAIN_SHAPE: Final = TransferShape(most_units=MAX_RANGE_BLOCKS, most_bytes=MAX_RANGE_BYTES, unit_bytes=600.0)
+OBJECT_SHAPE: Final = TransferShape(most_units=MAX_OBJECT_READ, most_bytes=MAX_OBJECT_READ)
+PACK_SHAPE: Final = TransferShape(most_units=MAX_PACK, most_bytes=MAX_PACK_BYTES, unit_bytes=2048.0)
 
 
 class Links(Protocol):
@@ -39,7 +39,7 @@ class Links(Protocol):
         """Returns how many bytes of an incomplete answer of ``peer`` have arrived."""
 
 
-class FetchJob(Protocol):
+class TransferJob(Protocol):
     """A thing to fetch: how to ask one peer for a part of it, and how parts are checked."""
 
     @property
@@ -88,7 +88,7 @@ class ChainFetch:
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = BlockRange(request=0, dataset=self._dataset, start=ask.start, max_blocks=ask.units)
         answer = await ask_range(self.links, self._nursery, ask.peer, wanted)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PeerRefusal):
             return _deny(ask, answer)
         return Arrived(
             peer=ask.peer,
@@ -141,11 +141,11 @@ class ObjectFetch:
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = ObjectRange(request=0, name=self._name, offset=ask.start, length=ask.units)
         answer = await ask_read(self.links, self._nursery, ask.peer, wanted)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PeerRefusal):
             return _deny(ask, answer)
         if answer.size != self._size:
             text = f"has {self._name.short} with {answer.size} bytes, and not {self._size}"
-            raise Violation(ask.peer, text, rule="object-size")
+            raise Misbehaviour(ask.peer, text, rule="object-size")
         count = len(answer.data)
         return Arrived(peer=ask.peer, ask=ask.ask, payload=answer.data, units=count, bytes=count, available=answer.size)
 
@@ -192,7 +192,7 @@ class PackFetch:
     async def ask(self, ask: Ask) -> Arrived | Denied:
         wanted = ObjectsAsk(request=0, names=tuple(self._names[ask.start : ask.start + ask.units]))
         answer = await ask_some(self.links, self._nursery, ask.peer, wanted)
-        if isinstance(answer, Refusal):
+        if isinstance(answer, PeerRefusal):
             return _deny(ask, answer)
         count = len(answer.objects)
         size = sum(map(len, answer.objects))
@@ -220,21 +220,21 @@ class PackFetch:
 
 async def ask_range(
     links: Exchanges[ChainReply], nursery: trio.Nursery, peer: PeerId, ask: BlockRange
-) -> Blocks | Refusal:
-    """Asks one peer for blocks. Raises PeerFault, a Violation if the answer does not fit the question."""
+) -> Blocks | PeerRefusal:
+    """Asks one peer for blocks. Raises PeerFault, a Misbehaviour if the answer does not fit the question."""
     return await _ask(links, nursery, peer, ask, chains.encode_range, Blocks, chains.check_answer)
 
 
 async def ask_read(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectRange
-) -> ObjectBytes | Refusal:
+) -> ObjectBytes | PeerRefusal:
     """Asks one peer for bytes of an object, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_read, ObjectBytes, objects.check_answer)
 
 
 async def ask_some(
     links: Exchanges[ObjectReply], nursery: trio.Nursery, peer: PeerId, ask: ObjectsAsk
-) -> ObjectPack | Refusal:
+) -> ObjectPack | PeerRefusal:
     """Asks one peer for small objects, like ``ask_range``."""
     return await _ask(links, nursery, peer, ask, objects.encode_some, ObjectPack, objects.check_pack)
 
@@ -247,30 +247,32 @@ async def _ask(
     encode: Callable[[Question], bytes],
     kind: type[Answer],
     check: Callable[[Question, Answer], None],
-) -> Answer | Refusal:
+) -> Answer | PeerRefusal:
     exchange = await links.to(peer, nursery)
     answer = await exchange.ask(lambda number: encode(msgspec.structs.replace(ask, request=number)))
-    if isinstance(answer, Refusal):
+    if isinstance(answer, PeerRefusal):
         return answer
     if not isinstance(answer, kind):
-        raise Violation(peer, f"answered with {type(answer).__name__} what asks for {kind.__name__}", rule="reply-kind")
+        raise Misbehaviour(
+            peer, f"answered with {type(answer).__name__} what asks for {kind.__name__}", rule="reply-kind"
+        )
     try:
         check(ask, answer)
     except Invalid as error:
-        raise Violation(peer, error.message, rule=error.rule) from error
+        raise Misbehaviour(peer, error.message, rule=error.rule) from error
     return answer
 
 
-def _deny(ask: Ask, refusal: Refusal) -> Denied:
-    return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is Reason.NOT_SERVED)
+def _deny(ask: Ask, refusal: PeerRefusal) -> Denied:
+    return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is RefusalReason.NOT_SERVED)
 
 
-def describe(refusal: Refusal) -> str:
+def describe(refusal: PeerRefusal) -> str:
     said = {
-        Reason.UNKNOWN: "does not have it",
-        Reason.NOT_SERVED: "does not serve it",
-        Reason.BUSY: "is too busy",
-        Reason.MALFORMED: "did not understand the question",
-        Reason.BROKEN: "cannot read it",
+        RefusalReason.UNKNOWN: "does not have it",
+        RefusalReason.NOT_SERVED: "does not serve it",
+        RefusalReason.BUSY: "is too busy",
+        RefusalReason.MALFORMED: "did not understand the question",
+        RefusalReason.BROKEN: "cannot read it",
     }[refusal.reason]
     return f"{said} ({refusal.text})" if refusal.text else said

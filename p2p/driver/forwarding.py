@@ -17,7 +17,7 @@ from cachetools import FIFOCache
 from chain.ids import DatasetId
 from p2p.budget.buckets import Rate, Relaying
 from p2p.driver.ports import HostPort
-from p2p.ports import Concern, Judgement, PeerId, Verdict
+from p2p.ports import Concern, GossipVerdict, Judgement, PeerId
 from p2p.wire.limits import MAX_ENVELOPE
 
 UNWANTED: Final = Rate(per_second=72.0, burst=8 << 20)
@@ -58,7 +58,7 @@ class Forwarding:
     def note_question(self, peer: PeerId, datasets: Collection[DatasetId]) -> None:
         self._subscriptions.note(peer, datasets, trio.current_time())
 
-    def verdict(self, sender: PeerId, concern: Concern, size: int) -> Verdict:
+    def verdict(self, sender: PeerId, concern: Concern, size: int) -> GossipVerdict:
         """Decides to whom a statement of ``size`` bytes from ``sender`` is forwarded."""
         now = trio.current_time()
         share = self._host.share_of(sender)
@@ -67,11 +67,11 @@ class Forwarding:
         is_for_all = concern.is_wanted or budget.passes(share, now, size + AROUND)
         self.unwanted += not is_for_all
         if not is_for_all and not to:
-            return Verdict(Judgement.IGNORE)
+            return GossipVerdict(Judgement.IGNORE)
         if not self._relaying.passes(share, now):
             self.kept_back += 1
-            return Verdict(Judgement.IGNORE)
-        return Verdict(Judgement.ACCEPT if is_for_all else Judgement.IGNORE, frozenset(to))
+            return GossipVerdict(Judgement.IGNORE)
+        return GossipVerdict(Judgement.ACCEPT if is_for_all else Judgement.IGNORE, frozenset(to))
 
     def _who_wants(self, subjects: Collection[DatasetId], now: float) -> set[PeerId]:
         return {*self.naming(subjects), *self._subscriptions.of(subjects, self._host.peers(), now)}

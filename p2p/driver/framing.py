@@ -14,9 +14,9 @@ import trio
 from chain.errors import Invalid
 from p2p.budget.unfinished import MOST, PIECE, Unfinished
 from p2p.driver.ports import StreamPort
-from p2p.errors import StreamBroken, TooSlow, Violation
+from p2p.errors import Misbehaviour, StreamBroken, TooSlow
 from p2p.ports import PeerId
-from p2p.wire.frames import FrameReader, frame
+from p2p.wire.frames import FrameSplitter, frame
 
 CHUNK: Final = 256 << 10
 """Bytes read at a time: a quarter of the largest usual frame."""
@@ -47,7 +47,7 @@ class FramedStream:
         self._block = block or peer
         self._unsent = 0
         self._stream = stream
-        self._reader = FrameReader(limit)
+        self._reader = FrameSplitter(limit)
         self._bodies: deque[bytes] = deque()
         self._writing = trio.Lock()
         self.peer = peer
@@ -59,7 +59,7 @@ class FramedStream:
 
     async def read(self) -> bytes | None:
         """Returns the next body, ``None`` at a clean end.
-        Raises Violation on bad framing, StreamBroken if the stream breaks."""
+        Raises Misbehaviour on bad framing, StreamBroken if the stream breaks."""
         while not self._bodies:
             try:
                 data = await self._stream.receive_some(CHUNK)
@@ -71,7 +71,7 @@ class FramedStream:
                     return None
                 self._bodies.extend(self._reader.feed(data))
             except Invalid as error:
-                raise Violation(self.peer, error.message, rule=error.rule, hint=error.hint) from error
+                raise Misbehaviour(self.peer, error.message, rule=error.rule, hint=error.hint) from error
             held = self._reader.held + PIECE * self._reader.pieces
             await self._bound_memory(self._unfinished.coming, held)
         return self._bodies.popleft()

@@ -15,14 +15,14 @@ import structlog
 import trio
 
 from chain.errors import Invalid
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.budget.work import HANDSHAKE
 from p2p.driver.containment import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
-from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.host.messages import read_message
 from p2p.ip import is_global
-from p2p.machines.hole_punch import WINDOW, Answerer, Dial, Effect, GiveUp, Opener, PunchBudget, Say
+from p2p.machines.hole_punch import WINDOW, Answerer, Dial, Effect, GiveUp, Opener, PunchBudget, SendPunch
 from p2p.ports import PeerId
 from p2p.wire.hole_punch import MAX_MESSAGE, PROTOCOL, PunchKind, PunchMessage, decode_punch, encode_punch
 from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
@@ -53,7 +53,7 @@ class HolePunching:
         self,
         host: HostPort,
         direct: DirectPort,
-        own: Callable[[], Sequence[Address]],
+        own: Callable[[], Sequence[PeerAddress]],
         told: Callable[[Iterable[PeerId]], Sequence[str]],
     ) -> None:
         self._host = host
@@ -167,7 +167,7 @@ class HolePunching:
         """Performs effects of a machine; returns whether the hole punch is over."""
         for effect in effects:
             match effect:
-                case Say(kind):
+                case SendPunch(kind):
                     own = tuple(map(encode_multiaddr, self._own())) if kind is PunchKind.CONNECT else ()
                     await stream.send_all(encode_punch(PunchMessage(kind, own)))
                 case Dial(at, targets, as_client):
@@ -180,12 +180,12 @@ class HolePunching:
         return False
 
 
-async def _hear(stream: StreamPort, peer: PeerId) -> tuple[PunchKind, list[Address | None]]:
+async def _hear(stream: StreamPort, peer: PeerId) -> tuple[PunchKind, list[PeerAddress | None]]:
     with trio.move_on_after(PATIENCE):
         try:
             said = decode_punch(await read_message(stream, peer, MAX_MESSAGE))
         except Invalid as error:
-            raise Violation(peer, error.message, rule=error.rule, hint=error.hint) from error
+            raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
         return said.kind, list(map(decode_multiaddr, said.addresses))
     raise TooSlow(peer, f"said nothing of a direct connection in {PATIENCE:g} s", rule="dcutr-patience")
 

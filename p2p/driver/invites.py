@@ -17,7 +17,7 @@ from p2p.budget.work import STATEMENT
 from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.errors import PeerFault, StreamBroken, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, StreamBroken, TooSlow
 from p2p.ports import PeerId
 from p2p.wire.invite import (
     INVITE_PROTOCOL,
@@ -61,7 +61,7 @@ class InvitationDesk:
                     raise StreamBroken(peer, "it ended the stream without an answer", rule="invite-answer")
                 return decode_redemption(body)
             except Invalid as error:
-                raise Violation(peer, error.message, rule=error.rule, hint=error.hint) from error
+                raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
             finally:
                 await _let_go(stream)
         raise TooSlow(peer, f"no answer within {PATIENCE:g} s", rule="invite-patience")
@@ -81,7 +81,7 @@ class InvitationDesk:
             try:
                 token = decode_redeem(body)
             except Invalid as error:
-                raise Violation(peer, error.message, rule=error.rule, hint=error.hint) from error
+                raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
             await trio.sleep(self._host.charge(peer, STATEMENT))
             await framed.write(encode_redemption(await self._outcome(peer, token)))
             await stream.send_eof()

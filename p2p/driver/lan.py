@@ -20,7 +20,7 @@ import structlog
 import trio
 
 from chain.backoff import Backoff
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.budget.buckets import Budget, Rate
 from p2p.driver.containment import contain
 from p2p.driver.peer_penalties import PeerPenalties
@@ -72,7 +72,7 @@ class Lan:
             nursery.start_soon(self._take_part, "ip4", Group4)
             nursery.start_soon(self._take_part, "ip6", partial(Group6, index_of=index_of))
 
-    async def _take_part(self, network: str, make: Callable[[int], Group]) -> None:
+    async def _take_part(self, network: str, make: Callable[[int], MulticastGroup]) -> None:
         try:
             async with make(self._port) as group, trio.open_nursery() as nursery:
                 nursery.start_soon(self._announce_periodically, group)
@@ -80,24 +80,24 @@ class Lan:
         except* OSError as errors:
             _LOG.warning("no discovery on the LAN", network=network, reason=str(only(errors)))
 
-    async def _announce_periodically(self, group: Group) -> None:
+    async def _announce_periodically(self, group: MulticastGroup) -> None:
         for times in itertools.count(1):
             group.join(one.host for one in self._own(group))
             await group.send(wire.encode_question())
             await self._announce(group)
             await trio.sleep(TOLD.whole(times))
 
-    def _own(self, group: Group) -> list[Address]:
+    def _own(self, group: MulticastGroup) -> list[PeerAddress]:
         ours = map(parse_address, self._host.addresses())
         return [one for one in ours if one.network == group.network and wire.is_on_lan(one)]
 
-    async def _announce(self, group: Group) -> None:
+    async def _announce(self, group: MulticastGroup) -> None:
         self._answered[group.network] = trio.current_time()
         own = self._own(group)
         if own:
             await group.send(wire.encode_presence(self._host.peer_id, self._network, own))
 
-    async def _listen(self, group: Group, nursery: trio.Nursery) -> None:
+    async def _listen(self, group: MulticastGroup, nursery: trio.Nursery) -> None:
         while True:
             packet, source = await group.receive()
             if not self._budget.spend(source, trio.current_time()):
@@ -108,7 +108,7 @@ class Lan:
             for address in heard.told:
                 self._dial(address, nursery)
 
-    def _dial(self, address: Address, nursery: trio.Nursery) -> None:
+    def _dial(self, address: PeerAddress, nursery: trio.Nursery) -> None:
         peer, connected = address.peer, self._standing.book.connected_peers()
         if peer is None or peer == self._host.peer_id or peer in connected or peer in self._visiting:
             return
@@ -123,7 +123,7 @@ class Lan:
             self._visiting.discard(peer)
 
 
-class Group(ABC):
+class MulticastGroup(ABC):
     """An open socket of one multicast group of DNS packets, on the networks of our addresses.
 
     ``port`` is that of the group. Raises OSError if this machine lacks the address family. A packet is sent through the
@@ -188,7 +188,7 @@ class Group(ABC):
     async def _send(self, packet: bytes, ip: str) -> None: ...
 
 
-class Group4(Group):
+class Group4(MulticastGroup):
     network = "ip4"
     family = socket.AF_INET
     address = "224.0.0.251"
@@ -209,7 +209,7 @@ class Group4(Group):
         return packet, str(source)
 
 
-class Group6(Group):
+class Group6(MulticastGroup):
     """The group ``ff02::fb``, joined on each link; each packet carries the link's number (``index_of`` an address)."""
 
     network = "ip6"

@@ -29,15 +29,15 @@ from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.settings import LookupMode
 from p2p.driver.stream_slots import StreamSlots
-from p2p.errors import PeerFault, Violation
+from p2p.errors import Misbehaviour, PeerFault
 from p2p.identity import did_of_peer
 from p2p.ip import parse_ip
-from p2p.lookup.node import Announce, Announcing, Check, Finding, LookupNode
+from p2p.lookup.node import Announce, Announcing, CheckContact, LookupNode, ProviderSearch
 from p2p.lookup.search import LIMITS, Search
 from p2p.peers.book import GARBAGE
 from p2p.ports import PeerId
 from p2p.wire import lookup as wire
-from p2p.wire.contact import Contact, contact_at, lookup_key
+from p2p.wire.contact import LookupContact, contact_at, lookup_key
 from p2p.wire.limits import MAX_LOOKUP_ANSWER, MAX_LOOKUP_ASK, MAX_LOOKUP_RECORDS, MAX_PRESENCE_ADDRESSES
 from p2p.wire.lookup import LOOKUP_PROTOCOL, At, Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import MAX_ADDRESS, Presence
@@ -153,7 +153,7 @@ class Lookups:
         work = self.node.work(trio.current_time())
         if work is None:
             return
-        if isinstance(work, Check):
+        if isinstance(work, CheckContact):
             nursery.start_soon(contain, self._question, work.contact, work.target.to_bytes(32, "big"))
         elif isinstance(work, Announce):
             await contain(self._announce, work.key)
@@ -176,10 +176,10 @@ class Lookups:
         if not self.is_used or not self._seeks.spend(key, now) or not self._all_seeks.spend(None, now):
             return []
         self._suggest()
-        finding, met = Finding(self.node, key, now), frozenset(self._host.peers())
+        finding, met = ProviderSearch(self.node, key, now), frozenset(self._host.peers())
         with trio.CancelScope(deadline=now + SEEKING) as limit:
 
-            def take(contact: Contact, answer: Nodes) -> bool:
+            def take(contact: LookupContact, answer: Nodes) -> bool:
                 new = finding.take_answer(contact, answer, self._wall())
                 if new is None:
                     self.forged += 1
@@ -204,12 +204,12 @@ class Lookups:
         work = Announcing(self.node, key, trio.current_time())
         record = self._record(key, self._key)
 
-        async def bring(contact: Contact) -> StoreAnswer:
+        async def bring(contact: LookupContact) -> StoreAnswer:
             answer = await self._store(contact, Store(key=key, record=record, own=self._own(contact)))
             work.note_answer(contact, answer)
             return answer
 
-        async def ask(contact: Contact) -> StoreAnswer | Nodes:
+        async def ask(contact: LookupContact) -> StoreAnswer | Nodes:
             is_served = key in self.node.publication
             return await (bring(contact) if is_served and work.is_brought_to(contact) else self._find(contact, key))
 
@@ -223,21 +223,24 @@ class Lookups:
             self.node.publication.note_announced(key, trio.current_time(), work.keepers)
         _LOG.debug("announced to the lookup", keepers=work.keepers, asked=work.search.asked)
 
-    def _take(self, search: Search) -> Callable[[Contact, Nodes | StoreAnswer], bool]:
-        def take(contact: Contact, answer: Nodes | StoreAnswer) -> bool:
+    def _take(self, search: Search) -> Callable[[LookupContact, Nodes | StoreAnswer], bool]:
+        def take(contact: LookupContact, answer: Nodes | StoreAnswer) -> bool:
             search.note_answer(contact, answer.contacts)
             return True
 
         return take
 
     async def _walk(
-        self, search: Search, ask: Callable[[Contact], Awaitable[Answer]], take: Callable[[Contact, Answer], bool]
+        self,
+        search: Search,
+        ask: Callable[[LookupContact], Awaitable[Answer]],
+        take: Callable[[LookupContact, Answer], bool],
     ) -> None:
         """Performs a search: asks the nodes that it names until it is done.
         ``take`` says whether an answer was valid."""
-        send, receive = trio.open_memory_channel[tuple[Contact, Answer | None]](math.inf)
+        send, receive = trio.open_memory_channel[tuple[LookupContact, Answer | None]](math.inf)
 
-        async def question(contact: Contact) -> None:
+        async def question(contact: LookupContact) -> None:
             answer: Answer | None = None
             try:
                 answer = await ask(contact)
@@ -259,7 +262,7 @@ class Lookups:
                     elif take(contact, answer):
                         self.node.note_answer(contact, self._filter_allowed(answer.contacts), trio.current_time())
 
-    async def _question(self, contact: Contact, key: bytes) -> None:
+    async def _question(self, contact: LookupContact, key: bytes) -> None:
         """Asks a node about a key, to see whether it answers; updates the table."""
         answer = None
         try:
@@ -269,27 +272,27 @@ class Lookups:
                 self.node.note_failure(contact)
         self.node.note_answer(contact, self._filter_allowed(answer.contacts), trio.current_time())
 
-    async def _find(self, contact: Contact, key: bytes) -> Nodes:
+    async def _find(self, contact: LookupContact, key: bytes) -> Nodes:
         """Asks a node for nodes near a key and for providers. Raises PeerFault, also for an invalid answer."""
         ask = Find(key=key, own=self._own(contact))
         return await self._ask(contact, wire.encode_find(ask), wire.decode_nodes)
 
-    async def _store(self, contact: Contact, ask: Store) -> StoreAnswer:
+    async def _store(self, contact: LookupContact, ask: Store) -> StoreAnswer:
         """Brings a node a record. Raises like ``_find``."""
         return await self._ask(contact, wire.encode_store(ask), wire.decode_stored)
 
-    async def _ask(self, contact: Contact, ask: bytes, decode: Callable[[bytes], Answer]) -> Answer:
+    async def _ask(self, contact: LookupContact, ask: bytes, decode: Callable[[bytes], Answer]) -> Answer:
         body = await self._send_question(contact, ask)
         if body is None:
             raise PeerFault(contact.peer, "it answered nothing", rule="lookup")
         try:
             return decode(body)
         except Invalid as error:
-            fault = Violation(contact.peer, error.message, rule=error.rule)
+            fault = Misbehaviour(contact.peer, error.message, rule=error.rule)
             self._standing.blame(fault)
             raise fault from error
 
-    async def _send_question(self, contact: Contact, body: bytes) -> bytes | None:
+    async def _send_question(self, contact: LookupContact, body: bytes) -> bytes | None:
         """Sends one question, over an open connection or one that ends with the question. Raises PeerFault."""
         peer = contact.peer
         if self._standing.is_shut_out(peer) or not self._allows(contact):
@@ -302,7 +305,7 @@ class Lookups:
         raise PeerFault(peer, f"no answer in {PATIENCE:g} s", rule="lookup-patience")
 
     @asynccontextmanager
-    async def _stream(self, contact: Contact, peer: PeerId) -> AsyncIterator[FramedStream]:
+    async def _stream(self, contact: LookupContact, peer: PeerId) -> AsyncIterator[FramedStream]:
         if peer in self._host.peers():
             stream = await self._standing.open(peer, LOOKUP_PROTOCOL, MAX_LOOKUP_ANSWER, PATIENCE)
             try:
@@ -319,7 +322,7 @@ class Lookups:
         own = [str(parse_address(one).transport) for one in self._host.addresses()]
         return [one for one in dict.fromkeys(own) if len(one) <= MAX_ADDRESS][:MAX_PRESENCE_ADDRESSES]
 
-    def _own(self, asked: Contact) -> At | None:
+    def _own(self, asked: LookupContact) -> At | None:
         """Returns the address at which others can ask this node,
         of the same address family as ``asked``; ``None``: none."""
         for text in self._host.addresses():
@@ -335,11 +338,11 @@ class Lookups:
         self._sealed[key] = wire.seal_record(said, self.node.network, key, signer)
         return self._sealed[key]
 
-    def _allows(self, contact: Contact) -> bool:
+    def _allows(self, contact: LookupContact) -> bool:
         ip = contact.address.ip
         return ip is not None and self._discovery.allows()(ip)
 
-    def _filter_allowed(self, contacts: Sequence[Contact]) -> list[Contact]:
+    def _filter_allowed(self, contacts: Sequence[LookupContact]) -> list[LookupContact]:
         allows = self._discovery.allows()
         return [one for one in contacts if (ip := one.address.ip) is not None and allows(ip)]
 
@@ -363,7 +366,7 @@ class Lookups:
             except Invalid as error:
                 self._standing.penalise(peer, error.message, GARBAGE)
                 return
-            except Violation as fault:
+            except Misbehaviour as fault:
                 self._standing.blame(fault)
                 raise
             await trio.sleep(self._host.charge(peer, PEERS_QUESTION))

@@ -15,9 +15,9 @@ from typing import Final, Protocol
 
 import trio
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.driver.ports import ConnectionChange, HostPort, StreamHandler, StreamPort, Validator
-from p2p.errors import ProtocolUnsupported, Unreachable
+from p2p.errors import PeerUnreachable, ProtocolUnsupported
 from p2p.ip import Allows
 from p2p.ports import PeerId
 
@@ -226,7 +226,7 @@ class NetworkHost:
     async def connect(self, multiaddr: str, *others: str, allows: Allows) -> PeerId:
         peer = await self._host.connect(multiaddr, *others, allows=allows)
         if not self._host.is_connected(peer):
-            raise Unreachable(peer, "it hung up at once", rule="dial")
+            raise PeerUnreachable(peer, "it hung up at once", rule="dial")
         self._dialled.add(peer)
         return peer
 
@@ -238,7 +238,7 @@ class NetworkHost:
         if not self._networks.is_divided or not protocol.startswith(OURS):
             return await self._host.open_stream(peer, protocol)
         if not self._networks.is_member(self, peer):
-            raise Unreachable(peer, f"it is not in {self.name}, or has not said so yet", rule="other-network")
+            raise PeerUnreachable(peer, f"it is not in {self.name}, or has not said so yet", rule="other-network")
         try:
             return await self._host.open_stream(peer, scope_protocol(protocol, self.name))
         except ProtocolUnsupported:
@@ -260,7 +260,7 @@ class NetworkHost:
     def remote_of(self, peer: PeerId) -> str:
         return self._host.remote_of(peer)
 
-    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+    def brief(self, address: PeerAddress, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
         """Opens a stream on a connection of its own; it always names the network, as the peer may be in others."""
         return self._host.brief(address, peer, scope_protocol(protocol, self.name))
 

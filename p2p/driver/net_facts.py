@@ -13,7 +13,7 @@ import msgspec
 import trio
 
 from chain.errors import Fault
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.driver.autonat import IDENTIFY, AutoNat, read_observed
 from p2p.driver.ports import DirectPort
 from p2p.ip import is_global
@@ -59,10 +59,10 @@ class NetFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds by which the clock of a peer is at least ahead of ours, by when it signed its presence."""
 
 
-def dialable(told: Iterable[str]) -> list[Address]:
+def dialable(told: Iterable[str]) -> list[PeerAddress]:
     """Returns the IPv4 addresses of the Internet among ``told`` that name their peer, one for each host: the NATs of
     homes are of IPv4."""
-    found: dict[str, Address] = {}
+    found: dict[str, PeerAddress] = {}
     for text in told:
         address = parse_address(text)
         ip = address.ip
@@ -71,13 +71,13 @@ def dialable(told: Iterable[str]) -> list[Address]:
     return list(found.values())
 
 
-async def mapping(direct: DirectPort, targets: Sequence[Address]) -> list[Address]:
+async def mapping(direct: DirectPort, targets: Sequence[PeerAddress]) -> list[PeerAddress]:
     """Dials targets from one local port, and returns the addresses at which they see it,
     from up to ``PROBES`` of them."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.bind(("", 0))
         port = probe.getsockname()[1]
-    found: list[Address] = []
+    found: list[PeerAddress] = []
     for target in targets:
         if len(found) >= PROBES:
             break

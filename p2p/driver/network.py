@@ -11,7 +11,7 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 
 import trio
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.driver.namespaces import MEMBERS_TOPIC
 from p2p.driver.ports import ConnectionChange, DirectPort, StreamHandler, StreamPort, Validator
 from p2p.host.gossip_frames import FrameLimits
@@ -19,11 +19,11 @@ from p2p.host.host import Host
 from p2p.host.peer_events import PeerConnected
 from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
 from p2p.ip import Allows
-from p2p.ports import Judgement, PeerId, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.limits import MAX_ENVELOPE
 
 
-class Network:
+class GossipHost:
     """A host with gossip, as ``HostPort``. Made by ``open_network``."""
 
     def __init__(self, host: Host) -> None:
@@ -57,7 +57,7 @@ class Network:
     def remote_of(self, peer: PeerId) -> str:
         return self._host.remote_of(peer)
 
-    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+    def brief(self, address: PeerAddress, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
         return self._host.brief(address, peer, protocol)
 
     def share_of(self, peer: PeerId) -> str:
@@ -132,16 +132,16 @@ class Network:
         assert self._gossip is not None
         await self._gossip.publish(topic, data)
 
-    async def validate(self, topic: str, sender: PeerId, data: bytes) -> Verdict:
+    async def validate(self, topic: str, sender: PeerId, data: bytes) -> GossipVerdict:
         """Validates a gossip message by its topic's validator; messages of topics without one are ignored."""
         validator = self._validators.get(topic)
-        return await validator(sender, data) if validator else Verdict(Judgement.IGNORE)
+        return await validator(sender, data) if validator else GossipVerdict(Judgement.IGNORE)
 
 
 @asynccontextmanager
-async def open_network(host: Host) -> AsyncIterator[Network]:
+async def open_network(host: Host) -> AsyncIterator[GossipHost]:
     """Opens gossip over ``host`` for as long as the block lasts."""
-    network = Network(host)
+    network = GossipHost(host)
     limits = GossipLimits(frame=FrameLimits(max_message=MAX_ENVELOPE))
     async with open_gossip(host, (), network.validate, limits) as gossip:
         network._gossip = gossip

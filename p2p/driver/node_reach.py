@@ -26,7 +26,7 @@ from p2p.driver.relay_server import RelayServer
 from p2p.driver.reservations import Reservations
 from p2p.machines.dial_back import DialBackLimits, DialBacks
 from p2p.machines.reachability import Reached
-from p2p.machines.relay import Relay, RelayLimits
+from p2p.machines.relay import CircuitRelay, RelayLimits
 from p2p.pace import Pace
 from p2p.ports import PeerId
 from p2p.wire.invite import Redemption
@@ -95,7 +95,7 @@ class NodeReach:
         self._reservations = Reservations(host, settings.relays, rng, wall, self.look_again, self._needs_relay)
         self.relay_server: RelayServer | None = None
         if settings.relay is not None:
-            relay, carried = Relay(settings.relay), settings.carried
+            relay, carried = CircuitRelay(settings.relay), settings.carried
             self.relay_server = RelayServer(host, relay, key, self._is_member, carried, wall, self._is_hidden)
 
     async def run(self) -> None:

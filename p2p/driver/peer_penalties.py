@@ -14,7 +14,7 @@ import trio
 
 from p2p.driver.framing import FramedStream, UnfinishedFrames
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.peers.book import GARBAGE, UNRELIABLE, PeerBook
 from p2p.ports import PeerId
 
@@ -56,7 +56,7 @@ class PeerPenalties:
 
     def blame(self, fault: PeerFault) -> None:
         """Penalises the peer of a fault, as the kind of the fault deserves."""
-        weight = GARBAGE if isinstance(fault, Violation) else UNRELIABLE
+        weight = GARBAGE if isinstance(fault, Misbehaviour) else UNRELIABLE
         self.penalise(PeerId(fault.peer), fault.message, weight)
 
     def gave(self, given: Mapping[PeerId, int]) -> None:

@@ -9,9 +9,9 @@ from typing import Protocol, TypeAlias
 
 import msgspec
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.ip import Allows, Ip
-from p2p.ports import PeerId, Verdict
+from p2p.ports import GossipVerdict, PeerId
 from p2p.wire.autonat import DialStatus
 
 
@@ -51,14 +51,14 @@ class DirectPort(Protocol):
     def opened(self) -> frozenset[PeerId]:
         """Returns connected peers that were dialled from the listening port, or through a punched hole."""
 
-    def listening(self) -> Sequence[Address]:
+    def listening(self) -> Sequence[PeerAddress]:
         """Returns the addresses at which this node listens."""
 
-    def reachable(self) -> Sequence[Address]:
+    def reachable(self) -> Sequence[PeerAddress]:
         """Returns the listening addresses, with those of the interfaces for the unspecified one,
         whatever dial-backs said."""
 
-    def announce_only(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+    def announce_only(self, found: Sequence[PeerAddress], unreached: Iterable[PeerAddress]) -> None:
         """Announces the addresses in ``found`` beside its own ones, but none of ``unreached``."""
 
     def interfaces(self) -> Collection[Ip]:
@@ -73,10 +73,10 @@ class DirectPort(Protocol):
     async def drop_from(self, gone: Collection[Ip]) -> int:
         """Closes connections whose local address is gone; returns their number."""
 
-    async def dial_own(self) -> Mapping[Address, bool]:
+    async def dial_own(self) -> Mapping[PeerAddress, bool]:
         """Dials the addresses of this machine at which this node listens, as a stranger; returns which answered."""
 
-    async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus: ...
+    async def dial_back(self, address: PeerAddress, peer: PeerId, nonce: int) -> DialStatus: ...
 
     def take_dial_backs(self, heard: Callable[[int], bool]) -> None:
         """Accepts nonces of dial-backs; ``heard`` says whether a nonce is one of ours."""
@@ -86,27 +86,27 @@ class DirectPort(Protocol):
 
     def is_direct(self, peer: PeerId) -> bool: ...
 
-    def meeting(self, targets: Sequence[Address], peer: PeerId) -> AbstractContextManager[None]:
+    def meeting(self, targets: Sequence[PeerAddress], peer: PeerId) -> AbstractContextManager[None]:
         """Treats peers that dial us from one of these addresses as clients, while the block runs."""
 
-    async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
+    async def punch(self, targets: Sequence[PeerAddress], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials from the listening port while the peer does the same; returns whether there is a direct connection."""
 
-    async def reach(self, targets: Sequence[Address], peer: PeerId, seconds: float) -> bool:
+    async def reach(self, targets: Sequence[PeerAddress], peer: PeerId, seconds: float) -> bool:
         """Dials a peer directly, beside the circuit with it; returns whether there is a direct connection."""
 
     async def drop_relayed(self, peer: PeerId) -> None:
         """Closes the circuits with a peer that is connected directly."""
 
     def brief(
-        self, address: Address, peer: PeerId, source: int = 0
+        self, address: PeerAddress, peer: PeerId, source: int = 0
     ) -> AbstractAsyncContextManager[Callable[[str], Awaitable[StreamPort]]]:
         """Makes a connection that is not counted, from a port of its own;
         yields a function that opens streams on it."""
 
 
 StreamHandler: TypeAlias = Callable[[StreamPort, PeerId], Awaitable[None]]
-Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[Verdict]]
+Validator: TypeAlias = Callable[[PeerId, bytes], Awaitable[GossipVerdict]]
 
 
 class HostPort(Protocol):
@@ -128,7 +128,7 @@ class HostPort(Protocol):
     async def disconnect(self, peer: PeerId) -> None: ...
 
     async def open_stream(self, peer: PeerId, protocol: str) -> StreamPort:
-        """Opens a stream to a connected peer, without dialling. Raises Unreachable if there is no connection."""
+        """Opens a stream to a connected peer, without dialling. Raises PeerUnreachable if there is no connection."""
 
     def set_handler(self, protocol: str, handler: StreamHandler) -> None: ...
 
@@ -159,7 +159,7 @@ class HostPort(Protocol):
     def remote_of(self, peer: PeerId) -> str:
         """Returns the remote IP address of a direct connection of a peer; empty without one."""
 
-    def brief(self, address: Address, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
+    def brief(self, address: PeerAddress, peer: PeerId, protocol: str) -> AbstractAsyncContextManager[StreamPort]:
         """Opens a stream on a connection of its own that is not counted and ends with the block. ``address`` has an IP
         address, and was judged by the caller. Raises PeerFault."""
 

@@ -19,21 +19,21 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.budget.work import CARRIED, CARRIED_BYTE, RELAY_QUESTION
 from p2p.driver.containment import contain
-from p2p.driver.fair_queue import FairTurns
+from p2p.driver.fair_queue import SenderTurns
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.errors import PeerFault, Violation
+from p2p.errors import Misbehaviour, PeerFault
 from p2p.host.messages import read_message
-from p2p.machines.relay import Circuit, Place, Relay
+from p2p.machines.relay import Circuit, CircuitRelay, PeerPlace
 from p2p.pace import Pace
 from p2p.ports import PeerId
 from p2p.wire.circuit import (
     HOP,
     MAX_MESSAGE,
     STOP,
+    CircuitStatus,
     HopKind,
     HopMessage,
     Reservation,
-    Status,
     StopKind,
     StopMessage,
     decode_hop,
@@ -61,7 +61,7 @@ class RelayServer:
     def __init__(
         self,
         host: HostPort,
-        relay: Relay,
+        relay: CircuitRelay,
         key: SigningKey,
         is_member: Callable[[PeerId], Awaitable[bool]],
         pace: Pace,
@@ -75,7 +75,7 @@ class RelayServer:
         self._pace = pace
         self._wall = wall
         self._is_hidden = is_hidden
-        self._turns = FairTurns(WAITING, WAITING * PIECE)
+        self._turns = SenderTurns(WAITING, WAITING * PIECE)
         self._serves = False
 
     @property
@@ -105,21 +105,21 @@ class RelayServer:
             try:
                 asked = decode_hop(await read_message(stream, peer, MAX_MESSAGE))
             except Invalid:
-                await _refuse(stream, Status.MALFORMED_MESSAGE)
+                await _refuse(stream, CircuitStatus.MALFORMED_MESSAGE)
                 return
             place = await self._place(peer)
             if place is None:
-                await _refuse(stream, Status.PERMISSION_DENIED)
+                await _refuse(stream, CircuitStatus.PERMISSION_DENIED)
             elif asked.kind is HopKind.RESERVE:
                 await self._reserve(stream, place)
             elif asked.kind is HopKind.CONNECT and asked.peer is not None:
                 circuit = await self._open(stream, place, asked.peer)
             else:
-                await _refuse(stream, Status.UNEXPECTED_MESSAGE)
+                await _refuse(stream, CircuitStatus.UNEXPECTED_MESSAGE)
         if circuit is not None:
             await self._carry(circuit[0], stream, circuit[1])
 
-    async def _place(self, peer: PeerId) -> Place | None:
+    async def _place(self, peer: PeerId) -> PeerPlace | None:
         """Returns the peer with its address if it is served, else ``None``.
 
         A peer that came through another relay is not served: the address of that relay would be charged.
@@ -130,12 +130,12 @@ class RelayServer:
         except Invalid:
             return None
         is_served = address.relay is None and (peer in self._relay.chosen or await self._is_member(peer))
-        return Place(peer, address.host) if self._serves and is_served and not self._is_hidden() else None
+        return PeerPlace(peer, address.host) if self._serves and is_served and not self._is_hidden() else None
 
-    async def _reserve(self, stream: StreamPort, place: Place) -> None:
+    async def _reserve(self, stream: StreamPort, place: PeerPlace) -> None:
         self._relay.keep(self._host.peers(), trio.current_time())
         status = self._relay.reserve(place, trio.current_time())
-        if status is not Status.OK:
+        if status is not CircuitStatus.OK:
             await _refuse(stream, status)
             return
         from multiaddr import Multiaddr  # a tenth of a second: a daemon without a host imports nothing of libp2p
@@ -149,25 +149,25 @@ class RelayServer:
         )
         limit = self._relay.limits.circuit
         await stream.send_all(
-            encode_hop(HopMessage(kind=HopKind.STATUS, reservation=reservation, limit=limit, status=Status.OK))
+            encode_hop(HopMessage(kind=HopKind.STATUS, reservation=reservation, limit=limit, status=CircuitStatus.OK))
         )
         await stream.aclose()  # a reset would take the answer with it where it was not read yet
 
-    async def _open(self, stream: StreamPort, source: Place, target: PeerId) -> tuple[Circuit, StreamPort] | None:
+    async def _open(self, stream: StreamPort, source: PeerPlace, target: PeerId) -> tuple[Circuit, StreamPort] | None:
         """Opens a circuit and tells both ends; ``None`` if that was refused or failed."""
         self._relay.keep(self._host.peers(), trio.current_time())
         circuit = self._relay.open(source, target, trio.current_time())
-        if isinstance(circuit, Status):
+        if isinstance(circuit, CircuitStatus):
             await _refuse(stream, circuit)
             return None
         stands, there = False, None
         try:
             there = await self._lead(source.peer, target)
             limit = self._relay.limits.circuit
-            await stream.send_all(encode_hop(HopMessage(kind=HopKind.STATUS, limit=limit, status=Status.OK)))
+            await stream.send_all(encode_hop(HopMessage(kind=HopKind.STATUS, limit=limit, status=CircuitStatus.OK)))
             stands = True
         except (PeerFault, Invalid):
-            await _refuse(stream, Status.CONNECTION_FAILED)
+            await _refuse(stream, CircuitStatus.CONNECTION_FAILED)
             return None
         finally:
             if not stands:
@@ -183,8 +183,8 @@ class RelayServer:
             limit = self._relay.limits.circuit
             await stream.send_all(encode_stop(StopMessage(kind=StopKind.CONNECT, peer=source, limit=limit)))
             said = decode_stop(await read_message(stream, target, MAX_MESSAGE))
-            if said.kind is not StopKind.STATUS or said.status != Status.OK:
-                raise Violation(target, f"takes no circuit: {said.status}", rule="circuit-refused")
+            if said.kind is not StopKind.STATUS or said.status != CircuitStatus.OK:
+                raise Misbehaviour(target, f"takes no circuit: {said.status}", rule="circuit-refused")
         except BaseException:
             await _let_go(stream)
             raise
@@ -234,7 +234,7 @@ class RelayServer:
             return has_turn
 
 
-async def _refuse(stream: StreamPort, status: Status) -> None:
+async def _refuse(stream: StreamPort, status: CircuitStatus) -> None:
     await stream.send_all(encode_hop(HopMessage(kind=HopKind.STATUS, status=status)))
     await stream.aclose()
 

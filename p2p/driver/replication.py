@@ -39,24 +39,24 @@ from p2p.driver.lookups import Lookups
 from p2p.driver.mesh import Mesh
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
-from p2p.driver.serve import Server
+from p2p.driver.serve import RequestServer
 from p2p.driver.settings import ReplicationSettings
 from p2p.driver.statements import GOSSIP_RATE, StatementServer
 from p2p.driver.swarms import Swarms
 from p2p.driver.transfers import TransferRun, fit_to_rate
-from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.ip import anywhere
 from p2p.machines.track_records import TrackRecords
-from p2p.machines.transfer import Shape, Transfer
+from p2p.machines.transfer import PartTransfer, TransferShape
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
-from p2p.peers.directory import Reach
+from p2p.peers.directory import AddressFilter
 from p2p.ports import (
     ChainSink,
+    HeldParts,
     Library,
     ObjectSink,
     PackSink,
-    Parts,
     PartsAsk,
     PeerId,
     PeerView,
@@ -65,7 +65,7 @@ from p2p.ports import (
     StatementStore,
     Tip,
     Topic,
-    TreeHead,
+    TreeRoot,
 )
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
@@ -73,13 +73,13 @@ from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
 from p2p.wire.pieces import PieceListAsk
 from p2p.wire.presence import Presence
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 if TYPE_CHECKING:
     from p2p.driver.lan import Lan
 
 
-class Started(Protocol):
+class TaskStatus(Protocol):
     """The part of the object from ``nursery.start`` that is used here."""
 
     def started(self) -> None: ...
@@ -104,9 +104,9 @@ class ReplicationDriver:
         self._standing = PeerPenalties(host, PeerBook(rng), wall)
         self._records = TrackRecords(host.network_of)
         self._histories = Histories(self.fetch_blocks, self._standing)
-        self._server = Server(host, library, self._standing, settings.line.up)
+        self._server = RequestServer(host, library, self._standing, settings.line.up)
         self._pace = settings.line.down
-        reach = Reach(settings.inside, (*settings.bootstrap, *settings.relays))
+        reach = AddressFilter(settings.inside, (*settings.bootstrap, *settings.relays))
         self._discovery = Discovery(host, library, self._standing, settings.network, rng, key, reach)
         self._lookups = Lookups(host, self._standing, self._discovery, settings.lookup, rng, key)
         forwarding = Forwarding(host, self._discovery.naming, GOSSIP_RATE)
@@ -132,7 +132,7 @@ class ReplicationDriver:
         """The peer book; the node keeps a snapshot of it between runs."""
         return self._standing.book
 
-    async def run(self, task_status: Started = trio.TASK_STATUS_IGNORED) -> None:
+    async def run(self, task_status: TaskStatus = trio.TASK_STATUS_IGNORED) -> None:
         """Runs until cancelled; reports that it started once it serves, listens to gossip and takes calls."""
         try:
             async with trio.open_nursery() as nursery:
@@ -227,14 +227,14 @@ class ReplicationDriver:
         """
         return await self._statements.pull(peer, datasets, private=private)
 
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> HeldParts | None:
         """Asks a peer which objects it has; ``None`` if it tells of none. Raises Remote, also if it lacks the protocol.
 
         Connects to other peers that it names as fetching the same objects.
         """
         return await self._swarms.ask(peer, ask, self._alive())
 
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> HeldParts | None:
         """Asks a peer which pieces of an object it has. As ``ask_parts``."""
         return await self._swarms.ask_pieces(peer, ask, self._alive())
 
@@ -303,7 +303,7 @@ class ReplicationDriver:
         return await self._answer(peer, f"chain {ask.dataset.short}", partial(ask_range, self._chains, ask=ask))
 
     async def _answer(
-        self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | Refusal]]
+        self, peer: PeerId, what: str, ask: Callable[[trio.Nursery, PeerId], Awaitable[Answer | PeerRefusal]]
     ) -> Answer | None:
         """Asks a peer one question; ``None``: it does not have the thing.
         Raises PeerFault, TooSlow after a time limit."""
@@ -311,12 +311,12 @@ class ReplicationDriver:
         with trio.move_on_after(patience):
             try:
                 answer = await ask(self._alive(), peer)
-            except Violation as fault:
+            except Misbehaviour as fault:
                 self._standing.blame(fault)
                 raise
-            if not isinstance(answer, Refusal):
+            if not isinstance(answer, PeerRefusal):
                 return answer
-            if answer.reason is Reason.UNKNOWN:
+            if answer.reason is RefusalReason.UNKNOWN:
                 return None
             raise PeerFault(peer, f"{what}: {describe(answer)}", rule="refused")
         raise TooSlow(peer, f"no answer in {patience:.0f} s", rule="question-patience")
@@ -348,7 +348,7 @@ class ReplicationDriver:
         """Whether ``peer`` shows that it holds exactly this chain; ``False`` also if it does not answer."""
         return await self._histories.holds(peer, dataset, tip)
 
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
         """Whether any of ``peers`` proves that the tree ``old`` is the beginning of the tree ``signed``.
 
         ``False`` if the answers prove nothing: then ``old`` is doubtful. Raises Remote if no peer answered.
@@ -386,11 +386,11 @@ class ReplicationDriver:
         await TransferRun(errand, machine, self._standing, self._paces(pace)).run(self._usable(peers))
 
     def _transfer(
-        self, start: int, target: int, shape: Shape, own: Pace | None, *, inherited: bool = False
-    ) -> Transfer:
+        self, start: int, target: int, shape: TransferShape, own: Pace | None, *, inherited: bool = False
+    ) -> PartTransfer:
         rate = min((pace.rate for pace in self._paces(own) if pace.rate), default=0)
         shaped = msgspec.structs.replace(fit_to_rate(shape, rate), patience=self._settings.transfer_patience)
-        return Transfer(start, target, shaped, self._rng, self._records, inherited=inherited)
+        return PartTransfer(start, target, shaped, self._rng, self._records, inherited=inherited)
 
     def _paces(self, own: Pace | None) -> Sequence[Pace]:
         return (self._pace,) if own is None else (self._pace, own)

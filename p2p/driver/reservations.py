@@ -16,12 +16,12 @@ import trio
 from chain.errors import Fault, Invalid
 from p2p.address import parse_address
 from p2p.driver.ports import ReachHost
-from p2p.errors import TooSlow, Unreachable, Violation
+from p2p.errors import Misbehaviour, PeerUnreachable, TooSlow
 from p2p.host.messages import read_message
 from p2p.ip import anywhere
 from p2p.peers.book import REDIAL
 from p2p.ports import PeerId
-from p2p.wire.circuit import HOP, MAX_MESSAGE, HopKind, HopMessage, Status, check_voucher, decode_hop, encode_hop
+from p2p.wire.circuit import HOP, MAX_MESSAGE, CircuitStatus, HopKind, HopMessage, check_voucher, decode_hop, encode_hop
 
 MOST_USED: Final = 3
 """Relays used at a time: one may fail, and one may be far away."""
@@ -99,12 +99,12 @@ class Reservations:
             self._changed()
 
     async def _hold_connection(self, relay: PeerId, seconds: float) -> None:
-        """Waits for ``seconds``, or until no relay is needed. Raises Unreachable if the connection is gone."""
+        """Waits for ``seconds``, or until no relay is needed. Raises PeerUnreachable if the connection is gone."""
         until = trio.current_time() + seconds
         while trio.current_time() < until and self._is_needed():
             await trio.sleep(WATCH)
             if relay not in self._host.peers():
-                raise Unreachable(relay, "the connection with the relay is gone", rule="relay-gone")
+                raise PeerUnreachable(relay, "the connection with the relay is gone", rule="relay-gone")
 
     async def _reserve(self, relay: PeerId) -> float:
         """Makes a reservation; returns the seconds for which it counts. Raises PeerFault."""
@@ -113,14 +113,14 @@ class Reservations:
             try:
                 await stream.send_all(encode_hop(HopMessage(kind=HopKind.RESERVE)))
                 said = decode_hop(await read_message(stream, relay, MAX_MESSAGE))
-                if said.kind is not HopKind.STATUS or said.status != Status.OK or said.reservation is None:
-                    raise Unreachable(relay, f"it gives no reservation: status {said.status}", rule="relay-refused")
+                if said.kind is not HopKind.STATUS or said.status != CircuitStatus.OK or said.reservation is None:
+                    raise PeerUnreachable(relay, f"it gives no reservation: status {said.status}", rule="relay-refused")
                 if said.reservation.voucher:
                     check_voucher(said.reservation.voucher, relay, self._host.peer_id)
                 left = said.reservation.expires - self._wall() / 1e9
                 return min(max(left, SHORTEST), LONGEST)
             except Invalid as error:
-                raise Violation(relay, error.message, rule=error.rule, hint=error.hint) from error
+                raise Misbehaviour(relay, error.message, rule=error.rule, hint=error.hint) from error
             finally:
                 with trio.CancelScope(shield=True), trio.move_on_after(1.0):
                     await stream.reset()

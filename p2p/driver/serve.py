@@ -24,19 +24,19 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamHandler, StreamPort
 from p2p.driver.stream_slots import StreamSlots
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.machines.request_queue import (
     READERS,
+    AnswerWritten,
     Asked,
-    Asker,
     Gone,
     Input,
-    Read,
     ReadDone,
-    Refuse,
+    ReadRequest,
+    RefuseRequest,
     Request,
     RequestQueue,
-    Written,
+    RequestStream,
 )
 from p2p.pace import Pace
 from p2p.peers.book import FLOOD, GARBAGE
@@ -46,7 +46,7 @@ from p2p.wire.chains import BlockRange, Blocks, encode_blocks, fit
 from p2p.wire.frames import PREFIX, frame, prefix
 from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK_BYTES, MAX_PACKED, MAX_REQUEST
 from p2p.wire.objects import BYTES_HEAD, ObjectPack, ObjectRange, ObjectsAsk, bytes_head, encode_pack
-from p2p.wire.refusal import Reason, Refusal, encode_refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason, encode_refusal
 
 MAX_STREAMS: Final = 2
 """Inbound streams of one peer and protocol:
@@ -69,7 +69,7 @@ Spare: TypeAlias = deque[bytearray]
 """Free buffers of ``ROOM`` bytes for reuse."""
 
 
-class Server:
+class RequestServer:
     def __init__(self, host: HostPort, library: Library, standing: PeerPenalties, pace: Pace | None = None) -> None:
         self._host = host
         self._library = library
@@ -77,7 +77,7 @@ class Server:
         self._pace = pace or Pace(0)
         self._serving = RequestQueue()
         self._spare: Spare = deque(maxlen=READERS)
-        self._streams: dict[Asker, FramedStream] = {}
+        self._streams: dict[RequestStream, FramedStream] = {}
         self._count = 0
         self._nursery: trio.Nursery | None = None
         self._answers = 0
@@ -116,7 +116,7 @@ class Server:
         if self._nursery is None:
             return
         self._count += 1
-        asker = Asker(stream.peer, self._count, self._host.share_of(stream.peer))
+        asker = RequestStream(stream.peer, self._count, self._host.share_of(stream.peer))
         self._streams[asker] = stream
         try:
             await self._listen(asker, stream, decode)
@@ -124,7 +124,7 @@ class Server:
             del self._streams[asker]
             self._feed(Gone(asker))
 
-    async def _listen(self, asker: Asker, stream: FramedStream, decode: Decode) -> None:
+    async def _listen(self, asker: RequestStream, stream: FramedStream, decode: Decode) -> None:
         while not self._standing.is_shut_out(asker.peer):
             try:
                 body = await stream.read()
@@ -133,9 +133,9 @@ class Server:
                 request = decode(body)
             except Invalid as error:
                 self._standing.penalise(asker.peer, error.message, GARBAGE)
-                await stream.write(refusal.encode_refusal(Refusal(0, Reason.MALFORMED, error.message)))
+                await stream.write(refusal.encode_refusal(PeerRefusal(0, RefusalReason.MALFORMED, error.message)))
                 return
-            except Violation as fault:
+            except Misbehaviour as fault:
                 self._standing.blame(fault)
                 raise
             if (wait := self._host.charge(asker.peer, _cost(request))) > 0:
@@ -144,20 +144,20 @@ class Server:
                 self._standing.penalise(asker.peer, refused.text, FLOOD)
                 await stream.write(refusal.encode_refusal(refused))
 
-    def _feed(self, event: Input) -> list[Refusal]:
+    def _feed(self, event: Input) -> list[PeerRefusal]:
         """Passes an event to the machine and starts the answers that follow;
         returns refusals, which the caller sends."""
         refusals = []
         for effect in self._serving.handle(event):
             match effect:
-                case Read(asker, request):
+                case ReadRequest(asker, request):
                     if self._nursery is not None:
                         self._nursery.start_soon(contain, self._answer, asker, request)
-                case Refuse(_, refused):
+                case RefuseRequest(_, refused):
                     refusals.append(refused)
         return refusals
 
-    async def _answer(self, asker: Asker, request: Request) -> None:
+    async def _answer(self, asker: RequestStream, request: Request) -> None:
         """Answers one request: reads it, keeps to the upload cap and sends it. The machine is told however it ends."""
         size = 0
         self._answers += 1
@@ -180,7 +180,7 @@ class Server:
             self._answers -= 1
             if not self._answers:
                 self._idle.set()
-            self._feed(Written(asker))
+            self._feed(AnswerWritten(asker))
 
     def _put_back(self, sent: bytes | memoryview) -> None:
         """Returns the buffer of a sent answer for reuse."""
@@ -195,7 +195,7 @@ def _cost(request: Request) -> float:
 
 def _busy(request: Request) -> bytes:
     """Makes the refusal that is sent at once if an answer would take long: the asker turns to others, or asks again."""
-    return refusal.encode_refusal(Refusal(request.request, Reason.BUSY, "its upload is used up"))
+    return refusal.encode_refusal(PeerRefusal(request.request, RefusalReason.BUSY, "its upload is used up"))
 
 
 def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryview:
@@ -211,22 +211,22 @@ def answer(library: Library, request: Request, spare: Spare) -> bytes | memoryvi
             return frame(_pack(library, request))
         return _bytes(library, request, spare)
     except NotFound:
-        return frame(_refuse(request, Reason.UNKNOWN))
+        return frame(_refuse(request, RefusalReason.UNKNOWN))
     except Refused as refused:
-        return frame(_refuse(request, Reason.NOT_SERVED, refused.message))
+        return frame(_refuse(request, RefusalReason.NOT_SERVED, refused.message))
     except Fault as fault:
         _LOG.warning("cannot read what a peer asks for", fault=str(fault), rule=fault.rule, hint=fault.hint)
-        return frame(_refuse(request, Reason.BROKEN))
+        return frame(_refuse(request, RefusalReason.BROKEN))
 
 
-def _refuse(request: Request, reason: Reason, text: str = "") -> bytes:
-    return encode_refusal(Refusal(request.request, reason, text))
+def _refuse(request: Request, reason: RefusalReason, text: str = "") -> bytes:
+    return encode_refusal(PeerRefusal(request.request, reason, text))
 
 
 def _blocks(library: Library, ask: BlockRange) -> bytes:
     size = library.size(ask.dataset)
     if size == 0:
-        return _refuse(ask, Reason.UNKNOWN)
+        return _refuse(ask, RefusalReason.UNKNOWN)
     blocks: tuple[bytes, ...] = ()
     if ask.start < size and ask.max_bytes and ask.max_blocks:
         wanted = min(ask.max_bytes, max(LEAST_READ, ask.max_blocks * PER_BLOCK))
@@ -264,5 +264,5 @@ def _pack(library: Library, ask: ObjectsAsk) -> bytes:
             break
         given.append(data)
     if not given:
-        return _refuse(ask, Reason.UNKNOWN)
+        return _refuse(ask, RefusalReason.UNKNOWN)
     return encode_pack(ObjectPack(request=ask.request, objects=tuple(given)))

@@ -21,21 +21,31 @@ from chain.statements.tree import is_consistent
 from chain.wording import plural
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import ENVELOPE, LISTED, PROOF, STATEMENT, SUMS
-from p2p.driver.fair_queue import FairTurns
+from p2p.driver.fair_queue import SenderTurns
 from p2p.driver.forwarding import Forwarding
 from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import ALWAYS, KnownAnswers, RoundPeer, RoundScope
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
-from p2p.errors import PeerFault, TooSlow, Violation
+from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.machines.declined import Seen
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.peers.book import BAD_BYTES, FLOOD, GARBAGE
-from p2p.ports import Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeHead, Verdict
+from p2p.ports import GossipVerdict, Judgement, Library, PeerId, StatementRef, StatementStore, Topic, TreeRoot
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY, MAX_TRUST_REQUEST
-from p2p.wire.trust import GetAsk, ListAsk, Proof, ProveAsk, Signed, Statements, TrustAsk, TrustRefusal, TrustTell
+from p2p.wire.trust import (
+    GetAsk,
+    ListAsk,
+    ProofAnswer,
+    ProveAsk,
+    Statements,
+    TopicEnvelope,
+    TrustAsk,
+    TrustRefusal,
+    TrustTell,
+)
 
 GOSSIP_RATE: Final = Rate(per_second=50.0, burst=500.0)
 """Statements of one peer that are judged, whoever made them (docs/spec/trust.md#gossip). Further ones are dropped
@@ -98,7 +108,7 @@ class StatementServer:
         self._questions = Budget[PeerId](ASK_RATE.within_limit())
         self._answers = KnownAnswers()
         self._scope = RoundScope()
-        self._turns = FairTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
+        self._turns = SenderTurns(MAX_QUEUE, MAX_QUEUE_BYTES)
         self._proving = trio.CapacityLimiter(1)
         self._held = 0
         """The number of statements that this node passes on, at the last count."""
@@ -122,15 +132,15 @@ class StatementServer:
 
     # Gossip from others
 
-    async def _take_gossip(self, topic: Topic, sender: PeerId, envelope: bytes) -> Verdict:
+    async def _take_gossip(self, topic: Topic, sender: PeerId, envelope: bytes) -> GossipVerdict:
         judgement = await self._judge_gossip(topic, sender, envelope)
         if judgement is not Judgement.ACCEPT:
-            return Verdict(judgement)
+            return GossipVerdict(judgement)
         try:
             concern = await trio.to_thread.run_sync(self._board.concern, topic, envelope)
         except Fault as fault:
             _LOG.warning("cannot tell whom a statement concerns", fault=str(fault), rule=fault.rule, hint=fault.hint)
-            return Verdict(Judgement.IGNORE)
+            return GossipVerdict(Judgement.IGNORE)
         return self.forwarding.verdict(sender, concern, len(envelope))
 
     async def _judge_gossip(self, topic: Topic, sender: PeerId, envelope: bytes) -> Judgement:
@@ -221,7 +231,7 @@ class StatementServer:
             if patience.cancelled_caught and not tally.new:
                 raise TooSlow(peer, f"told nothing new in {ROUND_SECONDS:.0f} s", rule="round")
             return tally.new
-        except Violation as fault:
+        except Misbehaviour as fault:
             self._standing.blame(fault)
             raise
         finally:
@@ -245,19 +255,19 @@ class StatementServer:
         try:
             tell = await self._ask_peer(stream, trust.encode(ask), _Tally(RoundPeer(peer=peer, is_asked=True)))
             match tell:
-                case Proof():
+                case ProofAnswer():
                     await stream.end()
                     return tell.path
                 case TrustRefusal(reason):
                     raise PeerFault(peer, f"would not prove: {reason}", rule="trust-refused")
-            raise Violation(peer, f"{type(tell).__name__} is no proof", rule="trust-reply")
-        except Violation as fault:
+            raise Misbehaviour(peer, f"{type(tell).__name__} is no proof", rule="trust-reply")
+        except Misbehaviour as fault:
             self._standing.blame(fault)
             raise
         finally:
             await stream.reset()
 
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
         ask = ProveAsk(dataset=dataset, size=signed.size, old=old.size)
         left, faults, found = iter(peers), list[str](), list[bool]()
 
@@ -314,7 +324,7 @@ class StatementServer:
         try:
             return machine.handle(tell)
         except Invalid as error:
-            raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+            raise Misbehaviour(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _ask_peer(self, stream: FramedStream, ask: bytes, tally: _Tally) -> TrustTell:
         wait = self._questions.reserve(stream.peer, trio.current_time(), ANSWER_PATIENCE)
@@ -337,15 +347,15 @@ class StatementServer:
         try:
             return trust.decode_tell(body)
         except Invalid as error:
-            raise Violation(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
+            raise Misbehaviour(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
-    async def _judge_pulled(self, peer: PeerId, signed: Signed) -> bool:
+    async def _judge_pulled(self, peer: PeerId, signed: TopicEnvelope) -> bool:
         """Judges a pulled statement, even if it was seen before: it may be needed now;
         returns whether it was accepted."""
         await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):
-            raise Violation(peer, "keeps sending statements that are refused", rule="trust-reply")
+            raise Misbehaviour(peer, "keeps sending statements that are refused", rule="trust-reply")
         return judgement is Judgement.ACCEPT
 
     # Questions from others
@@ -360,7 +370,7 @@ class StatementServer:
             with trio.move_on_after(IDLE):
                 try:
                     body = await stream.read()
-                except Violation as fault:
+                except Misbehaviour as fault:
                     self._standing.blame(fault)
                     raise
             if body is None:

@@ -27,9 +27,9 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.stream_slots import StreamSlots
-from p2p.errors import StreamBroken, TooSlow, Violation
+from p2p.errors import Misbehaviour, StreamBroken, TooSlow
 from p2p.peers.book import GARBAGE
-from p2p.ports import Library, Parts, PartsAsk, PeerId, PiecesAsk
+from p2p.ports import HeldParts, Library, PartsAsk, PeerId, PiecesAsk
 from p2p.wire import pieces
 from p2p.wire.limits import (
     MAX_PIECES_ANSWER,
@@ -91,13 +91,13 @@ class Swarms:
 
     # Asking
 
-    async def ask(self, peer: PeerId, ask: PartsAsk, nursery: trio.Nursery) -> Parts | None:
+    async def ask(self, peer: PeerId, ask: PartsAsk, nursery: trio.Nursery) -> HeldParts | None:
         """Asks one peer, and meets some of those whom it names in ``nursery``. Raises PeerFault."""
         decode = partial(decode_told, count=ask.count)
         told = await self._question(peer, SWARM_PROTOCOL, MAX_SWARM_ANSWER, encode_parts(ask), decode)
         return await self._take_answer(peer, ask.dataset, told, nursery)
 
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk, nursery: trio.Nursery) -> Parts | None:
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk, nursery: trio.Nursery) -> HeldParts | None:
         """The same of pieces."""
         decode = partial(decode_told, count=pieces.piece_count(ask.size))
         told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_pieces_ask(ask), decode)
@@ -120,7 +120,7 @@ class Swarms:
                     raise StreamBroken(peer, "it ended the stream without an answer", rule="swarm-answer")
                 return decode(body)
             except Invalid as error:
-                fault = Violation(peer, error.message, rule=error.rule)
+                fault = Misbehaviour(peer, error.message, rule=error.rule)
                 self._standing.blame(fault)
                 raise fault from error
             finally:
@@ -129,7 +129,7 @@ class Swarms:
 
     async def _take_answer(
         self, peer: PeerId, dataset: DatasetId, told: PartsTold, nursery: trio.Nursery
-    ) -> Parts | None:
+    ) -> HeldParts | None:
         with trio.move_on_after(PATIENCE):
             for raw in told.presences:
                 await trio.sleep(self._host.charge(peer, PRESENCE))

@@ -1,4 +1,4 @@
-"""Performs the effects of a ``Transfer`` machine: sends questions to peers, has parts checked, and keeps its timer.
+"""Performs the effects of a ``PartTransfer`` machine: sends questions to peers, has parts checked, and keeps its timer.
 
 A run is made for one chain or object to fetch, and ends with it. Questions are tasks in the run's own nursery, so
 ending the run for any reason ends them. Parts are checked in a worker thread, one after the other, while more arrive.
@@ -15,9 +15,9 @@ import msgspec
 import trio
 
 from chain.errors import Fault, Invalid, Remote
-from p2p.driver.fetch_jobs import FetchJob
+from p2p.driver.fetch_jobs import TransferJob
 from p2p.driver.peer_penalties import PeerPenalties
-from p2p.errors import PeerFault, Violation
+from p2p.errors import Misbehaviour, PeerFault
 from p2p.machines.transfer import (
     Accepted,
     Ask,
@@ -30,11 +30,11 @@ from p2p.machines.transfer import (
     GaveUp,
     Input,
     Joined,
+    PartRejected,
+    PartTransfer,
     Penalise,
-    Rejected,
-    Shape,
     Tick,
-    Transfer,
+    TransferShape,
     WakeAt,
 )
 from p2p.pace import Pace
@@ -49,9 +49,11 @@ MAX_NAMED: Final = 5
 
 
 class TransferRun:
-    """Runs one ``Transfer`` machine. ``run`` returns when everything is here and good."""
+    """Runs one ``PartTransfer`` machine. ``run`` returns when everything is here and good."""
 
-    def __init__(self, errand: FetchJob, machine: Transfer, standing: PeerPenalties, paces: Sequence[Pace]) -> None:
+    def __init__(
+        self, errand: TransferJob, machine: PartTransfer, standing: PeerPenalties, paces: Sequence[Pace]
+    ) -> None:
         self._errand = errand
         self._paces = paces
         self._machine = machine
@@ -127,9 +129,9 @@ class TransferRun:
         try:
             event: Input = await self._errand.ask(ask)
         except PeerFault as fault:
-            if isinstance(fault, Violation):
+            if isinstance(fault, Misbehaviour):
                 self._standing.blame(fault)
-            event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Violation))
+            event = Denied(ask.peer, ask.ask, fault.message, final=isinstance(fault, Misbehaviour))
         self._feed(event)
 
     async def _judge_all(self) -> None:
@@ -145,14 +147,14 @@ class TransferRun:
             self._receive()
             if isinstance(event, Finished):
                 self._standing.gave(self._given)
-            if isinstance(event, Rejected):
+            if isinstance(event, PartRejected):
                 self._court.clear()
                 self._given.clear()
             if event is not None:
                 self._feed(event)
         self._judges = False
 
-    def _judge_some(self) -> Finished | Rejected | None:
+    def _judge_some(self) -> Finished | PartRejected | None:
         """Checks deliveries in a worker thread, until none is left or a rate cap applies.
         Raises Fault if no peer is to blame."""
         is_first = True
@@ -165,7 +167,7 @@ class TransferRun:
                 self._errand.judge(effect.peer, effect.start, effect.payloads)
                 self._given[effect.peer] += _size(effect)
             except Invalid as error:
-                return Rejected(error.message, self._errand.resume_at())
+                return PartRejected(error.message, self._errand.resume_at())
             self._said.append(Accepted())
             self._token.run_sync_soon(self._wake_up, idempotent=True)
         return None
@@ -197,7 +199,7 @@ def _size(part: Deliver) -> int:
     return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in part.payloads)
 
 
-def fit_to_rate(shape: Shape, rate: int) -> Shape:
+def fit_to_rate(shape: TransferShape, rate: int) -> TransferShape:
     """Adapts a shape to a rate cap: parts of about a second's worth, and few of them under way."""
     if not rate:
         return shape

@@ -22,7 +22,7 @@ from multiaddr import Multiaddr
 
 from chain.errors import Invalid
 from p2p.address import CIRCUIT
-from p2p.errors import PeerFault, TooSlow, Unreachable, Violation
+from p2p.errors import Misbehaviour, PeerFault, PeerUnreachable, TooSlow
 from p2p.host.hardening import HardenedSwarm
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
@@ -30,9 +30,9 @@ from p2p.ports import PeerId
 from p2p.wire.circuit import (
     HOP,
     MAX_MESSAGE,
+    CircuitStatus,
     HopKind,
     HopMessage,
-    Status,
     StopKind,
     StopMessage,
     decode_hop,
@@ -88,36 +88,40 @@ class Circuits:
             try:
                 said = decode_hop(await read_message(stream, relay, MAX_MESSAGE))
             except Invalid as error:
-                raise Violation(relay, error.message, rule=error.rule, hint=error.hint) from error
-            if said.kind is not HopKind.STATUS or said.status != Status.OK:
+                raise Misbehaviour(relay, error.message, rule=error.rule, hint=error.hint) from error
+            if said.kind is not HopKind.STATUS or said.status != CircuitStatus.OK:
                 reason = f"the relay {relay} does not lead there: {name_of(said.status)}"
-                raise Unreachable(peer, reason, rule="relay-refused", hint="is the peer still reserved there?")
+                raise PeerUnreachable(peer, reason, rule="relay-refused", hint="is the peer still reserved there?")
         if patience.cancelled_caught:
             raise TooSlow(peer, f"the relay {relay} said nothing within {PATIENCE:g} s")
 
     async def accept(self, stream: Stream, relay: PeerId) -> None:
         """Handles ``STOP``: accepts a circuit that a relay brings. Returns when the circuit is over."""
-        status = Status.MALFORMED_MESSAGE
+        status = CircuitStatus.MALFORMED_MESSAGE
         with trio.move_on_after(PATIENCE) as patience:
             with suppress(Invalid):
                 status = self._judge(decode_stop(await read_message(stream, relay, MAX_MESSAGE)), relay)
             await stream.send_all(encode_stop(StopMessage(kind=StopKind.STATUS, status=status)))
-        if status is Status.OK and not patience.cancelled_caught:
+        if status is CircuitStatus.OK and not patience.cancelled_caught:
             raw = self._connection(stream, relay, initiator=False)
             await self._swarm.attend(raw, raw.get_transport_addresses()[0])
 
-    def _judge(self, asked: StopMessage, relay: PeerId) -> Status:
+    def _judge(self, asked: StopMessage, relay: PeerId) -> CircuitStatus:
         """Returns whether to accept a circuit, which saves a useless handshake;
         the handshake proves who the peer is."""
         if asked.kind is not StopKind.CONNECT or asked.peer is None:
-            return Status.UNEXPECTED_MESSAGE
-        return Status.OK if relay in self.relays and asked.peer not in self._swarm.blocked else Status.PERMISSION_DENIED
+            return CircuitStatus.UNEXPECTED_MESSAGE
+        return (
+            CircuitStatus.OK
+            if relay in self.relays and asked.peer not in self._swarm.blocked
+            else CircuitStatus.PERMISSION_DENIED
+        )
 
     def _connection(self, stream: Stream, relay: PeerId, *, initiator: bool) -> Any:
-        """Returns our end of a connection over a circuit. Raises Unreachable if the relay has already gone."""
+        """Returns our end of a connection over a circuit. Raises PeerUnreachable if the relay has already gone."""
         beneath = next(iter(self._swarm.connections.get(ID.from_base58(relay), ())), None)
         if beneath is None:
-            raise Unreachable(relay, "the relay hung up", rule="relay-gone")
+            raise PeerUnreachable(relay, "the relay hung up", rule="relay-gone")
         where = Multiaddr(f"{beneath.get_transport_addresses()[0]}/p2p/{relay}{CIRCUIT}")
         ours, other = (trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in socket.socketpair())
         self._swarm.manager.run_task(_bridge, stream, other)
@@ -127,7 +131,7 @@ class Circuits:
 
 def name_of(status: int | None) -> str:
     """Returns the name of a status in the specification."""
-    return next((each.name for each in Status if each == status), f"status {status}")
+    return next((each.name for each in CircuitStatus if each == status), f"status {status}")
 
 
 async def _bridge(stream: Stream, end: trio.SocketStream) -> None:

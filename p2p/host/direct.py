@@ -27,8 +27,8 @@ from libp2p.protocol_muxer.multiselect_communicator import MultiselectCommunicat
 from multiaddr import Multiaddr
 
 from chain.errors import Invalid
-from p2p.address import CIRCUIT, Address, parse_address
-from p2p.errors import PeerFault, StreamBroken, Unreachable, only
+from p2p.address import CIRCUIT, PeerAddress, parse_address
+from p2p.errors import PeerFault, PeerUnreachable, StreamBroken, only
 from p2p.host.hardening import GuardedHost, TcpStream
 from p2p.host.interfaces import local_ips, other_than, reachable_at
 from p2p.host.messages import read_message
@@ -65,22 +65,22 @@ class DirectDials:
         self.share_with: frozenset[PeerId] = frozenset()
         self._announce = announce
         self._opened: dict[PeerId, None] = {}
-        self._found: tuple[Address, ...] = ()
-        self._unreached: frozenset[Address] = frozenset()
+        self._found: tuple[PeerAddress, ...] = ()
+        self._unreached: frozenset[PeerAddress] = frozenset()
 
     # --- the listening port --------------------------------------------------------------------------------------
 
-    def listening(self) -> list[Address]:
+    def listening(self) -> list[PeerAddress]:
         """Returns the IP addresses and ports on which this host listens."""
         found = [str(each) for listener in self._swarm.listeners.values() for each in listener.get_addrs()]
         return [parse_address(each.split("/p2p/")[0]) for each in found]
 
-    def reachable(self) -> list[Address]:
+    def reachable(self) -> list[PeerAddress]:
         """Returns the addresses at which it may be reached:
         those that the owner set, or else those of its interfaces."""
         return reachable_at(map(str, self.listening()), self._announce)
 
-    def list_announced(self) -> list[Address]:
+    def list_announced(self) -> list[PeerAddress]:
         """Returns the addresses to announce: those that dial-backs found,
         then its own ones that were not found unreached."""
         if self._announce:
@@ -88,7 +88,7 @@ class DirectDials:
         own = [each for each in self.reachable() if each not in self._unreached]
         return list(dict.fromkeys([*self._found, *own]))
 
-    def announce_only(self, found: Sequence[Address], unreached: Iterable[Address]) -> None:
+    def announce_only(self, found: Sequence[PeerAddress], unreached: Iterable[PeerAddress]) -> None:
         """Sets the results of dial-backs: addresses that were reached, and addresses that were not."""
         self._found, self._unreached = tuple(found), frozenset(unreached)
 
@@ -98,7 +98,7 @@ class DirectDials:
         self._opened = {peer: None for peer in self._opened if self._connections(peer)}
         return frozenset(self._opened)
 
-    async def dial_relay(self, address: Address, peer: PeerId) -> bool:
+    async def dial_relay(self, address: PeerAddress, peer: PeerId) -> bool:
         """Dials a relay from the listening port; returns ``False`` if no route leads there from that port."""
         try:
             raw = RawConnection(TcpStream(await self._from_listening(address)), True)
@@ -109,7 +109,7 @@ class DirectDials:
         self._opened[peer] = None
         return True
 
-    async def _from_listening(self, address: Address) -> trio.SocketStream:
+    async def _from_listening(self, address: PeerAddress) -> trio.SocketStream:
         here = next((each for each in self.listening() if _version(each) == _version(address)), None)
         if here is None:
             raise OSError(errno.EADDRNOTAVAIL, "this host listens nowhere")
@@ -118,7 +118,7 @@ class DirectDials:
     # --- through NATs --------------------------------------------------------------------------------------------
 
     @contextmanager
-    def meeting(self, targets: Sequence[Address], peer: PeerId) -> Iterator[None]:
+    def meeting(self, targets: Sequence[PeerAddress], peer: PeerId) -> Iterator[None]:
         """Treats peers that dial us from one of these addresses as clients, while the block runs."""
         hosts = {each.host for each in targets}
         self._swarm.as_client |= dict.fromkeys(hosts, peer)
@@ -128,7 +128,7 @@ class DirectDials:
             for host in hosts:
                 self._swarm.as_client.pop(host, None)
 
-    async def punch(self, targets: Sequence[Address], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
+    async def punch(self, targets: Sequence[PeerAddress], peer: PeerId, seconds: float, *, as_client: bool) -> bool:
         """Dials all targets from the listening port, again and again; returns whether there is a direct connection."""
         with self.meeting(targets if as_client else (), peer):
             with trio.move_on_after(seconds):
@@ -142,7 +142,7 @@ class DirectDials:
             self._opened[peer] = None
         return is_there
 
-    async def reach(self, targets: Sequence[Address], peer: PeerId, seconds: float) -> bool:
+    async def reach(self, targets: Sequence[PeerAddress], peer: PeerId, seconds: float) -> bool:
         """Dials a peer that is connected through a relay at its announced addresses; returns whether one answered."""
         with trio.move_on_after(seconds):
             for each in targets:
@@ -153,7 +153,7 @@ class DirectDials:
                     break
         return self.is_direct(peer)
 
-    async def _insist(self, address: Address, peer: PeerId, as_client: bool) -> None:
+    async def _insist(self, address: PeerAddress, peer: PeerId, as_client: bool) -> None:
         while True:
             try:
                 stream = await self._from_listening(address)
@@ -180,7 +180,7 @@ class DirectDials:
                     _set_linger(stream, _FINISH_ON_CLOSE)
             return
 
-    async def _take_role(self, raw: Any, address: Address, peer: PeerId, *, as_client: bool) -> None:
+    async def _take_role(self, raw: Any, address: PeerAddress, peer: PeerId, *, as_client: bool) -> None:
         if as_client:
             await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
             return
@@ -241,14 +241,14 @@ class DirectDials:
 
     # --- dial-backs and probes -----------------------------------------------------------------------------------
 
-    async def dial_own(self) -> dict[Address, bool]:
+    async def dial_own(self) -> dict[PeerAddress, bool]:
         """Dials the addresses of this machine at which this host listens, as a stranger does who knows no key of it.
 
         Returns which of them answered with the greeting of libp2p.
         """
         answered = dict.fromkeys(reachable_at(map(str, self.listening()), ()), False)
 
-        async def dial(address: Address) -> None:
+        async def dial(address: PeerAddress) -> None:
             with suppress(OSError, trio.BrokenResourceError), trio.move_on_after(OWN_ADDRESS):
                 async with await dial_from((ANY[_version(address)], 0), address, shared=False) as stream:
                     greeting = await stream.receive_some(len(GREETING))
@@ -259,7 +259,7 @@ class DirectDials:
                 nursery.start_soon(dial, each)
         return answered
 
-    async def dial_back(self, address: Address, peer: PeerId, nonce: int) -> DialStatus:
+    async def dial_back(self, address: PeerAddress, peer: PeerId, nonce: int) -> DialStatus:
         """Dials an address and sends a nonce there, from a port to which no NAT was opened."""
         status = DialStatus.DIAL_ERROR
         with trio.move_on_after(DIAL_BACK):
@@ -293,10 +293,10 @@ class DirectDials:
         self._base.set_stream_handler(TProtocol(BACK), serve)
 
     @asynccontextmanager
-    async def brief(self, address: Address, peer: PeerId, source: int = 0) -> AsyncIterator[Callable[[str], Any]]:
+    async def brief(self, address: PeerAddress, peer: PeerId, source: int = 0) -> AsyncIterator[Callable[[str], Any]]:
         """Makes a connection of its own, from a port of its own or from ``source``, that ends with the block.
 
-        Yields a function that opens streams on it. Raises Unreachable, OSError.
+        Yields a function that opens streams on it. Raises PeerUnreachable, OSError.
         """
         stream = await dial_from((ANY[_version(address)], source), address, shared=bool(source))
         raw = RawConnection(TcpStream(stream), True)
@@ -308,7 +308,7 @@ class DirectDials:
                 muxed = await upgrader.upgrade_connection(secured, there)
             except Exception as error:
                 reason = f"{address.transport}: the handshake failed: {error}"
-                raise Unreachable(peer, reason, rule="handshake") from error
+                raise PeerUnreachable(peer, reason, rule="handshake") from error
             try:
                 async with trio.open_nursery() as nursery:
                     nursery.start_soon(muxed.start)
@@ -327,7 +327,7 @@ class DirectDials:
                 [TProtocol(protocol)], MultiselectCommunicator(stream), int(DIAL_BACK)
             )
         except Exception as error:
-            raise Unreachable(peer, f"{protocol}: {error}", rule="protocol") from error
+            raise PeerUnreachable(peer, f"{protocol}: {error}", rule="protocol") from error
         return Stream(stream, stream, peer, protocol)
 
 
@@ -335,7 +335,7 @@ def _set_linger(stream: trio.SocketStream, how: bytes) -> None:
     stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, how)
 
 
-def _version(address: Address) -> int:
+def _version(address: PeerAddress) -> int:
     return 6 if ":" in address.host else 4
 
 
@@ -344,7 +344,7 @@ def is_relayed(conn: Any) -> bool:
     return any(CIRCUIT in str(each) for each in conn.get_transport_addresses())
 
 
-async def dial_from(source: tuple[str, int], address: Address, *, shared: bool = True) -> trio.SocketStream:
+async def dial_from(source: tuple[str, int], address: PeerAddress, *, shared: bool = True) -> trio.SocketStream:
     """Opens a TCP connection from a local address and port, which it may share. Raises OSError."""
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     sock = trio.socket.socket(family, socket.SOCK_STREAM)

@@ -50,7 +50,7 @@ from p2p.host.noise import Handshake, list_suites
 from p2p.host.peer_store import BoundedPeerStore
 from p2p.ip import parse_ip
 from p2p.pace import Traffic
-from p2p.yamux.limits import Limits as YamuxLimits
+from p2p.yamux.limits import YamuxLimits as YamuxLimits
 
 log = logging.getLogger(__name__)
 

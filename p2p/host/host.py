@@ -26,17 +26,17 @@ from libp2p.stream_muxer.exceptions import MuxedConnError, MuxedStreamError
 from libp2p.transport.exceptions import OpenConnectionError
 from multiaddr import Multiaddr
 
-from p2p.address import CIRCUIT, Address, announced_address, listen_address, network_of, parse_address
+from p2p.address import CIRCUIT, PeerAddress, announced_address, listen_address, network_of, parse_address
 from p2p.dial import NotAllowed, first_of, resolve
 from p2p.errors import (
     AddressInUse,
     BadAddress,
     PeerFault,
+    PeerUnreachable,
     ProtocolUnsupported,
     StreamBroken,
     TooManyStreams,
     TooSlow,
-    Unreachable,
     WrongIdentity,
     only,
 )
@@ -134,15 +134,15 @@ class Host:
         return remote[0] if remote else ""
 
     @asynccontextmanager
-    async def brief(self, address: Address, peer: PeerId, protocol: str) -> AsyncIterator[Stream]:
+    async def brief(self, address: PeerAddress, peer: PeerId, protocol: str) -> AsyncIterator[Stream]:
         """Opens a stream on a connection of its own, which ends with the block. Raises PeerFault."""
         if peer in self._swarm.blocked:
-            raise Unreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
+            raise PeerUnreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
         try:
             async with self.direct.brief(address, peer) as open_stream:
                 yield await open_stream(protocol)
         except OSError as error:
-            raise Unreachable(peer, f"{address.transport}: {error.strerror or error}", rule="dial") from error
+            raise PeerUnreachable(peer, f"{address.transport}: {error.strerror or error}", rule="dial") from error
 
     def share_of(self, peer: PeerId) -> str:
         """Returns the network with which a peer shares limits, or the peer itself if it has limits of its own."""
@@ -185,7 +185,7 @@ class Host:
         """Connects to a peer, unless it is connected already; returns its id. ``others`` are more addresses of the same
         peer; they are tried in the order of ``machines.dial_order``: all that the owner named (``anywhere``), a few of
         those that others did. ``allows`` judges every address to be dialled, also those of DNS names.
-        Raises BadAddress, Unreachable, WrongIdentity, TooSlow.
+        Raises BadAddress, PeerUnreachable, WrongIdentity, TooSlow.
         """
         parsed = [parse_address(one) for one in (address, *others)]
         peer = parsed[0].peer
@@ -196,7 +196,7 @@ class Host:
         if peer == self.peer_id:
             raise BadAddress(f"{address!r} is this node itself", rule="multiaddr", hint="give another node's address")
         if peer in self._swarm.blocked:
-            raise Unreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
+            raise PeerUnreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
         while peer in self._dialling:
             await self._dialling[peer].wait()
         if not self.is_connected(peer):
@@ -209,7 +209,7 @@ class Host:
                 done.set()
         return peer
 
-    async def _dial_one(self, address: Address, peer: PeerId, allows: Allows) -> None:
+    async def _dial_one(self, address: PeerAddress, peer: PeerId, allows: Allows) -> None:
         """Dials an address, or the addresses of a DNS name."""
         if address.relay is not None:
             await self._dial_circuit(address, address.relay, peer, allows)
@@ -220,17 +220,17 @@ class Host:
                     found = await resolve(address.host, address.port, allows, FAMILIES.get(address.network, 0))
                 except OSError as error:
                     reason = f"there is no host {address.host}: {error.strerror or error}"
-                    raise Unreachable(peer, reason, rule="dial", hint="is the name right?") from error
+                    raise PeerUnreachable(peer, reason, rule="dial", hint="is the name right?") from error
                 except NotAllowed as fault:
-                    raise Unreachable(peer, fault.message, rule=fault.rule, hint=fault.hint) from fault
+                    raise PeerUnreachable(peer, fault.message, rule=fault.rule, hint=fault.hint) from fault
                 await first_of([partial(self._dial_ip, address.at(ip), peer) for ip in found], PeerFault)
         if patience.cancelled_caught:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
 
-    async def _dial_circuit(self, address: Address, relay: PeerId, peer: PeerId, allows: Allows) -> None:
+    async def _dial_circuit(self, address: PeerAddress, relay: PeerId, peer: PeerId, allows: Allows) -> None:
         """Dials a peer through a relay. The relay is dialled first, under the same rules as any peer."""
         if relay == self.peer_id:
-            raise Unreachable(peer, "it is reached through this node, and is not connected", rule="dial")
+            raise PeerUnreachable(peer, "it is reached through this node, and is not connected", rule="dial")
         with trio.move_on_after(self._limits.dial_timeout) as patience:
             await self.connect(str(address.of_relay), allows=allows)
             try:
@@ -242,7 +242,7 @@ class Host:
         if patience.cancelled_caught:
             raise TooSlow(peer, f"{address.transport} did not answer within {self._limits.dial_timeout:g} s")
 
-    async def _dial_ip(self, address: Address, peer: PeerId) -> None:
+    async def _dial_ip(self, address: PeerAddress, peer: PeerId) -> None:
         try:
             if peer in self.direct.share_with and await self.direct.dial_relay(address, peer):
                 return
@@ -263,11 +263,11 @@ class Host:
     async def open_stream(self, peer: PeerId, protocol: str) -> Stream:
         """Opens a stream to a connected peer; never dials.
 
-        Raises Unreachable, ProtocolUnsupported, TooManyStreams, TooSlow, BrokenStream.
+        Raises PeerUnreachable, ProtocolUnsupported, TooManyStreams, TooSlow, BrokenStream.
         """
         connections = self._connections(peer)
         if not connections:
-            raise Unreachable(peer, "not connected", hint="connect to one of its addresses first")
+            raise PeerUnreachable(peer, "not connected", hint="connect to one of its addresses first")
         with trio.move_on_after(self._limits.open_timeout):
             try:
                 muxed = await connections[0].muxed_conn.open_stream()
@@ -411,7 +411,7 @@ def causes(error: BaseException) -> list[BaseException]:
     return chain
 
 
-def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFault:
+def dial_fault(peer: PeerId, address: PeerAddress, error: BaseException) -> PeerFault:
     """Translates the failure of a dial, by the texts and class names by which py-libp2p distinguishes them."""
     chain = causes(error)
     names = {type(one).__name__ for one in chain}
@@ -426,8 +426,8 @@ def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFaul
     if "OpenConnectionError" in names:
         reasons = [os.strerror(one.errno) for one in chain if isinstance(one, OSError) and one.errno]
         reason = reasons[-1] if reasons else str(chain[-1])
-        return Unreachable(peer, f"{where}: {reason}", rule="dial", hint="is it running, and is the port open?")
-    return Unreachable(
+        return PeerUnreachable(peer, f"{where}: {reason}", rule="dial", hint="is it running, and is the port open?")
+    return PeerUnreachable(
         peer,
         f"{where}: the handshake failed: {chain[-1] or error}",
         rule="handshake",
@@ -435,7 +435,7 @@ def dial_fault(peer: PeerId, address: Address, error: BaseException) -> PeerFaul
     )
 
 
-def listen_fault(address: Address, error: BaseException) -> AddressInUse:
+def listen_fault(address: PeerAddress, error: BaseException) -> AddressInUse:
     text = " ".join(str(one) for one in causes(error))
     numbers = {one.errno for one in causes(error) if isinstance(one, OSError)}
     if errno.EADDRINUSE in numbers or "in use" in text:

@@ -14,7 +14,7 @@ from typing import Final
 import ifaddr
 import trio
 
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.ip import Ip, parse_ip
 
 _GROUPS: Final = 0x10 | 0x100
@@ -73,7 +73,7 @@ def can_listen(address: str) -> bool:
     return True
 
 
-def is_free(address: Address) -> bool:
+def is_free(address: PeerAddress) -> bool:
     """Whether a host could listen at an address now: no other program listens at its port."""
     family = socket.AF_INET6 if address.network == "ip6" else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as probe:
@@ -99,7 +99,7 @@ def index_of(ip: str) -> int:
 
 def reachable_at(
     listening: Iterable[str], announce: Sequence[str], ips: Callable[[], Sequence[Ip]] = local_ips
-) -> list[Address]:
+) -> list[PeerAddress]:
     """Lists the addresses to announce, best first. ``announce``, if given, replaces all that is found.
 
     Loopback is announced only if there is nothing else: then only this machine can reach us.
@@ -111,13 +111,13 @@ def reachable_at(
     return sorted(dict.fromkeys(outside or found), key=lambda one: ipaddress.ip_address(one.host).is_private)
 
 
-def _expand(address: Address, ips: Callable[[], Sequence[Ip]]) -> list[Address]:
+def _expand(address: PeerAddress, ips: Callable[[], Sequence[Ip]]) -> list[PeerAddress]:
     here = ipaddress.ip_address(address.host)
     if not here.is_unspecified:
         return [address]
     usable = [ip for ip in ips() if ip.version == here.version and not ip.is_link_local and not ip.is_multicast]
-    return [Address(address.network, str(ip), address.port) for ip in usable]
+    return [PeerAddress(address.network, str(ip), address.port) for ip in usable]
 
 
-def _alone(address: Address) -> Address:
-    return Address(address.network, address.host, address.port)
+def _alone(address: PeerAddress) -> PeerAddress:
+    return PeerAddress(address.network, address.host, address.port)

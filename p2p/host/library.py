@@ -37,7 +37,7 @@ PACKAGES: Final = (
 
 
 @dataclass(frozen=True)
-class Part:
+class LibraryPart:
     """A group of modules that libp2p imports and that our host does not use."""
 
     rule: str
@@ -50,7 +50,7 @@ class Part:
     """Whether the library makes instances of these names, without using them."""
 
 
-ECDSA: Final = Part(
+ECDSA: Final = LibraryPart(
     "ed25519-only",
     "ECDSA keys and secio are not supported",
     "the peer must use an Ed25519 key and noise",
@@ -66,7 +66,7 @@ ECDSA: Final = Part(
 )
 ABSENT: Final = (
     ECDSA,
-    Part(
+    LibraryPart(
         "tcp-only",
         "QUIC is not a transport of this host",
         "dial the TCP address of the peer",
@@ -77,7 +77,7 @@ ABSENT: Final = (
             "libp2p.transport.quic.stream": ("QUICStream",),
         },
     ),
-    Part(
+    LibraryPart(
         "noise-only",
         "TLS does not secure connections of this host",
         "the peer must offer noise",
@@ -89,7 +89,7 @@ ABSENT: Final = (
             "libp2p.relay.circuit_v2.nat": ("is_private_ip",),
         },
     ),
-    Part(
+    LibraryPart(
         "own-discovery",
         "the library's discovery is not used",
         "multicast on the LAN and presences find peers",
@@ -103,7 +103,7 @@ ABSENT: Final = (
             "libp2p.discovery.upnp.upnp": ("UpnpManager",),
         },
     ),
-    Part(
+    LibraryPart(
         "system-names",
         "the library's resolver of names is not used",
         "p2p.host resolves names by the system",
@@ -143,7 +143,7 @@ def check_version() -> None:
 class _Finder(MetaPathFinder):
     """Finds packages without running their ``__init__``, and stand-ins for absent modules."""
 
-    def __init__(self, packages: Sequence[str], absent: Sequence[Part]) -> None:
+    def __init__(self, packages: Sequence[str], absent: Sequence[LibraryPart]) -> None:
         self._packages = frozenset(packages)
         self._absent = {name: part for part in absent for name in part.modules}
 
@@ -166,7 +166,7 @@ def _namespace(found: ModuleSpec) -> ModuleSpec:
 class _StandIn(Loader):
     """Makes a stand-in for an absent module, with the names that others import from it."""
 
-    def __init__(self, part: Part) -> None:
+    def __init__(self, part: LibraryPart) -> None:
         self._part = part
 
     def exec_module(self, module: ModuleType) -> None:
@@ -196,7 +196,7 @@ class _Refusing(type):
         cls._refuse()
 
 
-def _refusal(name: str, part: Part) -> type:
+def _refusal(name: str, part: LibraryPart) -> type:
     members = {"rule": part.rule, "reason": part.reason, "hint": part.hint, "instances": part.instances}
     return _Refusing(name, (Exception,), members)
 

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from p2p.budget.work import WorkShares
-from p2p.yamux.limits import Limits as YamuxLimits
+from p2p.yamux.limits import YamuxLimits as YamuxLimits
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):

@@ -25,16 +25,16 @@ from libp2p.stream_muxer.exceptions import (
 )
 
 from p2p.budget.work import STREAM, YAMUX_FRAME, Party, WorkBudget
-from p2p.errors import PeerFault, StreamBroken, Violation
+from p2p.errors import Misbehaviour, PeerFault, StreamBroken
 from p2p.host.limits import UnreadBudget
 from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.ip import Ip
 from p2p.pace import LineTraffic, Traffic
 from p2p.ports import PeerId
 from p2p.yamux.frames import GoAwayCode
-from p2p.yamux.limits import Limits
-from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import LocalFiles, ResetReason, StreamOpened, WasReset
+from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.session import StreamLimit, YamuxSession
+from p2p.yamux.stream import Readable, ResetReason, StreamOpened, WasReset
 
 log = logging.getLogger(__name__)
 
@@ -203,7 +203,7 @@ class Shared:
 class YamuxConn(IMuxedConn):  # type: ignore[misc]
     """One connection. ``fault`` is the reason why it ended, ``None`` before."""
 
-    def __init__(self, secured_conn: Any, peer_id: Any, limits: Limits, shared: Shared) -> None:
+    def __init__(self, secured_conn: Any, peer_id: Any, limits: YamuxLimits, shared: Shared) -> None:
         self._budget = shared.unread
         self._work = shared.work
         self.secured_conn = secured_conn
@@ -211,7 +211,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         remote = self.get_remote_address()
         self.party = Party(id(self), PeerId(str(peer_id)), remote[0] if remote else "")
         self._initiator: bool = secured_conn.is_initiator
-        self.session = Session(initiator=self._initiator, limits=limits, now=trio.current_time())
+        self.session = YamuxSession(initiator=self._initiator, limits=limits, now=trio.current_time())
         socket, out, into, self._early = take_over(secured_conn)
         # The bytes of a circuit are counted once, by the connection with its relay.
         is_relayed = secured_conn.get_connection_type() is ConnectionType.RELAYED
@@ -260,9 +260,9 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
     async def _guard(self, task: Any) -> None:
         try:
             await task()
-        except Violation as error:
+        except Misbehaviour as error:
             self.session.go_away(GoAwayCode.PROTOCOL_ERROR)
-            self.end(Violation(str(self.peer_id), error.message, rule=error.rule, hint=error.hint))
+            self.end(Misbehaviour(str(self.peer_id), error.message, rule=error.rule, hint=error.hint))
         except (trio.BrokenResourceError, trio.ClosedResourceError, OSError) as error:
             self.end(StreamBroken(str(self.peer_id), f"the connection broke: {error or type(error).__name__}"))
         except Exception as error:
@@ -340,7 +340,7 @@ class YamuxConn(IMuxedConn):  # type: ignore[misc]
         self.kick()
 
     def _on_event(self, event: object) -> None:
-        if isinstance(event, LocalFiles):
+        if isinstance(event, Readable):
             stream = self._streams.get(event.stream)
             if stream is not None:
                 stream.readers.unpark_all()

@@ -22,7 +22,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, ChaCha20Poly1305
 from libp2p.security.noise.patterns import IPattern
 from libp2p.security.noise.transport import Transport
 
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.ip import Ip, parse_ip
 from p2p.pace import LineTraffic
 
@@ -123,13 +123,13 @@ class Cipher:
 
     def open(self, sealed: memoryview, plain: memoryview) -> int:
         """Decrypts into ``plain``, which must be as long; returns the plaintext's size.
-        Raises Violation if it does not open."""
+        Raises Misbehaviour if it does not open."""
         size = max(0, len(sealed) - TAG)
         aead, nonce = self._next()
         try:
             aead.decrypt_into(nonce, sealed, None, plain[:size])
         except InvalidTag as error:
-            raise Violation("", "a sealed message does not open", rule="noise-tag") from error
+            raise Misbehaviour("", "a sealed message does not open", rule="noise-tag") from error
         return size
 
 
@@ -155,7 +155,7 @@ class Unsealer:
 
     def take(self, count: int) -> memoryview:
         """Decrypts the messages that ``count`` bytes in ``room`` complete.
-        Valid until the next use. Raises Violation."""
+        Valid until the next use. Raises Misbehaviour."""
         sealed, plain = self._scratch.sealed[: len(self._rest) + count], self._scratch.plain
         sealed[: len(self._rest)] = self._rest
         at = filled = 0
@@ -249,7 +249,7 @@ class NoiseStream(trio.abc.AsyncResource):
                 self._unsent = self._unsent[written:]
 
     async def receive(self) -> memoryview:
-        """Receives decrypted bytes; empty at the end. Valid until the caller waits for anything. Raises Violation."""
+        """Receives decrypted bytes; empty at the end. Valid until the caller waits. Raises Misbehaviour."""
         while True:
             await trio.lowlevel.wait_readable(self._socket)
             with suppress(BlockingIOError):

@@ -28,12 +28,12 @@ from p2p.errors import NotJoined, NotTaken, only
 from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, said_topics, strip
 from p2p.host.host import Host
 from p2p.host.router import SteadyGossipSub, bound_queues
-from p2p.ports import Judgement, PeerId, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.frames import DelimitedReader
 
 log = logging.getLogger(__name__)
 
-Validator = Callable[[str, PeerId, bytes], Awaitable[Verdict]]
+Validator = Callable[[str, PeerId, bytes], Awaitable[GossipVerdict]]
 """``await validate(topic, sender, data)``: ``sender`` passed the message to us and may not have written it."""
 
 READ: Final = 64 << 10
@@ -57,7 +57,7 @@ class GossipLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Accepted unread messages; the oldest are dropped."""
 
 
-class Incoming(msgspec.Struct, frozen=True):
+class IncomingGossip(msgspec.Struct, frozen=True):
     topic: str
     sender: PeerId
     data: bytes
@@ -83,7 +83,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         self._limits = limits
         self._work: WorkBudget = base.get_network().work
         self.deliver: Callable[[Any], None] = lambda _: None
-        self.judge: Callable[[Any, Any], Awaitable[Verdict]] = _judge_nothing
+        self.judge: Callable[[Any, Any], Awaitable[GossipVerdict]] = _judge_nothing
         self._validations = trio.CapacityLimiter(limits.concurrent_validations)
         self._greeting: set[Any] = set()
         self._streams: dict[Any, list[Any]] = {}
@@ -234,7 +234,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         else:
             self.router.tell(to, msg)
 
-    async def _judge(self, forwarder: Any, msg: Any) -> Verdict:
+    async def _judge(self, forwarder: Any, msg: Any) -> GossipVerdict:
         plain = rpc_pb2.Message(data=msg.data, topicIDs=msg.topicIDs, from_id=msg.from_id, seqno=msg.seqno)
         if not is_signed(msg, plain.SerializeToString()):
             self.unsigned += 1
@@ -249,11 +249,11 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         self.deliver(message)
 
 
-_OURS: Final = Verdict(Judgement.ACCEPT)
-_DECLINED: Final = Verdict(Judgement.IGNORE)
+_OURS: Final = GossipVerdict(Judgement.ACCEPT)
+_DECLINED: Final = GossipVerdict(Judgement.IGNORE)
 
 
-async def _judge_nothing(_sender: Any, _message: Any) -> Verdict:
+async def _judge_nothing(_sender: Any, _message: Any) -> GossipVerdict:
     """Accepts nothing; the default judge."""
     return _DECLINED
 
@@ -264,7 +264,7 @@ class Gossip:
         self._host = host
         self._validate = validate
         self._limits = limits
-        self._send, self.incoming = trio.open_memory_channel[Incoming](limits.incoming)
+        self._send, self.incoming = trio.open_memory_channel[IncomingGossip](limits.incoming)
         self.missed = 0
         """Accepted messages that were dropped for newer ones because ``incoming`` was not read."""
         pubsub.deliver = self._deliver
@@ -318,14 +318,14 @@ class Gossip:
         await self._pubsub.wait_for_peer(known, timeout=float("inf"))
         await self._pubsub.wait_for_subscription(known, topic, timeout=float("inf"))
 
-    async def _judge(self, sender: Any, message: Any) -> Verdict:
+    async def _judge(self, sender: Any, message: Any) -> GossipVerdict:
         return await self._validate(message.topicIDs[0], PeerId(str(sender)), message.data)
 
     def _deliver(self, message: Any) -> None:
         origin = PeerId(str(ID(message.from_id)))
         if origin == self._host.peer_id:
             return
-        arrived = Incoming(message.topicIDs[0], origin, message.data)
+        arrived = IncomingGossip(message.topicIDs[0], origin, message.data)
         try:
             self._send.send_nowait(arrived)
         except trio.WouldBlock:

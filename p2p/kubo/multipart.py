@@ -15,7 +15,7 @@ FORM: Final = f"multipart/form-data; boundary={_BOUNDARY}"
 """The content type of a request whose body is a ``Form``."""
 
 
-class Addition(NamedTuple):
+class AddedFile(NamedTuple):
     """A file to add: bytes, or the path of a file here."""
 
     name: str
@@ -29,7 +29,7 @@ class Form(httpx.AsyncByteStream):
     generator.
     """
 
-    def __init__(self, files: Sequence[Addition]) -> None:
+    def __init__(self, files: Sequence[AddedFile]) -> None:
         self._pieces = _pieces(files)
         self._file: Any = None
 
@@ -57,7 +57,7 @@ class Form(httpx.AsyncByteStream):
             self._file = None
 
 
-def _pieces(files: Sequence[Addition]) -> Iterator[bytes | Path]:
+def _pieces(files: Sequence[AddedFile]) -> Iterator[bytes | Path]:
     for file in files:
         head = f'--{_BOUNDARY}\r\nContent-Disposition: form-data; name="file"; filename="{file.name}"\r\n'
         yield f"{head}Content-Type: application/octet-stream\r\n\r\n".encode()

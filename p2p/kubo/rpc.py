@@ -1,4 +1,4 @@
-"""Calls the operator's IPFS daemon over its HTTP RPC; ``Ipfs`` is the port, ``Kubo`` implements it.
+"""Calls the operator's IPFS daemon over its HTTP RPC; ``IpfsDaemon`` is the port, ``Kubo`` implements it.
 
 It uses few, simple calls: files are added to the daemon's own file system (MFS), which also keeps them from its garbage
 collector; content is read by path; records of names are put as bytes, so that no key goes into the daemon. The daemon
@@ -19,12 +19,12 @@ import httpx
 import trio
 
 from chain.errors import Remote
-from p2p.files import Content, Files, Missing
+from p2p.files import Content, FileMissing, RemoteFiles
 from p2p.ipfs.record import MAX_RECORD
-from p2p.kubo.multipart import FORM, Addition, Form
+from p2p.kubo.multipart import FORM, AddedFile, Form
 from p2p.pace import Pace
 from p2p.web.body import Patience, body_of, lively, pace_parts
-from p2p.web.client import Opened, new_client
+from p2p.web.client import OpenedClient, new_client
 
 PATIENCE: Final = Patience(connect=5.0, silence=30.0, span=60.0, least=64 << 10, total=6 * 3600.0)
 """Time limits: ``silence`` also ends a search for unavailable content; ``least`` bytes must come in each ``span``."""
@@ -42,7 +42,7 @@ _HINT: Final = "is it running, and is [ipfs] api of the settings its RPC?"
 Options: TypeAlias = Mapping[str, str | list[str]]
 
 
-class Ipfs(Files, Protocol):
+class IpfsDaemon(RemoteFiles, Protocol):
     """The operations of an IPFS daemon that the node uses. All raise Remote.
 
     Folders are absolute paths of the daemon's own files; content is named by ``/ipfs/CID/…``. Connections live as long
@@ -57,7 +57,7 @@ class Ipfs(Files, Protocol):
 
     async def version(self) -> str: ...
 
-    async def add(self, folder: str, files: Sequence[Addition]) -> None:
+    async def add(self, folder: str, files: Sequence[AddedFile]) -> None:
         """Adds files to a folder, which is made if need be; a file that exists under its name stays as it is."""
 
     async def replace(self, path: str, content: bytes) -> None:
@@ -82,7 +82,7 @@ class Ipfs(Files, Protocol):
         """Returns the newest record of an IPNS name that the daemon finds."""
 
 
-class Kubo(Opened):
+class Kubo(OpenedClient):
     """A client of one Kubo. Used inside ``async with``; ``token`` is sent as ``Authorization: Bearer``."""
 
     def __init__(self, api: str, token: str = "", patience: Patience = PATIENCE, pace: Pace | None = None) -> None:
@@ -98,7 +98,7 @@ class Kubo(Opened):
     async def version(self) -> str:
         return str(_object(await self._call("version", {})).get("Version", "?"))
 
-    async def add(self, folder: str, files: Sequence[Addition]) -> None:
+    async def add(self, folder: str, files: Sequence[AddedFile]) -> None:
         """Adds files, and repeats the call for the rest, if need be.
 
         It counts the files in the answer, which ends at a file that exists: few HTTP clients read the trailer that says
@@ -119,7 +119,7 @@ class Kubo(Opened):
     async def replace(self, path: str, content: bytes) -> None:
         # Not ``files/write``: a file truncated by it begins with an empty block, which no other daemon can fetch.
         options = {"pin": "false", "quieter": "true", "progress": "false", **_ADDED}
-        added = _object(await self._call("add", options, [Addition("data", content)]))
+        added = _object(await self._call("add", options, [AddedFile("data", content)]))
         await self._call("files/cp", {"arg": [f"/ipfs/{added.get('Hash')}", path], "parents": "true", "force": "true"})
 
     async def read(self, path: str, limit: int) -> bytes | None:
@@ -150,7 +150,7 @@ class Kubo(Opened):
         try:
             async with self._stream("cat", {"arg": content, "length": str(limit + 1)}, self._patience) as parts:
                 return await _whole("cat", parts, limit)
-        except Missing:
+        except FileMissing:
             return None
 
     def open(self, content: str, offset: int = 0) -> Content:
@@ -161,7 +161,7 @@ class Kubo(Opened):
 
     async def put_record(self, name: str, record: bytes) -> None:
         options = {"arg": f"/ipns/{name}", "allow-offline": "true"}
-        await self._call("routing/put", options, [Addition("value-file", record)], slow=True)
+        await self._call("routing/put", options, [AddedFile("value-file", record)], slow=True)
 
     async def record(self, name: str) -> bytes | None:
         raw = await self._find("routing/get", {"arg": f"/ipns/{name}"}, 4 * MAX_RECORD)
@@ -170,14 +170,14 @@ class Kubo(Opened):
     async def _find(self, what: str, options: Options, limit: int = MAX_ANSWER) -> bytes | None:
         try:
             return await self._call(what, options, limit=limit)
-        except Missing:
+        except FileMissing:
             return None
 
     async def _call(
         self,
         what: str,
         options: Options,
-        files: Sequence[Addition] = (),
+        files: Sequence[AddedFile] = (),
         *,
         limit: int = MAX_ANSWER,
         slow: bool = False,
@@ -194,7 +194,7 @@ class Kubo(Opened):
 
     @asynccontextmanager
     async def _stream(
-        self, what: str, options: Options, patience: Patience, files: Sequence[Addition] = ()
+        self, what: str, options: Options, patience: Patience, files: Sequence[AddedFile] = ()
     ) -> AsyncIterator[AsyncIterator[bytes]]:
         request = self.client.build_request("POST", what, params=dict(options), timeout=patience.times)
         deadline = trio.current_time() + patience.total
@@ -248,7 +248,7 @@ class Kubo(Opened):
             )  # fmt: skip
         reason = _message(bytes(raw)) or f"status {response.status_code}"
         if any(each in reason for each in _MISSING):
-            return Missing(f"Kubo: {reason}", rule="ipfs-missing")
+            return FileMissing(f"Kubo: {reason}", rule="ipfs-missing")
         return Remote(f"Kubo refused {what}: {reason[:300]}", rule="ipfs-refused", hint=_HINT)
 
 

@@ -15,14 +15,14 @@ import msgspec
 from chain.backoff import Chance
 from p2p.budget.buckets import Budget, Rate
 from p2p.lookup import search as searching
-from p2p.lookup.publication import Publication
-from p2p.lookup.records import Records, judge_record
+from p2p.lookup.publication import RecordPublication
+from p2p.lookup.records import ProviderRecords, judge_record
 from p2p.lookup.search import Search, SearchLimits
-from p2p.lookup.table import Table
+from p2p.lookup.table import RoutingTable
 from p2p.ports import Judgement
-from p2p.wire.contact import Contact, block_of, place_of, place_of_node
+from p2p.wire.contact import LookupContact, block_of, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_CONTACTS, MAX_LOOKUP_RECORDS
-from p2p.wire.lookup import At, Find, Nodes, Store, StoreAnswer, Stored
+from p2p.wire.lookup import At, Find, Nodes, Store, StoreAnswer, StoreOutcome
 from p2p.wire.presence import Presence
 
 NEAREST: Final = 20
@@ -51,10 +51,10 @@ INTRODUCED: Final = 8
 liars and invented nodes only, and these would take the places of all other suggestions."""
 
 
-class Check(msgspec.Struct, frozen=True):
+class CheckContact(msgspec.Struct, frozen=True):
     """Asks the driver to ask this node for a place: to see whether it answers, and to learn of nodes near that."""
 
-    contact: Contact
+    contact: LookupContact
     target: int
 
 
@@ -70,22 +70,22 @@ class Announce(msgspec.Struct, frozen=True):
     key: bytes
 
 
-Work: TypeAlias = Check | Refresh | Announce
+Work: TypeAlias = CheckContact | Refresh | Announce
 
 
 class LookupNode:
-    def __init__(self, network: str, key: bytes, rng: Chance, secret: bytes, table: Table | None = None) -> None:
+    def __init__(self, network: str, key: bytes, rng: Chance, secret: bytes, table: RoutingTable | None = None) -> None:
         """``key``: the node's public key. ``secret``: random bytes, of this process."""
         self.network = network
         self.key = key
         self.place = place_of_node(key)
         self._rng = rng
-        self.table = Table(self.place) if table is None else table
-        self.records = Records(network, secret)
-        self.publication = Publication(rng)
+        self.table = RoutingTable(self.place) if table is None else table
+        self.records = ProviderRecords(network, secret)
+        self.publication = RecordPublication(rng)
         self._finds = Budget[bytes](FIND_RATE)
         self._stores = Budget[bytes](STORE_RATE)
-        self._introduced: list[Contact] = []
+        self._introduced: list[LookupContact] = []
         self._greeted = 0
         """Those of ``_introduced`` that were asked."""
         self._turn = 0.0
@@ -112,15 +112,15 @@ class LookupNode:
         """Keeps a record if it may, and names nodes near its key, so that no question has to come first."""
         if not self._stores.spend(asker, now):
             self.refused += 1
-            return StoreAnswer(outcome=Stored.BUSY)
+            return StoreAnswer(outcome=StoreOutcome.BUSY)
         self._meet(ask.own, asker, ip)
         near = self._near(ask.key, asker)
         if not self._is_near(place_of(ask.key)):
-            return StoreAnswer(outcome=Stored.FAR, contacts=near)
+            return StoreAnswer(outcome=StoreOutcome.FAR, contacts=near)
         outcome = self.records.keep(ask.key, ask.record, asker, block_of(ip, asker), wall, self._rng)
         return StoreAnswer(outcome=outcome, contacts=near)
 
-    def _near(self, key: bytes, asker: bytes) -> tuple[Contact, ...]:
+    def _near(self, key: bytes, asker: bytes) -> tuple[LookupContact, ...]:
         """Returns random ones of the nodes in the region of a key, or the nearest."""
         region = self.table.region(place_of(key), NEAREST)
         near = self.table.around(region, MAX_LOOKUP_CONTACTS, self._rng)
@@ -129,7 +129,7 @@ class LookupNode:
     def _meet(self, own: At | None, asker: bytes, ip: bytes) -> None:
         """Suggests the asker to the table, but only at the address from which it came."""
         if own is not None and own[0] == ip:
-            self.table.suggest(Contact(asker, *own))
+            self.table.suggest(LookupContact(asker, *own))
 
     def _is_near(self, target: int) -> bool:
         region = self.table.region(target, FAR * NEAREST)
@@ -140,7 +140,7 @@ class LookupNode:
 
     # Questions to others
 
-    def introduce(self, contact: Contact) -> None:
+    def introduce(self, contact: LookupContact) -> None:
         """Notes a node that is known from elsewhere, such as a bootstrap node."""
         is_room = not self.table.settled and len(self._introduced) < INTRODUCED
         if is_room and contact not in self._introduced:
@@ -157,14 +157,14 @@ class LookupNode:
         """Begins the search that ``Refresh`` asks for: for all neighbours, or for a few nodes of another part."""
         return self.search(target, now, searching.LIMITS if target == self.place else REFRESHING)
 
-    def note_answer(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
+    def note_answer(self, contact: LookupContact, told: Iterable[LookupContact], now: float) -> None:
         """Records that a node answered our question, and suggests the nodes that it named."""
         self.table.note_answer(contact, now)
         for other in told:
             if other.key != self.key:
                 self.table.suggest(other)
 
-    def note_failure(self, contact: Contact) -> None:
+    def note_failure(self, contact: LookupContact) -> None:
         self.table.note_failure(contact.key, contact.place)
 
     def note_joined(self, search: Search) -> None:
@@ -182,9 +182,9 @@ class LookupNode:
             self._turn = now + YOUNG
             if self._greeted < len(self._introduced):
                 self._greeted += 1
-                return Check(self._introduced[self._greeted - 1], self.place)
+                return CheckContact(self._introduced[self._greeted - 1], self.place)
             contact = self.table.suggestion(self._rng) if not len(self.table) else None
-            return Refresh(self.place) if contact is None else Check(contact, self.place)
+            return Refresh(self.place) if contact is None else CheckContact(contact, self.place)
         key = self.publication.take(now)
         if key is not None:
             return Announce(key)
@@ -205,11 +205,11 @@ class LookupNode:
         contact = self.table.suggestion(self._rng) or self.table.longest_silent(now, CHECK)
         return None if contact is None else self._check(contact, now)
 
-    def _check(self, contact: Contact, now: float) -> Check:
+    def _check(self, contact: LookupContact, now: float) -> CheckContact:
         """Asks an entry for its own part of the space, so that one question does for a search there."""
         target = self.table.beside(contact.place, self._rng)
         self.table.looking(target, now)
-        return Check(contact, target)
+        return CheckContact(contact, target)
 
 
 class Announcing:
@@ -228,21 +228,21 @@ class Announcing:
         self.keepers = 0
         """Nodes that keep it."""
 
-    def is_brought_to(self, contact: Contact) -> bool:
+    def is_brought_to(self, contact: LookupContact) -> bool:
         """Whether the question to a node brings the record: else the node is only asked whom it knows."""
         return self.search.is_in_region(contact)
 
-    def note_answer(self, contact: Contact, answer: StoreAnswer) -> None:
+    def note_answer(self, contact: LookupContact, answer: StoreAnswer) -> None:
         """Records the answer of a node that was brought the record, in the search or after it."""
         self._brought.add(contact.key)
-        self.keepers += answer.outcome is Stored.KEPT
+        self.keepers += answer.outcome is StoreOutcome.KEPT
 
-    def rest(self) -> list[Contact]:
+    def rest(self) -> list[LookupContact]:
         """Returns the nodes to which the record is brought after the search."""
         return [one for one in self.search.choose(NEAREST) if one.key not in self._brought]
 
 
-class Finding:
+class ProviderSearch:
     """One search for the providers of the dataset of a key."""
 
     def __init__(self, node: LookupNode, key: bytes, now: float, own: Search | None = None) -> None:
@@ -255,7 +255,7 @@ class Finding:
         self.forged = 0
         """Records without a valid signature."""
 
-    def take_answer(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
+    def take_answer(self, contact: LookupContact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
         """Takes an answer, and returns the providers that are new;
         ``None`` if a record in it has no valid signature."""
         fresh: list[Presence] = []

@@ -22,7 +22,7 @@ RETRY: Final = 60.0
 """Seconds after which an announcement that reached nobody is repeated."""
 
 
-class Publication:
+class RecordPublication:
     def __init__(self, rng: Chance) -> None:
         self._rng = rng
         self._due: dict[bytes, float] = {}

@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from p2p.lookup.random_set import RandomSet
 from p2p.ports import Judgement
 from p2p.wire import lookup as wire
-from p2p.wire.lookup import Stored
+from p2p.wire.lookup import StoreOutcome
 from p2p.wire.presence import Presence
 
 MAX_SKEW: Final = 600_000
@@ -61,7 +61,7 @@ def judge_record(raw: bytes, network: str, key: bytes, now: int) -> Presence | J
     return Judgement.IGNORE if found.expires <= now or found.issued > now + MAX_SKEW else found
 
 
-class Records:
+class ProviderRecords:
     """The records that one node keeps for a network."""
 
     def __init__(self, network: str, secret: bytes, limits: RecordLimits = LIMITS) -> None:
@@ -83,18 +83,18 @@ class Records:
         """Returns the bytes of all records, without the overhead of storing them."""
         return sum(len(one.raw) for of_key in self._keys.values() for one in of_key.values())
 
-    def keep(self, key: bytes, raw: bytes, provider: bytes, block: bytes, now: int, rng: Chance) -> Stored:
+    def keep(self, key: bytes, raw: bytes, provider: bytes, block: bytes, now: int, rng: Chance) -> StoreOutcome:
         """Keeps a record that the provider itself brought, whose key is ``provider``, from an address in ``block``."""
         before = self._keys.get(key, {}).get(provider)
         if before is None and not self._may_bring(key, block, now):
-            return Stored.FULL
+            return StoreOutcome.FULL
         found = judge_record(raw, self._network, key, now)
         if (
             isinstance(found, Judgement)
             or found.key != provider
             or (before is not None and found.issued <= before.issued and raw != before.raw)
         ):
-            return Stored.BAD
+            return StoreOutcome.BAD
         if before is not None:
             self._drop(key, provider)
         else:
@@ -102,7 +102,7 @@ class Records:
         self._keys.setdefault(key, {})[provider] = Kept(raw, found.issued, found.expires, block)
         self._all.add((key, provider))
         self._blocks[block] += 1
-        return Stored.KEPT
+        return StoreOutcome.KEPT
 
     def of(self, key: bytes, most: int, now: int, rng: Chance) -> tuple[bytes, ...]:
         """Returns at most ``most`` unexpired records of a key, random ones if there are more."""

@@ -18,7 +18,7 @@ import msgspec
 
 from chain.backoff import Chance
 from p2p.lookup.region import Region
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 
 
 class SearchLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ LIMITS: Final = SearchLimits()
 
 @dataclass(slots=True)
 class _Candidate:
-    contact: Contact
+    contact: LookupContact
     distance: int
     lot: float
     """A random number that orders equally near nodes."""
@@ -86,7 +86,7 @@ class _Teller:
 
 @dataclass(slots=True)
 class _Path:
-    waiting: dict[Contact, _Candidate] = field(default_factory=dict)
+    waiting: dict[LookupContact, _Candidate] = field(default_factory=dict)
 
 
 class Search:
@@ -94,21 +94,21 @@ class Search:
     and ``step`` whenever something happened or ``wake`` says, until ``done``."""
 
     def __init__(
-        self, region: Region, me: bytes, seeds: Sequence[Contact], rng: Chance, limits: SearchLimits = LIMITS
+        self, region: Region, me: bytes, seeds: Sequence[LookupContact], rng: Chance, limits: SearchLimits = LIMITS
     ) -> None:
         self._region = region
         self._me = me
         self._rng = rng
         self._limits = limits
         self._paths = [_Path() for _ in range(limits.paths)]
-        self._asked: set[Contact] = set()
-        self._open: dict[Contact, _Question] = {}
+        self._asked: set[LookupContact] = set()
+        self._open: dict[LookupContact, _Question] = {}
         self._heard: set[bytes] = set()
         """Keys of the nodes that answered."""
         self._tellers: dict[bytes, _Teller] = {}
         self._blocks: Counter[bytes] = Counter()
         self._parts: Counter[int | None] = Counter()
-        self._answered: list[tuple[int, Contact]] = []
+        self._answered: list[tuple[int, LookupContact]] = []
         """The nodes that answered, by distance, without regard to the region."""
         self._farthest: int | None = None
         """The distance of the last of the ``nearest`` nodes that answered, if few of each part count; ``None``: fewer
@@ -121,9 +121,9 @@ class Search:
 
     # Events
 
-    def step(self, now: float) -> list[Contact]:
+    def step(self, now: float) -> list[LookupContact]:
         """Returns the nodes to ask now; the caller reports ``answered`` or ``failed`` for each."""
-        chosen: list[Contact] = []
+        chosen: list[LookupContact] = []
         for at in range(len(self._paths)):
             while not self._is_spent and self._busy(at, now) < self._limits.parallel:
                 candidate = self._next(at)
@@ -133,7 +133,7 @@ class Search:
                 chosen.append(candidate.contact)
         return chosen
 
-    def note_answer(self, contact: Contact, contacts: Iterable[Contact]) -> None:
+    def note_answer(self, contact: LookupContact, contacts: Iterable[LookupContact]) -> None:
         """Records the answer of a node, which named others."""
         question = self._open.pop(contact, None)
         if question is None or contact.key in self._heard:
@@ -147,7 +147,7 @@ class Search:
         self._farthest = self._count()
         self._offer(question.path, contacts, contact.key)
 
-    def note_failure(self, contact: Contact) -> None:
+    def note_failure(self, contact: LookupContact) -> None:
         """Records that a node did not answer, or gave no valid answer."""
         question = self._open.pop(contact, None)
         if question is None:
@@ -161,7 +161,7 @@ class Search:
         self._blocks[contact.operator] -= 1
         self._parts[question.candidate.part] -= 1
 
-    def late(self, now: float) -> list[Contact]:
+    def late(self, now: float) -> list[LookupContact]:
         """Lists nodes whose time to answer is over; the caller reports them as failed."""
         end = now - self._limits.patience
         return [each.candidate.contact for each in self._open.values() if each.began <= end]
@@ -188,11 +188,11 @@ class Search:
     def asked(self) -> int:
         return len(self._asked)
 
-    def is_in_region(self, contact: Contact) -> bool:
+    def is_in_region(self, contact: LookupContact) -> bool:
         """Whether a node is as near to the place as any need be."""
         return not self._region.distance(contact.place)
 
-    def choose(self, most: int) -> list[Contact]:
+    def choose(self, most: int) -> list[LookupContact]:
         """Returns the nodes that answered: all in the region, or ``most`` random ones of these,
         and then the nearest others until there are enough."""
         region = self._region
@@ -216,7 +216,7 @@ class Search:
 
     # The next nodes to ask
 
-    def _offer(self, path: int, contacts: Iterable[Contact], teller: bytes | None) -> None:
+    def _offer(self, path: int, contacts: Iterable[LookupContact], teller: bytes | None) -> None:
         waiting = self._paths[path].waiting
         if teller is not None:
             self._tellers.setdefault(teller, _Teller())
@@ -298,5 +298,5 @@ def _order(candidate: _Candidate) -> tuple[int, float]:
     return candidate.distance, candidate.lot
 
 
-def _first(pair: tuple[int, Contact]) -> int:
+def _first(pair: tuple[int, LookupContact]) -> int:
     return pair[0]

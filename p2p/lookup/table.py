@@ -18,7 +18,7 @@ import msgspec
 
 from chain.backoff import Chance
 from p2p.lookup.region import Region
-from p2p.wire.contact import BITS, Contact
+from p2p.wire.contact import BITS, LookupContact
 
 
 class TableLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +46,7 @@ LIMITS: Final = TableLimits()
 
 @dataclass(slots=True)
 class _Entry:
-    contact: Contact
+    contact: LookupContact
     place: int
     heard: float
     failures: int = 0
@@ -56,12 +56,12 @@ class _Entry:
 class _Bucket:
     entries: OrderedDict[bytes, _Entry] = field(default_factory=OrderedDict)
     """Entries by key, the one that answered longest ago first."""
-    spare: OrderedDict[bytes, Contact] = field(default_factory=OrderedDict)
+    spare: OrderedDict[bytes, LookupContact] = field(default_factory=OrderedDict)
     looked: float = 0.0
     """The time at which the last search for a place in this bucket began."""
 
 
-class Table:
+class RoutingTable:
     """The routing table of the node whose place is ``me``."""
 
     def __init__(self, me: int, limits: TableLimits = LIMITS) -> None:
@@ -78,14 +78,14 @@ class Table:
     def __len__(self) -> int:
         return self._count
 
-    def __iter__(self) -> Iterator[Contact]:
+    def __iter__(self) -> Iterator[LookupContact]:
         return (entry.contact for bucket in self._buckets.values() for entry in bucket.entries.values())
 
     @property
     def spares(self) -> int:
         return sum(len(bucket.spare) for bucket in self._buckets.values())
 
-    def note_answer(self, contact: Contact, now: float) -> None:
+    def note_answer(self, contact: LookupContact, now: float) -> None:
         """Records that a node answered our question at this address."""
         place = contact.place
         if place == self._me:
@@ -107,7 +107,7 @@ class Table:
         else:
             self._suggest(bucket, contact)
 
-    def suggest(self, contact: Contact) -> None:
+    def suggest(self, contact: LookupContact) -> None:
         """Notes a node that was not asked yet."""
         place = contact.place
         if place == self._me:
@@ -116,7 +116,7 @@ class Table:
         if contact.key not in bucket.entries and bucket.spare.get(contact.key) != contact:
             self._suggest(bucket, contact)
 
-    def _suggest(self, bucket: _Bucket, contact: Contact) -> None:
+    def _suggest(self, bucket: _Bucket, contact: LookupContact) -> None:
         """Keeps the newest suggestions, and of one block only the newest: making suggestions costs others nothing."""
         if self._limits.of_block < self._limits.bucket:
             for key in [key for key, one in bucket.spare.items() if one.block == contact.block]:
@@ -146,7 +146,7 @@ class Table:
         if not self._blocks[block]:
             del self._blocks[block]
 
-    def _has_room(self, bucket: _Bucket, contact: Contact) -> bool:
+    def _has_room(self, bucket: _Bucket, contact: LookupContact) -> bool:
         limits, block = self._limits, contact.block
         if len(bucket.entries) >= limits.bucket or self._count >= limits.in_all:
             return False
@@ -154,9 +154,9 @@ class Table:
             return False
         return sum(each.contact.block == block for each in bucket.entries.values()) < limits.of_block
 
-    def nearest(self, target: int, count: int) -> list[Contact]:
+    def nearest(self, target: int, count: int) -> list[LookupContact]:
         """Lists the entries nearest to a place, nearest first."""
-        found: list[Contact] = []
+        found: list[LookupContact] = []
         for group in self._by_distance(target):
             near = sorted(group, key=lambda entry: entry.place ^ target)
             found += [entry.contact for entry in near[: count - len(found)]]
@@ -175,11 +175,11 @@ class Table:
             if at > index:
                 yield self._buckets[at].entries.values()
 
-    def around(self, region: Region, count: int, rng: Chance) -> list[Contact]:
+    def around(self, region: Region, count: int, rng: Chance) -> list[LookupContact]:
         """Returns entries near a place: random ones of those in its region and then the nearest, few of each part."""
         near = sorted(self, key=lambda one: (region.distance(one.place), rng.random()))
-        chosen: list[Contact] = []
-        crowded: list[Contact] = []
+        chosen: list[LookupContact] = []
+        crowded: list[LookupContact] = []
         parts: Counter[int | None] = Counter()
         for one in near:
             part = region.part(one.place)
@@ -227,13 +227,13 @@ class Table:
         spacing = self._spacing()
         return (1 << BITS) // spacing if spacing else self._count + 1
 
-    def longest_silent(self, now: float, since: float) -> Contact | None:
+    def longest_silent(self, now: float, since: float) -> LookupContact | None:
         """Returns the entry that answered longest ago, if that was at least ``since`` seconds before ``now``."""
         firsts = [next(iter(bucket.entries.values())) for bucket in self._buckets.values() if bucket.entries]
         oldest = min(firsts, key=lambda entry: entry.heard, default=None)
         return oldest.contact if oldest is not None and oldest.heard <= now - since else None
 
-    def suggestion(self, rng: Chance) -> Contact | None:
+    def suggestion(self, rng: Chance) -> LookupContact | None:
         """Removes and returns a suggestion for a bucket with room: the newest one of a random bucket."""
         fitting = [
             bucket for bucket in self._buckets.values() if bucket.spare and len(bucket.entries) < self._limits.bucket

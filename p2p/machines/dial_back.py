@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
-from p2p.address import Address, prefix_of
+from p2p.address import PeerAddress, prefix_of
 from p2p.budget.buckets import Budget, Rate
 from p2p.ip import Allows, parse_ip
 from p2p.ports import PeerId
@@ -50,7 +50,7 @@ class DialOrder(NamedTuple):
     """A dial-back to perform: the address, its position ``place`` in the question, and the price."""
 
     place: int
-    address: Address
+    address: PeerAddress
     data: int
     """Bytes that the asker must send first; 0: none."""
     block: str
@@ -75,7 +75,7 @@ class DialBacks:
         """Number of questions for which nothing was dialled."""
 
     def begin(
-        self, peer: PeerId, host: str, wanted: Sequence[Address | None], allows: Allows, now: float
+        self, peer: PeerId, host: str, wanted: Sequence[PeerAddress | None], allows: Allows, now: float
     ) -> DialOrder | ResponseStatus:
         """Judges a question of a peer at ``host``: returns what to dial, or the status of a refusal.
 
@@ -114,7 +114,7 @@ class DialBacks:
     def _may_ask(self, peer: PeerId, host: str, now: float) -> bool:
         return self._peers.spend(peer, now) and self._prefixes.spend(prefix_of(host), now)
 
-    def _may_pay(self, block: str, address: Address, now: float) -> bool:
+    def _may_pay(self, block: str, address: PeerAddress, now: float) -> bool:
         """Whether a foreign question may send its price; there is room for its dial now, so that few pay in vain."""
         return (
             self._unpaid.total() < self._limits.unpaid
@@ -137,5 +137,5 @@ class DialBacks:
         return True
 
 
-def _is_fit(address: Address, allows: Allows) -> bool:
+def _is_fit(address: PeerAddress, allows: Allows) -> bool:
     return allows(parse_ip(address.host)) and address.relay is None and address.port > 0

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import zip_longest
 from typing import Final, TypeVar
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.ip import Ip
 
 MAX_TRIED: Final = 4
@@ -26,7 +26,7 @@ _LOCAL: Final = ipaddress.IPv6Network("fc00::/7")
 T = TypeVar("T")
 
 
-def in_order(addresses: Iterable[Address], most: int = MAX_TRIED) -> list[Address]:
+def in_order(addresses: Iterable[PeerAddress], most: int = MAX_TRIED) -> list[PeerAddress]:
     """Returns the addresses of one peer to dial, in order, at most ``most``.
 
     A circuit, if there is one, has a place among them, however many others there are. A name that may have addresses of
@@ -49,7 +49,7 @@ def _order(told: Sequence[T], rank: Callable[[T], int]) -> list[T]:
     return [*(each for pair in pairs for each in pair if each is not None), *groups[LAST]]
 
 
-def _rank_of_address(address: Address) -> int:
+def _rank_of_address(address: PeerAddress) -> int:
     if address.ip is None:
         return SECOND if address.network == "dns4" else FIRST
     return _rank(address.ip)

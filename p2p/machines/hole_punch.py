@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from p2p.address import Address, prefix_of
+from p2p.address import PeerAddress, prefix_of
 from p2p.budget.buckets import Budget, Rate
 from p2p.ip import Allows, parse_ip
 from p2p.ports import PeerId
@@ -34,7 +34,7 @@ IN_ALL: Final = Rate(per_second=1.0, burst=30.0)
 """Addresses dialled in total."""
 
 
-class Say(NamedTuple):
+class SendPunch(NamedTuple):
     kind: PunchKind
 
 
@@ -42,7 +42,7 @@ class Dial(NamedTuple):
     """Asks the driver to dial these addresses at that time; ``as_client``: the role on the connection that results."""
 
     at: float
-    targets: Sequence[Address]
+    targets: Sequence[PeerAddress]
     as_client: bool
 
 
@@ -50,7 +50,7 @@ class GiveUp(NamedTuple):
     reason: str
 
 
-Effect: TypeAlias = Say | Dial | GiveUp
+Effect: TypeAlias = SendPunch | Dial | GiveUp
 
 
 class PunchBudget:
@@ -67,9 +67,9 @@ class PunchBudget:
     def may_begin(self, peer: PeerId, now: float) -> bool:
         return self._peers.spend(peer, now)
 
-    def fit(self, named: Iterable[Address | None], now: float) -> list[Address]:
+    def fit(self, named: Iterable[PeerAddress | None], now: float) -> list[PeerAddress]:
         """Returns those of the named addresses that may be dialled now, and charges them."""
-        found: list[Address] = []
+        found: list[PeerAddress] = []
         for each in dict.fromkeys(named):
             if (
                 each is not None
@@ -99,9 +99,9 @@ class Opener:
             return [GiveUp(f"{TRIES} tries failed")]
         self.tries += 1
         self._said_at = now
-        return [Say(PunchKind.CONNECT)]
+        return [SendPunch(PunchKind.CONNECT)]
 
-    def receive(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+    def receive(self, kind: PunchKind, named: Sequence[PeerAddress | None], now: float) -> list[Effect]:
         if kind is not PunchKind.CONNECT or self._said_at is None:
             return [GiveUp("the peer speaks out of turn")]
         wait = min(max(0.0, now - self._said_at) / 2, MOST_WAIT)
@@ -109,7 +109,7 @@ class Opener:
         targets = self._budget.fit(named, now)
         if not targets:
             return [GiveUp("the peer names no address that is dialled")]
-        return [Say(PunchKind.SYNC), Dial(now + wait, targets, as_client=False)]
+        return [SendPunch(PunchKind.SYNC), Dial(now + wait, targets, as_client=False)]
 
 
 class Answerer:
@@ -117,21 +117,25 @@ class Answerer:
 
     def __init__(self, budget: PunchBudget) -> None:
         self._budget = budget
-        self._targets: list[Address] | None = None
+        self._targets: list[PeerAddress] | None = None
         self.tries = 0
 
     @property
-    def targets(self) -> Sequence[Address]:
+    def targets(self) -> Sequence[PeerAddress]:
         """Returns the addresses from which the other peer will dial, between its CONNECT and its SYNC; else empty."""
         return self._targets or ()
 
-    def receive(self, kind: PunchKind, named: Sequence[Address | None], now: float) -> list[Effect]:
+    def receive(self, kind: PunchKind, named: Sequence[PeerAddress | None], now: float) -> list[Effect]:
         if kind is PunchKind.CONNECT and self._targets is None:
             if self.tries >= TRIES:
                 return [GiveUp("the peer tries too often")]
             self.tries += 1
             self._targets = self._budget.fit(named, now)
-            return [Say(PunchKind.CONNECT)] if self._targets else [GiveUp("the peer names no address that is dialled")]
+            return (
+                [SendPunch(PunchKind.CONNECT)]
+                if self._targets
+                else [GiveUp("the peer names no address that is dialled")]
+            )
         if kind is PunchKind.SYNC and self._targets is not None:
             targets, self._targets = self._targets, None
             return [Dial(now, targets, as_client=True)]

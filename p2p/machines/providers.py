@@ -99,7 +99,7 @@ class Provider:
         return given < LEAST
 
 
-class Providers:
+class TransferProviders:
     def __init__(self, rng: Chance, patience: float = PATIENCE, records: TrackRecords | None = None) -> None:
         self._records = records or TrackRecords()
         self._rng = rng

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 
 ENOUGH: Final = 2
 """Networks whose reports must agree."""
@@ -35,18 +35,18 @@ class Reachability:
     """Collects the reports of servers about the addresses of one node."""
 
     def __init__(self) -> None:
-        self._words: dict[Address, dict[str, tuple[bool, float]]] = {}
+        self._words: dict[PeerAddress, dict[str, tuple[bool, float]]] = {}
 
-    def watch(self, addresses: Iterable[Address]) -> None:
+    def watch(self, addresses: Iterable[PeerAddress]) -> None:
         """Sets the addresses that the node has now; reports about others are forgotten."""
         kept = list(dict.fromkeys(addresses))[:MAX_ADDRESSES]
         self._words = {each: self._words.get(each, {}) for each in kept}
 
     @property
-    def addresses(self) -> Sequence[Address]:
+    def addresses(self) -> Sequence[PeerAddress]:
         return list(self._words)
 
-    def note_report(self, address: Address, network: str, now: float, *, is_reached: bool) -> None:
+    def note_report(self, address: PeerAddress, network: str, now: float, *, is_reached: bool) -> None:
         """Records the report of a server in ``network``."""
         words = self._words.get(address)
         if words is None:
@@ -56,13 +56,13 @@ class Reachability:
         if len(words) > MAX_WORDS:
             del words[next(iter(words))]
 
-    def of(self, address: Address, now: float) -> Reached:
+    def of(self, address: PeerAddress, now: float) -> Reached:
         yes, no = self.counts(address, now)
         if yes >= ENOUGH and yes > no:
             return Reached.YES
         return Reached.NO if no >= ENOUGH and no > yes else Reached.UNKNOWN
 
-    def counts(self, address: Address, now: float) -> tuple[int, int]:
+    def counts(self, address: PeerAddress, now: float) -> tuple[int, int]:
         """Returns the number of networks whose servers reached the address, and of those whose servers did not."""
         lately = [said for said, at in self._words.get(address, {}).values() if now - at < COUNTS]
         return sum(lately), len(lately) - sum(lately)
@@ -79,7 +79,7 @@ class Reachability:
         ips = ((each, each.ip) for each in self._words)
         return any(ip is not None and ip.version == version and self.of(each, now) is Reached.YES for each, ip in ips)
 
-    def due(self, network: str, now: float) -> list[Address]:
+    def due(self, network: str, now: float) -> list[PeerAddress]:
         """Returns the addresses to ask a server of ``network`` about now, those with the fewest reports first."""
         found = []
         for address, words in self._words.items():

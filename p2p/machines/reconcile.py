@@ -24,12 +24,12 @@ from p2p.wire.trust import (
     GetAsk,
     ListAsk,
     Listing,
-    Proof,
+    ProofAnswer,
     ProveAsk,
-    Signed,
     Statements,
     SumAsk,
     Sums,
+    TopicEnvelope,
     TrustAsk,
     TrustRefusal,
     TrustTell,
@@ -50,7 +50,7 @@ class Fetch(msgspec.Struct, frozen=True):
 class Show(msgspec.Struct, frozen=True):
     """Asks the driver to give these statements to the node, in order, and to proceed when they were judged."""
 
-    statements: tuple[Signed, ...]
+    statements: tuple[TopicEnvelope, ...]
 
 
 class Done(msgspec.Struct, frozen=True):
@@ -200,11 +200,11 @@ def answer(
             return _proven(ask, prove)
 
 
-def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) -> Proof | TrustRefusal:
+def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) -> ProofAnswer | TrustRefusal:
     if prove is None:
         return TrustRefusal("nothing is proven here")
     try:
-        return Proof(tuple(node.hex() for node in prove(ask)))
+        return ProofAnswer(tuple(node.hex() for node in prove(ask)))
     except NotFound:
         return TrustRefusal(f"a tree of {plural(ask.size, 'block')} of that dataset is not served here")
 
@@ -212,7 +212,7 @@ def _proven(ask: ProveAsk, prove: Callable[[ProveAsk], Sequence[bytes]] | None) 
 def _gather(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Topic, bytes] | None]) -> Statements:
     """Returns as many statements as fit in a reply, counted in base64, which makes four bytes of three."""
     room = MAX_TRUST_REPLY - 1024
-    gathered: list[Signed] = []
+    gathered: list[TopicEnvelope] = []
     for done, sid in enumerate(sids):
         found = envelope(sid)
         if found is None or len(found[1]) > MAX_ENVELOPE:
@@ -220,5 +220,5 @@ def _gather(sids: Sequence[Multihash], envelope: Callable[[Multihash], tuple[Top
         room -= len(found[1]) * 4 // 3 + 64
         if room < 0:
             return Statements(tuple(gathered), done)
-        gathered.append(Signed(*found))
+        gathered.append(TopicEnvelope(*found))
     return Statements(tuple(gathered), len(sids))

@@ -15,7 +15,7 @@ import msgspec
 
 from p2p.address import line_of, prefix_of
 from p2p.ports import PeerId
-from p2p.wire.circuit import Limit, Status
+from p2p.wire.circuit import CircuitStatus, Limit
 
 RESERVED: Final = 4
 """One in so many reservations and circuits is kept for chosen peers."""
@@ -42,7 +42,7 @@ class RelayLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds for which a circuit stays open after one end has stopped sending."""
 
 
-class Place(NamedTuple):
+class PeerPlace(NamedTuple):
     """A peer and the address from which it is connected."""
 
     peer: PeerId
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 class Circuit:
     """One circuit: its number, its peers, and what is left of its limits."""
 
-    def __init__(self, number: int, source: Place, target: PeerId, limits: RelayLimits, now: float) -> None:
+    def __init__(self, number: int, source: PeerPlace, target: PeerId, limits: RelayLimits, now: float) -> None:
         self.number = number
         self.source = source
         self.target = target
@@ -73,13 +73,13 @@ class Circuit:
         self.deadline = min(self.deadline, now + self._half_closed)
 
 
-class Relay:
+class CircuitRelay:
     """Tracks the reservations and circuits of one node. The caller sets ``chosen``, the peers that a person chose."""
 
     def __init__(self, limits: RelayLimits) -> None:
         self.limits = limits
         self.chosen: frozenset[PeerId] = frozenset()
-        self._reserved: dict[PeerId, tuple[Place, float]] = {}
+        self._reserved: dict[PeerId, tuple[PeerPlace, float]] = {}
         self._circuits: dict[int, Circuit] = {}
         self._next = 0
 
@@ -99,20 +99,20 @@ class Relay:
             if until > now and peer in connected
         }  # fmt: skip
 
-    def reserve(self, place: Place, now: float) -> Status:
+    def reserve(self, place: PeerPlace, now: float) -> CircuitStatus:
         """Reserves a place for a peer, or renews its reservation; returns OK or the reason of a refusal."""
         others = [each for each, _ in self._reserved.values() if each.peer != place.peer]
         if not self._has_room(place, others, self.limits.reservations):
-            return Status.RESERVATION_REFUSED
+            return CircuitStatus.RESERVATION_REFUSED
         self._reserved[place.peer] = (place, now + self.limits.lifetime)
-        return Status.OK
+        return CircuitStatus.OK
 
-    def open(self, source: Place, target: PeerId, now: float) -> Circuit | Status:
+    def open(self, source: PeerPlace, target: PeerId, now: float) -> Circuit | CircuitStatus:
         """Opens a circuit from a peer to one that has a reservation;
         returns the circuit, or the reason of a refusal."""
         until = self._reserved.get(target, (source, 0.0))[1]
         if until <= now or source.peer == target:
-            return Status.NO_RESERVATION
+            return CircuitStatus.NO_RESERVATION
         to_it = [each for each in self._circuits.values() if each.target == target]
         of_pair = sum(each.source.peer == source.peer for each in to_it)
         sources = [each.source for each in self._circuits.values()]
@@ -121,7 +121,7 @@ class Relay:
             or of_pair >= self.limits.of_pair
             or not self._has_room(source, sources, self.limits.circuits)
         ):
-            return Status.RESOURCE_LIMIT_EXCEEDED
+            return CircuitStatus.RESOURCE_LIMIT_EXCEEDED
         self._next += 1
         circuit = self._circuits[self._next] = Circuit(self._next, source, target, self.limits, now)
         return circuit
@@ -130,7 +130,7 @@ class Relay:
         """Removes a circuit that ended."""
         self._circuits.pop(circuit.number, None)
 
-    def _has_room(self, newcomer: Place, others: list[Place], most: int) -> bool:
+    def _has_room(self, newcomer: PeerPlace, others: list[PeerPlace], most: int) -> bool:
         if newcomer.peer in self.chosen:
             return len(others) < most
         strangers = [each for each in others if each.peer not in self.chosen]

@@ -3,7 +3,7 @@
 One machine per node serves both data protocols. While one answer to a peer is written, only the next one is read: a
 slow reader holds two answers in memory and delays nobody. At most ``readers`` reads from disk run at a time. The
 subjects of one peer take turns by bytes (deficit round robin), so a million-block chain does not hold up a small one.
-The machine does no I/O: the driver performs each ``Read`` and reports when it is done.
+The machine does no I/O: the driver performs each ``ReadRequest`` and reports when it is done.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from p2p.ports import PeerId
 from p2p.wire.chains import BlockRange
 from p2p.wire.limits import MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange, ObjectsAsk
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 MAX_WAITING: Final = 64
 """Requests of one peer that may wait: 64 MiB of answers, far more than a fetching node has under way."""
@@ -37,7 +37,7 @@ QUANTUM: Final = MAX_RANGE_BYTES
 Request: TypeAlias = BlockRange | ObjectRange | ObjectsAsk
 
 
-class Asker(NamedTuple):
+class RequestStream(NamedTuple):
     """One stream of a peer. The driver allows each peer few of them, so that opening streams gains no turns."""
 
     peer: PeerId
@@ -47,43 +47,43 @@ class Asker(NamedTuple):
 
 
 class Asked(msgspec.Struct, frozen=True):
-    asker: Asker
+    asker: RequestStream
     request: Request
 
 
 class ReadDone(msgspec.Struct, frozen=True):
     """Event: an answer of so many bytes was read, so the disk is free for the next."""
 
-    asker: Asker
+    asker: RequestStream
     bytes: int
 
 
-class Written(msgspec.Struct, frozen=True):
+class AnswerWritten(msgspec.Struct, frozen=True):
     """Event: the peer has taken its answer, or never will; it may have its next turn."""
 
-    asker: Asker
+    asker: RequestStream
 
 
 class Gone(msgspec.Struct, frozen=True):
     """Event: no stream to this peer remains, so its requests are dropped."""
 
-    asker: Asker
+    asker: RequestStream
 
 
-class Read(msgspec.Struct, frozen=True):
+class ReadRequest(msgspec.Struct, frozen=True):
     """Asks the driver to read what the request names, write it to the stream, and report both."""
 
-    asker: Asker
+    asker: RequestStream
     request: Request
 
 
-class Refuse(msgspec.Struct, frozen=True):
-    asker: Asker
-    refusal: Refusal
+class RefuseRequest(msgspec.Struct, frozen=True):
+    asker: RequestStream
+    refusal: PeerRefusal
 
 
-Input: TypeAlias = Asked | ReadDone | Written | Gone
-Effect: TypeAlias = Read | Refuse
+Input: TypeAlias = Asked | ReadDone | AnswerWritten | Gone
+Effect: TypeAlias = ReadRequest | RefuseRequest
 
 
 class _Lane:
@@ -135,9 +135,9 @@ class RequestQueue:
 
     def __init__(self, readers: int = READERS) -> None:
         self._readers = readers
-        self._reading: set[Asker] = set()
-        self._lanes: dict[Asker, _Lane] = {}
-        self._line: OrderedDict[Asker, None] = OrderedDict()
+        self._reading: set[RequestStream] = set()
+        self._lanes: dict[RequestStream, _Lane] = {}
+        self._line: OrderedDict[RequestStream, None] = OrderedDict()
         self._untaken = 0
         self._used: dict[str, int] = {}
         """Bytes given to each block of addresses, as far as they matter for its next turn."""
@@ -158,7 +158,7 @@ class RequestQueue:
                     self._untaken += count
                     self._line_up(asker, lane)
                 return self._turns()
-            case Written(asker):
+            case AnswerWritten(asker):
                 self._note_written(asker)
                 return self._turns()
             case Gone(asker):
@@ -167,22 +167,22 @@ class RequestQueue:
                 self._line.pop(asker, None)
                 return self._turns()
 
-    def _take_request(self, asker: Asker, request: Request) -> Refuse | None:
+    def _take_request(self, asker: RequestStream, request: Request) -> RefuseRequest | None:
         lane = self._lanes.setdefault(asker, _Lane())
         if lane.waiting >= MAX_WAITING:
             text = f"{MAX_WAITING} requests of yours wait already"
-            return Refuse(asker, Refusal(request.request, Reason.BUSY, text))
+            return RefuseRequest(asker, PeerRefusal(request.request, RefusalReason.BUSY, text))
         lane.put(request)
         self._line_up(asker, lane)
         return None
 
-    def _line_up(self, asker: Asker, lane: _Lane) -> None:
+    def _line_up(self, asker: RequestStream, lane: _Lane) -> None:
         # A block that requested nothing for a while gains no advantage by it.
         self._used[asker.block] = max(self._used.get(asker.block, 0), self._least)
         if lane.may_read(AHEAD if self._untaken < ROOMY else 1) and asker not in self._reading:
             self._line.setdefault(asker)
 
-    def _note_written(self, asker: Asker) -> None:
+    def _note_written(self, asker: RequestStream) -> None:
         lane = self._lanes.get(asker)
         if lane is None:
             return
@@ -201,7 +201,7 @@ class RequestQueue:
             self._least = max(self._least, self._used.get(asker.block, 0))
             del self._line[asker]
             self._reading.add(asker)
-            effects.append(Read(asker, self._lanes[asker].take()))
+            effects.append(ReadRequest(asker, self._lanes[asker].take()))
         if len(self._used) > MAX_BLOCKS:
             self._used = {block: used for block, used in self._used.items() if used > self._least}
         return effects

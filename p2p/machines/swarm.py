@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from chain.backoff import Chance
 from chain.libraries import np
-from p2p.ports import Parts, PeerId
+from p2p.ports import HeldParts, PeerId
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -39,7 +39,7 @@ TIMES: Final = 4.0
 """How many times the usual time of a piece pass before it may be taken from another peer, too."""
 
 
-class Piece(NamedTuple):
+class SwarmPiece(NamedTuple):
     """Blocks ``start <= number < stop``, counted from the first of the plan, and the bytes of their objects."""
 
     start: int
@@ -47,7 +47,7 @@ class Piece(NamedTuple):
     size: int
 
 
-class Take(NamedTuple):
+class TakePiece(NamedTuple):
     """Take a piece from a peer; the outcome comes back by ``got`` or ``failed``."""
 
     piece: int
@@ -72,7 +72,7 @@ class _Member:
     has: NDArray[np.bool_]
     offers: NDArray[np.bool_]
     lot: float
-    said: Parts | None = None
+    said: HeldParts | None = None
     is_seed: bool = False
     """Whether it offers less than it has: then what it offers is nobody else's."""
     given: int = 0
@@ -94,7 +94,7 @@ class Swarm:
     """The plan of one mirror for some blocks of a dataset."""
 
     def __init__(
-        self, pieces: Sequence[Piece], have: Sequence[int], rng: Chance, publisher: PeerId | None, now: float
+        self, pieces: Sequence[SwarmPiece], have: Sequence[int], rng: Chance, publisher: PeerId | None, now: float
     ) -> None:
         """``pieces`` cover the blocks without a gap; ``have``: numbers of those that are here."""
         self.pieces = pieces
@@ -143,7 +143,7 @@ class Swarm:
         member = self._members.get(peer)
         return member is not None and member.is_seed and not bool((member.offers & self._todo).any())
 
-    def take_parts(self, peer: PeerId, parts: Parts, now: float) -> None:
+    def take_parts(self, peer: PeerId, parts: HeldParts, now: float) -> None:
         """Takes over what a peer says it has."""
         if peer in self._out:
             return
@@ -196,9 +196,9 @@ class Swarm:
             self._out.add(peer)
             self.went(peer)
 
-    def plan(self, now: float) -> list[Take | Leave]:
+    def plan(self, now: float) -> list[TakePiece | Leave]:
         """Decides what to begin, and what to leave to take it from another."""
-        made: list[Take | Leave] = []
+        made: list[TakePiece | Leave] = []
         giving = sum(bool((member.free() & self._todo).any()) for member in self._members.values())
         self._of_one = OF_ONE if giving > 1 else AT_ONCE
         while len(self._flights) < AT_ONCE:
@@ -218,16 +218,16 @@ class Swarm:
         left[list(self._flights)] = False
         return left
 
-    def _take_offer(self) -> Take | None:
+    def _take_offer(self) -> TakePiece | None:
         open_ = self._open()
         for peer, member in self._members.items():
             if member.is_seed and self._questions(peer) < self._of_one:
                 wanted = member.free() & open_
                 if wanted.any():
-                    return Take(int(wanted.argmax()), peer)
+                    return TakePiece(int(wanted.argmax()), peer)
         return None
 
-    def _rarest(self) -> Take | None:
+    def _rarest(self) -> TakePiece | None:
         open_ = self._open()
         busy = Counter(flight.peer for flight in self._flights.values())
         free = [(peer, each) for peer, each in self._members.items() if not each.is_seed]
@@ -245,7 +245,7 @@ class Swarm:
         piece = int(rare[int(self._rng.random() * len(rare))])
         givers = [(peer, each) for peer, each in idle if each.offers[piece] and piece not in each.avoid]
         peer, _ = min(givers, key=lambda one: (busy[one[0]], one[1].strikes, one[1].lot))
-        return Take(piece, peer)
+        return TakePiece(piece, peer)
 
     def _late(self, now: float) -> Leave | None:
         """A piece that is slow to come, and that an idle peer has too."""
@@ -277,17 +277,17 @@ class Swarm:
         return np.minimum.reduceat(blocks, self._starts).astype(bool)
 
 
-def pieces_of(sizes: Sequence[Sequence[int]], most: int, small: int) -> list[Piece]:
+def pieces_of(sizes: Sequence[Sequence[int]], most: int, small: int) -> list[SwarmPiece]:
     """Divides blocks, of which each brings objects of ``sizes``, into pieces.
 
     A piece ends before it has more than ``most`` bytes or ``small`` objects, unless it is one block.
     """
-    pieces: list[Piece] = []
+    pieces: list[SwarmPiece] = []
     start, size, objects = 0, 0, 0
     for number, each in enumerate(sizes):
         if number > start and (size + sum(each) > most or objects + len(each) > small):
-            pieces.append(Piece(start, number, size))
+            pieces.append(SwarmPiece(start, number, size))
             start, size, objects = number, 0, 0
         size += sum(each)
         objects += len(each)
-    return [*pieces, Piece(start, len(sizes), size)] if sizes else pieces
+    return [*pieces, SwarmPiece(start, len(sizes), size)] if sizes else pieces

@@ -22,7 +22,7 @@ import msgspec
 from chain.backoff import Chance
 from p2p.machines.hedging import hedges
 from p2p.machines.intervals import Interval, Intervals
-from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, Providers
+from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, TransferProviders
 from p2p.machines.track_records import TrackRecords
 from p2p.peers.book import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
@@ -41,7 +41,7 @@ DRIPPED: Final = f"it gave less than {LEAST:,} bytes in {SPAN:g} s"
 Payload: TypeAlias = bytes | memoryview | tuple[bytes, ...]
 
 
-class Shape(msgspec.Struct, frozen=True, kw_only=True):
+class TransferShape(msgspec.Struct, frozen=True, kw_only=True):
     """How parts are requested: ``most_units`` and ``most_bytes`` in one answer;
     ``unit_bytes`` is the first estimate."""
 
@@ -89,7 +89,7 @@ class Accepted(msgspec.Struct, frozen=True):
     """Event: the verifier accepted the oldest delivery."""
 
 
-class Rejected(msgspec.Struct, frozen=True):
+class PartRejected(msgspec.Struct, frozen=True):
     """Event: the verifier rejected a part or, after ``Finish``, the whole; the transfer continues at ``resume_at``."""
 
     reason: str
@@ -116,11 +116,11 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deliver(msgspec.Struct, frozen=True):
-    """Effect: pass the next parts to the verifier, in order, which replies ``Accepted`` or ``Rejected``.
+    """Effect: pass the next parts to the verifier, in order, which replies ``Accepted`` or ``PartRejected``.
 
     Contains all next parts that one peer sent, up to ``AT_ONCE`` bytes: more arrives while the verifier works, and a
     call for each part would double its cost. Up to ``MAX_UNVERIFIED`` deliveries are open, so that the verifier never
-    waits for the next; after ``Rejected`` the open ones are void.
+    waits for the next; after ``PartRejected`` the open ones are void.
     """
 
     peer: PeerId
@@ -158,7 +158,7 @@ class GaveUp(msgspec.Struct, frozen=True):
     reasons: tuple[tuple[PeerId, str], ...]
 
 
-Input: TypeAlias = Arrived | Denied | Joined | Left | Accepted | Rejected | Finished | Tick
+Input: TypeAlias = Arrived | Denied | Joined | Left | Accepted | PartRejected | Finished | Tick
 Effect: TypeAlias = Ask | Deliver | Finish | Penalise | WakeAt | Completed | GaveUp
 
 
@@ -177,14 +177,14 @@ class _Part(msgspec.Struct, frozen=True):
     payload: Payload
 
 
-class Transfer:
+class PartTransfer:
     """Plans the transfer of one chain or object. ``inherited``: units before ``start`` came from an unknown sender."""
 
     def __init__(
         self,
         start: int,
         target: int,
-        shape: Shape,
+        shape: TransferShape,
         rng: Chance,
         records: TrackRecords | None = None,
         *,
@@ -193,7 +193,7 @@ class Transfer:
         self._shape = shape
         self._target = target
         self._unit_bytes = shape.unit_bytes
-        self._providers = Providers(rng, shape.patience, records)
+        self._providers = TransferProviders(rng, shape.patience, records)
         self._todo = Intervals(start, target)
         self._cursor = start
         self._flights: dict[int, _Flight] = {}
@@ -242,7 +242,7 @@ class Transfer:
                 self._deny(peer, ask, reason, final, now)
             case Accepted():
                 self._contributors.add(self._judged.popleft())
-            case Rejected(reason, resume_at):
+            case PartRejected(reason, resume_at):
                 effects += self._reject(reason, resume_at)
                 if self.over:
                     return effects

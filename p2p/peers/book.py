@@ -68,7 +68,7 @@ class Score(msgspec.Struct, frozen=True):
         return Score(value, now, faded.shut_out or value <= SHUT_OUT)
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class BookEntry(msgspec.Struct, frozen=True, kw_only=True):
     """One peer. ``last_seen`` is wall time in nanoseconds, ``dial_after`` is in seconds of the book's own clock."""
 
     peer: PeerId
@@ -81,7 +81,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     dial_after: float = 0.0
 
 
-class Saved(msgspec.Struct, frozen=True, kw_only=True):
+class SavedEntry(msgspec.Struct, frozen=True, kw_only=True):
     """An entry in a snapshot: the parts that outlive the process, without values of its clock."""
 
     peer: PeerId
@@ -93,16 +93,16 @@ class Saved(msgspec.Struct, frozen=True, kw_only=True):
 class PeerBook:
     def __init__(self, rng: Chance) -> None:
         self._rng = rng
-        self._entries: dict[PeerId, Entry] = {}
+        self._entries: dict[PeerId, BookEntry] = {}
         self.found = 0
         """Number of peers that got a first address so far; by it the owner of the book sees that there is a new one."""
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def get(self, peer: PeerId) -> Entry:
+    def get(self, peer: PeerId) -> BookEntry:
         """Returns a peer's entry, an empty one for an unknown peer."""
-        return self._entries.get(peer) or Entry(peer=peer)
+        return self._entries.get(peer) or BookEntry(peer=peer)
 
     def learn(self, peer: PeerId, addresses: Sequence[str], *, bootstrap: bool = False) -> None:
         """Records addresses to try, newest first; too long ones are ignored."""
@@ -138,7 +138,7 @@ class PeerBook:
     def connected_peers(self) -> list[PeerId]:
         return [entry.peer for entry in self._entries.values() if entry.connected]
 
-    def acquaintances(self, now: float) -> list[Entry]:
+    def acquaintances(self, now: float) -> list[BookEntry]:
         """Lists the peers met before that may be dialled now, the latest met first."""
         met = [
             entry
@@ -161,14 +161,14 @@ class PeerBook:
         for entry in self._entries.values():
             score = entry.score.as_of(now).value
             if entry.addresses or score < -1.0:
-                saved = Saved(peer=entry.peer, addresses=entry.addresses, last_seen=entry.last_seen, score=score)
+                saved = SavedEntry(peer=entry.peer, addresses=entry.addresses, last_seen=entry.last_seen, score=score)
                 kept.append(saved)
         return msgspec.json.encode(kept)
 
     def restore(self, snapshot: bytes, now: float) -> None:
         """Adds the peers of a snapshot. Raises Invalid, and then adds nothing."""
         try:
-            saved = msgspec.json.decode(snapshot, type=list[Saved])
+            saved = msgspec.json.decode(snapshot, type=list[SavedEntry])
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
             raise Invalid(
                 f"the saved peer book cannot be read: {error}",
@@ -177,10 +177,10 @@ class PeerBook:
             ) from error
         for one in saved[:MAX_PEERS]:
             score = Score(0.0, now).lower(-one.score, now)
-            self._put(Entry(peer=one.peer, last_seen=one.last_seen, score=score))
+            self._put(BookEntry(peer=one.peer, last_seen=one.last_seen, score=score))
             self.learn(one.peer, one.addresses)
 
-    def _put(self, entry: Entry) -> None:
+    def _put(self, entry: BookEntry) -> None:
         if entry.peer not in self._entries and len(self._entries) >= MAX_PEERS:
             self._forget_one()
         self._entries[entry.peer] = entry
@@ -193,7 +193,7 @@ class PeerBook:
             del self._entries[victim.peer]
 
 
-def _view(entry: Entry, score: Score) -> PeerView:
+def _view(entry: BookEntry, score: Score) -> PeerView:
     return PeerView(
         peer=entry.peer,
         addresses=entry.addresses,

@@ -18,7 +18,7 @@ import msgspec
 
 from chain.backoff import Chance
 from chain.errors import Invalid
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.ip import Allows, IpNetwork, within
 from p2p.ports import Judgement, PeerId
 from p2p.wire import presence as wire
@@ -206,7 +206,7 @@ def networks(texts: Iterable[str]) -> tuple[IpNetwork, ...]:
     return tuple(ipaddress.ip_network(text) for text in texts)
 
 
-class Reach:
+class AddressFilter:
     """Decides at which addresses a node dials a peer that others named.
 
     Anybody can name any address for a peer, also one of this machine or its local network, and each dial makes a
@@ -245,7 +245,7 @@ def _is_local(text: str) -> bool:
     return address.host in _HERE if address.ip is None else address.ip.is_loopback
 
 
-def _parse(text: str) -> Address | None:
+def _parse(text: str) -> PeerAddress | None:
     try:
         return parse_address(text)
     except Invalid:

@@ -185,7 +185,7 @@ class _Stream(httpcore.AsyncNetworkStream):
             raise
 
 
-class Opened:
+class OpenedClient:
     """The base of classes that make requests inside ``async with``.
 
     The HTTP client is made at the first request: reading the authorities takes 20 ms, and many nodes never send one.
@@ -215,7 +215,7 @@ class Opened:
             await self._made.aclose()
 
 
-class WebClients(Opened):
+class WebClients(OpenedClient):
     """Has two clients: ``client`` for places that a person named, ``led`` for places that servers named.
 
     The latter must have addresses of the Internet. ``make`` makes a client, given which addresses are allowed (default:
@@ -224,7 +224,7 @@ class WebClients(Opened):
 
     def __init__(self, make: Callable[..., httpx.AsyncClient]) -> None:
         super().__init__(make)
-        self.led = Opened(partial(make, is_global))
+        self.led = OpenedClient(partial(make, is_global))
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -249,13 +249,13 @@ def is_from_inside(response: httpx.Response) -> bool:
     return address is not None and not is_global(address)
 
 
-class Answer(NamedTuple):
+class HttpAnswer(NamedTuple):
     status: int
     body: bytes
 
 
 class Poster(Protocol):
-    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+    async def post(self, url: str, body: bytes, limit: int) -> HttpAnswer:
         """Sends a POST request and reads its answer.
         Raises Remote: no answer, too late, or more than ``limit`` bytes."""
 
@@ -275,7 +275,7 @@ class _Body(httpx.AsyncByteStream):
         raise StopAsyncIteration
 
 
-class Posts(Opened):
+class Posts(OpenedClient):
     """Sends small POST requests, inside ``async with``.
     Redirects are not followed; an answer of any status is returned."""
 
@@ -284,7 +284,7 @@ class Posts(Opened):
         times = httpx.Timeout(patience, connect=CONNECT_SECONDS, pool=None)
         super().__init__(partial(new_client, timeout=times, headers=PLAIN))
 
-    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+    async def post(self, url: str, body: bytes, limit: int) -> HttpAnswer:
         try:
             with trio.fail_after(self._patience):
                 return await self._post(url, body, limit)
@@ -294,7 +294,7 @@ class Posts(Opened):
             reason = str(error) or type(error).__name__
             raise Remote(f"{url} cannot be asked: {reason[:300]}", rule="web-failed", hint=_AGAIN) from error
 
-    async def _post(self, url: str, body: bytes, limit: int) -> Answer:
+    async def _post(self, url: str, body: bytes, limit: int) -> HttpAnswer:
         request = self.client.build_request("POST", url, content=body, headers={"Content-Type": "text/plain"})
         request.stream = _Body(body)
         response = await self.client.send(request, stream=True)
@@ -304,4 +304,4 @@ class Posts(Opened):
                 found += part
                 if len(found) > limit:
                     raise Remote(f"{url} answers with more than {limit:,} bytes", rule="web-answer")
-        return Answer(response.status_code, bytes(found))
+        return HttpAnswer(response.status_code, bytes(found))

@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Remote
 from p2p.dial import NotAllowed
-from p2p.files import Content, Missing
+from p2p.files import Content, FileMissing
 from p2p.pace import Pace
 from p2p.web.body import Patience, body_of, lively, pace_parts
 from p2p.web.client import PLAIN, WebClients, is_from_inside, keeps_scheme, new_client
@@ -59,7 +59,7 @@ class Web(WebClients):
                 length = answer.headers.get("Content-Length", "") if total is None else str(total)
                 if length.isdecimal():
                     return int(length)
-        except Missing:
+        except FileMissing:
             return None
         raise Remote(f"{content} does not say how long it is", rule="web-answer")
 
@@ -77,7 +77,7 @@ class Web(WebClients):
                     found += part
                     if len(found) > limit:
                         raise Remote(f"{content} has more than {limit:,} bytes", rule="web-answer")
-        except Missing:
+        except FileMissing:
             return None
         return bytes(found)
 
@@ -186,7 +186,7 @@ def _stopping(content: str) -> Remote:
 def _check(content: str, response: httpx.Response) -> None:
     status = response.status_code
     if status in _GONE:
-        raise Missing(f"there is no {content}", rule="web-missing")
+        raise FileMissing(f"there is no {content}", rule="web-missing")
     if status in (httpx.codes.UNAUTHORIZED, httpx.codes.FORBIDDEN):
         raise Remote(f"{content} is not for everybody: status {status}", rule="web-refused")
     if status not in (httpx.codes.OK, httpx.codes.PARTIAL_CONTENT):

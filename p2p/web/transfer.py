@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Invalid, Refused, Remote
 from p2p.dial import NotAllowed
-from p2p.web.client import PLAIN, Answer, WebClients, is_from_inside, keeps_scheme, new_client
+from p2p.web.client import PLAIN, HttpAnswer, WebClients, is_from_inside, keeps_scheme, new_client
 
 CONNECT_SECONDS: Final = 10.0
 SILENCE_SECONDS: Final = 60.0
@@ -93,7 +93,7 @@ class WebTransfers(WebClients):
 
     async def put(
         self, url: str, headers: Mapping[str, str], body: Callable[[], AsyncIterator[bytes]], size: int, *, is_led: bool
-    ) -> Answer:
+    ) -> HttpAnswer:
         """Uploads ``size`` bytes. ``is_led``: a server of the Internet named the place, which must be there too.
 
         Raises Remote, Refused if the place is not allowed to others, and whatever ``body`` raises.
@@ -107,7 +107,7 @@ class WebTransfers(WebClients):
             request.stream = _Streamed(body())
             response = await client.send(request, stream=True)
             try:
-                return Answer(response.status_code, await _beginning(response))
+                return HttpAnswer(response.status_code, await _beginning(response))
             finally:
                 with trio.CancelScope(shield=True):
                     await response.aclose()

@@ -23,7 +23,7 @@ import msgspec
 from chain.errors import Invalid
 from p2p.wire.layout import U32, U64, Blobs, Did, MessageKinds, MessageLayout, u32
 from p2p.wire.limits import MAX_BLOCK, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
-from p2p.wire.refusal import REFUSAL, Refusal
+from p2p.wire.refusal import REFUSAL, PeerRefusal
 
 PROTOCOL: Final = "/odf/1/chain"
 
@@ -48,7 +48,7 @@ class Blocks(msgspec.Struct, frozen=True, kw_only=True):
     blocks: Annotated[tuple[bytes, ...], Blobs(u32(MAX_RANGE_BLOCKS), MAX_BLOCK, 1)]
 
 
-ChainReply: TypeAlias = Blocks | Refusal
+ChainReply: TypeAlias = Blocks | PeerRefusal
 
 
 _RANGE: Final = MessageLayout("chain-request", 0x01, BlockRange)

@@ -34,7 +34,7 @@ _KEY: Final = bytes([0x08, 0x01, 0x12, 32])
 """The bytes before the key in an encoded public key: field 1 (type) = 1 (Ed25519) · field 2 (data) of 32 bytes."""
 
 
-class Status(enum.IntEnum):
+class CircuitStatus(enum.IntEnum):
     OK = 100
     RESERVATION_REFUSED = 200
     RESOURCE_LIMIT_EXCEEDED = 201
@@ -78,7 +78,7 @@ class HopMessage(msgspec.Struct, frozen=True, kw_only=True):
     reservation: Reservation | None = None
     limit: Limit = Limit()
     status: int | None = None
-    """The outcome; a number that is not in ``Status`` is treated as a refusal."""
+    """The outcome; a number that is not in ``CircuitStatus`` is treated as a refusal."""
 
 
 class StopMessage(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from typing import Final
 import msgspec
 
 from chain.ids import DatasetId, KeyDid
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.identity import peer_of_did
 from p2p.ip import is_global, parse_ip
 from p2p.ports import PeerId
@@ -26,7 +26,7 @@ _PEER_ID: Final = bytes([0x00, 36, 0x08, 0x01, 0x12, 32])
 _CACHED: Final = 16_384
 
 
-class Contact(msgspec.Struct, frozen=True):
+class LookupContact(msgspec.Struct, frozen=True):
     """A node that can be asked, at the one address at which it answered."""
 
     key: bytes
@@ -48,9 +48,9 @@ class Contact(msgspec.Struct, frozen=True):
         return peer_of_did(KeyDid.from_public_key(self.key))
 
     @property
-    def address(self) -> Address:
+    def address(self) -> PeerAddress:
         host = ipaddress.ip_address(self.ip)
-        return Address(f"ip{host.version}", str(host), self.port)
+        return PeerAddress(f"ip{host.version}", str(host), self.port)
 
     @property
     def block(self) -> bytes:
@@ -63,12 +63,12 @@ class Contact(msgspec.Struct, frozen=True):
         return _blocks(self.ip)[1] or self.ip + self.port.to_bytes(2, "big")
 
 
-def contact_at(key: bytes, address: Address) -> Contact | None:
+def contact_at(key: bytes, address: PeerAddress) -> LookupContact | None:
     """Makes a contact from an address; ``None`` for a DNS name, or an address through a relay:
     nobody can be asked there."""
     if address.ip is None or address.relay is not None or not address.port:
         return None
-    return Contact(key, address.ip.packed, address.port)
+    return LookupContact(key, address.ip.packed, address.port)
 
 
 @lru_cache(_CACHED)

@@ -27,7 +27,7 @@ def frame(body: bytes) -> bytes:
     return prefix(len(body)) + body
 
 
-class FrameReader:
+class FrameSplitter:
     """Splits a byte stream with ``u32`` lengths into whole bodies, however the bytes are cut on arrival."""
 
     def __init__(self, limit: int) -> None:

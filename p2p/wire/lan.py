@@ -22,7 +22,7 @@ from zeroconf import (  # type: ignore[attr-defined]  # kept for others, and not
 )
 
 from chain.errors import Invalid
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.ip import parse_ip
 from p2p.ports import PeerId
 
@@ -40,7 +40,7 @@ _PTR, _TXT, _IN = 12, 16, 1
 class LanPacket(msgspec.Struct, frozen=True):
     asks: bool = False
     """Whether the sender asks who is there."""
-    told: tuple[Address, ...] = ()
+    told: tuple[PeerAddress, ...] = ()
     """Addresses of a node of the network, each with its peer id."""
 
 
@@ -50,7 +50,7 @@ def encode_question() -> bytes:
     return bytes(out.packets()[0])
 
 
-def encode_presence(peer: PeerId, network: str, addresses: Sequence[Address]) -> bytes:
+def encode_presence(peer: PeerId, network: str, addresses: Sequence[PeerAddress]) -> bytes:
     """Encodes this node's presence, with at most MAX_ADDRESSES of ``addresses``."""
     name = f"{hashlib.sha256(peer.encode()).hexdigest()[:32]}.{SERVICE}"
     texts = [f"network={network}", *(f"dnsaddr={one.transport}/p2p/{peer}" for one in addresses[:MAX_ADDRESSES])]
@@ -91,7 +91,7 @@ def _strings(text: bytes) -> Iterator[bytes]:
         place += 1 + length
 
 
-def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
+def _addresses(strings: Sequence[bytes], source: str) -> Iterator[PeerAddress]:
     """Yields the sender's own addresses only, so that a packet cannot make us dial a third party."""
     for raw in strings:
         if not raw.startswith(b"dnsaddr="):
@@ -104,13 +104,13 @@ def _addresses(strings: Sequence[bytes], source: str) -> Iterator[Address]:
             yield address
 
 
-def _is_at(address: Address, source: str) -> bool:
+def _is_at(address: PeerAddress, source: str) -> bool:
     """Whether an address is ``source``, ignoring the interface of a link-local one, which is unknown."""
     there = None if address.relay else address.ip
     return there is not None and there == parse_ip(source) and not (there.version == 6 and there.is_link_local)
 
 
-def is_on_lan(address: Address) -> bool:
+def is_on_lan(address: PeerAddress) -> bool:
     """Whether an address is announced on a LAN: one of this machine or a private network; any IPv6 but link-local."""
     here = None if address.relay else address.ip
     return here is not None and (here.is_private if here.version == 4 else not here.is_link_local)

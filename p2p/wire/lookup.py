@@ -25,7 +25,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.statements.keys import SigningKey, verify
 from p2p.wire import presence
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 from p2p.wire.layout import (
     FieldGroup,
     LayoutFault,
@@ -49,7 +49,7 @@ At: TypeAlias = tuple[bytes, int]
 """An IP address, packed, and a port."""
 
 
-class Stored(enum.IntEnum):
+class StoreOutcome(enum.IntEnum):
     """The outcome of a request to keep a record. A closed set: another number makes the message Invalid."""
 
     KEPT = 0
@@ -87,7 +87,9 @@ class _Place:
 
 
 _KEY: Final = OctetString(KEY_BYTES)
-_CONTACTS: Final = Many(u8(MAX_LOOKUP_CONTACTS), FieldGroup(lambda at, key: Contact(key, *at), at=_Place(), key=_KEY))
+_CONTACTS: Final = Many(
+    u8(MAX_LOOKUP_CONTACTS), FieldGroup(lambda at, key: LookupContact(key, *at), at=_Place(), key=_KEY)
+)
 _OWN: Final = _Place(is_optional=True)
 
 
@@ -105,12 +107,12 @@ class Store(msgspec.Struct, frozen=True, kw_only=True):
 class StoreAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to ``Store``: it also names nodes near the key, as the answer to ``Find`` does."""
 
-    outcome: Annotated[Stored, u8(load=Stored)]
-    contacts: Annotated[tuple[Contact, ...], _CONTACTS] = ()
+    outcome: Annotated[StoreOutcome, u8(load=StoreOutcome)]
+    contacts: Annotated[tuple[LookupContact, ...], _CONTACTS] = ()
 
 
 class Nodes(msgspec.Struct, frozen=True, kw_only=True):
-    contacts: Annotated[tuple[Contact, ...], _CONTACTS] = ()
+    contacts: Annotated[tuple[LookupContact, ...], _CONTACTS] = ()
     records: Annotated[tuple[bytes, ...], Many(u8(MAX_LOOKUP_RECORDS), OctetString(u16(MAX_RECORD, 1)))] = ()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import ipaddress
 from typing import Final
 
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.ip import parse_ip
 
 _IP4, _TCP, _IP6 = 0x04, 0x06, 0x29
@@ -18,7 +18,7 @@ MAX_BYTES: Final = 512
 """Bytes of one address; longer ones are skipped."""
 
 
-def encode_multiaddr(address: Address) -> bytes:
+def encode_multiaddr(address: PeerAddress) -> bytes:
     """Encodes the IP address and port of an address. Raises ValueError for a name or a circuit."""
     ip = address.ip
     if ip is None or address.relay is not None:
@@ -27,7 +27,7 @@ def encode_multiaddr(address: Address) -> bytes:
     return bytes([code]) + ip.packed + bytes([_TCP]) + address.port.to_bytes(2, "big")
 
 
-def decode_multiaddr(raw: bytes) -> Address | None:
+def decode_multiaddr(raw: bytes) -> PeerAddress | None:
     """Decodes an address, without the peer id that may follow; ``None`` for another kind."""
     length = _LENGTHS.get(raw[0]) if 0 < len(raw) <= MAX_BYTES else None
     if length is None or len(raw) < length + 4 or raw[length + 1] != _TCP:
@@ -39,4 +39,4 @@ def decode_multiaddr(raw: bytes) -> Address | None:
         return None
     ip = parse_ip(str(ipaddress.ip_address(raw[1 : length + 1])))
     port = int.from_bytes(raw[length + 2 : length + 4], "big")
-    return Address(f"ip{ip.version}", str(ip), port) if port else None
+    return PeerAddress(f"ip{ip.version}", str(ip), port) if port else None

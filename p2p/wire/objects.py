@@ -25,7 +25,7 @@ from chain.multihash import Multihash
 from chain.wording import plural
 from p2p.wire.layout import HASH, U32, U64, Blobs, Many, MessageKinds, MessageLayout, Name, RestBytes, u8, u32, u64
 from p2p.wire.limits import MAX_OBJECT_READ, MAX_PACK, MAX_PACK_BYTES, MAX_PACKED
-from p2p.wire.refusal import REFUSAL, Refusal
+from p2p.wire.refusal import REFUSAL, PeerRefusal
 
 PROTOCOL: Final = "/odf/1/object"
 MAX_SIZE: Final = 1 << 48
@@ -65,7 +65,7 @@ class ObjectPack(msgspec.Struct, frozen=True, kw_only=True):
 
 
 ObjectRequest: TypeAlias = ObjectRange | ObjectsAsk
-ObjectReply: TypeAlias = ObjectBytes | ObjectPack | Refusal
+ObjectReply: TypeAlias = ObjectBytes | ObjectPack | PeerRefusal
 
 
 _READ: Final = MessageLayout("object-request", 0x01, ObjectRange)

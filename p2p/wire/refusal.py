@@ -11,7 +11,7 @@ from p2p.wire.layout import U32, MessageLayout, RestBytes, u8
 from p2p.wire.limits import MAX_REASON
 
 
-class Reason(enum.IntEnum):
+class RefusalReason(enum.IntEnum):
     """The reason of a refusal. A closed set: another number makes the message Invalid."""
 
     UNKNOWN = 1
@@ -31,13 +31,13 @@ def _cut(text: str) -> bytes:
     return text.encode()[:MAX_REASON].decode(errors="ignore").encode()
 
 
-class Refusal(msgspec.Struct, frozen=True):
+class PeerRefusal(msgspec.Struct, frozen=True):
     """An answer that gives a reason in place of what was requested. ``text`` is for people and logs."""
 
     request: U32
-    reason: Annotated[Reason, u8(load=Reason)]
+    reason: Annotated[RefusalReason, u8(load=RefusalReason)]
     text: Annotated[str, RestBytes(MAX_REASON, load=lambda raw: bytes(raw).decode(), dump=_cut)] = ""
 
 
-REFUSAL: Final = MessageLayout("refusal", 0x7F, Refusal)
+REFUSAL: Final = MessageLayout("refusal", 0x7F, PeerRefusal)
 encode_refusal, decode_refusal = REFUSAL.encode, REFUSAL.decode

@@ -19,7 +19,7 @@ from typing import Final
 
 import msgspec
 
-from p2p.ports import Parts, PartsAsk, Tip
+from p2p.ports import HeldParts, PartsAsk, Tip
 from p2p.wire.layout import DID, BitMap, FieldGroup, Many, MessageLayout, OctetString, u8, u16, u32, u64
 from p2p.wire.limits import MAX_PRESENCE, MAX_SWARM_BLOCKS, MAX_SWARM_PEERS
 
@@ -32,7 +32,7 @@ _MAX_SIZE: Final = (1 << 63) - 1
 class PartsTold(msgspec.Struct, frozen=True):
     """An answer. ``parts``: ``None`` where the node has nothing of it, or tells nobody."""
 
-    parts: Parts | None
+    parts: HeldParts | None
     presences: tuple[bytes, ...] = ()
 
 
@@ -62,7 +62,7 @@ def _answer_layout(count: int) -> MessageLayout[PartsTold]:
         0x81,
         PartsTold,
         _false_offer,
-        parts=FieldGroup(Parts, given=u64(), has=bits, offers=bits),
+        parts=FieldGroup(HeldParts, given=u64(), has=bits, offers=bits),
         presences=Many(u8(MAX_SWARM_PEERS), OctetString(u16(MAX_PRESENCE, 1))),
     )
 

@@ -91,7 +91,7 @@ class Listing(msgspec.Struct, frozen=True, tag="list", tag_field="tell", omit_de
     more: Multihash | None = None
 
 
-class Signed(msgspec.Struct, frozen=True):
+class TopicEnvelope(msgspec.Struct, frozen=True):
     """An envelope and the topic on which it would be gossiped; in JSON the bytes are base64."""
 
     topic: Topic
@@ -101,11 +101,11 @@ class Signed(msgspec.Struct, frozen=True):
 class Statements(msgspec.Struct, frozen=True, tag="get", tag_field="tell"):
     """An answer: envelopes of the first ``done`` requested sids, without those that are no longer here."""
 
-    statements: Annotated[tuple[Signed, ...], msgspec.Meta(max_length=MAX_SIDS)]
+    statements: Annotated[tuple[TopicEnvelope, ...], msgspec.Meta(max_length=MAX_SIDS)]
     done: Annotated[int, msgspec.Meta(ge=1, le=MAX_SIDS)]
 
 
-class Proof(msgspec.Struct, frozen=True, tag="proof", tag_field="tell"):
+class ProofAnswer(msgspec.Struct, frozen=True, tag="proof", tag_field="tell"):
     """An answer: the nodes of a proof, in hex, in the order of RFC 6962."""
 
     nodes: Annotated[tuple[Sum, ...], msgspec.Meta(max_length=MAX_PATH)]
@@ -122,7 +122,7 @@ class TrustRefusal(msgspec.Struct, frozen=True, tag="refused", tag_field="tell")
 
 
 TrustAsk: TypeAlias = SumAsk | ListAsk | GetAsk | ProveAsk
-TrustTell: TypeAlias = Sums | Listing | Statements | Proof | TrustRefusal
+TrustTell: TypeAlias = Sums | Listing | Statements | ProofAnswer | TrustRefusal
 
 
 def _to_text(value: object) -> str:

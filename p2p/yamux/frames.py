@@ -11,7 +11,7 @@ import enum
 import struct
 from typing import Final, NamedTuple
 
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 
 HEADER: Final = struct.Struct("!BBHII")
 HEADER_SIZE: Final = HEADER.size
@@ -37,7 +37,7 @@ class GoAwayCode(enum.IntEnum):
     INTERNAL_ERROR = 2
 
 
-class Header(NamedTuple):
+class YamuxHeader(NamedTuple):
     """One parsed header; its ``kind`` and ``flags`` are defined ones."""
 
     kind: int
@@ -50,9 +50,9 @@ def pack(kind: int, flags: int, stream: int, length: int) -> bytes:
     return HEADER.pack(VERSION, kind, flags, stream, length)
 
 
-def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
+def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> YamuxHeader:
     """Parses the header at ``offset``, where at least twelve bytes are.
-    Raises Violation if the specification forbids it."""
+    Raises Misbehaviour if the specification forbids it."""
     version, kind, flags, stream, length = HEADER.unpack_from(raw, offset)
     if version != VERSION:
         raise violation("yamux-version", f"yamux frame of version {version}, not {VERSION}")
@@ -62,12 +62,14 @@ def parse(raw: bytes | bytearray | memoryview, offset: int = 0) -> Header:
         raise violation("yamux-flags", f"yamux frame with unknown flags {flags:#06x}")
     if (stream == 0) != (kind in (PING, GO_AWAY)):
         raise violation("yamux-stream-id", f"yamux frame of type {kind} on stream {stream}")
-    return Header(kind, flags, stream, length)
+    return YamuxHeader(kind, flags, stream, length)
 
 
-def violation(rule: str, message: str) -> Violation:
+def violation(rule: str, message: str) -> Misbehaviour:
     """Makes a violation; the caller, which knows the connection, adds the peer."""
-    return Violation("", message, rule=rule, hint="the connection is closed; the peer runs a broken or hostile muxer")
+    return Misbehaviour(
+        "", message, rule=rule, hint="the connection is closed; the peer runs a broken or hostile muxer"
+    )
 
 
 class Packing:

@@ -12,7 +12,7 @@ MAX_MESSAGE: Final = 65_535 - 16
 """Bytes of plaintext in one noise message: its length field is 16 bits and its tag takes 16 bytes."""
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class YamuxLimits(msgspec.Struct, frozen=True, kw_only=True):
     """Bounds of one session. Sizes in bytes, times in seconds."""
 
     max_inbound: int = 256

@@ -6,7 +6,7 @@ writer's own buffer, one per stream. ``outgoing`` cuts frames only when the driv
 frame from each stream in turn. So a frame is either whole or not begun, whatever is cancelled.
 
 Made when a connection is secured, ends with it. It never reads a clock (``now`` is seconds of any monotonic clock) and
-never sends. Illegal calls of ours are assertions; rules broken by the peer raise ``Violation`` and end the session.
+never sends. Illegal calls of ours are assertions; rules broken by the peer raise ``Misbehaviour`` and end the session.
 """
 
 from __future__ import annotations
@@ -14,14 +14,26 @@ from __future__ import annotations
 from collections import deque
 
 from p2p.yamux import frames
-from p2p.yamux.frames import ACK, DATA, FIN, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, Header, Packing
-from p2p.yamux.limits import Limits
+from p2p.yamux.frames import (
+    ACK,
+    DATA,
+    FIN,
+    HEADER_SIZE,
+    INITIAL_WINDOW,
+    PING,
+    RST,
+    SYN,
+    WINDOW_UPDATE,
+    Packing,
+    YamuxHeader,
+)
+from p2p.yamux.limits import YamuxLimits
 from p2p.yamux.stream import (
     Event,
     GoneAway,
-    LocalFiles,
     Outgoing,
     Pong,
+    Readable,
     Received,
     ResetReason,
     StreamOpened,
@@ -34,8 +46,8 @@ class StreamLimit(Exception):
     """No stream can be opened: ``max_outbound`` are open, or the peer has gone away. The caller waits or gives up."""
 
 
-class Session:
-    def __init__(self, *, initiator: bool, limits: Limits, now: float) -> None:
+class YamuxSession:
+    def __init__(self, *, initiator: bool, limits: YamuxLimits, now: float) -> None:
         self.limits = limits
         self._next_id = 1 if initiator else 2
         self._peer_parity = 0 if initiator else 1
@@ -67,7 +79,7 @@ class Session:
     # --- input from the peer -------------------------------------------------------------------------------------
 
     def receive(self, data: bytes | bytearray | memoryview, now: float) -> list[Event]:
-        """Takes received bytes, split anywhere. Raises Violation; the session is then dead."""
+        """Takes received bytes, split anywhere. Raises Misbehaviour; the session is then dead."""
         return self.receive_frames(data, now, len(data)).events
 
     def receive_frames(self, data: bytes | bytearray | memoryview, now: float, most: int) -> Received:
@@ -101,14 +113,14 @@ class Session:
             if not stream.released:
                 self._buffered += len(piece)
                 stream.inbox.add(piece)
-                events.append(LocalFiles(stream.id))
+                events.append(Readable(stream.id))
             if not self._body_left:
                 self._apply_end(stream, self._body_flags, events)
         if not self._body_left:
             self._body = None
         return len(piece)
 
-    def _receive_header(self, header: Header, events: list[Event], now: float) -> None:
+    def _receive_header(self, header: YamuxHeader, events: list[Event], now: float) -> None:
         if header.kind == PING:
             self._receive_ping(header, events, now)
         elif header.kind == frames.GO_AWAY:
@@ -123,14 +135,14 @@ class Session:
                 self._wake(stream)
                 self._apply_end(stream, header.flags, events)
 
-    def _receive_ping(self, header: Header, events: list[Event], now: float) -> None:
+    def _receive_ping(self, header: YamuxHeader, events: list[Event], now: float) -> None:
         if header.flags & SYN:
             self._send(frames.pack(PING, ACK, 0, header.length))
         elif self._pinged is not None and header.length == self._ping_value:
             events.append(Pong(now - self._pinged))
             self._pinged = None
 
-    def _receive_data(self, stream: StreamState | None, header: Header, events: list[Event]) -> None:
+    def _receive_data(self, stream: StreamState | None, header: YamuxHeader, events: list[Event]) -> None:
         length = header.length
         if length > (self.limits.max_window if stream is None else stream.credit_in):
             raise frames.violation("yamux-window", f"{length} bytes on stream {header.stream}, more than was granted")
@@ -148,7 +160,7 @@ class Session:
         if stream is not None and not length:
             self._apply_end(stream, header.flags, events)
 
-    def _find_stream(self, header: Header, events: list[Event]) -> StreamState | None:
+    def _find_stream(self, header: YamuxHeader, events: list[Event]) -> StreamState | None:
         """Returns the stream of a frame; ``None`` if it is gone or was refused, and the frame is to be dropped."""
         number, stream = header.stream, self._streams.get(header.stream)
         by_peer = number % 2 == self._peer_parity
@@ -177,7 +189,7 @@ class Session:
             self._end(stream, ResetReason.BY_PEER, events)
         elif flags & FIN and not stream.fin_received:
             stream.fin_received = True
-            events.append(LocalFiles(stream.id))
+            events.append(Readable(stream.id))
             self._forget_if_done(stream)
 
     def _shed(self, arriving: StreamState, length: int, events: list[Event]) -> None:
@@ -363,7 +375,7 @@ class Session:
         return due
 
     def expire(self, now: float) -> list[Event]:
-        """Resets streams that waited too long, and pings a silent peer. Raises Violation if it does not answer."""
+        """Resets streams that waited too long, and pings a silent peer. Raises Misbehaviour if it does not answer."""
         events: list[Event] = []
         for clock, patience in self._clocks():
             while clock and next(iter(clock.values())) + patience <= now:

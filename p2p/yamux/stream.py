@@ -32,7 +32,7 @@ class StreamOpened(msgspec.Struct, frozen=True):
     stream: int
 
 
-class LocalFiles(msgspec.Struct, frozen=True):
+class Readable(msgspec.Struct, frozen=True):
     """Bytes, or the end of the peer's bytes, can be read."""
 
     stream: int
@@ -57,7 +57,7 @@ class GoneAway(msgspec.Struct, frozen=True):
     code: int
 
 
-Event: TypeAlias = StreamOpened | LocalFiles | WasReset | Pong | GoneAway
+Event: TypeAlias = StreamOpened | Readable | WasReset | Pong | GoneAway
 
 
 class Outgoing(msgspec.Struct, frozen=True):

@@ -17,7 +17,7 @@ from p2p.budget.work import Party
 from p2p.host.host import open_host
 from p2p.host.pubsub import ID, BoundedPubsub, StreamEOF, open_gossip, rpc_pb2
 from p2p.identity import peer_of_seed
-from p2p.ports import Judgement, PeerId, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId
 from worlds.eventually import PATIENCE
 from worlds.mutation import mutated
 
@@ -72,10 +72,10 @@ def frames() -> list[bytes]:
 async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
     judged: list[bytes] = []
 
-    async def judge(_topic: str, _sender: PeerId, data: bytes) -> Verdict:
+    async def judge(_topic: str, _sender: PeerId, data: bytes) -> GossipVerdict:
         await trio.lowlevel.checkpoint()
         judged.append(data)
-        return Verdict(Judgement.IGNORE)
+        return GossipVerdict(Judgement.IGNORE)
 
     lot, whole, resets = Random(SEED), frames(), 0
     async with open_host(b"h" * 32, []) as host, open_gossip(host, [TOPIC], judge) as gossip:

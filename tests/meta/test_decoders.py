@@ -1,6 +1,6 @@
 """Every decoder of a peer's bytes is a fuzz target: who writes a new one gives it valid messages to begin from.
 
-A decoder is a public function that takes bytes or text and says that it raises Invalid, Violation or BadAddress, or
+A decoder is a public function that takes bytes or text and says that it raises Invalid, Misbehaviour or BadAddress, or
 gives a Judgement of bytes, or the ``decode`` of a layout; wherever what comes from peers is read.
 """
 
@@ -22,7 +22,7 @@ ROOMS = (
 )  # fmt: skip
 TAKES = re.compile(r"\b(bytes|bytearray|memoryview|Buffer|BinaryIO)\b")
 TAKES_TEXT = re.compile(r"^str$")
-REFUSES = re.compile(r"Raises [\w, ]*\b(Invalid|Violation|BadAddress)\b")
+REFUSES = re.compile(r"Raises [\w, ]*\b(Invalid|Misbehaviour|BadAddress)\b")
 FIRST_WORD = re.compile(r"^(decode|parse|read|unseal|verify|check|feed|receive|restore|from_|.*_of)")
 
 

@@ -17,7 +17,7 @@ from p2p.host.messages import read_message
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import autonat, circuit, presence
-from p2p.wire.circuit import HOP, HopKind, HopMessage, Status
+from p2p.wire.circuit import HOP, CircuitStatus, HopKind, HopMessage
 from p2p.wire.limits import MAX_PEERS_ANSWER
 from p2p.wire.multiaddr_bytes import encode_multiaddr
 from worlds.hostile import from_address
@@ -75,7 +75,7 @@ async def hop(host: Host, relay: PeerId, message: HopMessage) -> tuple[int | Non
 async def reserves(host: Host, relay: PeerId) -> bool:
     status, stream = await hop(host, relay, HopMessage(kind=HopKind.RESERVE))
     await stream.reset()
-    return status == Status.OK
+    return status == CircuitStatus.OK
 
 
 async def asks_for_dial(

@@ -16,8 +16,8 @@ import trio
 from multiformats import CID
 
 from chain.errors import Remote
-from p2p.files import Missing
-from p2p.kubo.multipart import Addition
+from p2p.files import FileMissing
+from p2p.kubo.multipart import AddedFile
 
 PART = 1000
 
@@ -30,7 +30,7 @@ class Swarm:
 
 
 class MemoryIpfs:
-    """Implements ``p2p.kubo.rpc.Ipfs``. ``lie`` changes what is read under a path."""
+    """Implements ``p2p.kubo.rpc.IpfsDaemon``. ``lie`` changes what is read under a path."""
 
     def __init__(self, swarm: Swarm | None = None) -> None:
         self.swarm = swarm or Swarm()
@@ -51,7 +51,7 @@ class MemoryIpfs:
         await self._here()
         return "memory"
 
-    async def add(self, folder: str, files: Sequence[Addition]) -> None:
+    async def add(self, folder: str, files: Sequence[AddedFile]) -> None:
         await self._here()
         for file in files:
             content = file.content.read_bytes() if isinstance(file.content, Path) else file.content
@@ -91,7 +91,7 @@ class MemoryIpfs:
     async def open(self, content: str, offset: int = 0) -> AsyncIterator[AsyncIterator[bytes]]:
         found = await self._content(content)
         if found is None:
-            raise Missing(f"no {content}", rule="ipfs-missing")
+            raise FileMissing(f"no {content}", rule="ipfs-missing")
         yield _parts(found[offset:])
 
     @asynccontextmanager

@@ -58,10 +58,10 @@ from p2p.ip import Allows, is_global
 from p2p.pace import Pace, PeerTraffic, Traffic
 from p2p.ports import (
     ChainSink,
+    HeldParts,
     Library,
     ObjectSink,
     PackSink,
-    Parts,
     PartsAsk,
     PeerId,
     PeerView,
@@ -70,7 +70,7 @@ from p2p.ports import (
     StatementStore,
     Tip,
     Topic,
-    TreeHead,
+    TreeRoot,
 )
 from p2p.wire.invite import Redemption
 from p2p.wire.limits import MAX_PACK, MAX_PACKED
@@ -430,7 +430,7 @@ class Member:
 
         return await trio.to_thread.run_sync(shows)
 
-    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+    async def prove_prefix(self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
         def prove(peer: PeerId) -> bool:
             nodes = self._given(self._other(peer)).prove(dataset, signed.size, old=old.size)
             return is_consistent(old.size, old.root, signed.size, signed.root, nodes)
@@ -480,10 +480,10 @@ class Member:
                 return
         raise Remote("; ".join(reasons), rule="peers-failed")
 
-    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> Parts | None:
+    async def ask_parts(self, peer: PeerId, ask: PartsAsk) -> HeldParts | None:
         return await trio.to_thread.run_sync(self._given(self._other(peer)).parts, ask)
 
-    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> Parts | None:
+    async def ask_pieces(self, peer: PeerId, ask: PiecesAsk) -> HeldParts | None:
         return await trio.to_thread.run_sync(self._given(self._other(peer)).pieces, ask)
 
     async def piece_list(

@@ -42,7 +42,7 @@ from odfd.store.directory import open_state_directory
 from odfd.trust.evidence.bundle import Reader, decode_manifest
 from odfd.trust.evidence.bundle_reader import unpacked
 from p2p.address import parse_address
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
 from p2p.host.noise import AES, Cipher, Scratch, Unsealer
 from p2p.host.pubsub import IOException
@@ -50,7 +50,7 @@ from p2p.identity import did_of_peer, parse_peer, peer_of_did
 from p2p.ip import is_global
 from p2p.ipfs import record
 from p2p.kubo.rpc import Kubo
-from p2p.lookup.records import Records
+from p2p.lookup.records import ProviderRecords
 from p2p.machines import reconcile
 from p2p.peers.book import PeerBook
 from p2p.peers.directory import Directory
@@ -77,13 +77,13 @@ from p2p.wire import (
 from p2p.wire.frames import DelimitedReader
 from p2p.wire.layout import MessageKinds, MessageLayout
 from p2p.yamux import frames as yamux_frames
-from p2p.yamux.limits import Limits
-from p2p.yamux.session import Session
+from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.session import YamuxSession
 from worlds.collection_bytes import KEYS, card_of, written
 from worlds.site_bytes import ANSWERS, KUBO_ANSWERS, archives, folder_of, kubo, unpacking, website
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-FAULTS = (Invalid, Violation, Remote)
+FAULTS = (Invalid, Misbehaviour, Remote)
 """What a decoder may raise; the rule is named in each."""
 Decode: TypeAlias = Callable[[bytes], object]
 
@@ -266,7 +266,7 @@ def place_of_node(raw: bytes) -> object:
 
 def reply_of_chain(raw: bytes) -> object:
     answer = chains.decode_chain_reply(raw)
-    if isinstance(answer, refusal.Refusal):
+    if isinstance(answer, refusal.PeerRefusal):
         return answer
     assert chains.decode_chain_reply(chains.encode_blocks(answer)) == answer
     chains.check_answer(chains.BlockRange(request=7, dataset=DATASET, start=256), answer)
@@ -275,7 +275,7 @@ def reply_of_chain(raw: bytes) -> object:
 
 def reply_of_object(raw: bytes) -> object:
     answer = objects.decode_object_reply(raw)
-    if isinstance(answer, refusal.Refusal):
+    if isinstance(answer, refusal.PeerRefusal):
         return answer
     if isinstance(answer, objects.ObjectPack):
         assert objects.encode_pack(answer) == raw
@@ -306,10 +306,10 @@ def told(raw: bytes) -> object:
 
 
 def framed(raw: bytes) -> object:
-    reader = frames.FrameReader(200)
+    reader = frames.FrameSplitter(200)
     bodies = reader.feed(raw)
     assert all(0 < len(body) <= 200 for body in bodies)
-    pieces = frames.FrameReader(200)
+    pieces = frames.FrameSplitter(200)
     assert [body for at in range(len(raw)) for body in pieces.feed(raw[at : at + 1])] == bodies
     reader.end()
     return bodies
@@ -372,9 +372,9 @@ def provided(raw: bytes) -> object:
     said = lookup.decode_record(raw)
     assert presence.encode(said) == raw[:-64]
     for each in (raw, raw[:-64] + KEY.sign(b"odf provider 1\0demo\0" + bytes(32) + raw[:-64])):
-        records = Records("demo", b"")
+        records = ProviderRecords("demo", b"")
         outcome = records.keep(bytes(32), each, said.key, b"", 1_700_000_000_500, Random(1))
-        assert len(records) == (outcome is lookup.Stored.KEPT)
+        assert len(records) == (outcome is lookup.StoreOutcome.KEPT)
     return said
 
 
@@ -416,8 +416,8 @@ def unsealed(raw: bytes) -> object:
 
 
 def muxed(raw: bytes) -> object:
-    bounds = Limits(max_inbound=4, max_outbound=4, backlog=3, max_buffered=1 << 18)
-    session = Session(initiator=False, limits=bounds, now=0.0)
+    bounds = YamuxLimits(max_inbound=4, max_outbound=4, backlog=3, max_buffered=1 << 18)
+    session = YamuxSession(initiator=False, limits=bounds, now=0.0)
     events = session.receive(raw, 0.0)
     assert session.open_streams <= 4
     assert session.buffered <= 1 << 18
@@ -517,7 +517,7 @@ TARGETS: Sequence[Target] = (
         [WIRE[f"trust.{name}"] for name in ("sums", "listing", "statements", "refused", "proof")],
         told,
     ),
-    simple(frames.FrameReader.feed, [WIRE["frame"], frames.frame(b"x" * 150) + frames.frame(b"y")], framed),
+    simple(frames.FrameSplitter.feed, [WIRE["frame"], frames.frame(b"x" * 150) + frames.frame(b"y")], framed),
     simple(DelimitedReader.feed, [b"\x05hello\x00", b"\xc8\x01" + bytes(200)], delimited),
     simple(presence.decode, [WIRE["peers.presence"]], present),
     simple(invite.decode_redeem, [WIRE["invite.redeem"]], again(invite.decode_redeem, invite.encode_redeem)),
@@ -556,7 +556,7 @@ TARGETS: Sequence[Target] = (
     simple(invitation.read_invitation, INVITATIONS, invited),
     simple(parse_peer, [address.split(b"/")[-1] for address in ADDRESSES[-1:]], text_of(parse_peer)),
     simple(yamux_frames.parse, [multiplexed()[0][:12]], lambda raw: yamux_frames.parse(raw.ljust(12, b"\0"))),
-    simple(Session.receive, multiplexed(), muxed),
+    simple(YamuxSession.receive, multiplexed(), muxed),
     simple(
         Unsealer.take,
         [bytes(Cipher(AES, KEY.public).seal([b"hello", b"world" * 50]))],

@@ -30,8 +30,8 @@ from p2p.ports import PeerId
 from p2p.wire import chains, circuit, invite, lookup, objects, presence, trust
 from p2p.wire.chains import BlockRange
 from p2p.wire.circuit import StopKind, StopMessage
-from p2p.wire.contact import Contact, lookup_key
-from p2p.wire.frames import DelimitedReader, FrameReader, frame
+from p2p.wire.contact import LookupContact, lookup_key
+from p2p.wire.frames import DelimitedReader, FrameSplitter, frame
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import framed, joins, messages, subscriptions
 from worlds.siege_plan import OPENED, Plan
@@ -100,7 +100,7 @@ class Identity:
 
     async def _boast(self, stream: Stream, peer: PeerId) -> None:
         """To serve the chain however far it is asked for; asked for blocks, as ``_drip``; or that at once, by lot."""
-        reader, is_boast = FrameReader(1 << 16), os.urandom(1)[0] % 2
+        reader, is_boast = FrameSplitter(1 << 16), os.urandom(1)[0] % 2
         while is_boast and (data := await stream.receive_some()):
             for body in reader.feed(data):
                 with suppress(Invalid):
@@ -129,7 +129,7 @@ class Identity:
 
     async def _mislead(self, stream: Stream, _peer: PeerId) -> None:
         """It knows invented nodes, and all about every dataset; whom it does not name."""
-        reader = FrameReader(1 << 16)
+        reader = FrameSplitter(1 << 16)
         async for data in stream:
             for _ in reader.feed(data):
                 told = lookup.Nodes(contacts=_invented(), records=(self.record(self.dataset),) * 2)
@@ -291,7 +291,7 @@ async def tokens_of_invitations(one: Identity, target: PeerId) -> None:
         async with await one.host.open_stream(target, invite.INVITE_PROTOCOL) as stream:
             await stream.send_all(frame(invite.encode_redeem(token)))
             one.sent["tokens of invitations"] += 1
-            reader = FrameReader(1 << 10)
+            reader = FrameSplitter(1 << 10)
             for body in reader.feed(await stream.receive_some() or b""):
                 one.sent[OPENED] += invite.decode_redemption(body) is invite.Redemption.ADMITTED
         await trio.sleep(0.5)
@@ -370,8 +370,8 @@ def _now() -> int:
     return instant.to_millis(Instant(time.time_ns()))
 
 
-def _invented() -> tuple[Contact, ...]:
-    return tuple(Contact(os.urandom(32), bytes([127, 0, 0, 1]), 1 + number) for number in range(8))
+def _invented() -> tuple[LookupContact, ...]:
+    return tuple(LookupContact(os.urandom(32), bytes([127, 0, 0, 1]), 1 + number) for number in range(8))
 
 
 def head_of(about: DatasetId, key: SigningKey, size: int, root: bytes = b"", head: Multihash | None = None) -> bytes:

@@ -23,7 +23,7 @@ from p2p.host.pubsub import rpc_pb2
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import chains, circuit, presence
-from p2p.wire.circuit import HOP, HopKind, HopMessage, Reservation, Status
+from p2p.wire.circuit import HOP, CircuitStatus, HopKind, HopMessage, Reservation
 from worlds.chains import linked
 from worlds.hostile import framed
 from worlds.hostile_members import key_of, seed_of
@@ -72,7 +72,7 @@ class HostileHost(Identity):
     async def _lead(self, stream: Stream, peer: PeerId) -> None:
         asked = circuit.decode_hop(await read_message(stream, peer, circuit.MAX_MESSAGE))
         reservation = Reservation(expires=int(time.time()) + 600) if asked.kind is HopKind.RESERVE else None
-        told = HopMessage(kind=HopKind.STATUS, status=Status.OK, reservation=reservation)
+        told = HopMessage(kind=HopKind.STATUS, status=CircuitStatus.OK, reservation=reservation)
         await stream.send_all(circuit.encode_hop(told))
         if reservation is None:
             await give_back(stream, noise=bool(os.urandom(1)[0] % 2))

@@ -30,7 +30,7 @@ from odfd.smart.files import SmartFiles
 from odfd.smart.transport import SmartTransport
 from odfd.smart.upload import SmartPusher
 from odfd.store.directory import STAGED, StateDirectory
-from p2p.kubo.rpc import Ipfs, Kubo
+from p2p.kubo.rpc import IpfsDaemon, Kubo
 from p2p.pace import Bandwidth
 from p2p.ports import Judgement, PeerId, StatementStore, Topic
 from p2p.web import folder_url as web_place
@@ -48,7 +48,7 @@ class Remotes:
         home: StateDirectory,
         networks: Networks,
         statements: StatementStore,
-        ipfs: Ipfs | None,
+        ipfs: IpfsDaemon | None,
         askable: Callable[[DatasetId], Collection[str] | None],
         staging: StagingQuota,
         log: Callable[[str], object],

@@ -21,7 +21,7 @@ from chain.wording import plural
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
 from odfd.trust.witness.witness import CosignRequest, Witness
-from p2p.ports import PeerId, TreeHead
+from p2p.ports import PeerId, TreeRoot
 
 ROUND_SECONDS: Final = 3600.0
 """Seconds between two checks even if nothing moves; cosignatures are renewed after days."""
@@ -39,7 +39,7 @@ class WitnessPeers(Protocol):
     """The operations of the replication layer that witnessing uses."""
 
     async def prove_prefix(
-        self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeHead, signed: TreeHead
+        self, peers: Sequence[PeerId], dataset: DatasetId, old: TreeRoot, signed: TreeRoot
     ) -> bool: ...
 
     async def seek(self, dataset: DatasetId, beyond: Collection[str] = ()) -> int: ...
@@ -148,8 +148,8 @@ class Witnessing:
             peers = await self._providers.of(tree.dataset, tree.size)
             if not peers and await self._peers.seek(tree.dataset):
                 peers = await self._providers.of(tree.dataset, tree.size)
-            signed = TreeHead(tree.size, tree.root_hash)
-            return await self._peers.prove_prefix(peers, tree.dataset, TreeHead(old.size, old.root), signed)
+            signed = TreeRoot(tree.size, tree.root_hash)
+            return await self._peers.prove_prefix(peers, tree.dataset, TreeRoot(old.size, old.root), signed)
         raise Remote(
             f"nobody proved {plural(tree.size, 'block')} of {tree.origin} in {PROVE_SECONDS:g} s",
             rule="prove",

@@ -24,7 +24,7 @@ from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
 from odfd.runtime.buckets import CHUNK
 from odfd.services.volumes.mount_check import PATIENCE, MountCheck
-from p2p.files import Missing
+from p2p.files import FileMissing
 
 MARK: Final = ".odfd-volume"
 
@@ -162,7 +162,7 @@ class BucketPlace:
             _check_mark(self._volume, said, volume, f"{MARK} in its bucket")
 
     def release(self, volume: str) -> None:
-        with self._asked(), contextlib.suppress(Missing):
+        with self._asked(), contextlib.suppress(FileMissing):
             found = self._bucket.get(MARK, 200)
             if found is not None and found.content.decode(errors="replace").strip() == volume:
                 self._bucket.delete(MARK)
@@ -195,14 +195,14 @@ class BucketPlace:
                 raise damaged(self._volume, name)
 
     def delete(self, name: Multihash) -> None:
-        with self._asked(), contextlib.suppress(Missing):
+        with self._asked(), contextlib.suppress(FileMissing):
             self._bucket.delete(str(name))
 
     @contextmanager
     def _asked(self) -> Iterator[None]:
         try:
             yield
-        except Missing as fault:
+        except FileMissing as fault:
             raise NotFound(f"an object is not in volume {self._volume}", rule="object-unknown") from fault
         except (Remote, Refused) as fault:
             raise away(self._volume, fault.message) from fault

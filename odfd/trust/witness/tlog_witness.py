@@ -24,7 +24,7 @@ from odfd.store.ledger.proofs import is_disputed
 from odfd.trust.witness.consistency import ConsistencyResult
 from odfd.trust.witness.witness import CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate
-from p2p.web.client import Answer
+from p2p.web.client import HttpAnswer
 
 RATE: Final = Rate(per_second=10.0, burst=100.0)
 """Requests of all logs together; each that advances a log is a write to disk."""
@@ -49,7 +49,7 @@ class TlogWitness:
         self._budget = Budget[None](RATE)
         self._turn = threading.Lock()
 
-    def add_checkpoint(self, body: bytes) -> Answer:
+    def add_checkpoint(self, body: bytes) -> HttpAnswer:
         """Answers a request. Raises Environment."""
         with self._turn:
             granted = self._budget.spend(None, self._clock() / SECOND)
@@ -69,13 +69,13 @@ class TlogWitness:
             return _answer(403, fault.message)
         if isinstance(made, CosignDeclined):
             if made.ruling is ConsistencyResult.CONFLICT:
-                return Answer(409, f"{made.last}\n".encode())
+                return HttpAnswer(409, f"{made.last}\n".encode())
             return _answer(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
         if made.is_new:
             self._cosigned(made.made)
-        return Answer(200, made.made.line.encode())
+        return HttpAnswer(200, made.made.line.encode())
 
-    def _check_signers(self, read: Submission) -> Answer | None:
+    def _check_signers(self, read: Submission) -> HttpAnswer | None:
         """Returns a refusal if the log is not known or no present writer signed, before anything is compared."""
         tree, now = read.tree, self._clock()
         if tree.dataset not in self._attended() or self._keys.has_dataset_key(tree.dataset):
@@ -94,5 +94,5 @@ class TlogWitness:
         return None
 
 
-def _answer(status: int, why: str) -> Answer:
-    return Answer(status, f"{why}\n".encode())
+def _answer(status: int, why: str) -> HttpAnswer:
+    return HttpAnswer(status, f"{why}\n".encode())

@@ -10,7 +10,7 @@ import pytest
 import trio
 import trio.testing
 
-from p2p.errors import BadAddress, Unreachable, WrongIdentity
+from p2p.errors import BadAddress, PeerUnreachable, WrongIdentity
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
 from p2p.host.peer_events import PeerConnected
@@ -61,7 +61,7 @@ async def test_all_addresses_that_the_owner_named_are_tried_and_few_that_others_
             if named_by_the_owner:
                 assert await bob.connect(*told) == alice.peer_id
                 return
-            with pytest.raises(Unreachable):
+            with pytest.raises(PeerUnreachable):
                 await bob.connect(*told, allows=others_allow)
 
 
@@ -85,11 +85,11 @@ async def test_who_is_blocked_neither_comes_in_nor_is_dialled() -> None:
     with trio.fail_after(PATIENCE):
         async with open_host(ALICE, [ANY_PORT]) as alice, open_host(EVE, [ANY_PORT]) as eve, open_host(BOB) as bob:
             alice.block([eve.peer_id])
-            with pytest.raises(Unreachable, match="blocked"):
+            with pytest.raises(PeerUnreachable, match="blocked"):
                 await alice.connect(eve.addresses()[0])
             try:
                 await eve.connect(alice.addresses()[0])
-            except Unreachable:
+            except PeerUnreachable:
                 pass
             else:
                 while eve.peers():

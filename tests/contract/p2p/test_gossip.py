@@ -13,14 +13,14 @@ from p2p.host.host import open_host
 from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
 from p2p.host.router import HEARTBEAT, WORTH_SPARING, SteadyGossipSub
 from p2p.host.stream import BrokenStream
-from p2p.ports import Judgement, PeerId, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.frames import DelimitedReader
 
 TOPIC = "/odf/1/test/heads"
 
 
-async def accept(_topic: str, _sender: PeerId, _data: bytes) -> Verdict:
-    return Verdict(Judgement.ACCEPT)
+async def accept(_topic: str, _sender: PeerId, _data: bytes) -> GossipVerdict:
+    return GossipVerdict(Judgement.ACCEPT)
 
 
 async def meet(pair: Any, one: Gossip, other: Gossip) -> None:
@@ -47,9 +47,9 @@ async def test_a_burst_arrives_whole(pair: Any) -> None:
 async def test_what_the_validator_does_not_accept_goes_no_further(pair: Any, verdict: Judgement) -> None:
     asked: list[tuple[str, PeerId, bytes]] = []
 
-    async def judge(topic: str, sender: PeerId, data: bytes) -> Verdict:
+    async def judge(topic: str, sender: PeerId, data: bytes) -> GossipVerdict:
         asked.append((topic, sender, data))
-        return Verdict(verdict if data == b"bad" else Judgement.ACCEPT)
+        return GossipVerdict(verdict if data == b"bad" else Judgement.ACCEPT)
 
     async with open_gossip(pair.alice, [TOPIC], accept) as one, open_gossip(pair.bob, [TOPIC], judge) as other:
         await meet(pair, one, other)
@@ -65,9 +65,9 @@ async def test_what_the_mesh_is_not_sent_goes_to_those_who_want_it(pair: Any) ->
     """bob tells alice, who passes it on to carol alone; dave, whom alice knows as well, hears what is for all."""
     async with open_host(b"c" * 32) as carol, open_host(b"d" * 32) as dave:
 
-        async def judge(_topic: str, _sender: PeerId, data: bytes) -> Verdict:
+        async def judge(_topic: str, _sender: PeerId, data: bytes) -> GossipVerdict:
             for_all = Judgement.ACCEPT if data == b"for all" else Judgement.IGNORE
-            return Verdict(for_all, frozenset([carol.peer_id]))
+            return GossipVerdict(for_all, frozenset([carol.peer_id]))
 
         for host in (carol, dave):
             await host.connect(pair.alice.addresses()[0])

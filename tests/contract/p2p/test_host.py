@@ -10,8 +10,8 @@ import pytest
 import trio
 from trio.testing import check_half_closeable_stream
 
-from p2p.address import Address
-from p2p.errors import AddressInUse, BadAddress, ProtocolUnsupported, Unreachable, WrongIdentity
+from p2p.address import PeerAddress
+from p2p.errors import AddressInUse, BadAddress, PeerUnreachable, ProtocolUnsupported, WrongIdentity
 from p2p.host import hardening
 from p2p.host.host import open_host
 from p2p.host.noise import AES, CHACHA, Suite
@@ -126,7 +126,7 @@ async def test_nobody_at_the_address() -> None:
     port = listener.socket.getsockname()[1]
     await listener.aclose()
     async with open_host(SEED) as host:
-        with pytest.raises(Unreachable, match="refused"):
+        with pytest.raises(PeerUnreachable, match="refused"):
             await host.connect(f"/ip4/127.0.0.1/tcp/{port}/p2p/{peer_of_seed(OTHER)}")
 
 
@@ -152,7 +152,7 @@ async def test_a_bad_address_is_explained(address: str, reason: str) -> None:
 async def test_an_unknown_protocol_and_a_stranger(pair: Any) -> None:
     with pytest.raises(ProtocolUnsupported, match="/nothing"):
         await pair.stream("/nothing")
-    with pytest.raises(Unreachable, match="not connected"):
+    with pytest.raises(PeerUnreachable, match="not connected"):
         await pair.bob.open_stream(peer_of_seed(b"x" * 32), "/echo")
     assert await pair.echoes()
 
@@ -278,7 +278,7 @@ async def test_a_host_dials_its_own_addresses_as_a_stranger_does(monkeypatch: py
             nursery.cancel_scope.cancel()
 
 
-async def _saying(nursery: trio.Nursery, said: bytes | None) -> Address:
+async def _saying(nursery: trio.Nursery, said: bytes | None) -> PeerAddress:
     """The address of who says this to everybody; ``None``: of nobody any more."""
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")
     port = listener.socket.getsockname()[1]
@@ -286,4 +286,4 @@ async def _saying(nursery: trio.Nursery, said: bytes | None) -> Address:
         await listener.aclose()
     else:
         nursery.start_soon(trio.serve_listeners, lambda stream: stream.send_all(said), [listener])
-    return Address("ip4", "127.0.0.1", port)
+    return PeerAddress("ip4", "127.0.0.1", port)

@@ -17,7 +17,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.multipart import Addition
+from p2p.kubo.multipart import AddedFile
 from p2p.kubo.rpc import Kubo
 from worlds.memory_ipfs import MemoryIpfs
 
@@ -53,9 +53,9 @@ async def whole(content: Any) -> bytes:
 async def test_files_come_again_and_stay(ipfs: Any, tmp_path: Path) -> None:
     on_disk = tmp_path / "large"
     on_disk.write_bytes(bytes(range(256)) * 4000)
-    await ipfs.add("/odfd/d/blocks", [Addition("b", b"2"), Addition("c", b"")])
-    await ipfs.add("/odfd/d/blocks", [Addition(name, name.encode()) for name in "abcd"] + [Addition("z", on_disk)])
-    await ipfs.add("/odfd/d/blocks", [Addition("b", b"other")])
+    await ipfs.add("/odfd/d/blocks", [AddedFile("b", b"2"), AddedFile("c", b"")])
+    await ipfs.add("/odfd/d/blocks", [AddedFile(name, name.encode()) for name in "abcd"] + [AddedFile("z", on_disk)])
+    await ipfs.add("/odfd/d/blocks", [AddedFile("b", b"other")])
     said = [await ipfs.read(f"/odfd/d/blocks/{name}", 10) for name in "abcde"]
     assert said == [b"a", b"2", b"", b"d", None]
     root = await ipfs.root_of("/odfd/d")

@@ -20,7 +20,7 @@ from p2p.host import router
 from p2p.host.host import Host, open_host
 from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
 from p2p.host.stream import BrokenStream, Stream
-from p2p.ports import Judgement, PeerId, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.yamux.frames import RST, SYN, WINDOW_UPDATE, pack
 from worlds.hostile import delimited, framed, joins, messages, subscriptions
 from worlds.watchdog import watched
@@ -29,8 +29,8 @@ TOPIC, LAST = "/odf/1/test/heads", "/odf/1/test/proofs"
 MESSAGE = 90_000
 
 
-async def accept(_topic: str, _sender: PeerId, _data: bytes) -> Verdict:
-    return Verdict(Judgement.ACCEPT)
+async def accept(_topic: str, _sender: PeerId, _data: bytes) -> GossipVerdict:
+    return GossipVerdict(Judgement.ACCEPT)
 
 
 class Attack:

@@ -16,11 +16,11 @@ import trio
 from chain.statements.keys import SigningKey
 from p2p.budget.connection_slots import FEW
 from p2p.driver.namespaces import Namespaces
-from p2p.driver.network import Network, open_network
+from p2p.driver.network import GossipHost, open_network
 from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
-from p2p.errors import PeerFault, StreamBroken, Unreachable, WrongIdentity
+from p2p.errors import PeerFault, PeerUnreachable, StreamBroken, WrongIdentity
 from p2p.host.host import Host, open_host
 from p2p.host.messages import read_message
 from p2p.host.stream import Stream
@@ -29,7 +29,7 @@ from p2p.machines.relay import RelayLimits
 from p2p.ports import PeerId
 from p2p.wire import circuit
 from p2p.wire.autonat import ASK
-from p2p.wire.circuit import HOP, STOP, HopKind, HopMessage, Limit, Status, StopKind, StopMessage
+from p2p.wire.circuit import HOP, STOP, CircuitStatus, HopKind, HopMessage, Limit, StopKind, StopMessage
 from p2p.wire.hole_punch import PROTOCOL
 from worlds.eventually import PATIENCE, became
 
@@ -56,7 +56,7 @@ class Nothing:
 
 class Node:
     def __init__(
-        self, host: Host, network: Network, driver: ReplicationDriver, reach: NodeReach, life: trio.CancelScope
+        self, host: Host, network: GossipHost, driver: ReplicationDriver, reach: NodeReach, life: trio.CancelScope
     ) -> None:
         self.host, self.network, self.driver, self.reach, self.life = host, network, driver, reach, life
         self.over = trio.Event()
@@ -180,14 +180,14 @@ async def test_strangers_are_not_served() -> None:
         here = await stranger.connect(relay.host.addresses()[0])
         reserve = circuit.encode_hop(HopMessage(kind=HopKind.RESERVE))
         lead = circuit.encode_hop(HopMessage(kind=HopKind.CONNECT, peer=alice.host.peer_id))
-        assert await ask(stranger, here, reserve) == Status.PERMISSION_DENIED
-        assert await ask(stranger, here, lead) == Status.PERMISSION_DENIED
-        assert await ask(stranger, here, b"\x03abc") == Status.MALFORMED_MESSAGE
-        assert await ask(stranger, here, b"\xff\xff\x7f") == Status.MALFORMED_MESSAGE
+        assert await ask(stranger, here, reserve) == CircuitStatus.PERMISSION_DENIED
+        assert await ask(stranger, here, lead) == CircuitStatus.PERMISSION_DENIED
+        assert await ask(stranger, here, b"\x03abc") == CircuitStatus.MALFORMED_MESSAGE
+        assert await ask(stranger, here, b"\xff\xff\x7f") == CircuitStatus.MALFORMED_MESSAGE
         relay.network.choose([stranger.peer_id])
-        status = circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK))
-        assert await ask(stranger, here, status) == Status.UNEXPECTED_MESSAGE
-        assert await ask(stranger, here, reserve) == Status.OK, "a person chose it"
+        status = circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=CircuitStatus.OK))
+        assert await ask(stranger, here, status) == CircuitStatus.UNEXPECTED_MESSAGE
+        assert await ask(stranger, here, reserve) == CircuitStatus.OK, "a person chose it"
         figures = relay.reach.figures()
         assert (figures.reserved, figures.circuits) == (2, 0)
 
@@ -201,7 +201,7 @@ async def test_only_our_relays_bring_circuits() -> None:
         async with await stranger.open_stream(here, STOP) as stream:
             await stream.send_all(circuit.encode_stop(StopMessage(kind=StopKind.CONNECT, peer=stranger.peer_id)))
             said = circuit.decode_stop(await read_message(stream, here, circuit.MAX_MESSAGE))
-        assert said.status == Status.PERMISSION_DENIED
+        assert said.status == CircuitStatus.PERMISSION_DENIED
 
 
 async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -253,10 +253,10 @@ async def test_a_relay_leads_to_nobody_by_way_of_itself() -> None:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
         carol = await nodes.open(b"c")
         address = f"{relay.host.addresses()[0]}/p2p-circuit/p2p/{carol.host.peer_id}"
-        with pytest.raises(Unreachable, match="through this node"):
+        with pytest.raises(PeerUnreachable, match="through this node"):
             await relay.driver.connect(address)
         bob = await nodes.open(b"b")
-        with pytest.raises(Unreachable, match="NO_RESERVATION"):
+        with pytest.raises(PeerUnreachable, match="NO_RESERVATION"):
             await bob.driver.connect(address)
 
 
@@ -275,7 +275,7 @@ async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
         stranger = await nodes.open(b"s", relays=there, networks=("third",))
         await became(lambda: stranger.host.is_connected(relay.host.peer_id))
         reserve = circuit.encode_hop(HopMessage(kind=HopKind.RESERVE))
-        assert await ask(stranger.host, relay.host.peer_id, reserve) == Status.PERMISSION_DENIED
+        assert await ask(stranger.host, relay.host.peer_id, reserve) == CircuitStatus.PERMISSION_DENIED
 
 
 async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have() -> None:
@@ -323,7 +323,7 @@ async def test_a_relay_that_answers_a_circuit_itself_is_found_out(way: str) -> N
 
         async def answer(stream: Stream, peer: PeerId) -> None:
             await read_message(stream, peer, circuit.MAX_MESSAGE)
-            await stream.send_all(circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK)))
+            await stream.send_all(circuit.encode_hop(HopMessage(kind=HopKind.STATUS, status=CircuitStatus.OK)))
             if way == "noise":
                 await stream.send_all(b"\x13/multistream/1.0.0\n" + bytes(500))
             async for data in stream:

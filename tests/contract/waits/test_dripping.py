@@ -31,7 +31,7 @@ from odfd.ingest.settings import IngestSettings
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_seed
-from p2p.kubo.multipart import Addition
+from p2p.kubo.multipart import AddedFile
 from p2p.kubo.rpc import Kubo
 from p2p.web.body import Patience
 from p2p.web.client import Posts
@@ -112,7 +112,7 @@ async def kubo_given(server: Dripping, folder: Path) -> None:
     (folder / "large").write_bytes(bytes(16 << 20))
     async with Kubo(server.url, patience=QUICK) as kubo:
         await kubo.replace("/x", (folder / "large").read_bytes())
-        await kubo.add("/x", [Addition("large", folder / "large")])
+        await kubo.add("/x", [AddedFile("large", folder / "large")])
 
 
 async def witness(server: Dripping, _: Path) -> None:

@@ -17,7 +17,7 @@ from odfd.cli.kinds import with_state
 from p2p.errors import PeerFault
 from p2p.ports import PeerId
 from p2p.wire.autonat import LEAST_DATA, DialDataRequest, ResponseStatus
-from p2p.wire.circuit import HopKind, HopMessage, Status
+from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage
 from worlds.eventually import PATIENCE, until
 from worlds.hostile_members import PORT, asks_for_dial, connected, hop, reserves
 from worlds.manifests import ROOT
@@ -128,7 +128,7 @@ def test_squatters_and_hogs_of_a_relay_leave_room_for_others(
                 for _ in range(3 if number < 6 else 1):
                     status, stream = await hop(*member, HopMessage(kind=HopKind.CONNECT, peer=target))
                     got["circuit", status] += 1
-                    if status == Status.OK:
+                    if status == CircuitStatus.OK:
                         circuits.append(stream)
             async with trio.open_nursery() as nursery:
                 for stream in circuits:
@@ -139,8 +139,8 @@ def test_squatters_and_hogs_of_a_relay_leave_room_for_others(
     mallory.within(attack).result(PATIENCE)
     assert got["stranger", False] == 1
     assert (got["one line", True], got["its block", True], got["its block", False]) == (8, 8, 1)
-    assert got["circuit", Status.OK] > 0
-    assert got["circuit", Status.RESOURCE_LIMIT_EXCEEDED] > 0
+    assert got["circuit", CircuitStatus.OK] > 0
+    assert got["circuit", CircuitStatus.RESOURCE_LIMIT_EXCEEDED] > 0
     assert got["sent", "MiB"] > 0
 
 

@@ -12,13 +12,13 @@ import pytest
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from p2p.ports import Parts, PartsAsk, Tip, Topic
+from p2p.ports import HeldParts, PartsAsk, Tip, Topic
 from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, swarm, trust
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.contact import Contact, lookup_key
+from p2p.wire.contact import LookupContact, lookup_key
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 BYTES = {
     name: bytes.fromhex(text)
@@ -59,7 +59,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         chains.decode_chain_reply,
     ),
     "refusal.busy": (
-        Refusal(9, Reason.BUSY, "come back later…"),
+        PeerRefusal(9, RefusalReason.BUSY, "come back later…"),
         refusal.encode_refusal,
         objects.decode_object_reply,
     ),
@@ -96,7 +96,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
     "trust.listing": (trust.page([trust.StatementRef(NAME, DATASET)], more=True), trust.encode, trust.decode_tell),
     "trust.get": (trust.GetAsk((NAME,)), trust.encode, trust.decode_ask),
     "trust.statements": (
-        trust.Statements((trust.Signed(Topic.HEADS, b"{}"),), done=1),
+        trust.Statements((trust.TopicEnvelope(Topic.HEADS, b"{}"),), done=1),
         trust.encode,
         trust.decode_tell,
     ),
@@ -106,12 +106,14 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         trust.encode,
         trust.decode_ask,
     ),
-    "trust.proof": (trust.Proof(("ab" * 32, "cd" * 32)), trust.encode, trust.decode_tell),
+    "trust.proof": (trust.ProofAnswer(("ab" * 32, "cd" * 32)), trust.encode, trust.decode_tell),
     "invite.redeem": (bytes(range(32)), invite.encode_redeem, invite.decode_redeem),
     "invite.answer": (invite.Redemption.USED, invite.encode_redemption, invite.decode_redemption),
     "lookup.find": (lookup.Find(key=LOOKUP, own=AT), lookup.encode_find, lookup.decode_lookup),
     "lookup.nodes": (
-        lookup.Nodes(contacts=(Contact(KEY.public, *AT), Contact(bytes(32), *AT6)), records=(BYTES["lookup.record"],)),
+        lookup.Nodes(
+            contacts=(LookupContact(KEY.public, *AT), LookupContact(bytes(32), *AT6)), records=(BYTES["lookup.record"],)
+        ),
         lookup.encode_nodes,
         lookup.decode_nodes,
     ),
@@ -121,7 +123,9 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         lookup.decode_lookup,
     ),
     "lookup.stored": (
-        lookup.StoreAnswer(outcome=lookup.Stored.FAR, contacts=(Contact(KEY.public, *AT), Contact(bytes(32), *AT6))),
+        lookup.StoreAnswer(
+            outcome=lookup.StoreOutcome.FAR, contacts=(LookupContact(KEY.public, *AT), LookupContact(bytes(32), *AT6))
+        ),
         lookup.encode_stored,
         lookup.decode_stored,
     ),
@@ -136,7 +140,7 @@ CASES: dict[str, tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = {
         swarm.decode_parts,
     ),
     "swarm.told": (
-        swarm.PartsTold(Parts(has=0b1_1111_1111, offers=0b110, given=4096), (BYTES["peers.presence"],)),
+        swarm.PartsTold(HeldParts(has=0b1_1111_1111, offers=0b110, given=4096), (BYTES["peers.presence"],)),
         lambda told: swarm.encode_told(told, 9),
         lambda body: swarm.decode_told(body, 9),
     ),

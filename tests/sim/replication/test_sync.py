@@ -70,11 +70,11 @@ def test_blaming_who_holds_what_was_given_up_is_noticed(swarm: ModuleType, monke
 @pytest.mark.slow
 def test_lost_writes_are_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     """A node that took what its disk made of a crash for a peer's bytes would accuse the honest one."""
-    inherit = swarm.transfers.Transfer
+    inherit = swarm.transfers.PartTransfer
 
     def forgetful(*args: Any, inherited: bool) -> Any:
         return inherit(*args, inherited=False)
 
-    monkeypatch.setattr(swarm.transfers, "Transfer", forgetful)
+    monkeypatch.setattr(swarm.transfers, "PartTransfer", forgetful)
     with pytest.raises(AssertionError, match="accuses the honest"):
         all(swarm.world.World(seed).converge() for seed in range(400))

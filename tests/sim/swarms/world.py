@@ -18,8 +18,8 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from p2p.machines.seeding import Seeding
-from p2p.machines.swarm import Leave, Piece, Swarm, Take
-from p2p.ports import Parts, PartsAsk, PeerId, PiecesAsk, Tip
+from p2p.machines.swarm import Leave, Swarm, SwarmPiece, TakePiece
+from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk, Tip
 from p2p.wire import pieces
 from p2p.wire import swarm as wire
 from p2p.wire.pieces import PieceList, is_signed, sign_list
@@ -134,7 +134,7 @@ class Node:
 
     def divide(self) -> None:
         plan, world = self.world.plan, self.world
-        parts = [Piece(number, number + 1, plan.size) for number in range(plan.blocks)]
+        parts = [SwarmPiece(number, number + 1, plan.size) for number in range(plan.blocks)]
         self.swarm = Swarm(parts, [], world.rng, PUBLISHER, world.now)
         for peer in sorted(self.links):
             self.keep_asking(peer)
@@ -178,12 +178,12 @@ class Node:
         told = wire.encode_told(wire.PartsTold(self.parts(peer, have)), self.world.plan.blocks)
         self.world.send(lambda: self.world.nodes[peer].hears(self.name, told))
 
-    def parts(self, peer: PeerId, have: int) -> Parts | None:
+    def parts(self, peer: PeerId, have: int) -> HeldParts | None:
         if self.name == PUBLISHER:
             offers = self.seeding.offer(peer, have, self.all, self.world.now) if self.world.plan.offers else self.all
-            return Parts(has=self.all, offers=offers, given=self.seeding.given)
+            return HeldParts(has=self.all, offers=offers, given=self.seeding.given)
         has = self.all if self.lie in ("boast", "poison", "mute") else self.have()
-        return Parts(has=has, offers=has) if has else None
+        return HeldParts(has=has, offers=has) if has else None
 
     def hears(self, peer: PeerId, raw: bytes) -> None:
         told = wire.decode_told(raw, self.world.plan.blocks)
@@ -198,7 +198,7 @@ class Node:
         assert self.swarm is not None
         for step in self.swarm.plan(self.world.now):
             match step:
-                case Take(piece, peer):
+                case TakePiece(piece, peer):
                     self.tries += 1
                     self.taking[piece] = number = self.tries
                     self.world.send(lambda p=piece, n=number, f=peer: self.world.nodes[f].gives(self.name, p, n))

@@ -6,7 +6,7 @@ from random import Random
 
 from p2p.lookup.node import LookupNode
 from p2p.lookup.records import LIMITS, Kept
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 from p2p.wire.limits import MAX_RECORD
 
 from .sizes import deep_size
@@ -18,9 +18,9 @@ def largest() -> int:
     node = LookupNode("net", b"m" * 32, lot, b"secret")
     for number in range(200_000):
         ip = (0x20010000_00000000_00000000_00000000 + lot.getrandbits(100)).to_bytes(16, "big")
-        contact = Contact(number.to_bytes(32, "big"), ip, 1)
+        contact = LookupContact(number.to_bytes(32, "big"), ip, 1)
         node.table.note_answer(contact, 0.0)
-        node.table.suggest(Contact((number + (1 << 40)).to_bytes(32, "big"), ip, 1))
+        node.table.suggest(LookupContact((number + (1 << 40)).to_bytes(32, "big"), ip, 1))
     records = node.records
     while len(records) < LIMITS.in_all:
         key, who = lot.randbytes(32), lot.randbytes(32)

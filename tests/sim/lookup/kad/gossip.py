@@ -23,7 +23,7 @@ from p2p.host.router import DEGREE, HEARTBEAT, WINDOW
 from p2p.identity import peer_of_seed
 from p2p.peers.directory import Directory
 from p2p.wire import presence as wire
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 from p2p.wire.presence import Presence
 
 from .addresses import ROUND_TRIPS, Spot, address
@@ -83,7 +83,7 @@ class Net:
     def is_up(self) -> np.ndarray:
         return self.is_there & (self.silent_from > self.world.now)
 
-    def warm(self, row: int, known: list[Contact]) -> None:
+    def warm(self, row: int, known: list[LookupContact]) -> None:
         if self._warm is None:
             there = (self.world.at[one.ip, one.port] for one in known)
             self._warm = np.array([one.row for one in there if isinstance(one, Gossiper)])
@@ -253,7 +253,7 @@ class Gossiper(Member):
     def answer(self, ask: Any, asker: SimNode) -> None:
         """Nobody takes part in a lookup here."""
 
-    def warm(self, known: list[Contact], places: list[int]) -> None:
+    def warm(self, known: list[LookupContact], places: list[int]) -> None:
         self.net.warm(self.row, known)
         self.has_copied = True
 
@@ -267,7 +267,7 @@ class Gossiper(Member):
         if self.is_alive:
             self.world.after(AGAIN, self._again)
 
-    def bootstrap(self, contacts: list[Contact]) -> None:
+    def bootstrap(self, contacts: list[LookupContact]) -> None:
         """Connects to these, gossips, and copies what the first honest one knows, a sample a round trip."""
         super().bootstrap(contacts)
         world = self.world
@@ -353,6 +353,6 @@ class GossipPoisoner(Gossiper):
 def sealed(world: World, signer: SigningKey, ip: bytes) -> bytes:
     """A presence that names as many datasets as the plan has a node serve."""
     tags = sorted({world.dice.getrandbits(32) for _ in range(world.plan.published)})
-    where = Contact(signer.public, ip, PORT).address.transport
+    where = LookupContact(signer.public, ip, PORT).address.transport
     said = Presence(key=signer.public, issued=world.wall, lifetime=LIFETIME, addresses=(where,), tags=tuple(tags))
     return wire.seal(said, NETWORK, signer)

@@ -7,9 +7,9 @@ from random import Random
 
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import NEAREST
-from p2p.wire.contact import Contact, place_of, place_of_node
+from p2p.wire.contact import LookupContact, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_RECORDS
-from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome
 
 from .addresses import Spot, address
 from .node import Honest
@@ -28,7 +28,7 @@ class Liar(Honest):
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         lot, world = self.world.dice, self.world
         target = place_of(ask.key)
-        lies = [Contact(key, address(lot), PORT) for key in world.invented(target, NEAREST // 2)]
+        lies = [LookupContact(key, address(lot), PORT) for key in world.invented(target, NEAREST // 2)]
         fellows = [
             one.contact
             for one in (world.alive[int(lot.random() * len(world.alive))] for _ in range(40))
@@ -37,7 +37,7 @@ class Liar(Honest):
         fellows.sort(key=lambda one: one.place ^ target)
         told = tuple([*lies, *fellows][:NEAREST])
         if isinstance(ask, Store):
-            return StoreAnswer(outcome=Stored.KEPT, contacts=told)
+            return StoreAnswer(outcome=StoreOutcome.KEPT, contacts=told)
         records: tuple[bytes, ...] = ()
         if lot.random() < 0.3:
             forged = bytearray(self.record(ask.key))
@@ -59,7 +59,7 @@ class Eclipser(SimNode):
 
     def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
         super().__init__(world, key, ip, spot)
-        self.gang: list[Contact] = []
+        self.gang: list[LookupContact] = []
         self.near: list[Honest] = []
         """Honest nodes near the key."""
         self.lies: list[bytes] = []
@@ -68,7 +68,7 @@ class Eclipser(SimNode):
     def answer(self, ask: Find | Store, asker: SimNode) -> Nodes | StoreAnswer | None:
         told = tuple(self.world.dice.sample(self.gang, min(NEAREST, len(self.gang))))
         if isinstance(ask, Store):
-            return StoreAnswer(outcome=Stored.KEPT, contacts=told)
+            return StoreAnswer(outcome=StoreOutcome.KEPT, contacts=told)
         lies = self.world.dice.sample(self.lies, min(MAX_LOOKUP_RECORDS, len(self.lies)))
         return Nodes(contacts=told, records=tuple(lies))
 

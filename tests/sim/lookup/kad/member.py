@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from chain.statements.keys import SigningKey
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 
 from .addresses import Spot
 from .world import SimNode, World
@@ -46,13 +46,13 @@ class Member(SimNode):
     def spread(self) -> None:
         """It has announced its datasets before, at any time."""
 
-    def bootstrap(self, contacts: list[Contact]) -> None:
+    def bootstrap(self, contacts: list[LookupContact]) -> None:
         """Joins by these members."""
         there = [self.world.at.get((contact.ip, contact.port)) for contact in contacts]
         honest = (one for one in there if isinstance(one, Member) and one.is_honest)
         self.is_cut_off = not any(one.answers(self.world.now) for one in honest)
 
-    def warm(self, known: list[Contact], places: list[int]) -> None:
+    def warm(self, known: list[LookupContact], places: list[int]) -> None:
         """Knows of the others what one knows after a long time. ``known`` at ``places``, which ascend."""
         raise NotImplementedError
 
@@ -77,12 +77,12 @@ class Quest:
         """When the true holder's record was here,"""
         self.reached_at: float | None = None
         """and when it was dialled and had answered."""
-        self._waiting: list[Contact] = []
+        self._waiting: list[LookupContact] = []
         self._dialling = 0
         self._is_told = False
         self._is_searched = False
 
-    def heard_of(self, holder: Contact) -> None:
+    def heard_of(self, holder: LookupContact) -> None:
         if holder.key == self._holder and self.found_at is None:
             self.found_at = self.node.world.now
         self._waiting.append(holder)

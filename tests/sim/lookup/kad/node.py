@@ -7,10 +7,10 @@ from typing import Any
 
 from chain.statements.keys import SigningKey
 from p2p.address import parse_address
-from p2p.lookup.node import OWN_PLACE, REFRESH, Announce, Announcing, Check, Finding, LookupNode, Refresh
+from p2p.lookup.node import OWN_PLACE, REFRESH, Announce, Announcing, CheckContact, LookupNode, ProviderSearch, Refresh
 from p2p.lookup.publication import REPEAT
 from p2p.lookup.search import Search
-from p2p.wire.contact import Contact, block_of, place_of
+from p2p.wire.contact import LookupContact, block_of, place_of
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import Presence
 
@@ -39,8 +39,8 @@ class Honest(Member):
     def made(self) -> LookupNode:
         return LookupNode(NETWORK, self.key.public, self.world.dice, self.world.dice.randbytes(16))
 
-    def finding(self, key: bytes) -> Finding:
-        return Finding(self.machine, key, self.world.now)
+    def finding(self, key: bytes) -> ProviderSearch:
+        return ProviderSearch(self.machine, key, self.world.now)
 
     @property
     def is_settled(self) -> bool:
@@ -61,7 +61,7 @@ class Honest(Member):
         for key in list(self.machine.publication._due):
             self.machine.publication._plan(key, self.world.now + self.world.dice.random() * 0.875 * REPEAT)
 
-    def warm(self, known: list[Contact], places: list[int]) -> None:
+    def warm(self, known: list[LookupContact], places: list[int]) -> None:
         dice, table = self.world.dice, self.machine.table
         fill(table, self.machine.place, places, known, dice)
         table.settled = self.machine._has_searched = True
@@ -69,7 +69,7 @@ class Honest(Member):
         for bucket in table._buckets.values():
             bucket.looked = -dice.random() * self.refreshed
 
-    def bootstrap(self, contacts: list[Contact]) -> None:
+    def bootstrap(self, contacts: list[LookupContact]) -> None:
         super().bootstrap(contacts)
         for contact in contacts:
             self.machine.introduce(contact)
@@ -109,7 +109,7 @@ class Honest(Member):
             return
         is_free = self.answers(world.now) and (self._upkeep is None or self._upkeep.is_over)
         work = self.machine.work(world.now) if is_free else None
-        if isinstance(work, Check):
+        if isinstance(work, CheckContact):
             Probe(self, work.contact, work.target)
         elif isinstance(work, Refresh):
             search = self.machine.refresh(work.target, world.now)
@@ -137,7 +137,7 @@ def ignore(_search: Search) -> None:
 class Probe:
     """One question, to see whether a node is there."""
 
-    def __init__(self, node: Honest, contact: Contact, target: int) -> None:
+    def __init__(self, node: Honest, contact: LookupContact, target: int) -> None:
         self._node, self._contact, self._is_over = node, contact, False
         ask = Find(key=target.to_bytes(32, "big"), own=node.own)
         node.world.ask(node, contact, ask, self._heard, why="check")
@@ -185,17 +185,17 @@ class Run:
             self._wake = at
             world.after(max(0.0, at - world.now) + 0.001, self.go_on)
 
-    def question(self, contact: Contact) -> Find | Store:
+    def question(self, contact: LookupContact) -> Find | Store:
         return Find(key=self._key, own=self.node.own)
 
-    def _heard(self, contact: Contact, answer: Any) -> None:
+    def _heard(self, contact: LookupContact, answer: Any) -> None:
         if self.is_over:
             return
         if self.take(contact, answer):
             self.node.machine.note_answer(contact, answer.contacts, self.node.world.now)
         self.go_on()
 
-    def take(self, contact: Contact, answer: Any) -> bool:
+    def take(self, contact: LookupContact, answer: Any) -> bool:
         self.search.note_answer(contact, answer.contacts)
         return True
 
@@ -212,19 +212,19 @@ class Announcement(Run):
         node.world.figures["announced"] += 1
         super().__init__(node, place_of(work.key), work.search, self._rest, "announce")
 
-    def question(self, contact: Contact) -> Find | Store:
+    def question(self, contact: LookupContact) -> Find | Store:
         is_brought = self._work.key in self.node.datasets and self._work.is_brought_to(contact)
         return self._store() if is_brought else super().question(contact)
 
     def _store(self) -> Store:
         return Store(key=self._work.key, record=self._record, own=self.node.own)
 
-    def take(self, contact: Contact, answer: Any) -> bool:
+    def take(self, contact: LookupContact, answer: Any) -> bool:
         if isinstance(answer, StoreAnswer):
             self._brought(contact, answer)
         return super().take(contact, answer)
 
-    def _brought(self, contact: Contact, answer: StoreAnswer) -> None:
+    def _brought(self, contact: LookupContact, answer: StoreAnswer) -> None:
         self.node.world.figures[f"store {answer.outcome.name}"] += 1
         self._work.note_answer(contact, answer)
         if self._work.keepers:
@@ -251,7 +251,7 @@ class Seek(Run):
         self._end = end
         super().__init__(node, int.from_bytes(key, "big"), self._finding.search, self._searched, "seek")
 
-    def take(self, contact: Contact, answer: Nodes) -> bool:
+    def take(self, contact: LookupContact, answer: Nodes) -> bool:
         new = self._finding.take_answer(contact, answer, self.node.world.wall)
         if new is None:
             self.node.world.figures["forged"] += 1
@@ -270,6 +270,6 @@ class Seek(Run):
         self._end(quest)
 
 
-def located(provider: Presence) -> Contact:
+def located(provider: Presence) -> LookupContact:
     said = parse_address(provider.addresses[0])
-    return Contact(provider.key, said.ip.packed if said.ip else b"", said.port)
+    return LookupContact(provider.key, said.ip.packed if said.ip else b"", said.port)

@@ -16,12 +16,12 @@ from typing import Any
 
 from chain.backoff import Chance
 from chain.errors import Invalid
-from p2p.lookup.node import NEAREST, TURN, YOUNG, Finding, LookupNode, Refresh, Work
+from p2p.lookup.node import NEAREST, TURN, YOUNG, LookupNode, ProviderSearch, Refresh, Work
 from p2p.lookup.region import Region
 from p2p.lookup.search import Search, SearchLimits
-from p2p.lookup.table import Table, TableLimits
-from p2p.wire.contact import Contact, place_of, place_of_node
-from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored, decode_record
+from p2p.lookup.table import RoutingTable, TableLimits
+from p2p.wire.contact import LookupContact, place_of, place_of_node
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, decode_record
 from p2p.wire.presence import Presence
 
 from .node import Honest
@@ -48,7 +48,7 @@ REFRESHED = 3600.0
 """Seconds after which a part of the space in which nothing was looked for is searched."""
 
 
-class StockTable(Table):
+class StockTable(RoutingTable):
     def note_failure(self, key: bytes, place: int) -> None:
         """An entry that does not answer is replaced by the one of the bucket's cache that was seen last."""
         super().note_failure(key, place)
@@ -60,7 +60,7 @@ class StockTable(Table):
 class StockSearch(Search):
     """A node is asked once, at the address that was told of it first."""
 
-    def _offer(self, path: int, contacts: Iterable[Contact], teller: bytes | None) -> None:
+    def _offer(self, path: int, contacts: Iterable[LookupContact], teller: bytes | None) -> None:
         fresh = [each for each in contacts if each.key not in self._known]
         self._known.update(each.key for each in fresh)
         super()._offer(path, fresh, teller)
@@ -83,13 +83,13 @@ class StockNode(LookupNode):
     def store(self, ask: Store, asker: bytes, ip: bytes, now: float, wall: int) -> StoreAnswer:
         self._seen(ask, asker, now)
         self.kept.setdefault(ask.key, {})[decode_record(ask.record).key] = ask.record
-        return StoreAnswer(outcome=Stored.KEPT)
+        return StoreAnswer(outcome=StoreOutcome.KEPT)
 
     def _seen(self, ask: Find | Store, asker: bytes, now: float) -> None:
         if ask.own is not None:
-            self.table.note_answer(Contact(asker, *ask.own), now)
+            self.table.note_answer(LookupContact(asker, *ask.own), now)
 
-    def note_answer(self, contact: Contact, told: Iterable[Contact], now: float) -> None:
+    def note_answer(self, contact: LookupContact, told: Iterable[LookupContact], now: float) -> None:
         """Only who answered is an entry; whom it named was asked in the search, or not."""
         self.table.note_answer(contact, now)
 
@@ -104,8 +104,8 @@ class StockNode(LookupNode):
         return None if target is None else Refresh(target)
 
 
-class StockFinding(Finding):
-    def take_answer(self, contact: Contact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
+class StockFinding(ProviderSearch):
+    def take_answer(self, contact: LookupContact, answer: Nodes, wall: int) -> Sequence[Presence] | None:
         fresh: list[Any] = []
         for raw in answer.records:
             try:

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any, NamedTuple
 
 from chain.statements.keys import SigningKey
-from p2p.wire.contact import Contact, place_of
+from p2p.wire.contact import LookupContact, place_of
 
 from .addresses import rented
 from .gossip import Gossiper, GossipLiar, GossipPoisoner
@@ -116,7 +116,7 @@ class Trial:
             node.spread()
         world.after(world.lifetime(), self._replace, node)
 
-    def _bootstraps(self, node: SimNode) -> list[Contact]:
+    def _bootstraps(self, node: SimNode) -> list[LookupContact]:
         """Members as a person gets them: any, liars and silent ones too, but nobody who came to attack a key."""
         alive = self.world.alive
         drawn = (alive[int(self.lot.random() * len(alive))] for _ in range(10 * BOOTSTRAPS))

@@ -14,8 +14,8 @@ from typing import Any
 
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import CHECK
-from p2p.lookup.table import Table
-from p2p.wire.contact import BITS, Contact, place_of_node
+from p2p.lookup.table import RoutingTable
+from p2p.wire.contact import BITS, LookupContact, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, seal_record
 from p2p.wire.presence import Presence
 
@@ -153,7 +153,7 @@ class World:
     def ask(
         self,
         asker: SimNode,
-        contact: Contact,
+        contact: LookupContact,
         ask: Find | Store,
         heard: Callable[[Any], None],
         *,
@@ -222,7 +222,7 @@ class SimNode:
     def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
         self.world = world
         self.key = key
-        self.contact = Contact(key.public, ip, PORT)
+        self.contact = LookupContact(key.public, ip, PORT)
         self.spot = spot
         self.born = world.now
         self.rank = 0
@@ -260,7 +260,7 @@ def answer_size(answer: Nodes | StoreAnswer) -> int:
     return 4 + 3 + CONTACT_BYTES * len(answer.contacts) + sum(2 + len(one) for one in answer.records)
 
 
-def fill(table: Table, me: int, places: list[int], contacts: list[Contact], lot: Random) -> None:
+def fill(table: RoutingTable, me: int, places: list[int], contacts: list[LookupContact], lot: Random) -> None:
     """Fills a table from ``contacts`` at ``places``, which ascend, as if all had been met: some a bucket by lot."""
     for index in range(BITS, 0, -1):
         half = 1 << (index - 1)

@@ -10,9 +10,9 @@ from collections import Counter
 from typing import Final
 
 from p2p.address import line_of, prefix_of
-from p2p.machines.relay import RESERVED, Circuit, Place, Relay, RelayLimits
+from p2p.machines.relay import RESERVED, Circuit, CircuitRelay, PeerPlace, RelayLimits
 from p2p.ports import PeerId
-from p2p.wire.circuit import Limit, Status
+from p2p.wire.circuit import CircuitStatus, Limit
 
 from .events import Events
 
@@ -44,14 +44,14 @@ class Carriage:
         self.hosts += [f"2001:db8:{n}:{n % 2}00::{n}" for n in range(6)]
         self.friends = frozenset(PeerId(f"friend{n}") for n in range(FRIENDS))
         self.seen: Counter[str] = Counter()
-        self.connected: dict[PeerId, Place] = {}
+        self.connected: dict[PeerId, PeerPlace] = {}
         self.carried: dict[Circuit, list[int]] = {}
         self.ended: dict[Circuit, float] = {}
         self.start()
 
     def start(self) -> None:
         """Anew, as after a crash: all connections and circuits are gone with it."""
-        self.relay = Relay(self.limits)
+        self.relay = CircuitRelay(self.limits)
         self.relay.chosen = self.friends
         self.connected, self.carried, self.ended = {}, {}, {}
         self.until: dict[PeerId, float] = {}
@@ -72,7 +72,7 @@ class Carriage:
     def _come(self) -> None:
         rng = self.events.rng
         name = rng.choice([*self.friends, *(f"peer{n}" for n in range(30))])
-        self.connected[PeerId(name)] = Place(PeerId(name), rng.choice(self.hosts))
+        self.connected[PeerId(name)] = PeerPlace(PeerId(name), rng.choice(self.hosts))
 
     def _go(self) -> None:
         if self.connected:
@@ -91,18 +91,18 @@ class Carriage:
         rng = self.events.rng
         hosts = rng.sample(self.hosts, rng.randint(1, 8))
         for number in range(80):
-            place = Place(PeerId(f"squatter{number}"), rng.choice(hosts))
+            place = PeerPlace(PeerId(f"squatter{number}"), rng.choice(hosts))
             self.connected[place.peer] = place
             self._ask(place)
         for friend in sorted(self.friends):
-            place = self.connected.setdefault(friend, Place(friend, hosts[0]))
-            assert self._ask(place) is Status.OK, "room is left for whom a person chose"
+            place = self.connected.setdefault(friend, PeerPlace(friend, hosts[0]))
+            assert self._ask(place) is CircuitStatus.OK, "room is left for whom a person chose"
 
-    def _ask(self, place: Place) -> Status:
+    def _ask(self, place: PeerPlace) -> CircuitStatus:
         now = self.events.now
         self.relay.keep(self.connected, now)
         status = self.relay.reserve(place, now)
-        if status is Status.OK:
+        if status is CircuitStatus.OK:
             self.until[place.peer] = now + self.limits.lifetime
         self.events.note("reserve", place, status)
         return status
@@ -123,7 +123,7 @@ class Carriage:
             self.carried[made] = [0, 0]
             self.events.after(self.limits.circuit.seconds, lambda: self._late(made))
         else:
-            assert (made is Status.NO_RESERVATION) == (not may)
+            assert (made is CircuitStatus.NO_RESERVATION) == (not may)
             self.seen[made.name] += 1
 
     def _late(self, circuit: Circuit) -> None:
@@ -168,7 +168,7 @@ class Carriage:
         pairs = Counter((each.source.peer, each.target) for each in self.carried)
         assert max(pairs.values(), default=0) <= limits.of_pair
 
-    def _check_shares(self, places: list[Place], most: int) -> None:
+    def _check_shares(self, places: list[PeerPlace], most: int) -> None:
         strangers = [each for each in places if each.peer not in self.friends]
         assert len(strangers) <= most - most // RESERVED
         for part, bound in ((line_of, self.limits.of_line), (prefix_of, self.limits.of_prefix)):

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Final
 
-from p2p.address import Address, prefix_of
+from p2p.address import PeerAddress, prefix_of
 from p2p.ip import Ip, is_global
 from p2p.machines.address_watch import LOOK, AddressWatch
 from p2p.machines.dial_back import DialBackLimits, DialBacks, DialOrder
@@ -61,7 +61,7 @@ class Server:
         self.at_work = 0
 
     def asked(
-        self, peer: PeerId, host: str, wanted: list[Address | None], answer: Callable[[str, Address], None]
+        self, peer: PeerId, host: str, wanted: list[PeerAddress | None], answer: Callable[[str, PeerAddress], None]
     ) -> None:
         events, backs = self.world.events, self.backs
         order = backs.begin(peer, host, wanted, is_global, events.now)
@@ -75,7 +75,9 @@ class Server:
         else:
             self._dial(backs, order, answer)
 
-    def _paid(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, Address], None], has_come: bool) -> None:
+    def _paid(
+        self, backs: DialBacks, order: DialOrder, answer: Callable[[str, PeerAddress], None], has_come: bool
+    ) -> None:
         is_granted = backs.may_dial(order, self.world.events.now, has_come=has_come)
         assert has_come or not is_granted
         if is_granted and backs is self.backs:
@@ -83,7 +85,7 @@ class Server:
         elif is_granted:
             backs.end()
 
-    def _dial(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, Address], None]) -> None:
+    def _dial(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, PeerAddress], None]) -> None:
         events = self.world.events
         self.at_work += 1
         assert self.at_work <= LIMITS.at_once
@@ -105,7 +107,7 @@ class Server:
             rate = LIMITS.of_target if is_foreign else LIMITS.of_prefix
             assert back <= rate.burst + (now - begun) * rate.per_second + 1e-6, (host, times)
 
-    def _says(self, address: Address) -> str:
+    def _says(self, address: PeerAddress) -> str:
         if self.mood == "fails":
             return self.world.events.rng.choice(("", "no"))
         if self.mood != "honest":
@@ -132,9 +134,9 @@ class Outlook:
         self.gone: frozenset[str] = frozenset()
         self.loss = rng.choice((0.0, 0.05, 0.3))
         self.me = Reachability()
-        self.homes: list[tuple[Address, ...]] = []
-        self.open: dict[Address, bool] = {}
-        self.changed: dict[Address, float] = {}
+        self.homes: list[tuple[PeerAddress, ...]] = []
+        self.open: dict[PeerAddress, bool] = {}
+        self.changed: dict[PeerAddress, float] = {}
         """When an address was last opened or closed."""
         self.interfaces: frozenset[Ip] = frozenset()
         self.seen: Counter[str] = Counter()
@@ -145,7 +147,7 @@ class Outlook:
         self.looks: list[frozenset[Ip]] = [self.interfaces]
         self.is_quiet = False
 
-    def is_open(self, address: Address) -> bool:
+    def is_open(self, address: PeerAddress) -> bool:
         return self.open.get(address, False)
 
     # What the world does
@@ -156,17 +158,17 @@ class Outlook:
         if not self.homes or rng.random() < 0.6:
             near = f"20.{rng.randrange(200)}.{rng.randrange(250)}"
             hosts = [f"{near}.{rng.randint(1, 250)}" for _ in range(rng.randint(1, 3))]
-            self.homes.append(tuple(Address("ip4", host, 4150) for host in hosts))
+            self.homes.append(tuple(PeerAddress("ip4", host, 4150) for host in hosts))
         home = rng.choice(self.homes)
         for address in home:
             self._set(address, rng.random() < 0.5)
         self._put(frozenset(ipaddress.ip_address(each.host) for each in home))
         self.addresses = home
-        self.me.watch([*home, *home, *(Address("ip4", f"22.0.0.{n}", 1) for n in range(rng.choice((0, 12))))])
+        self.me.watch([*home, *home, *(PeerAddress("ip4", f"22.0.0.{n}", 1) for n in range(rng.choice((0, 12))))])
         assert len(self.me.addresses) <= MAX_ADDRESSES
         self.seen["moved"] += 1
 
-    def _set(self, address: Address, is_open: bool) -> None:
+    def _set(self, address: PeerAddress, is_open: bool) -> None:
         if self.open.get(address) is not is_open:
             self.open[address], self.changed[address] = is_open, self.events.now
 
@@ -214,9 +216,11 @@ class Outlook:
         rng = self.events.rng
         for number in range(rng.randint(5, 60)):
             host = f"23.{rng.randrange(40)}.0.{number + 1}"
-            wanted: list[Address | None] = [Address("ip6" if ":" in each else "ip4", each, 22) for each in PRIVATE]
+            wanted: list[PeerAddress | None] = [
+                PeerAddress("ip6" if ":" in each else "ip4", each, 22) for each in PRIVATE
+            ]
             if rng.random() < 0.9:
-                wanted.append(Address("ip4", rng.choice((VICTIM, "21.0.0.9")), rng.randint(1, 9)))
+                wanted.append(PeerAddress("ip4", rng.choice((VICTIM, "21.0.0.9")), rng.randint(1, 9)))
             server.asked(PeerId(f"key{number}"), host, [None, *wanted], lambda _said, _address: None)
         self.seen["attacked"] += 1
 
@@ -236,7 +240,7 @@ class Outlook:
         host = self.addresses[0].host
         server.asked(PeerId("me"), host, list(due), partial(self._answered, server))
 
-    def _answered(self, server: Server, said: str, address: Address) -> None:
+    def _answered(self, server: Server, said: str, address: PeerAddress) -> None:
         """It may be of a place that the node has left meanwhile."""
         if said and (self.is_quiet or self.events.rng.random() >= self.loss):
             self.me.note_report(address, server.network, self.events.now, is_reached=said == "yes")

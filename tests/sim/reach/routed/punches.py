@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from p2p.address import Address, prefix_of
+from p2p.address import PeerAddress, prefix_of
 from p2p.driver.hole_punching import PATIENCE
 from p2p.ip import is_global
 from p2p.machines.hole_punch import (
@@ -30,7 +30,7 @@ from p2p.machines.hole_punch import (
     GiveUp,
     Opener,
     PunchBudget,
-    Say,
+    SendPunch,
 )
 from p2p.ports import PeerId
 from p2p.wire.hole_punch import PunchKind
@@ -54,7 +54,7 @@ class Node:
         self.peer = PeerId(f"node{number}")
         self.world = world
         self.nat = rng.choice(NATS)
-        self.address = Address("ip4", f"20.{number}.0.1", 4150)
+        self.address = PeerAddress("ip4", f"20.{number}.0.1", 4150)
         self.ahead = rng.uniform(-1e6, 1e6)
         self.budget = PunchBudget(is_global)
         self.lies = rng.random() < 0.25
@@ -64,7 +64,7 @@ class Node:
     def now(self) -> float:
         return self.world.events.now + self.ahead
 
-    def dials(self, targets: Sequence[Address]) -> None:
+    def dials(self, targets: Sequence[PeerAddress]) -> None:
         """Checks what is dialled, over any span that ends now."""
         assert 0 < len(targets) <= MAX_TARGETS
         self.dialled += [(self.now, prefix_of(each.host)) for each in targets]
@@ -122,7 +122,7 @@ class Talk:
         for effect in effects:
             self.world.events.note(side, type(effect).__name__)
             match effect:
-                case Say(kind):
+                case SendPunch(kind):
                     self._send(side, kind)
                 case Dial(at, targets, as_client):
                     wait = at - self.nodes[side].now
@@ -140,7 +140,7 @@ class Talk:
             self.over = {"o": True, "a": True}
             self.world.seen["broke"] += 1
             return
-        named: list[Address | None] = [node.address, None] if kind is PunchKind.CONNECT else []
+        named: list[PeerAddress | None] = [node.address, None] if kind is PunchKind.CONNECT else []
         copies, slow = 1, 0.0
         if node.lies:
             kind = rng.choice((kind, kind, PunchKind.CONNECT, PunchKind.SYNC))
@@ -152,13 +152,13 @@ class Talk:
         for copy in range(copies):
             self.world.events.after(delay + copy * 0.01, lambda: self._hear("a" if side == "o" else "o", kind, named))
 
-    def _hear(self, side: str, kind: PunchKind, named: list[Address | None]) -> None:
+    def _hear(self, side: str, kind: PunchKind, named: list[PeerAddress | None]) -> None:
         if self.world.events.now - self.waits[side] > PATIENCE:
             self.over[side] = True  # as the driver does
         if not self.over[side]:
             self._perform(side, self.machines[side].receive(kind, named, self.nodes[side].now))
 
-    def _dial(self, side: str, targets: Sequence[Address], as_client: bool) -> None:
+    def _dial(self, side: str, targets: Sequence[PeerAddress], as_client: bool) -> None:
         events = self.world.events
         self.nodes[side].dials(targets)
         assert as_client == (side == "a")
@@ -200,12 +200,18 @@ class Punches:
         self.nodes = [Node(self, number) for number in range(NODES)]
         self.talks: list[Talk] = []
 
-    def forged(self) -> list[Address | None]:
+    def forged(self) -> list[PeerAddress | None]:
         """A victim by many ports, and places inside."""
         rng = self.events.rng
-        victims = [Address("ip4", f"21.0.0.{rng.randint(1, 9)}", rng.randint(1, 99)) for _ in range(rng.randint(0, 9))]
-        inside = [Address("ip4", "192.168.1.1", 80), Address("ip4", "169.254.169.254", 80), Address("ip6", "::1", 1)]
-        found: list[Address | None] = [*inside, None, *victims]
+        victims = [
+            PeerAddress("ip4", f"21.0.0.{rng.randint(1, 9)}", rng.randint(1, 99)) for _ in range(rng.randint(0, 9))
+        ]
+        inside = [
+            PeerAddress("ip4", "192.168.1.1", 80),
+            PeerAddress("ip4", "169.254.169.254", 80),
+            PeerAddress("ip6", "::1", 1),
+        ]
+        found: list[PeerAddress | None] = [*inside, None, *victims]
         rng.shuffle(found)
         return found
 

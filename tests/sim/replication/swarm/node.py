@@ -355,18 +355,18 @@ class Node:
         except Invalid:
             self.blame(asker, GARBAGE)
             return
-        self.serve(request_queue.Asked(request_queue.Asker(asker, 1), request))
+        self.serve(request_queue.Asked(request_queue.RequestStream(asker, 1), request))
 
     def serve(self, event: request_queue.Input) -> None:
         for effect in self.serving.handle(event):
             match effect:
-                case request_queue.Read(asker, request):
+                case request_queue.ReadRequest(asker, request):
                     self.retry(lambda a=asker, r=request: self.read(a, r), 0.001, 0.02)
-                case request_queue.Refuse(asker, refused):
+                case request_queue.RefuseRequest(asker, refused):
                     assert self.lie or self.world.nodes[asker.peer].lie, f"an honest asker was refused: {refused}"
                     self.blame(asker.peer, FLOOD)
 
-    def read(self, asker: request_queue.Asker, request: request_queue.Request) -> None:
+    def read(self, asker: request_queue.RequestStream, request: request_queue.Request) -> None:
         self.asker = asker.peer
         body = self.says(bytes(serve.answer(self, request, deque())[PREFIX:]))
         self.serve(request_queue.ReadDone(asker, len(body)))
@@ -380,7 +380,7 @@ class Node:
             self.retry(send, 1.0, 60.0)
         else:
             send()
-        self.retry(lambda: self.serve(request_queue.Written(asker)), 0.001, 0.05)
+        self.retry(lambda: self.serve(request_queue.AnswerWritten(asker)), 0.001, 0.05)
 
     def answered(self, peer: PeerId, body: bytes, number: int, life: int) -> None:
         if self.life != life or number not in self.questions or self.questions[number][1].peer != peer:

@@ -11,32 +11,32 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.machines import transfer
-from p2p.machines.transfer import Shape, Transfer
+from p2p.machines.transfer import PartTransfer, TransferShape
 from p2p.peers.book import UNRELIABLE
 from p2p.ports import PeerId
 from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 if TYPE_CHECKING:
     from .node import Node
 
-CHAIN = Shape(most_units=12, most_bytes=1500, unit_bytes=100.0, window=6000)
-PACK = Shape(most_units=3, most_bytes=6000, unit_bytes=700.0, window=24_000)
-OBJECT = Shape(most_units=700, most_bytes=700, window=2800)
+CHAIN = TransferShape(most_units=12, most_bytes=1500, unit_bytes=100.0, window=6000)
+PACK = TransferShape(most_units=3, most_bytes=6000, unit_bytes=700.0, window=24_000)
+OBJECT = TransferShape(most_units=700, most_bytes=700, window=2800)
 
 
 class Run:
     """One transfer of a node: what the driver's ``TransferRun`` does, under the reactor."""
 
-    shape: Shape
+    shape: TransferShape
     key: object
     protocol: str
 
     def __init__(self, node: Node, start: int, target: int, *, inherited: bool) -> None:
         self.node, self.world, self.life = node, node.world, node.life
-        self.machine = Transfer(start, target, self.shape, node.world.rng, inherited=inherited)
+        self.machine = PartTransfer(start, target, self.shape, node.world.rng, inherited=inherited)
         self.target = target
         self.court: deque[transfer.Deliver | transfer.Finish] = deque()
         self.alarm = 0
@@ -89,7 +89,7 @@ class Run:
         try:
             event = self.take(effect) if isinstance(effect, transfer.Deliver) else self.finish()
         except Invalid as error:
-            event = transfer.Rejected(error.message, self.resume_at())
+            event = transfer.PartRejected(error.message, self.resume_at())
             self.court.clear()
             self.feed(event)
             return
@@ -140,8 +140,8 @@ class ChainRun(Run):
 
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
         reply = chains.decode_chain_reply(body)
-        if isinstance(reply, Refusal):
-            return transfer.Denied(ask.peer, ask.ask, reply.reason.name, final=reply.reason is Reason.NOT_SERVED)
+        if isinstance(reply, PeerRefusal):
+            return transfer.Denied(ask.peer, ask.ask, reply.reason.name, final=reply.reason is RefusalReason.NOT_SERVED)
         chains.check_answer(self.ranged(ask, 0), reply)
         assert isinstance(reply, Blocks)
         return transfer.Arrived(
@@ -195,7 +195,7 @@ class ObjectRun(Run):
 
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
         reply = objects.decode_object_reply(body)
-        if isinstance(reply, Refusal):
+        if isinstance(reply, PeerRefusal):
             return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
         if not isinstance(reply, ObjectBytes):
             raise Invalid("an answer to another question")
@@ -246,7 +246,7 @@ class PackRun(Run):
 
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input:
         reply = objects.decode_object_reply(body)
-        if isinstance(reply, Refusal):
+        if isinstance(reply, PeerRefusal):
             return transfer.Denied(ask.peer, ask.ask, reply.reason.name)
         if not isinstance(reply, ObjectPack):
             raise Invalid("an answer to another question")

@@ -24,7 +24,7 @@ from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.sinks import SignedFault, VerifiedChain
 from odfd.mirrors.sync_steps import _check_expected, _check_seed
 from odfd.store.mirror_specs import MirrorSpec
-from p2p.ports import PeerId, TreeHead
+from p2p.ports import PeerId, TreeRoot
 
 DATASET = DatasetId.from_public_key(bytes(32))
 PEER = PeerId("somebody")
@@ -97,9 +97,9 @@ def test_a_block_that_breaks_a_rule_is_named_and_its_part_is_not_kept(part: int)
 @pytest.mark.parametrize("back", [40, SIZE - 1])
 def test_a_block_that_its_owner_signed_is_no_fault_of_who_gave_it(part: int, back: int) -> None:
     """The last one is proven by the head itself, others by who proves the tree up to them."""
-    wrong, asked = chain_of(SIZE, back=back), list[TreeHead]()
+    wrong, asked = chain_of(SIZE, back=back), list[TreeRoot]()
 
-    def proves(tree: TreeHead) -> bool:
+    def proves(tree: TreeRoot) -> bool:
         asked.append(tree)
         return tree.root == Frontier().extend(block.hash.digest for block in wrong[: tree.size]).root
 

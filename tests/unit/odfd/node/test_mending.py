@@ -19,7 +19,7 @@ from odfd.store.references import references_to
 from p2p.driver import serve
 from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -304,11 +304,11 @@ async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: Any, worlds
         assert whole.data == path.read_bytes()[:1000]
         rot(path, 200)
         refused = objects.decode_object_reply(bytes(serve.answer(library, wanted, deque())[PREFIX:]))
-        assert isinstance(refused, Refusal)
-        assert refused.reason is Reason.UNKNOWN
+        assert isinstance(refused, PeerRefusal)
+        assert refused.reason is RefusalReason.UNKNOWN
         flip_block(alice, cities, 3)
         refused = chains.decode_chain_reply(bytes(serve.answer(library, chain, deque())[PREFIX:]))
-        assert isinstance(refused, Refusal)
-        assert refused.reason in (Reason.BROKEN, Reason.UNKNOWN)
+        assert isinstance(refused, PeerRefusal)
+        assert refused.reason in (RefusalReason.BROKEN, RefusalReason.UNKNOWN)
         with alice.home.database.read() as connection:
             assert {spot.sequence for spot in Damage(connection).of(cities)} == {3}

@@ -22,7 +22,7 @@ from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW
-from p2p.web.client import Answer
+from p2p.web.client import HttpAnswer
 from worlds.eventually import PATIENCE
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -40,10 +40,10 @@ class Public:
         self.clock = clock
         self.last: dict[str, KnownTree] = {}
         self.asked: list[tuple[str, int, int]] = []
-        self.answers: list[Answer | Remote] = []
+        self.answers: list[HttpAnswer | Remote] = []
         """What it says before it does its duty."""
 
-    async def post(self, url: str, body: bytes, limit: int) -> Answer:
+    async def post(self, url: str, body: bytes, limit: int) -> HttpAnswer:
         assert limit == submission.MAX_ANSWER
         read = submission.decode(body)
         self.asked.append((url, read.old, read.tree.size))
@@ -55,12 +55,12 @@ class Public:
         new, known = KnownTree(read.tree.size, read.tree.root_hash), self.last.get(read.tree.origin)
         ruling = rule([known] if known else [], read.old, new, shown_by(read.proof, read.old, new))
         if ruling is ConsistencyResult.CONFLICT:
-            return Answer(409, f"{known.size if known else 0}\n".encode())
+            return HttpAnswer(409, f"{known.size if known else 0}\n".encode())
         if ruling is not ConsistencyResult.COSIGN:
-            return Answer(422, b"no\n")
+            return HttpAnswer(422, b"no\n")
         self.last[read.tree.origin] = new
         made = checkpoint.decode_line(cosignature.cosign(KEY, read.tree, self.clock.now()).line).data
-        return Answer(200, cosignature.line_of(checkpoint.decode_verifier_key(VKEY), made).encode())
+        return HttpAnswer(200, cosignature.line_of(checkpoint.decode_verifier_key(VKEY), made).encode())
 
 
 def cosigned(node: Any, dataset: DatasetId) -> list[Cosignature]:
@@ -200,7 +200,7 @@ async def test_one_that_is_away_is_not_asked_for_every_dataset(world: Any, world
         bench.public.answers = [Remote("nothing in 30 s", rule="web-slow")]
         await bench.round()
         assert len(bench.sizes) == 1
-        bench.public.answers = [Answer(404, b"unknown log")]
+        bench.public.answers = [HttpAnswer(404, b"unknown log")]
         await bench.round(after=SOON)
         assert len(bench.sizes) == 3, "one that refuses a log may know another"
         (told,) = [text for text in bench.troubles if "does not know this log" in text]
@@ -231,7 +231,7 @@ async def test_garbage_is_kept_nowhere(world: Any, worlds: Any) -> None:
         other = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), world.clock.now())
         early = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), Instant(world.clock.now() * 2))
         for body in (b"", b"\xff" * 100, other.line.encode(), early.line.encode()):
-            bench.public.answers = [Answer(200, body)]
+            bench.public.answers = [HttpAnswer(200, body)]
             await bench.round(after=LONGEST)
         assert cosigned(alice, bench.dataset) == []
         assert len(bench.sizes) == 4
@@ -269,7 +269,7 @@ async def test_a_person_sees_who_stands_behind_a_dataset_and_why_not(world: Any,
         (view,) = (await alice.api.trust.show("cities")).witnesses
         assert (view.witness, view.name, view.counts, view.size) == (str(KEY.did), NAME, False, None)
         assert (view.trouble, view.log_key) == ("it was not asked yet", "")
-        bench.public.answers = [Answer(404, b"unknown log")]
+        bench.public.answers = [HttpAnswer(404, b"unknown log")]
         await bench.round()
         (view,) = (await alice.api.trust.show("cities")).witnesses
         key = checkpoint.decode_verifier_key(view.log_key)

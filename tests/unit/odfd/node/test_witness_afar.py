@@ -25,7 +25,7 @@ from odfd.store.ledger.log import Ledger
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.consistency import KnownTree
 from odfd.trust.witness.witness import CosignRequest
-from p2p.ports import Topic, TreeHead
+from p2p.ports import Topic, TreeRoot
 from worlds.eventually import PATIENCE
 from worlds.node_world import Lines
 
@@ -182,7 +182,7 @@ async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: Any,
             asked: list[tuple[int, int]] = []
             prove = witness.member.prove_prefix
 
-            async def proving(peers: Any, dataset: DatasetId, old: TreeHead, signed: TreeHead) -> bool:
+            async def proving(peers: Any, dataset: DatasetId, old: TreeRoot, signed: TreeRoot) -> bool:
                 asked.append((old.size, signed.size))
                 return bool(await prove(peers, dataset, old, signed))
 

@@ -14,7 +14,7 @@ from chain.errors import Invalid, Refused, Remote
 from odfd.repositories import sftp
 from odfd.repositories.manifest import place_of
 from odfd.repositories.sftp import PROBE, STAGED, SftpFiles, open_sftp
-from p2p.files import Missing
+from p2p.files import FileMissing
 from worlds.sftp import PASSWORD, Served, sftp_served
 
 pytestmark = pytest.mark.slow
@@ -59,7 +59,7 @@ def test_files_are_written_whole_and_read_in_parts(house: House) -> None:
     assert files.size("cities/data/one") == len(content)
     assert b"".join(files.parts("cities/data/one", 17)) == content[17:]
     assert (files.get("none", 9), files.size("none")) == (None, None)
-    with pytest.raises(Missing):
+    with pytest.raises(FileMissing):
         next(files.parts("none", 0))
     with pytest.raises(Remote, match="has more than 9 bytes"):
         files.get("cities/data/one", 9)

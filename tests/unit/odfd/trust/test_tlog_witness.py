@@ -22,7 +22,7 @@ from odfd.store.ledger.log import ROOM, STEPS
 from odfd.store.ledger.tables import WITNESSED
 from odfd.trust.witness.tlog_witness import RATE, TlogWitness
 from odfd.trust.witness.witness import AGAIN, Witness
-from p2p.web.client import Answer
+from p2p.web.client import HttpAnswer
 
 OWNER, STRANGER = SigningKey(b"o" * 32), SigningKey(b"x" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -47,7 +47,7 @@ class Office:
     def clock(self) -> Instant:
         return Instant(self.now)
 
-    def ask(self, old: int, size: int, leaves: Sequence[bytes] = LEAVES, start: int | None = None) -> Answer:
+    def ask(self, old: int, size: int, leaves: Sequence[bytes] = LEAVES, start: int | None = None) -> HttpAnswer:
         return self.desk.add_checkpoint(request(old, size, leaves, start=start).encode())
 
     def at(self, size: int) -> Office:
@@ -88,13 +88,13 @@ def test_checkpoints_are_cosigned_one_after_the_other(office: Office) -> None:
 
 
 STATUSES = {
-    "a size that was not the last": (5, 13, LEAVES, None, Answer(409, b"8\n")),
-    "the first again": (0, 13, LEAVES, None, Answer(409, b"8\n")),
+    "a size that was not the last": (5, 13, LEAVES, None, HttpAnswer(409, b"8\n")),
+    "the first again": (0, 13, LEAVES, None, HttpAnswer(409, b"8\n")),
     "another of the same size": (8, 8, OTHERS, None, 422),
     "another history": (8, 13, OTHERS, None, 422),
     "the proof from elsewhere": (8, 13, LEAVES, 5, 422),
     "a smaller tree": (8, 5, LEAVES, None, 400),
-    "an older tree": (0, 5, LEAVES, None, Answer(409, b"8\n")),
+    "an older tree": (0, 5, LEAVES, None, HttpAnswer(409, b"8\n")),
 }
 
 

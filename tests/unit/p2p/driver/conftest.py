@@ -20,11 +20,11 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.tree import Tree
-from p2p.address import Address
+from p2p.address import PeerAddress
 from p2p.driver.ports import ConnectionChange, StreamHandler, Validator
 from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
-from p2p.errors import ProtocolUnsupported, StreamBroken, Unreachable
+from p2p.errors import PeerUnreachable, ProtocolUnsupported, StreamBroken
 from p2p.identity import peer_of_did
 from p2p.ip import Allows
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Tip, Topic
@@ -136,11 +136,11 @@ class MemoryHost:
         return "" if other is None else self.fabric.ip(other)
 
     @asynccontextmanager
-    async def brief(self, address: Address, peer: PeerId, protocol: str) -> AsyncIterator[MemoryStream]:
+    async def brief(self, address: PeerAddress, peer: PeerId, protocol: str) -> AsyncIterator[MemoryStream]:
         await trio.sleep(0.01)
         other = self.fabric.hosts.get(peer)
         if other is None or not other.reachable or address.transport not in other.address:
-            raise Unreachable(peer, "nobody there")
+            raise PeerUnreachable(peer, "nobody there")
         handler = other.handlers.get(protocol)
         if handler is None:
             raise ProtocolUnsupported(peer, f"does not speak {protocol}")
@@ -159,7 +159,7 @@ class MemoryHost:
         await trio.sleep(0.01)
         other = self.fabric.hosts.get(PeerId(multiaddr.rpartition("/")[2]))
         if other is None or not other.reachable or other.address not in (multiaddr, *others):
-            raise Unreachable(multiaddr, "nobody there")
+            raise PeerUnreachable(multiaddr, "nobody there")
         self.fabric.join(self, other)
         return other.peer_id
 
@@ -170,7 +170,7 @@ class MemoryHost:
     async def open_stream(self, peer: PeerId, protocol: str) -> MemoryStream:
         await trio.lowlevel.checkpoint()
         if peer not in self.links:
-            raise Unreachable(peer, "not connected")
+            raise PeerUnreachable(peer, "not connected")
         handler = self.fabric.hosts[peer].handlers.get(protocol)
         if handler is None:
             raise ProtocolUnsupported(peer, f"does not speak {protocol}")

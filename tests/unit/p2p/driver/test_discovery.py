@@ -14,7 +14,7 @@ from p2p.driver import discovery
 from p2p.errors import PeerFault
 from p2p.identity import peer_of_did
 from p2p.wire import presence as wire
-from p2p.wire.frames import FrameReader, frame
+from p2p.wire.frames import FrameSplitter, frame
 from p2p.wire.presence import PeersAsk, Presence
 
 WANTED = DatasetId.from_public_key(b"w" * 32)
@@ -57,7 +57,7 @@ async def ask_raw(node: Any, stranger: Any, body: bytes) -> bytes | None:
     """Send a question as ``stranger`` and read what comes."""
     stream = await stranger.open_stream(node.peer, wire.PROTOCOL)
     await stream.send_all(frame(body))
-    reader = FrameReader(1 << 20)
+    reader = FrameSplitter(1 << 20)
     try:
         while data := await stream.receive_some(1 << 16):
             for got in reader.feed(data):

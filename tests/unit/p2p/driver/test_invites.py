@@ -10,7 +10,7 @@ import trio
 
 from chain.errors import Environment
 from p2p.driver.invites import OF_ALL, OF_ONE, PATIENCE, InvitationDesk
-from p2p.errors import StreamBroken, TooSlow, Violation
+from p2p.errors import Misbehaviour, StreamBroken, TooSlow
 from p2p.ports import PeerId
 from p2p.wire.frames import frame
 from p2p.wire.invite import INVITE_PROTOCOL, Redemption, encode_redeem
@@ -96,7 +96,7 @@ async def test_an_answer_that_is_none_is_a_violation_and_silence_ends(town: Any,
 
     two.inviter.set_handler(INVITE_PROTOCOL, lie)
     for _ in range(3):
-        with pytest.raises(Violation):
+        with pytest.raises(Misbehaviour):
             await two.ask()
     with pytest.raises(TooSlow):
         await two.ask()

@@ -10,7 +10,7 @@ import trio
 
 from p2p.driver.namespaces import HELLO_SECONDS, Namespaces, members_topic, scope_protocol
 from p2p.driver.ports import ConnectionChange
-from p2p.errors import ProtocolUnsupported, Unreachable
+from p2p.errors import PeerUnreachable, ProtocolUnsupported
 from p2p.ports import PeerId
 
 ANN, BEN = PeerId("ann"), PeerId("ben")
@@ -145,7 +145,7 @@ async def test_each_network_sees_its_members_alone(autojump_clock: Any) -> None:
         host.up(BEN)
         assert await a.next_change() == ConnectionChange(ANN, up=True)
         assert (list(a.peers()), list(b.peers())) == ([ANN], [])
-        with pytest.raises(Unreachable, match="not in b"):
+        with pytest.raises(PeerUnreachable, match="not in b"):
             await b.open_stream(ANN, CHAIN)
         assert host.opened == [], "the name of b was not told to ann"
         host.say(BEN, "b")
@@ -251,6 +251,6 @@ async def test_a_peer_that_goes_before_it_says_where_it_is_is_told_of(autojump_c
         for each in (a, b):
             assert await each.next_change() == ConnectionChange(ANN, up=False)
         host.hang_up = {BEN}
-        with pytest.raises(Unreachable, match="hung up"):
+        with pytest.raises(PeerUnreachable, match="hung up"):
             await a.connect(BEN, allows=lambda _: True)
         nursery.cancel_scope.cancel()

@@ -14,7 +14,7 @@ from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.statements.tree import Frontier, root_from_inclusion
 from p2p.errors import PeerFault
-from p2p.ports import PeerId, Tip, TreeHead
+from p2p.ports import PeerId, Tip, TreeRoot
 from p2p.wire import trust
 from p2p.wire.frames import frame
 from p2p.wire.trust import ProveAsk
@@ -22,8 +22,8 @@ from p2p.wire.trust import ProveAsk
 DATASET = DatasetId.from_public_key(b"p" * 32)
 
 
-def head(chain: tuple[bytes, ...], size: int) -> TreeHead:
-    return TreeHead(size, Frontier().extend(hashlib.sha3_256(raw).digest() for raw in chain[:size]).root)
+def head(chain: tuple[bytes, ...], size: int) -> TreeRoot:
+    return TreeRoot(size, Frontier().extend(hashlib.sha3_256(raw).digest() for raw in chain[:size]).root)
 
 
 def tip(chain: tuple[bytes, ...], size: int) -> Tip:
@@ -62,7 +62,7 @@ async def test_a_proof_that_proves_nothing_moves_nothing(autojump_clock: Any, to
 
     async def lie(stream: Any, peer: Any) -> None:
         await stream.receive_some(1 << 16)
-        await stream.send_all(frame(trust.encode(trust.Proof(("00" * 32,) * 3))))
+        await stream.send_all(frame(trust.encode(trust.ProofAnswer(("00" * 32,) * 3))))
         await trio.sleep(1)
 
     liar = town.bare("liar", trust=lie)

@@ -21,7 +21,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.mesh import QUICK, SLOW, RoundSlots
 from p2p.driver.statements import ANSWER_PATIENCE, PROOF_SECONDS, PROVER_SECONDS, PROVERS, ROUND_SECONDS
 from p2p.errors import PeerFault, StreamBroken, TooSlow
-from p2p.ports import PeerId, Topic, TreeHead
+from p2p.ports import PeerId, Topic, TreeRoot
 from p2p.wire import chains, trust
 from p2p.wire.limits import MAX_REPLY, MAX_TRUST_REPLY
 
@@ -45,7 +45,7 @@ async def drip(stream: Any, peer: PeerId, *, wait: float = ANSWER_PATIENCE - 1, 
                     page = tuple(next(names) for _ in range(256))
                     await framed.write(trust.encode(trust.Listing({str(DATASET): page}, more=page[-1])))
                 case trust.GetAsk():
-                    said = tuple(trust.Signed(Topic.HEADS, b"ok" + bytes(size)) for _ in range(8 if size else 0))
+                    said = tuple(trust.TopicEnvelope(Topic.HEADS, b"ok" + bytes(size)) for _ in range(8 if size else 0))
                     await framed.write(trust.encode(trust.Statements(said, done=8)))
     except PeerFault:
         return
@@ -149,7 +149,7 @@ async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town
     giver.shelf.chains[DATASET] = chain
     node = await town.node("node", connect=[*mute, giver], entropy_interval=1e9)
     await trio.sleep(2000)
-    heads = [TreeHead(size, town_root(chain, size)) for size in (4, 10)]
+    heads = [TreeRoot(size, town_root(chain, size)) for size in (4, 10)]
     with trio.fail_after(1):
         assert await node.driver.prove_prefix([*(one.peer_id for one in mute[:3]), giver.peer], DATASET, *heads)
     with trio.fail_after(30 / PROVERS * PROVER_SECONDS + 1):

@@ -21,7 +21,7 @@ from p2p.wire import chains, objects, presence, trust
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_REPLY, MAX_REQUEST, MAX_TRUST_REQUEST
 from p2p.wire.objects import ObjectRange
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BIG = bytes(3 << 20)
@@ -154,8 +154,8 @@ async def test_a_flood_of_questions_is_refused_and_noted(autojump_clock: Any, to
     await framed._stream.send_all(flood)
     await trio.testing.wait_all_tasks_blocked()
     replies = [chains.decode_chain_reply(await framed.read() or b"") for _ in range(MAX_WAITING + 12)]
-    refused = [reply for reply in replies if isinstance(reply, Refusal)]
-    assert {reply.reason for reply in refused} == {Reason.BUSY}
+    refused = [reply for reply in replies if isinstance(reply, PeerRefusal)]
+    assert {reply.reason for reply in refused} == {RefusalReason.BUSY}
     assert 1 <= len(refused) <= 11
     assert giver.score(guest) == pytest.approx(-len(refused), abs=0.1)
     assert {reply.request for reply in replies} == set(range(MAX_WAITING + 12))

@@ -14,7 +14,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.known_answers import OF_NETWORK, USELESS, KnownAnswers, RoundPeer
 from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE
 from p2p.errors import PeerFault
-from p2p.ports import Judgement, PeerId, StatementRef, Topic, Verdict
+from p2p.ports import GossipVerdict, Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import MAX_ENVELOPE, MAX_TRUST_REPLY
 
@@ -60,7 +60,7 @@ async def test_a_flood_keeps_no_honest_peer_waiting(
 
     monkeypatch.setattr(trio.to_thread, "run_sync", slow)
     hear = node.host.validators[HEADS]
-    said: list[Verdict] = []
+    said: list[GossipVerdict] = []
     async with trio.open_nursery() as nursery:
         for number in range(400):
             for key in ("s1", "s2", "s3"):
@@ -93,8 +93,8 @@ async def test_bad_statements_stop_and_cost(autojump_clock: Any, town: Any) -> N
 async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: Any) -> None:
     a = await town.node("a")
     b = await town.node("b", connect=[a])
-    assert await b.host.validators[HEADS](a.peer, b"ok" * MAX_ENVELOPE) == Verdict(Judgement.REJECT)
-    assert await b.host.validators[HEADS](a.peer, b"") == Verdict(Judgement.REJECT)
+    assert await b.host.validators[HEADS](a.peer, b"ok" * MAX_ENVELOPE) == GossipVerdict(Judgement.REJECT)
+    assert await b.host.validators[HEADS](a.peer, b"") == GossipVerdict(Judgement.REJECT)
     assert b.board.judged == []
     assert b.score(a) == pytest.approx(-40)
     with pytest.raises(Invalid, match="98305 bytes"):
@@ -148,7 +148,7 @@ async def test_a_fault_of_our_own_blames_nobody(autojump_clock: Any, town: Any) 
         raise Environment("the disk is full")
 
     b.board.judge = broken
-    assert await b.host.validators[HEADS](a.peer, b"ok") == Verdict(Judgement.IGNORE)
+    assert await b.host.validators[HEADS](a.peer, b"ok") == GossipVerdict(Judgement.IGNORE)
     assert b.score(a) == 0
 
 
@@ -267,7 +267,7 @@ class Hawker:
             refs = [StatementRef(sid, DatasetId.from_public_key(b"x" * 32)) for sid in self.sids()]
             return trust.page([ref for ref in refs if ask.after is None or ref.sid > ask.after], more=False)
         assert isinstance(ask, trust.GetAsk)
-        said = [trust.Signed(Topic.HEADS, bytes(sid).ljust(self.size)) for sid in ask.sids[:8]]
+        said = [trust.TopicEnvelope(Topic.HEADS, bytes(sid).ljust(self.size)) for sid in ask.sids[:8]]
         return trust.Statements(tuple(said), done=len(said))
 
     async def serve(self, stream: Any, peer: PeerId) -> None:

@@ -10,22 +10,22 @@ import trio
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.swarms import MEET_RATE
-from p2p.errors import PeerFault, ProtocolUnsupported, Violation
-from p2p.ports import Parts, PartsAsk, PiecesAsk, Tip
+from p2p.errors import Misbehaviour, PeerFault, ProtocolUnsupported
+from p2p.ports import HeldParts, PartsAsk, PiecesAsk, Tip
 from p2p.wire import presence
 from p2p.wire.presence import Presence
 from p2p.wire.swarm import SWARM_PROTOCOL, PartsTold, encode_told
 
 DATASET = DatasetId.from_public_key(b"s" * 32)
 ASK = PartsAsk(dataset=DATASET, tip=Tip(4, bytes(32)), start=0, count=4, have=0b1000)
-PARTS = Parts(has=0b1111, offers=0b0011, given=7)
+PARTS = HeldParts(has=0b1111, offers=0b0011, given=7)
 
 
-def holder(node: Any, parts: Parts | None = PARTS, *, is_public: bool = True) -> list[PartsAsk]:
+def holder(node: Any, parts: HeldParts | None = PARTS, *, is_public: bool = True) -> list[PartsAsk]:
     """Has a node tell these; returns what it is asked."""
     asked: list[PartsAsk] = []
 
-    def told(ask: PartsAsk) -> Parts | None:
+    def told(ask: PartsAsk) -> HeldParts | None:
         asked.append(ask)
         return parts
 
@@ -54,7 +54,7 @@ async def test_pieces_and_their_list_are_asked_for(town: Any) -> None:
     asked: list[Any] = []
     listed = bytes(32 * 9), bytes(64)
 
-    def pieces(ask: PiecesAsk) -> Parts:
+    def pieces(ask: PiecesAsk) -> HeldParts:
         asked.append(ask)
         return PARTS
 
@@ -74,7 +74,7 @@ async def test_a_list_of_another_length_is_penalised(town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.piece_list = lambda *_: (bytes(32 * 8), bytes(64))
     asker = await town.node("asker", connect=[giver])
-    with pytest.raises(Violation):
+    with pytest.raises(Misbehaviour):
         await asker.driver.piece_list(giver.peer, DATASET, NAME, 9 << 20)
     assert asker.score(giver) < 0
 
@@ -137,7 +137,7 @@ async def test_garbage_is_penalised(town: Any, body: bytes) -> None:
     liar = town.bare("liar")
     liar.set_handler(SWARM_PROTOCOL, answer)
     asker = await town.node("asker", connect=[liar])
-    with pytest.raises(Violation):
+    with pytest.raises(Misbehaviour):
         await asker.driver.ask_parts(liar.peer_id, ASK)
     assert asker.score(liar) < 0
 

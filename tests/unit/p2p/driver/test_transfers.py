@@ -19,7 +19,7 @@ from p2p.driver.framing import FramedStream
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.transfers import PARTS_AHEAD, TransferRun
 from p2p.errors import PeerFault, StreamBroken
-from p2p.machines.transfer import MAX_UNVERIFIED, Arrived, Ask, Shape, Transfer
+from p2p.machines.transfer import MAX_UNVERIFIED, Arrived, Ask, PartTransfer, TransferShape
 from p2p.pace import Bandwidth, Pace
 from p2p.ports import PeerId
 from p2p.wire import chains, frames, objects
@@ -365,7 +365,7 @@ class Court:
 
     def __init__(self, size: int) -> None:
         self.run = TransferRun(
-            self, Transfer(0, size, Shape(most_units=1, most_bytes=1), Random(0)), STANDING, [Pace()]
+            self, PartTransfer(0, size, TransferShape(most_units=1, most_bytes=1), Random(0)), STANDING, [Pace()]
         )
         self.at: list[int] = []
         self.accused: list[PeerId] = []

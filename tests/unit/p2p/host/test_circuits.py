@@ -7,10 +7,10 @@ from typing import Any, cast
 
 import pytest
 
-from p2p.errors import Unreachable
+from p2p.errors import PeerUnreachable
 from p2p.host.circuits import Circuits
 from p2p.ports import PeerId
-from p2p.wire.circuit import HopKind, HopMessage, Status, StopKind, StopMessage, encode_hop, encode_stop
+from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage, StopKind, StopMessage, encode_hop, encode_stop
 
 RELAY = PeerId("12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5")
 TARGET = PeerId("12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq")
@@ -44,13 +44,13 @@ def circuits(stream: Answered) -> Circuits:
 
 
 async def test_a_relay_that_answers_a_dial_and_is_gone_is_unreachable() -> None:
-    stream = Answered(encode_hop(HopMessage(kind=HopKind.STATUS, status=Status.OK)))
-    with pytest.raises(Unreachable, match="hung up"):
+    stream = Answered(encode_hop(HopMessage(kind=HopKind.STATUS, status=CircuitStatus.OK)))
+    with pytest.raises(PeerUnreachable, match="hung up"):
         await circuits(stream).dial(RELAY, TARGET)
     assert stream.was_reset
 
 
 async def test_a_relay_that_brings_a_circuit_and_is_gone_is_unreachable() -> None:
     stream = Answered(encode_stop(StopMessage(kind=StopKind.CONNECT, peer=TARGET)))
-    with pytest.raises(Unreachable, match="hung up"):
+    with pytest.raises(PeerUnreachable, match="hung up"):
         await circuits(cast(Any, stream)).accept(cast(Any, stream), RELAY)

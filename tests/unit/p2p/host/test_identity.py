@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from p2p.address import Address, network_of, parse_address
+from p2p.address import PeerAddress, network_of, parse_address
 from p2p.errors import BadAddress
 from p2p.identity import did_of_peer, did_of_seed, parse_peer, peer_of_did, peer_of_seed
 
@@ -55,7 +55,7 @@ def test_an_address_by_way_of_a_relay() -> None:
     address = parse_address(text)
     assert (str(address), address.relay, address.peer, address.host) == (text, relay, peer, "192.0.2.1")
     assert str(address.of_relay) == f"/ip4/192.0.2.1/tcp/4001/p2p/{relay}"
-    assert parse_address(address.transport) == Address("ip4", "192.0.2.1", 4001, None, relay)
+    assert parse_address(address.transport) == PeerAddress("ip4", "192.0.2.1", 4001, None, relay)
     assert address.ip is not None
     assert address.at(address.ip) == address
 

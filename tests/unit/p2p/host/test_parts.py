@@ -18,7 +18,7 @@ from noise.connection import Keypair, NoiseConnection
 
 from p2p.budget import silent_connections
 from p2p.budget.silent_connections import SilentConnections
-from p2p.errors import UnsupportedLibrary, Violation
+from p2p.errors import Misbehaviour, UnsupportedLibrary
 from p2p.host import library
 from p2p.host.noise import AES, CHACHA, MAX_SEALED, RECEIVE, Cipher, Scratch, Suite, Unsealer, computes_aes
 
@@ -146,7 +146,7 @@ def test_as_much_as_is_received_at_once_is_opened_beside_an_unfinished_message()
 
 @pytest.mark.parametrize("size", range(16))
 def test_a_message_without_a_tag_is_a_violation(size: int) -> None:
-    with pytest.raises(Violation, match="does not open"):
+    with pytest.raises(Misbehaviour, match="does not open"):
         unsealed(size.to_bytes(2, "big") + bytes(size))
 
 
@@ -155,13 +155,13 @@ def test_a_flipped_bit_is_a_violation(position: int) -> None:
     wire = Cipher(CHACHA, KEY).seal([b"hello", b"world"])
     at = 2 + position % 21
     wire[at] ^= 1
-    with pytest.raises(Violation, match="does not open"):
+    with pytest.raises(Misbehaviour, match="does not open"):
         unsealed(bytes(wire))
 
 
 def test_messages_in_another_order_do_not_open() -> None:
     first, second = (bytes(one) for one in (Cipher(CHACHA, KEY).seal([b"1"]), Cipher(CHACHA, KEY, 1).seal([b"2"])))
-    with pytest.raises(Violation):
+    with pytest.raises(Misbehaviour):
         unsealed(second + first)
 
 
@@ -187,7 +187,7 @@ ABSENT_NAMES = [
 @pytest.mark.parametrize(
     ("part", "module", "name"), ABSENT_NAMES, ids=lambda value: value if isinstance(value, str) else ""
 )
-def test_absent_names_say_why_they_are_absent(part: library.Part, module: str, name: str) -> None:
+def test_absent_names_say_why_they_are_absent(part: library.LibraryPart, module: str, name: str) -> None:
     stand_in = getattr(importlib.import_module(module), name)
     if not part.instances:
         with pytest.raises(UnsupportedLibrary, match=re.escape(part.reason)):

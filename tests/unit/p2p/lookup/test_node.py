@@ -12,14 +12,14 @@ from p2p.lookup.node import (
     STORE_RATE,
     Announce,
     Announcing,
-    Check,
-    Finding,
+    CheckContact,
     LookupNode,
+    ProviderSearch,
     Refresh,
 )
-from p2p.lookup.publication import FEW, PAUSE, REPEAT, RETRY, SOON, Publication
-from p2p.wire.contact import Contact, place_of
-from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored, seal_record
+from p2p.lookup.publication import FEW, PAUSE, REPEAT, RETRY, SOON, RecordPublication
+from p2p.wire.contact import LookupContact, place_of
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, seal_record
 from p2p.wire.presence import Presence
 
 WALL = 1_800_000_000_000
@@ -28,8 +28,10 @@ ASKER = SigningKey(b"a" * 32)
 IP = bytes([60, 1, 2, 3])
 
 
-def at(number: int) -> Contact:
-    return Contact(number.to_bytes(32, "big"), bytes([60 + number % 30, number // 30 % 256, number // 7680, 1]), 1)
+def at(number: int) -> LookupContact:
+    return LookupContact(
+        number.to_bytes(32, "big"), bytes([60 + number % 30, number // 30 % 256, number // 7680, 1]), 1
+    )
 
 
 def made(count: int = 0) -> LookupNode:
@@ -47,7 +49,7 @@ def record(key: bytes = KEY, signer: SigningKey = ASKER) -> bytes:
 
 def test_what_one_brings_another_is_told() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), ASKER.public, IP, 0.0, WALL).outcome is Stored.KEPT
+    assert node.store(Store(key=KEY, record=record()), ASKER.public, IP, 0.0, WALL).outcome is StoreOutcome.KEPT
     answer = node.find(Find(key=KEY), b"x" * 32, IP, 0.0, WALL)
     assert answer is not None
     assert answer.records == (record(),)
@@ -55,7 +57,7 @@ def test_what_one_brings_another_is_told() -> None:
 
 def test_nobody_brings_what_another_signed() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), b"x" * 32, IP, 0.0, WALL).outcome is Stored.BAD
+    assert node.store(Store(key=KEY, record=record()), b"x" * 32, IP, 0.0, WALL).outcome is StoreOutcome.BAD
 
 
 def test_who_asks_too_often_is_not_answered() -> None:
@@ -66,7 +68,7 @@ def test_who_asks_too_often_is_not_answered() -> None:
         node.store(Store(key=bytes([n]) * 32, record=record(bytes([n]) * 32)), ASKER.public, IP, 0.0, WALL).outcome
         for n in range(200)
     ]
-    assert stores.count(Stored.BUSY) == 200 - STORE_RATE.burst
+    assert stores.count(StoreOutcome.BUSY) == 200 - STORE_RATE.burst
     assert node.refused == 100 - FIND_RATE.burst + 200 - STORE_RATE.burst
     assert node.find(Find(key=KEY), b"y" * 32, IP, 0.0, WALL) is not None, "others are"
 
@@ -76,11 +78,11 @@ def test_a_key_far_away_is_kept_by_others() -> None:
     far = max((bytes([n]) * 32 for n in range(256)), key=lambda key: place_of(key) ^ node.place)
     near = (node.place ^ 1).to_bytes(32, "big")
     refused = node.store(Store(key=far, record=record(far)), ASKER.public, IP, 0.0, WALL)
-    assert refused.outcome is Stored.FAR
+    assert refused.outcome is StoreOutcome.FAR
     assert all(one.place ^ place_of(far) < node.place ^ place_of(far) for one in refused.contacts), (
         "it names nearer ones"
     )
-    assert node.store(Store(key=near, record=record(near)), ASKER.public, IP, 0.0, WALL).outcome is Stored.KEPT
+    assert node.store(Store(key=near, record=record(near)), ASKER.public, IP, 0.0, WALL).outcome is StoreOutcome.KEPT
 
 
 def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
@@ -90,14 +92,14 @@ def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
     assert node.work(0.0) is None
     node.find(Find(key=KEY, own=(IP, 4150)), ASKER.public, IP, 0.0, WALL)
     work = [node.work(float(now)) for now in range(10)]
-    assert Contact(ASKER.public, IP, 4150) in [one.contact for one in work if isinstance(one, Check)]
+    assert LookupContact(ASKER.public, IP, 4150) in [one.contact for one in work if isinstance(one, CheckContact)]
 
 
 def test_a_newcomer_first_finds_its_neighbours() -> None:
     node = LookupNode("net", b"m" * 32, Random(1), b"s")
     assert node.work(0.0) is None
     node.table.suggest(at(1))
-    assert node.work(1.0) == Check(at(1), node.place)
+    assert node.work(1.0) == CheckContact(at(1), node.place)
     node.note_answer(at(1), (), 1.0)
     assert node.work(3.0) == Refresh(node.place)
     node.publication.want([KEY], 3.0)
@@ -115,9 +117,9 @@ def test_a_newcomer_asks_all_whom_it_knew_before_it_searches() -> None:
     for known in (1, 2, 3):
         node.introduce(at(known))
         node.introduce(at(known))
-    assert node.work(1.0) == Check(at(1), node.place)
+    assert node.work(1.0) == CheckContact(at(1), node.place)
     node.note_answer(at(1), [at(10_000 + number) for number in range(1000)], 1.5)
-    assert [node.work(now) for now in (2.0, 3.0)] == [Check(at(2), node.place), Check(at(3), node.place)]
+    assert [node.work(now) for now in (2.0, 3.0)] == [CheckContact(at(2), node.place), CheckContact(at(3), node.place)]
     assert node.work(4.0) == Refresh(node.place)
 
 
@@ -126,19 +128,19 @@ def test_nobody_is_introduced_for_ever() -> None:
     for known in range(1, 100):
         node.introduce(at(known))
     asked = [node.work(float(now)) for now in range(1, INTRODUCED + 2)]
-    assert set(asked[:-1]) == {Check(at(known), node.place) for known in range(1, INTRODUCED + 1)}
-    assert isinstance(asked[-1], Check), "and then one after another until one answers"
+    assert set(asked[:-1]) == {CheckContact(at(known), node.place) for known in range(1, INTRODUCED + 1)}
+    assert isinstance(asked[-1], CheckContact), "and then one after another until one answers"
 
 
 def test_a_record_is_brought_in_the_search_to_the_region_and_after_it_to_others() -> None:
     node = made(3000)
     work = Announcing(node, KEY, 0.0)
-    brought: list[Contact] = []
+    brought: list[LookupContact] = []
     while chosen := work.search.step(0.0):
         for contact in chosen:
             if work.is_brought_to(contact):
                 brought.append(contact)
-                work.note_answer(contact, StoreAnswer(outcome=Stored.KEPT))
+                work.note_answer(contact, StoreAnswer(outcome=StoreOutcome.KEPT))
             work.search.note_answer(contact, [at(number) for number in range(1, 3000, 7)])
     assert {*brought} == {one for one in work.search.choose(NEAREST) if work.is_brought_to(one)}
     assert work.keepers == len(brought)
@@ -157,7 +159,7 @@ def test_idle_it_asks_little() -> None:
     asked = 0
     for second in range(7200):
         work = node.work(float(second))
-        if isinstance(work, Check):
+        if isinstance(work, CheckContact):
             asked += 1
             node.note_answer(work.contact, (), float(second))
         elif isinstance(work, Refresh):
@@ -168,7 +170,7 @@ def test_idle_it_asks_little() -> None:
 
 def test_forged_records_are_found_out_and_spoil_what_their_teller_told() -> None:
     node = made(10)
-    finding = Finding(node, KEY, 0.0)
+    finding = ProviderSearch(node, KEY, 0.0)
     liar, other = finding.search.step(0.0)[:2]
     forged = record()[:-1] + b"\0"
     assert finding.take_answer(liar, Nodes(contacts=(at(99),), records=(forged,)), WALL) is None
@@ -181,7 +183,7 @@ def test_forged_records_are_found_out_and_spoil_what_their_teller_told() -> None
 
 def test_an_expired_record_is_no_lie() -> None:
     node = made(10)
-    finding = Finding(node, KEY, 0.0)
+    finding = ProviderSearch(node, KEY, 0.0)
     keeper = finding.search.step(0.0)[0]
     assert finding.take_answer(keeper, Nodes(records=(record(),)), WALL + 3_600_001) == []
     assert not finding.forged
@@ -191,7 +193,7 @@ def test_an_expired_record_is_no_lie() -> None:
 
 
 def test_what_is_new_is_announced_at_once_and_again_before_it_expires() -> None:
-    publication = Publication(Random(1))
+    publication = RecordPublication(Random(1))
     publication.want([KEY], 0.0)
     assert publication.take(0.0) == KEY
     assert publication.take(PAUSE) is None
@@ -201,7 +203,7 @@ def test_what_is_new_is_announced_at_once_and_again_before_it_expires() -> None:
 
 
 def test_what_reached_few_is_repeated_before_long() -> None:
-    publication = Publication(Random(1))
+    publication = RecordPublication(Random(1))
     publication.want([KEY], 0.0)
     publication.take(0.0)
     publication.note_announced(KEY, 0.0, FEW - 1)
@@ -209,7 +211,7 @@ def test_what_reached_few_is_repeated_before_long() -> None:
 
 
 def test_what_reached_nobody_is_repeated_soon() -> None:
-    publication = Publication(Random(1))
+    publication = RecordPublication(Random(1))
     publication.want([KEY], 0.0)
     assert publication.take(0.0) == KEY
     assert publication.take(RETRY - 1) is None
@@ -217,7 +219,7 @@ def test_what_reached_nobody_is_repeated_soon() -> None:
 
 
 def test_what_is_withdrawn_is_announced_no_more() -> None:
-    publication = Publication(Random(1))
+    publication = RecordPublication(Random(1))
     publication.want([KEY, b"o" * 32], 0.0)
     publication.want([b"o" * 32], 1.0)
     assert publication.take(2.0) == b"o" * 32
@@ -227,7 +229,7 @@ def test_what_is_withdrawn_is_announced_no_more() -> None:
 
 
 def test_many_are_announced_one_after_another_and_all_in_turn() -> None:
-    publication = Publication(Random(1))
+    publication = RecordPublication(Random(1))
     keys = [number.to_bytes(32, "big") for number in range(300)]
     publication.want(keys, 0.0)
     taken, now = [], 0.0

@@ -7,8 +7,8 @@ from random import Random
 import pytest
 
 from chain.statements.keys import SigningKey
-from p2p.lookup.records import RecordLimits, Records
-from p2p.wire.lookup import Stored, seal_record
+from p2p.lookup.records import ProviderRecords, RecordLimits
+from p2p.wire.lookup import StoreOutcome, seal_record
 from p2p.wire.presence import Presence
 
 NOW = 1_800_000_000_000
@@ -26,11 +26,11 @@ def record(number: int, key: bytes = KEY, issued: int = NOW, network: str = "net
 
 class Keeper:
     def __init__(self, secret: bytes = b"s", **limits: int) -> None:
-        self.records, self.lot = Records("net", secret, RecordLimits(**limits)), Random(1)
+        self.records, self.lot = ProviderRecords("net", secret, RecordLimits(**limits)), Random(1)
 
     def keep(
         self, number: int, raw: bytes | None = None, key: bytes = KEY, block: bytes | None = None, now: int = NOW
-    ) -> Stored:
+    ) -> StoreOutcome:
         raw = record(number, key) if raw is None else raw
         block = number.to_bytes(3, "big") if block is None else block
         return self.records.keep(key, raw, signer(number).public, block, now, self.lot)
@@ -41,7 +41,7 @@ class Keeper:
 
 def test_what_is_brought_is_told() -> None:
     keeper = Keeper()
-    assert keeper.keep(1) is Stored.KEPT
+    assert keeper.keep(1) is StoreOutcome.KEPT
     assert keeper.of() == (record(1),)
     assert keeper.of(b"\x08" * 32) == ()
 
@@ -61,7 +61,7 @@ def test_what_is_brought_is_told() -> None:
 )
 def test_what_its_bringer_did_not_sign_for_this_key_is_refused(raw: bytes) -> None:
     keeper = Keeper()
-    assert keeper.keep(1, raw) is Stored.BAD
+    assert keeper.keep(1, raw) is StoreOutcome.BAD
     assert len(keeper.records) == 0
 
 
@@ -69,10 +69,10 @@ def test_a_newer_record_replaces_and_an_older_does_not() -> None:
     keeper = Keeper()
     keeper.keep(1)
     later = record(1, issued=NOW + 1)
-    assert keeper.keep(1, later) is Stored.KEPT
-    assert keeper.keep(1, record(1)) is Stored.BAD
+    assert keeper.keep(1, later) is StoreOutcome.KEPT
+    assert keeper.keep(1, record(1)) is StoreOutcome.BAD
     assert keeper.of() == (later,)
-    assert keeper.keep(1, later) is Stored.KEPT, "the same again"
+    assert keeper.keep(1, later) is StoreOutcome.KEPT, "the same again"
     assert len(keeper.records) == 1
 
 
@@ -89,11 +89,11 @@ def test_records_expire() -> None:
 def test_one_block_has_two_places_for_a_key_and_so_many_in_all() -> None:
     keeper = Keeper(of_block=4)
     kept = [keeper.keep(number, block=b"one") for number in range(1, 5)]
-    assert kept == [Stored.KEPT, Stored.KEPT, Stored.FULL, Stored.FULL]
+    assert kept == [StoreOutcome.KEPT, StoreOutcome.KEPT, StoreOutcome.FULL, StoreOutcome.FULL]
     for each in range(10, 20):
         keeper.keep(each, key=bytes([each]) * 32, block=b"one", raw=record(each, bytes([each]) * 32))
     assert len(keeper.records) == 4
-    assert keeper.keep(99, block=b"two") is Stored.KEPT
+    assert keeper.keep(99, block=b"two") is StoreOutcome.KEPT
 
 
 def test_coming_often_or_first_pushes_nobody_out() -> None:
@@ -116,7 +116,7 @@ def test_a_full_key_keeps_others_at_each_node() -> None:
         keeper = Keeper(secret=bytes([node]), of_key=8)
         for number in range(2, 34):
             keeper.keep(number)
-        chances += keeper.keep(1) is Stored.KEPT
+        chances += keeper.keep(1) is StoreOutcome.KEPT
     assert 2 <= chances <= 20, "8 of 33, about, and not the same ones everywhere"
 
 

@@ -11,22 +11,22 @@ from hypothesis import strategies as st
 
 from p2p.lookup.region import Region
 from p2p.lookup.search import LIMITS, Search, SearchLimits
-from p2p.wire.contact import Contact
+from p2p.wire.contact import LookupContact
 
 TARGET = 1 << 255
 
 
-def at(number: int, ip: bytes | None = None) -> Contact:
+def at(number: int, ip: bytes | None = None) -> LookupContact:
     ip = ip or bytes([60 + number % 30, number // 30 % 256, number // 7680 % 256, 1])
-    return Contact(number.to_bytes(32, "big"), ip, 1)
+    return LookupContact(number.to_bytes(32, "big"), ip, 1)
 
 
 NODES = [at(number) for number in range(1, 400)]
 NEAREST = sorted(NODES, key=lambda one: one.place ^ TARGET)
-Answer = Callable[[Contact], list[Contact] | None]
+Answer = Callable[[LookupContact], list[LookupContact] | None]
 
 
-def honest(contact: Contact) -> list[Contact]:
+def honest(contact: LookupContact) -> list[LookupContact]:
     """It knows a tenth of the nodes, and those near itself."""
     lot = Random(contact.key)
     known = {*lot.sample(NODES, 40), *sorted(NODES, key=lambda one: one.place ^ contact.place)[:30]}
@@ -35,11 +35,11 @@ def honest(contact: Contact) -> list[Contact]:
 
 def run(
     answer: Answer,
-    seeds: list[Contact],
+    seeds: list[LookupContact],
     lot: Random | None = None,
     region: Region | None = None,
     limits: SearchLimits = LIMITS,
-) -> tuple[Search, float, list[Contact]]:
+) -> tuple[Search, float, list[LookupContact]]:
     """The search, the seconds that it took, and whom it asked. Who answers does so after 0.3 s."""
     search = Search(region or Region(TARGET), b"me", seeds, lot or Random(1), limits)
     now, asked, coming = 0.0, [], []
@@ -109,7 +109,7 @@ def test_a_true_key_at_a_false_address_does_not_hide_the_node() -> None:
     }
     liar = NODES[0]
 
-    def answer(one: Contact) -> list[Contact] | None:
+    def answer(one: LookupContact) -> list[LookupContact] | None:
         if one == liar:
             return list(wrong.values())
         return None if one in wrong.values() else honest(one)
@@ -129,7 +129,7 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
             gang.append(at(number, bytes([40 + len(gang), 1, 1, 1])))
     lot = Random(5)
 
-    def answer(one: Contact) -> list[Contact]:
+    def answer(one: LookupContact) -> list[LookupContact]:
         if one in gang:
             return lot.sample(gang, 20)
         mixed = [*honest(one), *lot.sample(gang, 20)]
@@ -150,7 +150,7 @@ def test_who_crowds_beside_the_key_ends_no_search() -> None:
     crowd = list(islice((one for one in found if one.place ^ TARGET < limit // 64), 60))
     few = [NEAREST[5], NEAREST[50]]
 
-    def answer(one: Contact) -> list[Contact]:
+    def answer(one: LookupContact) -> list[LookupContact]:
         return crowd[:20] if one in crowd else honest(one)
 
     region = Region(TARGET, limit + 1)

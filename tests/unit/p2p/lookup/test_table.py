@@ -9,27 +9,27 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from p2p.lookup.region import Region
-from p2p.lookup.table import Table, TableLimits
-from p2p.wire.contact import BITS, Contact, block_of, place_of_node
+from p2p.lookup.table import RoutingTable, TableLimits
+from p2p.wire.contact import BITS, LookupContact, block_of, place_of_node
 
 ME = place_of_node(b"m" * 32)
 
 
-def at(number: int, ip: bytes | None = None) -> Contact:
-    return Contact(
+def at(number: int, ip: bytes | None = None) -> LookupContact:
+    return LookupContact(
         number.to_bytes(32, "big"), ip or bytes([60 + number // 65_536, number // 256 % 256, number % 256, 1]), 1
     )
 
 
-def full(count: int, limits: TableLimits | None = None) -> Table:
-    table = Table(ME, limits or TableLimits())
+def full(count: int, limits: TableLimits | None = None) -> RoutingTable:
+    table = RoutingTable(ME, limits or TableLimits())
     for number in range(count):
         table.note_answer(at(number), float(number))
     return table
 
 
 def test_only_who_answered_is_told() -> None:
-    table = Table(ME)
+    table = RoutingTable(ME)
     table.suggest(at(1))
     assert table.nearest(ME, 20) == []
     contact = table.suggestion(Random(1))
@@ -73,7 +73,7 @@ def test_who_does_not_answer_goes_when_another_waits() -> None:
 
 
 def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
-    table = Table(ME)
+    table = RoutingTable(ME)
     table.note_answer(at(1), 0.0)
     table.note_failure(at(1).key, at(1).place)
     assert len(table) == 1
@@ -82,7 +82,7 @@ def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
 
 
 def test_many_keys_in_one_block_are_few_entries() -> None:
-    table = Table(ME)
+    table = RoutingTable(ME)
     for number in range(1000):
         table.note_answer(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
     assert len(table) == TableLimits().of_block_in_all
@@ -100,7 +100,7 @@ def test_suggestions_of_one_block_do_not_push_out_others() -> None:
 
 
 def test_nodes_of_a_lan_count_each() -> None:
-    table = Table(ME)
+    table = RoutingTable(ME)
     for number in range(40):
         table.note_answer(at(number, bytes([192, 168, 1, number + 1])), 0.0)
     assert len(table) > 20
@@ -109,7 +109,7 @@ def test_nodes_of_a_lan_count_each() -> None:
 
 
 def test_who_moved_is_one_entry() -> None:
-    table = Table(ME)
+    table = RoutingTable(ME)
     table.note_answer(at(1), 0.0)
     moved = at(1, bytes([80, 1, 1, 1]))
     table.note_answer(moved, 1.0)
@@ -131,7 +131,7 @@ def test_how_many_there_are_is_estimated(nodes: int) -> None:
 def test_who_crowds_beside_a_key_is_told_seldom() -> None:
     key = ME ^ (1 << 251)
     crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ key) >> 246][:20]
-    table = Table(ME)
+    table = RoutingTable(ME)
     for number in [*crowd, *range(400)]:
         table.note_answer(at(number), 0.0)
     region = Region(key, 1 << 252)

@@ -8,7 +8,7 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.address import Address, network_of, prefix_of
+from p2p.address import PeerAddress, network_of, prefix_of
 from p2p.ip import is_global
 from p2p.machines.dial_back import DialBackLimits, DialBacks, DialOrder
 from p2p.machines.reachability import COUNTS, Reachability, Reached
@@ -17,7 +17,7 @@ from p2p.wire.autonat import LEAST_DATA, MOST_DATA, ResponseStatus
 
 HERE = "198.18.0.1"
 ASKER = "20.1.0.1"
-VICTIM = Address("ip4", "20.9.0.1", 80)
+VICTIM = PeerAddress("ip4", "20.9.0.1", 80)
 PRIVATE = ["10.0.0.1", "192.168.1.1", "127.0.0.1", "169.254.169.254", "100.64.0.1", "224.0.0.1", "0.0.0.0"]
 PRIVATE_6 = ["::1", "fe80::1", "fd00::1", "::ffff:10.0.0.1", "64:ff9b::7f00:1", "2002:7f00:1::1"]
 
@@ -48,7 +48,7 @@ def test_whoever_asks_a_victim_is_dialled_seldom_and_for_more_bytes_than_it_gets
 
 def test_one_asker_is_dialled_at_its_own_address_for_nothing_and_seldom() -> None:
     server = backs()
-    found = [server.begin(peer(1), ASKER, [Address("ip4", ASKER, 4150)], is_global, 0.0) for _ in range(8)]
+    found = [server.begin(peer(1), ASKER, [PeerAddress("ip4", ASKER, 4150)], is_global, 0.0) for _ in range(8)]
     dials = [each for each in found if isinstance(each, DialOrder)]
     assert [each.data for each in dials] == [0] * 4
     assert set(found[4:]) == {ResponseStatus.REQUEST_REJECTED}
@@ -94,14 +94,18 @@ def test_keys_of_one_block_of_addresses_are_one_asker() -> None:
     server, dials = backs(), 0
     for number in range(100):
         host = f"20.1.0.{number + 1}"
-        if isinstance(server.begin(peer(number), host, [Address("ip4", host, 1)], is_global, 0.0), DialOrder):
+        if isinstance(server.begin(peer(number), host, [PeerAddress("ip4", host, 1)], is_global, 0.0), DialOrder):
             dials += 1
             server.end()
     assert dials <= 8
 
 
-@given(st.sampled_from([*(Address("ip4", each, 80) for each in PRIVATE), *(Address("ip6", e, 80) for e in PRIVATE_6)]))
-def test_no_dial_back_goes_to_a_private_place(address: Address) -> None:
+@given(
+    st.sampled_from(
+        [*(PeerAddress("ip4", each, 80) for each in PRIVATE), *(PeerAddress("ip6", e, 80) for e in PRIVATE_6)]
+    )
+)
+def test_no_dial_back_goes_to_a_private_place(address: PeerAddress) -> None:
     assert backs().begin(peer(1), ASKER, [address, None], is_global, 0.0) is ResponseStatus.DIAL_REFUSED
     found = backs().begin(peer(1), ASKER, [address, None, VICTIM], is_global, 0.0)
     assert isinstance(found, DialOrder)
@@ -115,7 +119,7 @@ def test_bounds_hold_whatever_is_asked(asked: list[tuple[int, int, int, float]])
     under_way = 0
     for who, source, target, wait in asked:
         now += wait
-        address = Address("ip4", f"20.7.{target}.1", 80)
+        address = PeerAddress("ip4", f"20.7.{target}.1", 80)
         found = server.begin(peer(who), f"20.{source}.0.1", [address], is_global, now)
         if isinstance(found, DialOrder):
             assert found.data > 0
@@ -130,7 +134,7 @@ def test_bounds_hold_whatever_is_asked(asked: list[tuple[int, int, int, float]])
     assert sum(targets.values()) <= 6 + now * 0.2
 
 
-OURS = Address("ip4", HERE, 4150)
+OURS = PeerAddress("ip4", HERE, 4150)
 
 
 def known() -> Reachability:
@@ -151,7 +155,7 @@ def test_servers_of_one_network_decide_nothing() -> None:
 
 def test_who_is_reached_over_ipv6_alone_is_not_reached_by_all() -> None:
     """Such a node keeps its relays, for peers that have only IPv4."""
-    ip6 = Address("ip6", "2a00::1", 4150)
+    ip6 = PeerAddress("ip6", "2a00::1", 4150)
     reach = Reachability()
     reach.watch([ip6, OURS])
     for network in ("20.1.0.0/16", "20.2.0.0/16"):

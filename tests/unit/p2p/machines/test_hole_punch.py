@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.address import Address, prefix_of
+from p2p.address import PeerAddress, prefix_of
 from p2p.ip import is_global
-from p2p.machines.hole_punch import MOST_WAIT, TRIES, Answerer, Dial, GiveUp, Opener, PunchBudget, Say
+from p2p.machines.hole_punch import MOST_WAIT, TRIES, Answerer, Dial, GiveUp, Opener, PunchBudget, SendPunch
 from p2p.ports import PeerId
 from p2p.wire.hole_punch import PunchKind
 
-ALICE, BOB = Address("ip4", "20.1.0.1", 4150), Address("ip4", "20.2.0.1", 4150)
+ALICE, BOB = PeerAddress("ip4", "20.1.0.1", 4150), PeerAddress("ip4", "20.2.0.1", 4150)
 kinds = st.sampled_from(PunchKind)
 
 
@@ -27,10 +27,10 @@ def test_both_dial_at_the_same_moment_whatever_the_way_takes(seed: int) -> None:
     opener, answerer = Opener(PunchBudget(is_global)), Answerer(PunchBudget(is_global))
     now = lot.uniform(0, 1e6)
     for _ in range(TRIES):
-        assert opener.begin(now) == [Say(PunchKind.CONNECT)]
-        assert answerer.receive(PunchKind.CONNECT, [ALICE], now + way) == [Say(PunchKind.CONNECT)]
+        assert opener.begin(now) == [SendPunch(PunchKind.CONNECT)]
+        assert answerer.receive(PunchKind.CONNECT, [ALICE], now + way) == [SendPunch(PunchKind.CONNECT)]
         say, dial = opener.receive(PunchKind.CONNECT, [BOB], now + 2 * way)
-        assert say == Say(PunchKind.SYNC)
+        assert say == SendPunch(PunchKind.SYNC)
         assert isinstance(dial, Dial)
         (other,) = answerer.receive(PunchKind.SYNC, [], now + 3 * way)
         assert isinstance(other, Dial)
@@ -70,8 +70,8 @@ def test_forged_addresses_are_dialled_seldom_whoever_names_them(named: list[tupl
         now += wait
         if not budget.may_begin(PeerId(f"peer{who}"), now):
             continue
-        victims = [Address("ip4", f"20.9.0.{last}", port) for port in range(1, 9)]
-        inside = [Address("ip4", "192.168.1.1", 80), Address("ip6", "::1", 80), None]
+        victims = [PeerAddress("ip4", f"20.9.0.{last}", port) for port in range(1, 9)]
+        inside = [PeerAddress("ip4", "192.168.1.1", 80), PeerAddress("ip6", "::1", 80), None]
         found = budget.fit([*inside, *victims], now)
         assert len(found) <= 4
         assert all(prefix_of(each.host) == "20.9.0.0/24" for each in found)
@@ -82,5 +82,5 @@ def test_forged_addresses_are_dialled_seldom_whoever_names_them(named: list[tupl
 def test_nothing_is_dialled_for_a_peer_that_names_nothing_fit() -> None:
     opener = Opener(PunchBudget(is_global))
     opener.begin(0.0)
-    (end,) = opener.receive(PunchKind.CONNECT, [Address("ip4", "10.0.0.1", 1), None], 1.0)
+    (end,) = opener.receive(PunchKind.CONNECT, [PeerAddress("ip4", "10.0.0.1", 1), None], 1.0)
     assert isinstance(end, GiveUp)

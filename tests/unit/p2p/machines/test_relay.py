@@ -9,40 +9,40 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from p2p.address import line_of, prefix_of
-from p2p.machines.relay import Circuit, Place, Relay, RelayLimits
+from p2p.machines.relay import Circuit, CircuitRelay, PeerPlace, RelayLimits
 from p2p.ports import PeerId
-from p2p.wire.circuit import Limit, Status
+from p2p.wire.circuit import CircuitStatus, Limit
 
 LIMITS = RelayLimits(reservations=16, circuits=16, of_line=2, of_prefix=4, of_peer=6, circuit=Limit(60, 100))
 HOSTS = [f"198.51.{net}.{host}" for net in range(6) for host in range(3)] + ["2001:db8:0:1::1", "2001:db8:0:12::1"]
-places = st.builds(Place, st.integers(0, 60).map(lambda n: PeerId(f"peer{n}")), st.sampled_from(HOSTS))
+places = st.builds(PeerPlace, st.integers(0, 60).map(lambda n: PeerId(f"peer{n}")), st.sampled_from(HOSTS))
 
 
-def place(number: int, host: str = "") -> Place:
-    return Place(PeerId(f"peer{number}"), host or f"203.{number // 200}.{number % 200}.1")
+def place(number: int, host: str = "") -> PeerPlace:
+    return PeerPlace(PeerId(f"peer{number}"), host or f"203.{number // 200}.{number % 200}.1")
 
 
-def relay_with(*targets: Place, limits: RelayLimits = LIMITS) -> Relay:
-    relay = Relay(limits)
+def relay_with(*targets: PeerPlace, limits: RelayLimits = LIMITS) -> CircuitRelay:
+    relay = CircuitRelay(limits)
     for target in targets:
-        assert relay.reserve(target, 0.0) is Status.OK
+        assert relay.reserve(target, 0.0) is CircuitStatus.OK
     return relay
 
 
 @given(st.lists(places, max_size=200))
-def test_free_keys_do_not_multiply_reservations(asking: list[Place]) -> None:
+def test_free_keys_do_not_multiply_reservations(asking: list[PeerPlace]) -> None:
     """Whatever keys ask: so many of one line, of one block, and in all; and a place for a chosen peer is left."""
-    relay = Relay(LIMITS)
+    relay = CircuitRelay(LIMITS)
     relay.chosen = frozenset({PeerId("friend")})
-    held = {each.peer: each for each in asking if relay.reserve(each, 0.0) is Status.OK}
+    held = {each.peer: each for each in asking if relay.reserve(each, 0.0) is CircuitStatus.OK}
     assert relay.reservations == len(held) <= 12
     assert max(Counter(line_of(each.host) for each in held.values()).values(), default=0) <= 2
     assert max(Counter(prefix_of(each.host) for each in held.values()).values(), default=0) <= 4
-    assert relay.reserve(Place(PeerId("friend"), HOSTS[0]), 0.0) is Status.OK
+    assert relay.reserve(PeerPlace(PeerId("friend"), HOSTS[0]), 0.0) is CircuitStatus.OK
 
 
 @given(st.lists(st.tuples(places, st.integers(0, 5), st.booleans()), max_size=120))
-def test_circuits_are_bounded_and_each_ends_alone(asked: list[tuple[Place, int, bool]]) -> None:
+def test_circuits_are_bounded_and_each_ends_alone(asked: list[tuple[PeerPlace, int, bool]]) -> None:
     targets = [place(100 + number) for number in range(6)]
     relay = relay_with(*targets)
     open_now: list[Circuit] = []
@@ -53,7 +53,7 @@ def test_circuits_are_bounded_and_each_ends_alone(asked: list[tuple[Place, int, 
         if isinstance(made, Circuit):
             open_now.append(made)
         else:
-            assert made is Status.RESOURCE_LIMIT_EXCEEDED
+            assert made is CircuitStatus.RESOURCE_LIMIT_EXCEEDED
         assert relay.circuits == len(open_now) <= 12
         assert len({each.number for each in open_now}) == len(open_now)
         assert max(Counter(each.target for each in open_now).values(), default=0) <= 6
@@ -64,20 +64,20 @@ def test_circuits_are_bounded_and_each_ends_alone(asked: list[tuple[Place, int, 
 
 def test_a_reservation_is_of_who_asks_and_ends_with_its_connection_or_its_time() -> None:
     relay = relay_with(place(1), place(2))
-    assert relay.open(place(3), place(4).peer, 1.0) is Status.NO_RESERVATION, "nobody asked for it"
+    assert relay.open(place(3), place(4).peer, 1.0) is CircuitStatus.NO_RESERVATION, "nobody asked for it"
     relay.keep({place(2).peer}, 1.0)
-    assert relay.open(place(3), place(1).peer, 1.0) is Status.NO_RESERVATION, "its connection is gone"
-    assert relay.open(place(2), place(2).peer, 1.0) is Status.NO_RESERVATION, "to itself"
+    assert relay.open(place(3), place(1).peer, 1.0) is CircuitStatus.NO_RESERVATION, "its connection is gone"
+    assert relay.open(place(2), place(2).peer, 1.0) is CircuitStatus.NO_RESERVATION, "to itself"
     assert isinstance(relay.open(place(3), place(2).peer, 3599.0), Circuit)
-    assert relay.open(place(3), place(2).peer, 3600.0) is Status.NO_RESERVATION, "its time is over"
+    assert relay.open(place(3), place(2).peer, 3600.0) is CircuitStatus.NO_RESERVATION, "its time is over"
     relay.keep({place(2).peer}, 3600.0)
     assert relay.reservations == 0
 
 
 def test_a_reservation_that_is_renewed_takes_no_second_place() -> None:
     relay = relay_with(*[place(number, "203.0.113.1") for number in (1, 2)])
-    assert relay.reserve(place(1, "203.0.113.1"), 3000.0) is Status.OK
-    assert relay.reserve(place(3, "203.0.113.1"), 3000.0) is Status.RESERVATION_REFUSED
+    assert relay.reserve(place(1, "203.0.113.1"), 3000.0) is CircuitStatus.OK
+    assert relay.reserve(place(3, "203.0.113.1"), 3000.0) is CircuitStatus.RESERVATION_REFUSED
     assert isinstance(relay.open(place(4), place(1).peer, 6000.0), Circuit)
 
 

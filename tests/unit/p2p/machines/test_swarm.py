@@ -7,8 +7,20 @@ from random import Random
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.machines.swarm import ALONE, AT_ONCE, OF_ONE, PATIENCE, SLOW, STRIKES, Leave, Piece, Swarm, Take, pieces_of
-from p2p.ports import Parts, PeerId
+from p2p.machines.swarm import (
+    ALONE,
+    AT_ONCE,
+    OF_ONE,
+    PATIENCE,
+    SLOW,
+    STRIKES,
+    Leave,
+    Swarm,
+    SwarmPiece,
+    TakePiece,
+    pieces_of,
+)
+from p2p.ports import HeldParts, PeerId
 
 PUBLISHER, ANNA, BERT = (PeerId(name) for name in ("publisher", "anna", "bert"))
 COUNT = 12
@@ -16,21 +28,21 @@ ALL = (1 << COUNT) - 1
 
 
 def swarm(seed: int = 1) -> Swarm:
-    return Swarm([Piece(number, number + 1, 10) for number in range(COUNT)], [], Random(seed), PUBLISHER, 0.0)
+    return Swarm([SwarmPiece(number, number + 1, 10) for number in range(COUNT)], [], Random(seed), PUBLISHER, 0.0)
 
 
-def free(bits: int) -> Parts:
-    return Parts(has=bits, offers=bits)
+def free(bits: int) -> HeldParts:
+    return HeldParts(has=bits, offers=bits)
 
 
 def test_offers_of_the_publisher_come_first_and_then_what_is_rare() -> None:
     plan = swarm()
-    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0b11), 0.0)
+    plan.take_parts(PUBLISHER, HeldParts(has=ALL, offers=0b11), 0.0)
     plan.take_parts(ANNA, free(0b1110_0000), 0.0)
     plan.take_parts(BERT, free(0b0110_0000), 0.0)
     steps = plan.plan(0.0)
-    assert steps[:2] == [Take(0, PUBLISHER), Take(1, PUBLISHER)]
-    assert steps[2] == Take(7, ANNA), "the only copy but the publisher's"
+    assert steps[:2] == [TakePiece(0, PUBLISHER), TakePiece(1, PUBLISHER)]
+    assert steps[2] == TakePiece(7, ANNA), "the only copy but the publisher's"
     assert {step.piece for step in steps[3:]} == {5, 6}
 
 
@@ -57,7 +69,7 @@ def test_one_alone_is_asked_for_more_at_once() -> None:
 def test_who_offers_and_does_not_give_is_left() -> None:
     plan = swarm()
     plan.take_parts(ANNA, free(ALL), 0.0)
-    takes = [step for step in plan.plan(0.0) if isinstance(step, Take)]
+    takes = [step for step in plan.plan(0.0) if isinstance(step, TakePiece)]
     for take in takes[:STRIKES]:
         plan.note_failure(take.piece, take.peer)
     assert plan.left == {ANNA}
@@ -66,12 +78,12 @@ def test_who_offers_and_does_not_give_is_left() -> None:
 
 
 def test_a_piece_that_is_late_is_taken_from_another_that_is_idle() -> None:
-    plan = Swarm([Piece(0, 1, 10)], [], Random(1), PUBLISHER, 0.0)
+    plan = Swarm([SwarmPiece(0, 1, 10)], [], Random(1), PUBLISHER, 0.0)
     plan.take_parts(ANNA, free(1), 0.0)
-    assert plan.plan(0.0) == [Take(0, ANNA)]
+    assert plan.plan(0.0) == [TakePiece(0, ANNA)]
     plan.take_parts(BERT, free(1), 1.0)
     assert plan.plan(SLOW) == []
-    assert plan.plan(SLOW + 1) == [Leave(0, ANNA), Take(0, BERT)]
+    assert plan.plan(SLOW + 1) == [Leave(0, ANNA), TakePiece(0, BERT)]
     plan.got(0, SLOW + 2)
     assert plan.done
 
@@ -80,11 +92,11 @@ def test_it_ends_when_nobody_gives_anything_for_long() -> None:
     plan = swarm()
     assert not plan.is_hopeless(ALONE)
     assert plan.is_hopeless(ALONE + 1), "nobody has said a word"
-    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0, given=1), 2.0)
+    plan.take_parts(PUBLISHER, HeldParts(has=ALL, offers=0, given=1), 2.0)
     plan.take_parts(ANNA, free(1 << 5), 3.0)
     assert not plan.is_hopeless(PATIENCE)
     assert plan.is_hopeless(PATIENCE + 3), "the word of a stranger is no news"
-    plan.take_parts(PUBLISHER, Parts(has=ALL, offers=0, given=2), PATIENCE + 3)
+    plan.take_parts(PUBLISHER, HeldParts(has=ALL, offers=0, given=2), PATIENCE + 3)
     assert not plan.is_hopeless(PATIENCE + 4), "the publisher gives to others"
 
 
@@ -100,7 +112,13 @@ def test_who_goes_takes_its_pieces_along() -> None:
 def test_pieces_are_runs_of_blocks_within_bounds() -> None:
     sizes = [[], [3], [4, 4], [], [100], [1], [1], [1]]
     found = pieces_of(sizes, 11, 2)
-    assert found == [Piece(0, 2, 3), Piece(2, 4, 8), Piece(4, 5, 100), Piece(5, 7, 2), Piece(7, 8, 1)]
+    assert found == [
+        SwarmPiece(0, 2, 3),
+        SwarmPiece(2, 4, 8),
+        SwarmPiece(4, 5, 100),
+        SwarmPiece(5, 7, 2),
+        SwarmPiece(7, 8, 1),
+    ]
     assert pieces_of([], 1, 1) == []
 
 
@@ -123,7 +141,7 @@ def test_nothing_is_taken_twice_or_from_who_does_not_offer_it(
     for peer, has, offered in words:
         now += 1.0
         offers[peer] = has & offered & whole
-        plan.take_parts(peer, Parts(has=has & whole, offers=offers[peer]), now)
+        plan.take_parts(peer, HeldParts(has=has & whole, offers=offers[peer]), now)
         for step in plan.plan(now):
             if isinstance(step, Leave):
                 assert under_way.pop(step.piece) == step.peer

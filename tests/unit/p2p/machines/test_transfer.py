@@ -26,28 +26,28 @@ from p2p.machines.transfer import (
     GaveUp,
     Joined,
     Left,
+    PartRejected,
+    PartTransfer,
     Penalise,
-    Rejected,
-    Shape,
     Tick,
-    Transfer,
+    TransferShape,
     WakeAt,
 )
 from p2p.ports import PeerId
 
 A, B, C = PeerId("a"), PeerId("b"), PeerId("c")
-SHAPE = Shape(most_units=10, most_bytes=10, window=80)
+SHAPE = TransferShape(most_units=10, most_bytes=10, window=80)
 
 
-def made(target: int = 100, **more: Any) -> Transfer:
-    return Transfer(0, target, SHAPE, Random(1), **more)
+def made(target: int = 100, **more: Any) -> PartTransfer:
+    return PartTransfer(0, target, SHAPE, Random(1), **more)
 
 
 def only(effects: list[Any], kind: type[Any]) -> list[Any]:
     return [effect for effect in effects if isinstance(effect, kind)]
 
 
-def accept_all(machine: Transfer, effects: list[Any], now: float) -> list[Deliver]:
+def accept_all(machine: PartTransfer, effects: list[Any], now: float) -> list[Deliver]:
     """What is before the judge is good, and all that comes after it, which is returned."""
     shown, before = [], len(only(effects, Deliver))
     while before:
@@ -108,7 +108,7 @@ def test_one_contributor_is_to_blame_and_several_are_not() -> None:
         for ask in only(machine.handle(Joined(peers), 0.0), Ask):
             machine.handle(answer(ask), 0.1)
         machine.handle(Accepted(), 0.2)
-        effects = machine.handle(Rejected("it does not follow", 0), 0.2)
+        effects = machine.handle(PartRejected("it does not follow", 0), 0.2)
         assert [effect.peer for effect in only(effects, Penalise)] == blamed
         assert len({ask.peer for ask in only(effects, Ask)}) == len(peers) - 1, "after doubt: one peer at a time"
 
@@ -120,7 +120,7 @@ def test_who_gave_what_was_not_judged_is_no_contributor() -> None:
     assert first.peer != second.peer
     shown = only(machine.handle(answer(first), 0.1), Deliver) + only(machine.handle(answer(second), 0.1), Deliver)
     assert len(shown) == MAX_UNVERIFIED
-    effects = machine.handle(Rejected("it does not follow", 0), 0.2)
+    effects = machine.handle(PartRejected("it does not follow", 0), 0.2)
     assert [effect.peer for effect in only(effects, Penalise)] == [first.peer]
     again = only(effects, Ask)
     assert {(ask.peer, ask.start) for ask in again} == {(second.peer, 0), (second.peer, 10)}
@@ -138,11 +138,11 @@ def test_who_is_silent_alone_holds_up_nothing_while_another_answers() -> None:
     (hedge,) = only(machine.handle(Tick(), HEDGE), Ask)
     accept_all(machine, machine.handle(answer(hedge, available=30), HEDGE), HEDGE)
     for peer in {*answering}:
-        alone = only(machine.handle(Rejected("wrong hash", 0), 3.0), Ask)
+        alone = only(machine.handle(PartRejected("wrong hash", 0), 3.0), Ask)
         assert {ask.peer for ask in alone} <= {*answering}
         accept_all(machine, [each for ask in alone for each in machine.handle(answer(ask, available=30), 3.1)], 3.1)
         assert peer in answering
-    last = only(machine.handle(Rejected("wrong hash", 0), 4.0), Ask)
+    last = only(machine.handle(PartRejected("wrong hash", 0), 4.0), Ask)
     assert {ask.peer for ask in last} == {silent}, "nobody else is left"
 
 
@@ -152,7 +152,7 @@ def test_who_is_silent_alone_is_left_at_the_first_silence() -> None:
     machine.handle(answer(asks[0]), 0.1)
     machine.handle(answer(asks[1]), 0.1)
     machine.handle(Accepted(), 0.2)
-    asked, effects = [], machine.handle(Rejected("wrong hash", 0), 0.2)
+    asked, effects = [], machine.handle(PartRejected("wrong hash", 0), 0.2)
     while len(asked) < 3:
         asked += sorted({ask.peer for ask in only(effects, Ask)})
         (wake,) = only(effects, WakeAt)
@@ -162,10 +162,10 @@ def test_who_is_silent_alone_is_left_at_the_first_silence() -> None:
 
 
 def test_inherited_bytes_excuse() -> None:
-    machine = Transfer(10, 20, SHAPE, Random(1), inherited=True)
+    machine = PartTransfer(10, 20, SHAPE, Random(1), inherited=True)
     (ask,) = only(machine.handle(Joined((A,)), 0.0), Ask)
     machine.handle(answer(ask), 0.1)
-    effects = machine.handle(Rejected("wrong hash", 0), 0.2)
+    effects = machine.handle(PartRejected("wrong hash", 0), 0.2)
     assert only(effects, Penalise) == []
     assert [ask.start for ask in only(effects, Ask)] == [0, 10]
 
@@ -211,7 +211,7 @@ def test_as_many_again_are_asked_where_nothing_moves() -> None:
 def test_those_who_are_left_make_room_for_others() -> None:
     """Of sixty that say nothing and one that gives, nobody known before, that one is asked within seconds."""
     for seed in range(20):
-        machine, now = Transfer(0, 10, SHAPE, Random(seed)), 0.0
+        machine, now = PartTransfer(0, 10, SHAPE, Random(seed)), 0.0
         effects = machine.handle(Joined((*(PeerId(f"silent{number:02}") for number in range(60)), A)), now)
         while A not in {ask.peer for ask in only(effects, Ask)}:
             (wake,) = only(effects, WakeAt)
@@ -228,7 +228,7 @@ def records(*gave: PeerId, at: str = "203.0.0.0/16") -> TrackRecords:
 
 
 def first_asked(known: TrackRecords, seed: int, peers: tuple[PeerId, ...], now: float) -> PeerId:
-    machine = Transfer(0, 10, SHAPE, Random(seed), known)
+    machine = PartTransfer(0, 10, SHAPE, Random(seed), known)
     (ask,) = only(machine.handle(Joined(peers), now), Ask)
     return ask.peer
 
@@ -238,7 +238,7 @@ def test_who_let_us_wait_is_not_asked_again_before_others() -> None:
     known, seed, waited = records(A), 0, 0.0
     for number in range(40):
         strangers = tuple(PeerId(f"{number}-{each}") for each in range(12))
-        machine, now = Transfer(0, 10, SHAPE, Random(seed := seed + 1), known), 100.0 * (1 + number) / 40
+        machine, now = PartTransfer(0, 10, SHAPE, Random(seed := seed + 1), known), 100.0 * (1 + number) / 40
         effects = machine.handle(Joined((*strangers, A)), now)
         (ask,) = only(effects, Ask)
         while ask.peer != A:
@@ -314,7 +314,7 @@ def test_parts_of_several_peers_are_shown_apart() -> None:
 
 
 def test_no_more_than_so_many_bytes_are_shown_together() -> None:
-    machine = Transfer(0, 12, Shape(most_units=1, most_bytes=1 << 20), Random(0))
+    machine = PartTransfer(0, 12, TransferShape(most_units=1, most_bytes=1 << 20), Random(0))
     asks = only(machine.handle(Joined((A,)), 0.0), Ask)
     for ask in asks[1:]:
         big = Arrived(peer=A, ask=ask.ask, payload=bytes(1 << 20), units=1, bytes=AT_ONCE // 2, available=12)

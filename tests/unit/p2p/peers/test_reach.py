@@ -5,14 +5,14 @@ from __future__ import annotations
 import pytest
 
 from p2p.ip import parse_ip
-from p2p.peers.directory import Reach
+from p2p.peers.directory import AddressFilter
 
 HERE = ["/ip4/127.0.0.1/tcp/4150"]
 LAN = ["/ip4/192.168.1.5/tcp/4150"]
 PEER = "/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"
 
 
-def told(reach: Reach, ours: list[str], *texts: str) -> list[str]:
+def told(reach: AddressFilter, ours: list[str], *texts: str) -> list[str]:
     allows = reach.allows(ours)
     return [text for text in texts if allows(parse_ip(text))]
 
@@ -38,11 +38,11 @@ ALL = ("127.0.0.1", "::1", "192.168.1.1", "8.8.8.8")
 def test_others_lead_where_the_owner_says(
     inside: tuple[str, ...] | None, bootstrap: list[str], ours: list[str], allowed: list[str]
 ) -> None:
-    assert told(Reach(inside, bootstrap), ours, *ALL) == allowed
+    assert told(AddressFilter(inside, bootstrap), ours, *ALL) == allowed
 
 
 def test_a_peer_elsewhere_that_is_named_later_ends_what_was_allowed() -> None:
-    reach = Reach(None, [])
+    reach = AddressFilter(None, [])
     assert told(reach, HERE, *ALL) == ["127.0.0.1", "::1", "8.8.8.8"]
     reach.name("/ip4/127.0.0.1/tcp/9" + PEER)
     assert told(reach, HERE, "127.0.0.1")
@@ -51,7 +51,7 @@ def test_a_peer_elsewhere_that_is_named_later_ends_what_was_allowed() -> None:
 
 
 def test_a_peer_is_dialled_again_where_it_was_met_and_nowhere_else() -> None:
-    allows = Reach(None, []).again(["/ip4/192.168.1.7/tcp/1", "/dns4/nas.example/tcp/1", "/memory/x"], LAN)
+    allows = AddressFilter(None, []).again(["/ip4/192.168.1.7/tcp/1", "/dns4/nas.example/tcp/1", "/memory/x"], LAN)
     assert allows(parse_ip("192.168.1.7"))
     assert not allows(parse_ip("192.168.1.8"))
     assert not allows(parse_ip("127.0.0.1"))

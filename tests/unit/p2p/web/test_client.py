@@ -12,7 +12,7 @@ import httpx
 import pytest
 import trio
 
-from p2p.web.client import Opened, machine_authorities, new_client
+from p2p.web.client import OpenedClient, machine_authorities, new_client
 from worlds.eventually import PATIENCE
 
 
@@ -79,12 +79,12 @@ async def test_a_client_is_made_with_the_first_request_and_not_after_the_end() -
         made.append(new_client())
         return made[-1]
 
-    async with Opened(make) as unused:
+    async with OpenedClient(make) as unused:
         pass
     with pytest.raises(RuntimeError, match="after the end"):
         _ = unused.client
     assert not made
-    async with Opened(make) as opened:
+    async with OpenedClient(make) as opened:
         first = opened.client
         assert opened.client is first
         assert not first.is_closed

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chain.errors import Remote
-from p2p.web.client import Answer, Posts
+from p2p.web.client import HttpAnswer, Posts
 from worlds.eventually import PATIENCE
 from worlds.web_site import Site, plain
 
@@ -44,10 +44,10 @@ async def test_what_a_server_says_is_handed_on_whatever_it_is(site: Site, posts:
         return True
 
     site.answer = echo
-    assert await posts.post(f"{site.url}/a/add-checkpoint", b"old 0\n", 100) == Answer(409, b"7\n")
+    assert await posts.post(f"{site.url}/a/add-checkpoint", b"old 0\n", 100) == HttpAnswer(409, b"7\n")
     assert (sent, site.asked) == ([b"old 0\n"], ["POST /a/add-checkpoint"])
     gives(site, 200, b"x" * 100)
-    assert await posts.post(site.url, b"", 100) == Answer(200, b"x" * 100)
+    assert await posts.post(site.url, b"", 100) == HttpAnswer(200, b"x" * 100)
 
 
 async def test_a_redirect_is_not_followed(site: Site, posts: Posts) -> None:

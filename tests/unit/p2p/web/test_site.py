@@ -15,7 +15,7 @@ import trio
 import trio.lowlevel
 
 from chain.errors import Invalid, Remote
-from p2p.files import Missing
+from p2p.files import FileMissing
 from p2p.pace import BURST, Pace
 from p2p.web import site as site_module
 from p2p.web.body import Patience, pace_parts
@@ -86,7 +86,7 @@ async def test_files_are_read_from_any_server(site: Site, web: Web, ranges: bool
     assert await whole(web.open(x, 70_001)) == CONTENT[70_001:]
     assert await web.size_of(nothing) is None
     assert await web.cat(nothing, 10) is None
-    with pytest.raises(Missing):
+    with pytest.raises(FileMissing):
         await whole(web.open(nothing))
 
 

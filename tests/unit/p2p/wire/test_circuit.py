@@ -13,7 +13,7 @@ from chain.statements.keys import SigningKey
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
 from p2p.wire import circuit
-from p2p.wire.circuit import HopKind, HopMessage, Limit, Reservation, Status, StopKind, StopMessage
+from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage, Limit, Reservation, StopKind, StopMessage
 from p2p.wire.frames import DelimitedReader
 
 RELAY, KEY = SigningKey(b"r" * 32), SigningKey(b"k" * 32)
@@ -33,7 +33,11 @@ hops = st.builds(
     status=st.none() | numbers,
 )
 stops = st.builds(
-    StopMessage, kind=st.sampled_from(StopKind), peer=peers, limit=limits, status=st.none() | st.sampled_from(Status)
+    StopMessage,
+    kind=st.sampled_from(StopKind),
+    peer=peers,
+    limit=limits,
+    status=st.none() | st.sampled_from(CircuitStatus),
 )
 
 
@@ -61,7 +65,7 @@ def test_bytes_of_other_implementations() -> None:
     assert circuit.encode_hop(HopMessage(kind=HopKind.RESERVE)) == bytes.fromhex("02 0800")
     raw_peer = bytes.fromhex("00240801 1220") + KEY.public
     assert circuit.decode_hop(b"\x08\x01\x12\x28\x0a\x26" + raw_peer) == HopMessage(kind=HopKind.CONNECT, peer=PEER)
-    refused = circuit.encode_stop(StopMessage(kind=StopKind.STATUS, status=Status.PERMISSION_DENIED))
+    refused = circuit.encode_stop(StopMessage(kind=StopKind.STATUS, status=CircuitStatus.PERMISSION_DENIED))
     assert refused == bytes.fromhex("05 0801 20ca01")
 
 

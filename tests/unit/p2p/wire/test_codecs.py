@@ -19,7 +19,7 @@ from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.frames import DelimitedReader
 from p2p.wire.limits import MAX_DATASETS, MAX_OBJECT_READ, MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import MAX_SIZE, ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 u32 = st.integers(0, 2**32 - 1)
 u63 = st.integers(0, 2**63)
@@ -45,7 +45,7 @@ answers = st.builds(
     st.lists(st.binary(min_size=1, max_size=40), max_size=9),
     st.integers(0, 2**40),
 )
-refusals = st.builds(Refusal, u32, st.sampled_from(Reason), st.text(max_size=40))
+refusals = st.builds(PeerRefusal, u32, st.sampled_from(RefusalReason), st.text(max_size=40))
 reads = st.builds(
     ObjectRange,
     request=u32,
@@ -79,7 +79,7 @@ tells = st.one_of(
     st.builds(trust.page, refs, st.booleans()),
     st.builds(
         trust.Statements,
-        st.lists(st.builds(trust.Signed, st.sampled_from(Topic), st.binary(max_size=30)), max_size=5).map(tuple),
+        st.lists(st.builds(trust.TopicEnvelope, st.sampled_from(Topic), st.binary(max_size=30)), max_size=5).map(tuple),
         st.integers(1, 256),
     ),
     st.builds(trust.TrustRefusal, st.text(max_size=256)),
@@ -122,19 +122,19 @@ def test_prop_any_bytes_are_a_message_or_invalid(raw: bytes, data: st.DataObject
 @given(st.lists(st.binary(min_size=1, max_size=50), max_size=8), st.lists(st.integers(1, 30), min_size=1))
 def test_prop_frames_do_not_depend_on_pieces(bodies: list[bytes], sizes: list[int]) -> None:
     whole = b"".join(map(frames.frame, bodies))
-    reader, got, at, turn = frames.FrameReader(50), [], 0, 0
+    reader, got, at, turn = frames.FrameSplitter(50), [], 0, 0
     while at < len(whole):
         size = sizes[turn % len(sizes)]
         got += reader.feed(whole[at : at + size])
         at, turn = at + size, turn + 1
         assert reader.held <= 50 + max(sizes)
     reader.end()
-    assert got == bodies == frames.FrameReader(50).feed(whole)
+    assert got == bodies == frames.FrameSplitter(50).feed(whole)
 
 
 @pytest.mark.parametrize("length", [0, 51, 2**32 - 1])
 def test_a_bad_length_is_known_before_the_body(length: int) -> None:
-    reader = frames.FrameReader(50)
+    reader = frames.FrameSplitter(50)
     assert reader.feed(length.to_bytes(4, "big")[:3]) == []
     with pytest.raises(Invalid, match=f"frame of {length} bytes"):
         reader.feed(length.to_bytes(4, "big")[3:])
@@ -165,7 +165,7 @@ def test_a_bad_delimiter_is_known_before_the_body(length: bytes) -> None:
 
 @pytest.mark.parametrize("cut", [1, 4, 6])
 def test_an_end_inside_a_frame(cut: int) -> None:
-    reader = frames.FrameReader(50)
+    reader = frames.FrameSplitter(50)
     reader.feed(frames.frame(b"hello")[:cut])
     with pytest.raises(Invalid, match="inside a frame"):
         reader.end()

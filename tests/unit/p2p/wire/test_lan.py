@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from zeroconf import DNSOutgoing, DNSText  # type: ignore[attr-defined]
 
-from p2p.address import Address, parse_address
+from p2p.address import PeerAddress, parse_address
 from p2p.identity import peer_of_seed
 from p2p.wire.lan import (
     MAX_ADDRESSES,
@@ -41,9 +41,9 @@ def test_a_question_is_known() -> None:
 def test_where_the_sender_is_comes_back_and_nothing_else(
     network: str, source: str, places: list[tuple[str, int]]
 ) -> None:
-    addresses = [Address("ip4", ip, port) for ip, port in places]
+    addresses = [PeerAddress("ip4", ip, port) for ip, port in places]
     packet = encode_presence(PEER, network, addresses)
-    told = [Address("ip4", ip, port, PEER) for ip, port in places[:MAX_ADDRESSES] if ip == source]
+    told = [PeerAddress("ip4", ip, port, PEER) for ip, port in places[:MAX_ADDRESSES] if ip == source]
     assert decode(packet, network, source) == LanPacket(told=tuple(told))
     assert decode(packet, network + "x", source) == LanPacket()
 
@@ -55,7 +55,7 @@ def test_noise_is_nothing(packet: bytes) -> None:
 
 @given(st.integers(0, 10**6), st.integers(0, 255))
 def test_a_torn_packet_tells_no_third(place: int, byte: int) -> None:
-    packet = bytearray(encode_presence(PEER, "home", [Address("ip4", HERE, 4150)]))
+    packet = bytearray(encode_presence(PEER, "home", [PeerAddress("ip4", HERE, 4150)]))
     packet[place % len(packet)] = byte
     assert all(one.host == HERE and one.peer for one in decode(bytes(packet), "home", HERE).told)
 
@@ -96,7 +96,7 @@ def test_of_ipv6_all_addresses_are_told_but_those_of_a_link() -> None:
 
 @pytest.mark.parametrize("source, told", [("fd00::7", True), ("fd00:0::0007", True), ("fd00::8", False), (HERE, False)])
 def test_an_ipv6_address_counts_from_itself(source: str, told: bool) -> None:
-    packet = encode_presence(PEER, "home", [Address("ip6", "fd00::7", 4150)])
+    packet = encode_presence(PEER, "home", [PeerAddress("ip6", "fd00::7", 4150)])
     assert bool(decode(packet, "home", source).told) is told
-    nowhere = encode_presence(PEER, "home", [Address("ip6", "fe80::7", 4150)])
+    nowhere = encode_presence(PEER, "home", [PeerAddress("ip6", "fe80::7", 4150)])
     assert decode(nowhere, "home", "fe80::7") == LanPacket()

@@ -12,14 +12,14 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from p2p.ports import Parts, PartsAsk, StatementRef, Tip, Topic
+from p2p.ports import HeldParts, PartsAsk, StatementRef, Tip, Topic
 from p2p.wire import chains, limits, lookup, objects, presence, refusal, swarm, trust
 from p2p.wire.chains import BlockRange, Blocks
-from p2p.wire.contact import Contact
-from p2p.wire.frames import FrameReader, frame
+from p2p.wire.contact import LookupContact
+from p2p.wire.frames import FrameSplitter, frame
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
-from p2p.wire.refusal import Reason, Refusal
+from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 DATASET = DatasetId.from_public_key(bytes(32))
 NAME = Multihash.sha3_256(b"")
@@ -97,11 +97,13 @@ AT: dict[str, Callable[[int], Any]] = {
     "MAX_PACK": lambda count: objects.decode_request(objects.encode_some(ObjectsAsk(request=0, names=(NAME,) * count))),
     "MAX_PACKED": lambda size: pack_of(bytes(size)),
     "MAX_PACK_BYTES": lambda size: pack_of(*[bytes(limits.MAX_PACKED)] * (size // limits.MAX_PACKED), bytes(size % 2)),
-    "MAX_REQUEST": lambda size: FrameReader(limits.MAX_REQUEST).feed(frame(bytes(size))),
-    "MAX_REPLY": lambda size: FrameReader(limits.MAX_REPLY).feed(frame(bytes(size))),
-    "MAX_REASON": lambda size: refusal.decode_refusal(refusal.encode_refusal(Refusal(0, Reason.BUSY)) + b"x" * size),
+    "MAX_REQUEST": lambda size: FrameSplitter(limits.MAX_REQUEST).feed(frame(bytes(size))),
+    "MAX_REPLY": lambda size: FrameSplitter(limits.MAX_REPLY).feed(frame(bytes(size))),
+    "MAX_REASON": lambda size: refusal.decode_refusal(
+        refusal.encode_refusal(PeerRefusal(0, RefusalReason.BUSY)) + b"x" * size
+    ),
     "MAX_ENVELOPE": lambda size: trust.decode_tell(
-        trust.encode(trust.Statements((trust.Signed(Topic.HEADS, bytes(size)),), 1))
+        trust.encode(trust.Statements((trust.TopicEnvelope(Topic.HEADS, bytes(size)),), 1))
     ),
     "MAX_TRUST_REQUEST": trust_request,
     "MAX_TRUST_REPLY": trust_reply,
@@ -116,25 +118,25 @@ AT: dict[str, Callable[[int], Any]] = {
     "MAX_TAGS_ASKED": lambda count: presence.decode_ask(presence.encode_ask(PeersAsk(wanted=1, tags=(0,) * count))),
     "MAX_PRESENCE": largest_presence,
     "MAX_LOOKUP_CONTACTS": lambda count: lookup.decode_nodes(
-        lookup.encode_nodes(lookup.Nodes(contacts=(Contact(bytes(32), bytes(4), 1),) * count))
+        lookup.encode_nodes(lookup.Nodes(contacts=(LookupContact(bytes(32), bytes(4), 1),) * count))
     ),
     "MAX_LOOKUP_RECORDS": lambda count: lookup.decode_nodes(lookup.encode_nodes(lookup.Nodes(records=(b"x",) * count))),
     "MAX_RECORD": lambda size: (
         lookup.decode_nodes(lookup.encode_nodes(lookup.Nodes(records=(bytes(size),)))),
         lookup.decode_lookup(lookup.encode_store(lookup.Store(key=bytes(32), record=bytes(size)))),
     ),
-    "MAX_LOOKUP_ASK": lambda size: FrameReader(limits.MAX_LOOKUP_ASK).feed(frame(bytes(size))),
-    "MAX_LOOKUP_ANSWER": lambda size: FrameReader(limits.MAX_LOOKUP_ANSWER).feed(frame(bytes(size))),
+    "MAX_LOOKUP_ASK": lambda size: FrameSplitter(limits.MAX_LOOKUP_ASK).feed(frame(bytes(size))),
+    "MAX_LOOKUP_ANSWER": lambda size: FrameSplitter(limits.MAX_LOOKUP_ANSWER).feed(frame(bytes(size))),
     "MAX_SWARM_BLOCKS": parts_asked,
     "MAX_SWARM_PEERS": lambda count: swarm.decode_told(
-        swarm.encode_told(swarm.PartsTold(Parts(has=0, offers=0, given=0), (b"x",) * count), 1), 1
+        swarm.encode_told(swarm.PartsTold(HeldParts(has=0, offers=0, given=0), (b"x",) * count), 1), 1
     ),
-    "MAX_SWARM_ASK": lambda size: FrameReader(limits.MAX_SWARM_ASK).feed(frame(bytes(size))),
-    "MAX_SWARM_ANSWER": lambda size: FrameReader(limits.MAX_SWARM_ANSWER).feed(frame(bytes(size))),
-    "MAX_PIECES_ASK": lambda size: FrameReader(limits.MAX_PIECES_ASK).feed(frame(bytes(size))),
-    "MAX_PIECES_ANSWER": lambda size: FrameReader(limits.MAX_PIECES_ANSWER).feed(frame(bytes(size))),
-    "MAX_PEERS_ASK": lambda size: FrameReader(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
-    "MAX_PEERS_ANSWER": lambda size: FrameReader(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
+    "MAX_SWARM_ASK": lambda size: FrameSplitter(limits.MAX_SWARM_ASK).feed(frame(bytes(size))),
+    "MAX_SWARM_ANSWER": lambda size: FrameSplitter(limits.MAX_SWARM_ANSWER).feed(frame(bytes(size))),
+    "MAX_PIECES_ASK": lambda size: FrameSplitter(limits.MAX_PIECES_ASK).feed(frame(bytes(size))),
+    "MAX_PIECES_ANSWER": lambda size: FrameSplitter(limits.MAX_PIECES_ANSWER).feed(frame(bytes(size))),
+    "MAX_PEERS_ASK": lambda size: FrameSplitter(limits.MAX_PEERS_ASK).feed(frame(bytes(size))),
+    "MAX_PEERS_ANSWER": lambda size: FrameSplitter(limits.MAX_PEERS_ANSWER).feed(frame(bytes(size))),
 }
 UNITS = {"KIB", "MIB"}
 

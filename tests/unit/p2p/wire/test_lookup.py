@@ -13,8 +13,8 @@ from chain.ids import DatasetId
 from chain.statements.keys import SigningKey
 from p2p.wire import limits, presence
 from p2p.wire import lookup as wire
-from p2p.wire.contact import Contact, lookup_key
-from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, Stored
+from p2p.wire.contact import LookupContact, lookup_key
+from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome
 from p2p.wire.presence import Presence
 
 KEY = SigningKey(b"k" * 32)
@@ -23,7 +23,7 @@ packed = ips.map(lambda ip: ip.packed)
 ports = st.integers(1, 65_535)
 owns = st.one_of(st.none(), st.tuples(packed, ports))
 keys = st.binary(min_size=32, max_size=32)
-contacts = st.builds(Contact, keys, packed, ports)
+contacts = st.builds(LookupContact, keys, packed, ports)
 records = st.binary(min_size=1, max_size=300)
 providers = st.builds(
     Presence,
@@ -44,24 +44,24 @@ def test_questions_round_trip(key: bytes, own: tuple[bytes, int] | None, record:
 
 
 @given(st.lists(contacts, max_size=20), st.lists(records, max_size=16))
-def test_answers_round_trip(told: list[Contact], kept: list[bytes]) -> None:
+def test_answers_round_trip(told: list[LookupContact], kept: list[bytes]) -> None:
     answer = Nodes(contacts=tuple(told), records=tuple(kept))
     assert wire.decode_nodes(wire.encode_nodes(answer)) == answer
 
 
-@given(st.sampled_from(Stored), st.lists(contacts, max_size=20))
-def test_outcomes_round_trip(outcome: Stored, told: list[Contact]) -> None:
+@given(st.sampled_from(StoreOutcome), st.lists(contacts, max_size=20))
+def test_outcomes_round_trip(outcome: StoreOutcome, told: list[LookupContact]) -> None:
     answer = StoreAnswer(outcome=outcome, contacts=tuple(told))
     assert wire.decode_stored(wire.encode_stored(answer)) == answer
 
 
 @given(st.lists(contacts, max_size=3), st.lists(records, max_size=3), st.binary(min_size=1, max_size=9))
-def test_no_byte_more_or_less(told: list[Contact], kept: list[bytes], rest: bytes) -> None:
+def test_no_byte_more_or_less(told: list[LookupContact], kept: list[bytes], rest: bytes) -> None:
     body = wire.encode_nodes(Nodes(contacts=tuple(told), records=tuple(kept)))
     for wrong in (body + rest, body[:-1]):
         with pytest.raises(Invalid):
             wire.decode_nodes(wrong)
-    stored = wire.encode_stored(StoreAnswer(outcome=Stored.FULL, contacts=tuple(told)))
+    stored = wire.encode_stored(StoreAnswer(outcome=StoreOutcome.FULL, contacts=tuple(told)))
     for wrong in (stored + rest, stored[:-1]):
         with pytest.raises(Invalid):
             wire.decode_stored(wrong)
@@ -85,7 +85,7 @@ def test_what_is_read_is_written_the_same(raw: bytes, kind: bytes) -> None:
 
 
 def test_bounds() -> None:
-    one = Contact(bytes(32), bytes([1, 2, 3, 4]), 1)
+    one = LookupContact(bytes(32), bytes([1, 2, 3, 4]), 1)
     for answer in (
         Nodes(contacts=(one,) * (limits.MAX_LOOKUP_CONTACTS + 1)),
         Nodes(records=(b"r",) * (limits.MAX_LOOKUP_RECORDS + 1)),
@@ -96,7 +96,7 @@ def test_bounds() -> None:
     with pytest.raises(Invalid):
         wire.decode_lookup(wire.encode_store(Store(key=bytes(32), record=bytes(limits.MAX_RECORD + 1))))
     longest = Nodes(
-        contacts=(Contact(bytes(32), bytes(range(16)), 1),) * limits.MAX_LOOKUP_CONTACTS,
+        contacts=(LookupContact(bytes(32), bytes(range(16)), 1),) * limits.MAX_LOOKUP_CONTACTS,
         records=(bytes(limits.MAX_RECORD),) * limits.MAX_LOOKUP_RECORDS,
     )
     assert len(wire.encode_nodes(longest)) == limits.MAX_LOOKUP_ANSWER

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Invalid
 from chain.ids import DatasetId
-from p2p.ports import Parts, PartsAsk, Tip
+from p2p.ports import HeldParts, PartsAsk, Tip
 from p2p.wire import limits
 from p2p.wire.swarm import PartsTold, decode_parts, decode_told, encode_parts, encode_told
 
@@ -31,7 +31,7 @@ def answers(draw: st.DrawFn) -> tuple[PartsTold, int]:
     count = draw(counts)
     whole = (1 << count) - 1
     has = draw(st.integers(0, whole))
-    parts = Parts(has=has, offers=has & draw(st.integers(0, whole)), given=draw(st.integers(0, 2**64 - 1)))
+    parts = HeldParts(has=has, offers=has & draw(st.integers(0, whole)), given=draw(st.integers(0, 2**64 - 1)))
     presences = draw(st.lists(st.binary(min_size=1, max_size=300), max_size=8))
     return (PartsTold(parts, tuple(presences)) if draw(st.booleans()) else PartsTold(None)), count
 
@@ -71,7 +71,7 @@ def test_a_map_has_a_bit_for_each_block_and_no_other() -> None:
     with pytest.raises(Invalid, match="map"):
         decode_parts(encode_parts(ask)[:-1] + b"\x02")
     with pytest.raises(Invalid, match="offer"):
-        decode_told(encode_told(PartsTold(Parts(has=1, offers=2)), 9), 9)
+        decode_told(encode_told(PartsTold(HeldParts(has=1, offers=2)), 9), 9)
 
 
 @pytest.mark.parametrize(
@@ -89,7 +89,7 @@ def test_bounds() -> None:
     ask = PartsAsk(dataset=DATASET, tip=Tip(count, bytes(32)), start=0, count=count, have=whole)
     assert len(encode_parts(ask)) == limits.MAX_SWARM_ASK
     one = bytes(limits.MAX_PRESENCE)
-    told = PartsTold(Parts(has=whole, offers=whole), (one,) * limits.MAX_SWARM_PEERS)
+    told = PartsTold(HeldParts(has=whole, offers=whole), (one,) * limits.MAX_SWARM_PEERS)
     assert len(encode_told(told, count)) == limits.MAX_SWARM_ANSWER
     for wrong in (PartsTold(told.parts, (one,) * (limits.MAX_SWARM_PEERS + 1)), PartsTold(told.parts, (one + b"?",))):
         with pytest.raises(Invalid):

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.yamux import frames
 
 
@@ -21,7 +21,7 @@ from p2p.yamux import frames
 )
 def test_header_has_the_bytes_of_the_specification(kind: int, flags: int, stream: int, length: int, raw: str) -> None:
     assert frames.pack(kind, flags, stream, length).hex() == raw
-    assert frames.parse(bytes.fromhex(raw)) == frames.Header(kind, flags, stream, length)
+    assert frames.parse(bytes.fromhex(raw)) == frames.YamuxHeader(kind, flags, stream, length)
 
 
 @given(st.binary(min_size=12, max_size=12))
@@ -32,5 +32,5 @@ def test_any_twelve_bytes_are_a_header_or_a_violation(raw: bytes) -> None:
         assert frames.parse(raw) == (kind, flags, stream, length)
         assert frames.pack(kind, flags, stream, length) == raw
     else:
-        with pytest.raises(Violation, match="yamux frame"):
+        with pytest.raises(Misbehaviour, match="yamux frame"):
             frames.parse(raw)

@@ -12,14 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.yamux import frames
 from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, pack
-from p2p.yamux.limits import Limits
-from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import Event, LocalFiles, StreamOpened, WasReset
+from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.session import StreamLimit, YamuxSession
+from p2p.yamux.stream import Event, Readable, StreamOpened, WasReset
 
-SMALL = Limits(max_inbound=4, max_outbound=4, backlog=3, max_window=INITIAL_WINDOW * 2, max_buffered=INITIAL_WINDOW * 3)
+SMALL = YamuxLimits(
+    max_inbound=4, max_outbound=4, backlog=3, max_window=INITIAL_WINDOW * 2, max_buffered=INITIAL_WINDOW * 3
+)
 
 frame = st.one_of(
     st.builds(
@@ -52,7 +54,7 @@ def pieces(raw: bytes, cuts: list[int]) -> Iterator[bytes]:
 
 def story(parts: Iterator[bytes]) -> tuple[list[Event], bytes, dict[int, bytes], str]:
     """What a server makes of the bytes: events (neighbours that are equal count once), answers, contents, its end."""
-    session = Session(initiator=False, limits=SMALL, now=0.0)
+    session = YamuxSession(initiator=False, limits=SMALL, now=0.0)
     events: list[Event] = []
     broken = ""
     try:
@@ -60,7 +62,7 @@ def story(parts: Iterator[bytes]) -> tuple[list[Event], bytes, dict[int, bytes],
             for event in session.receive(part, 0.0):
                 if isinstance(event, StreamOpened) or event not in events[-1:]:
                     events.append(event)
-    except Violation as error:
+    except Misbehaviour as error:
         broken = error.rule
         events = []
     contents = {
@@ -81,14 +83,14 @@ def test_how_the_bytes_are_split_does_not_matter(raw: bytes, cuts: list[int]) ->
 
 @given(st.lists(st.one_of(likely, frame, st.binary(max_size=64)), max_size=60))
 def test_hostile_bytes_are_events_or_a_violation_and_memory_is_bounded(parts: list[bytes]) -> None:
-    session = Session(initiator=False, limits=SMALL, now=0.0)
+    session = YamuxSession(initiator=False, limits=SMALL, now=0.0)
     try:
         for part in parts:
             session.receive(part, 0.0)
             assert session.open_streams <= SMALL.max_inbound
             assert session.buffered <= SMALL.max_buffered
             assert session.buffered == sum(len(one.inbox) for one in session._streams.values())
-    except Violation as error:
+    except Misbehaviour as error:
         assert error.rule.startswith("yamux-")  # noqa: PT017 - a violation is one of two right answers
 
 
@@ -97,8 +99,8 @@ class Conversation(RuleBasedStateMachine):
 
     @initialize(seed=st.integers(0, 1 << 32))
     def connect(self, seed: int) -> None:
-        limits = Limits(max_inbound=4, max_outbound=4, backlog=4, extra_credit=1 << 19, max_message=2000)
-        self.ends = [Session(initiator=first, limits=limits, now=0.0) for first in (True, False)]
+        limits = YamuxLimits(max_inbound=4, max_outbound=4, backlog=4, extra_credit=1 << 19, max_message=2000)
+        self.ends = [YamuxSession(initiator=first, limits=limits, now=0.0) for first in (True, False)]
         self.wires = [bytearray(), bytearray()]
         self.random = random.Random(seed)
         self.sent: dict[tuple[int, int], bytearray] = {}
@@ -240,7 +242,7 @@ TestConversation = pytest.mark.slow(Conversation.TestCase)
 @given(st.integers(1, 8), st.integers(1, 400_000), st.integers(0, 1 << 32))
 @settings(max_examples=20)
 def test_streams_share_a_connection_evenly(count: int, size: int, seed: int) -> None:
-    session = Session(initiator=True, limits=Limits(), now=0.0)
+    session = YamuxSession(initiator=True, limits=YamuxLimits(), now=0.0)
     for _ in range(count):
         session.write(session.open(), memoryview(bytes(size)), 0.0)
     room = random.Random(seed).randrange(1, count * size + 1)
@@ -257,6 +259,6 @@ def test_streams_share_a_connection_evenly(count: int, size: int, seed: int) -> 
 
 
 def test_readable_is_told_again_when_more_comes() -> None:
-    session = Session(initiator=False, limits=SMALL, now=0.0)
+    session = YamuxSession(initiator=False, limits=SMALL, now=0.0)
     session.receive(pack(DATA, frames.SYN, 1, 1) + b"a", 0.0)
-    assert session.receive(pack(DATA, 0, 1, 1) + b"b", 0.0) == [LocalFiles(1)]
+    assert session.receive(pack(DATA, 0, 1, 1) + b"b", 0.0) == [Readable(1)]

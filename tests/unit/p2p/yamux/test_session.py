@@ -4,23 +4,23 @@ from collections.abc import Iterable
 
 import pytest
 
-from p2p.errors import Violation
+from p2p.errors import Misbehaviour
 from p2p.yamux import frames
 from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
-from p2p.yamux.limits import Limits
-from p2p.yamux.session import Session, StreamLimit
-from p2p.yamux.stream import Event, GoneAway, LocalFiles, Pong, ResetReason, StreamOpened, WasReset
+from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.session import StreamLimit, YamuxSession
+from p2p.yamux.stream import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
 
 
-def server(**limits: float) -> Session:
-    return Session(initiator=False, limits=Limits(**limits), now=0.0)  # type: ignore[arg-type]
+def server(**limits: float) -> YamuxSession:
+    return YamuxSession(initiator=False, limits=YamuxLimits(**limits), now=0.0)  # type: ignore[arg-type]
 
 
-def client(**limits: float) -> Session:
-    return Session(initiator=True, limits=Limits(**limits), now=0.0)  # type: ignore[arg-type]
+def client(**limits: float) -> YamuxSession:
+    return YamuxSession(initiator=True, limits=YamuxLimits(**limits), now=0.0)  # type: ignore[arg-type]
 
 
-def said(session: Session, now: float = 0.0, limit: int = 1 << 30) -> list[tuple[frames.Header, bytes]]:
+def said(session: YamuxSession, now: float = 0.0, limit: int = 1 << 30) -> list[tuple[frames.YamuxHeader, bytes]]:
     """Everything the session has to send, or a batch of it, as frames."""
     raw = b"".join(session.outgoing(limit, now).messages)
     found, at = [], 0
@@ -32,7 +32,7 @@ def said(session: Session, now: float = 0.0, limit: int = 1 << 30) -> list[tuple
     return found
 
 
-def headers(session: Session, now: float = 0.0) -> list[tuple[int, int, int, int]]:
+def headers(session: YamuxSession, now: float = 0.0) -> list[tuple[int, int, int, int]]:
     return [tuple(header) for header, _ in said(session, now)]
 
 
@@ -40,18 +40,18 @@ def data(stream: int, body: bytes, flags: int = 0) -> bytes:
     return pack(DATA, flags, stream, len(body)) + body
 
 
-def feed(session: Session, *parts: bytes, now: float = 0.0) -> list[Event]:
+def feed(session: YamuxSession, *parts: bytes, now: float = 0.0) -> list[Event]:
     return session.receive(b"".join(parts), now)
 
 
-def opened(session: Session, streams: Iterable[int]) -> None:
+def opened(session: YamuxSession, streams: Iterable[int]) -> None:
     for number in streams:
         feed(session, pack(WINDOW_UPDATE, SYN, number, 0))
         session.accept()
     session.outgoing(1 << 30, 0.0)
 
 
-def converse(one: Session, other: Session, now: float = 0.0) -> list[Event]:
+def converse(one: YamuxSession, other: YamuxSession, now: float = 0.0) -> list[Event]:
     """Carry messages to and fro until both are silent; what ``other`` and then ``one`` heard."""
     events: list[Event] = []
     while one.has_outgoing or other.has_outgoing:
@@ -80,14 +80,14 @@ def test_a_stream_opened_by_the_peer_waits_to_be_accepted_and_is_acknowledged() 
 
 def test_a_stream_may_be_opened_by_its_first_data() -> None:
     session = server()
-    assert feed(session, data(1, b"hello", SYN)) == [StreamOpened(1), LocalFiles(1)]
+    assert feed(session, data(1, b"hello", SYN)) == [StreamOpened(1), Readable(1)]
     assert session.read(1, 100) == b"hello"
 
 
 def test_the_stream_above_the_limit_is_reset_and_its_data_dropped() -> None:
     session = server(max_inbound=3)
     opened(session, [1, 3, 5])
-    assert feed(session, pack(WINDOW_UPDATE, SYN, 7, 0), data(7, b"x" * 1000), data(1, b"y")) == [LocalFiles(1)]
+    assert feed(session, pack(WINDOW_UPDATE, SYN, 7, 0), data(7, b"x" * 1000), data(1, b"y")) == [Readable(1)]
     assert headers(session) == [(WINDOW_UPDATE, RST, 7, 0)]
     assert session.buffered == 1
     assert session.open_streams == 3
@@ -139,7 +139,7 @@ def test_our_own_limit_is_told_and_a_place_comes_free() -> None:
     ],
 )
 def test_a_broken_rule_ends_the_session_by_its_name(frame: bytes, rule: str) -> None:
-    with pytest.raises(Violation) as caught:
+    with pytest.raises(Misbehaviour) as caught:
         feed(server(), frame)
     assert caught.value.rule == rule
 
@@ -164,7 +164,7 @@ def test_nothing_is_sent_beyond_the_credit() -> None:
 def test_a_peer_that_exceeds_its_window_is_cut_off() -> None:
     session = server()
     feed(session, data(1, bytes(INITIAL_WINDOW), SYN))
-    with pytest.raises(Violation, match="more than was granted"):
+    with pytest.raises(Misbehaviour, match="more than was granted"):
         feed(session, data(1, b"x"))
 
 
@@ -178,7 +178,7 @@ def test_credit_comes_back_in_batches_and_grows_for_a_reader_who_keeps_up() -> N
     grant = INITIAL_WINDOW // 2 + INITIAL_WINDOW
     assert headers(session) == [(WINDOW_UPDATE, 0, 1, grant)]
     feed(session, data(1, bytes(grant)))
-    with pytest.raises(Violation, match="more than was granted"):
+    with pytest.raises(Misbehaviour, match="more than was granted"):
         feed(session, data(1, b"x"))
 
 
@@ -363,7 +363,7 @@ def test_after_a_go_away_no_stream_is_opened_and_open_ones_go_on() -> None:
     assert feed(session, pack(GO_AWAY, 0, 0, 0)) == [GoneAway(0)]
     with pytest.raises(StreamLimit, match="gone away"):
         session.open()
-    assert feed(session, data(stream, b"still here")) == [LocalFiles(stream)]
+    assert feed(session, data(stream, b"still here")) == [Readable(stream)]
 
 
 # --- time ----------------------------------------------------------------------------------------------------------
@@ -387,7 +387,7 @@ def test_a_silent_connection_is_asked_and_then_given_up() -> None:
     assert feed(session, pack(PING, ACK, 0, value), now=30.25) == [Pong(0.25)]
     session.expire(60.25)
     session.outgoing(1 << 20, 60.25)
-    with pytest.raises(Violation, match="no answer to a ping"):
+    with pytest.raises(Misbehaviour, match="no answer to a ping"):
         session.expire(80.25)
 
 
@@ -396,7 +396,7 @@ def test_a_peer_that_talks_is_alive_even_without_a_pong() -> None:
     session.expire(30.0)
     feed(session, pack(PING, SYN, 0, 1), now=45.0)
     session.expire(50.0)
-    with pytest.raises(Violation):
+    with pytest.raises(Misbehaviour):
         session.expire(65.0)
 
 
