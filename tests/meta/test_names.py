@@ -23,16 +23,14 @@ SHARED = {
         Transport Unreachable
     """,
     "a section of the settings is named by what it sets": """
-        Engine Group Ipfs Limits Node Policy Rewrite Witness
+        Engine Group Limits Node Policy Rewrite Witness
     """,
     "the control API or the node's client in the engine says in its own form what the other one states": """
-        CardColumn Contact EngineProcess Problem QueryEnd Reach Records RowCounts SkippedFile Status
+        CardColumn EngineProcess Problem QueryEnd RowCounts SkippedFile
     """,
     "two things that need names of their own: rename the one above, not the one in chain": """
-        Asker Backoff Body Chains Check Choice Client Database Difference Entry FairTurns FetchJob Files FolderPlace
-        Header Holds Incoming Interval LocalFiles Look Manifest Mark Mismatch Missing Network Notice Number Opened
-        Page Part Piece Place Providers Publication Quarantine Reader Refusal Refuse Rejected Relay Response Rights
-        Roots Rules Run Say Session Shape Sighting Signed Span Table Take Transfer TreeHead View Violation
+        Backoff Body Chains Choice Client Database Difference FolderPlace Holds Interval Look Manifest Mark Mismatch
+        Notice Number Page Part Place Quarantine Reader Response Rights Roots Rules Run Signed Span Table View
     """,
 }
 """Reason -> names that classes of several roots may have."""
