@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from functools import partial
 from typing import Final, NamedTuple, TypeAlias
 
@@ -37,7 +37,6 @@ from odfd.flows.spec import (
 )
 from odfd.ingest.trigger import TriggerTime
 from odfd.resources.manifest import parse_size
-from odfd.runtime.hanging_calls import in_worker
 from odfd.runtime.slots import waiting
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report, Task, TaskBoard, TaskPhase, routine
@@ -54,7 +53,7 @@ from odfd.store.directory import StateDirectory
 _GOOD: Final = {each.value: each for each in (Outcome.UPDATED, Outcome.UP_TO_DATE, Outcome.BLOCKED)}
 _GOES_ON: Final = frozenset({Outcome.UPDATED, Outcome.UP_TO_DATE})
 _FIRST: Final = "#0"
-_Submit: TypeAlias = Callable[[], Awaitable[wire.TaskRef]]
+_Submit: TypeAlias = Callable[[], wire.TaskRef]
 
 
 class FlowTasks(NamedTuple):
@@ -127,7 +126,7 @@ class FlowTasks(NamedTuple):
         try:
             with sole_faults():
                 if not isinstance(task.said, WebhookCallTask):
-                    return await self._ended(record.run, await self._submission(plan, record, task))
+                    return await self._ended(record.run, partial(self._submit, plan, record, task))
                 said = await self.webhooks.call_for(plan, record, task.said, task.uses or "", place)
                 return Ended(Outcome.UPDATED, said)
         except Fault as fault:
@@ -138,7 +137,7 @@ class FlowTasks(NamedTuple):
         (task,) = plan.tasks
         said, key = task.said, task.uses or ""
         if not isinstance(said, WebhookCallTask):
-            return self.board.get((await (await self._submission(plan, record, task))()).id)
+            return self.board.get((await trio.to_thread.run_sync(self._submit, plan, record, task)).id)
 
         async def call(_: Report) -> str:
             return await self.webhooks.call_for(plan, record, said, key, 0)
@@ -161,42 +160,42 @@ class FlowTasks(NamedTuple):
         target = await trio.to_thread.run_sync(self.home.name_of, plan.target) if plan.target != EVERY else ""
         return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
 
-    async def _submission(self, plan: FlowPlan, record: Record, task: Step) -> _Submit:
+    def _submit(self, plan: FlowPlan, record: Record, task: Step) -> wire.TaskRef:
         dataset, user, key = task.dataset or plan.target, record.run or plan.id, task.uses
         target = str(dataset)
         match task.said:
             case IngestTask() | PullTask() | TransformTask() as said:
                 if isinstance(said, TransformTask):
-                    await trio.to_thread.run_sync(self._check_derived, dataset)
+                    self._check_derived(dataset)
                 uncacheable = isinstance(said, PullTask) and bool(said.fetch_uncacheable)
-                source = None if key is None else await trio.to_thread.run_sync(self.sources.meant, user, key)
+                source = None if key is None else self.sources.meant(user, key)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=uncacheable, source=source)
-                return partial(in_worker(self.pulling.pull), request, _trigger(plan, record))
+                return self.pulling.pull(request, _trigger(plan, record))
             case SyncFromTask(source=place):
-                name = await trio.to_thread.run_sync(self.home.name_of, dataset)
-                return partial(in_worker(self.pulling.pull), wire.PullRequest(refs=(place.url,), as_name=name))
+                name = self.home.name_of(dataset)
+                return self.pulling.pull(wire.PullRequest(refs=(place.url,), as_name=name))
             case SyncToTask(destination=place):
-                return partial(in_worker(self.pushing.push), wire.PushRequest(refs=(target,), to=place.url))
+                return self.pushing.push(wire.PushRequest(refs=(target,), to=place.url))
             case VerifyTask(replay_transform=replays):
                 request_ = wire.VerifyRequest(level="reproduced" if replays else "data")
-                return partial(in_worker(self.verification.verify), target, request_)
+                return self.verification.verify(target, request_)
             case VerifyChainTask():
-                return partial(in_worker(self.verification.verify), target, wire.VerifyRequest(level="chain"))
+                return self.verification.verify(target, wire.VerifyRequest(level="chain"))
             case PushTask():
-                return partial(in_worker(self.pushing.push_for), target, user, key or "")
+                return self.pushing.push_for(target, user, key or "")
             case CompactionTask() as said:
                 size = None if said.max_slice_size is None else parse_size(said.max_slice_size)
                 merging = wire.RewriteRequest(
                     action="compact", max_slice_bytes=size, max_slice_rows=said.max_slice_records
                 )
-                return partial(in_worker(self.rewriting.rewrite), target, merging)
+                return self.rewriting.rewrite(target, merging)
             case ResetTask() as said:
                 earlier = wire.RewriteRequest(
                     action="reset", to=said.new_block_hash or _FIRST, before=said.old_block_hash
                 )
-                return partial(in_worker(self.rewriting.rewrite), target, earlier)
+                return self.rewriting.rewrite(target, earlier)
             case GarbageCollectionTask():
-                return partial(in_worker(self.collection.collect), wire.CollectRequest())
+                return self.collection.collect(wire.CollectRequest())
         raise Bug(f"a call of a webhook is no task of the board: {task.said}")
 
     def _check_derived(self, dataset: DatasetId) -> None:
@@ -210,7 +209,7 @@ class FlowTasks(NamedTuple):
 
     async def _ended(self, run: str, submit: _Submit) -> Ended:
         with routine():
-            begun = await submit()
+            begun = await trio.to_thread.run_sync(submit)
         task = self.board.get(begun.id)
         try:
             await task.finished.wait()
