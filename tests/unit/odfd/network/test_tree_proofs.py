@@ -38,7 +38,7 @@ class Hashes(TreeProofs):
         self.read += len(found)
         return found
 
-    def _known(self, dataset: DatasetId) -> Frontier:
+    def _find_known(self, dataset: DatasetId) -> Frontier:
         return Frontier().extend(self.names)
 
     def _tree(self, dataset: DatasetId) -> Tree:
