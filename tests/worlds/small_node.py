@@ -115,7 +115,7 @@ def _sign_names_for(seconds: int) -> None:
 def _kill_in_finalizers(when: str) -> None:
     async def cut(self: Any, gone: Any) -> None:
         if when == "after":
-            await self.controllers.of(gone.type).finalize(gone)
+            await self._controllers().of(gone.type).finalize(gone)
         os.kill(os.getpid(), signal.SIGKILL)
 
     reconciler.Reconciler._finalize = cut  # type: ignore[method-assign]
