@@ -273,7 +273,7 @@ async def test_a_mirror_that_is_deleted_before_it_begins_does_not_begin(
         def deleted(_: DatasetId) -> None:
             told.append(trio.from_thread.run(bob.api.declarations.delete, "Mirror", "made").name)
 
-        monkeypatch.setattr(scheduler, "on_stored", deleted)
+        monkeypatch.setattr(scheduler, "_on_stored", deleted)
         await bob.apply(MIRROR)
         assert told == ["made"]
         assert scheduler.find(THEIRS) is None
