@@ -9,23 +9,20 @@ from __future__ import annotations
 import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, Literal, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias
 
 from starlette.requests import Request
 
 from odfd.api.access.requests import Dispatcher
-from odfd.control import wire
 from odfd.control.operations import Parameter
 from odfd.control.responses import flag
 from odfd.errors import Usage
 
 Ask: TypeAlias = "Callable[[Dispatcher, Request], Awaitable[object]]"
-Kind: TypeAlias = Literal["text", "texts", "flag", "number"]
 JSON: Final = "application/json"
 IF_MATCH: Final = "if-match"
 IF_NONE_MATCH: Final = "if-none-match"
 OCTETS: Final = "application/octet-stream"
-_R = TypeVar("_R", bound=wire.Request)
 
 
 SLASH: Final = "\0"
