@@ -44,9 +44,9 @@ class Readings:
     async def scrape(self) -> bytes:
         """Returns the metrics in Prometheus's format."""
         now = [*self._in_loop()]
-        return await trio.to_thread.run_sync(self._written, now)
+        return await trio.to_thread.run_sync(self._write, now)
 
-    def _written(self, now: list[Reading]) -> bytes:
+    def _write(self, now: list[Reading]) -> bytes:
         samples = [_sample(reading) for reading in (*now, *self._of_disk())]
         pulled = frozenset(sample.metric.name for sample in samples)
         return exposition([*samples, *self._parts.context.meter.samples(pulled)])

@@ -250,7 +250,7 @@ def _states(parts: NodeParts, holders: HolderCounts) -> DatasetStates:
     return DatasetStates(parts.home, parts.views, DataSizes(parts.home), holders)
 
 
-async def _renamed(parts: NodeParts, dataset: DatasetId) -> None:
+async def _follow_name(parts: NodeParts, dataset: DatasetId) -> None:
     """Lets the mirrors of a dataset and its card have its new name."""
 
     def chains() -> Sequence[DatasetId]:
@@ -384,5 +384,5 @@ def _dataset_planning(parts: NodeParts) -> DatasetPlanning:
     adopt = UnmanagedService(parts.home, parts.import_export, parts.context).adopt
     return DatasetPlanning(
         parts.home, parts.transform_deps.engines, lambda: parts.ingest_deps.settings, parts.context.events, adopt,
-        partial(_renamed, parts),
+        partial(_follow_name, parts),
     )  # fmt: skip

@@ -27,7 +27,7 @@ from odfd.store.flow_runs import TYPE as FLOW
 def own_of(parts: NodeParts) -> OwnResources:
     now = parts.context.clock.now()
     return OwnResources(
-        parts.home, parts.settings, now, (parts.engine.view, parts.readers), lambda: _reached(parts)
+        parts.home, parts.settings, now, (parts.engine.view, parts.readers), lambda: _describe_reach(parts)
     )  # fmt: skip
 
 
@@ -61,7 +61,7 @@ def live_resources_of(
     }  # fmt: skip
 
 
-def _reached(parts: NodeParts) -> wire.NodeState:
+def _describe_reach(parts: NodeParts) -> wire.NodeState:
     served = {"http": parts.site, "flight": parts.flight, "api": parts.remote}
     urls = {key: tuple(server.urls) for key, server in served.items() if server is not None}
     return wire.NodeState(

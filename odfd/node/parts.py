@@ -207,7 +207,7 @@ class NodeParts:
         stores = home.database, home.chains, home.objects
         self.library = ServingLibrary(
             *stores,
-            ServingTerms(public_of, self._served, self.visibility.within, swarms),
+            ServingTerms(public_of, self._count_served, self.visibility.within, swarms),
             clock.now,
             lambda dataset, spot: self.damage.found(dataset, [spot]),
             EvidenceProvider(self.bundles, public_of),
@@ -261,7 +261,7 @@ class NodeParts:
         """Makes the garbage collection, the publication to IPFS, and the workers that act by themselves."""
         home, context, settings = self.home, self.context, self.settings
         self.collection = GarbageCollector(home, context, settings.node.collect_hours, self.quota.concerns)
-        terms = PublicationTerms(self._served, self.visibility)
+        terms = PublicationTerms(self._count_served, self.visibility)
         self.publications = PublicationService(
             home, self.remotes.publisher, terms, lambda: self.settings.policy.publish.ipfs, context
         )
@@ -485,7 +485,7 @@ class NodeParts:
             or self.views.readers.has_any(dataset)
         )
 
-    def _served(self, dataset: DatasetId) -> int:
+    def _count_served(self, dataset: DatasetId) -> int:
         """Returns how many blocks of a public dataset policy passes on."""
         return self.evaluator.reach(dataset, self.evaluator.serve(dataset)).blocks
 
@@ -501,7 +501,7 @@ class NodeParts:
         for part in (self.publications, self.submissions, self.flows, self.webhooks, self.volumes, self.cards):
             self.in_loop(part.loop.touch, dataset)
 
-    def _attested(self, dataset: DatasetId, signed: Signed) -> None:
+    def _note_attested(self, dataset: DatasetId, signed: Signed) -> None:
         self.outbox.put(Topic.ATTEST, dataset, signed.envelope)
 
     def _found_damaged(self, dataset: DatasetId, spot: DamagedBlock) -> None:
@@ -555,7 +555,7 @@ class NodeParts:
             events=context.events,
             clock=context.clock,
             logger=context.logger,
-            announce=self._attested,
+            announce=self._note_attested,
             name_of=self.home.name_of,
             public_of=self.visibility.public_of,
             own_key=self._own_key,

@@ -71,7 +71,7 @@ def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: Chain
     another history or program, Environment when the disk refuses.
     """
     log = directory / LOG
-    version, covered = _covered(log, chain)
+    version, covered = _find_covered(log, chain)
     actions = _actions(dataset, name, chain, covered, head)
     if actions is None:
         return version
@@ -82,7 +82,7 @@ def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: Chain
     return following
 
 
-def _covered(log: Path, chain: ChainReader) -> tuple[int | None, int]:
+def _find_covered(log: Path, chain: ChainReader) -> tuple[int | None, int]:
     """Returns the newest version, and the number of blocks that the log covers. Raises Conflict."""
     with disk(log):
         found = (_VERSION.match(file.name) for file in log.iterdir()) if log.is_dir() else ()

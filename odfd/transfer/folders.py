@@ -311,7 +311,7 @@ def _batches(pages: Iterable[StoredPage], checker: ChainChecker, place: str) -> 
     batch: list[SealedBlock] = []
     size = 0
     for page in pages:
-        taken = _unchanged(page, checker, place)
+        taken = _read_unchanged(page, checker, place)
         batch += taken
         size += sum(len(block.raw) for block in taken)
         if len(batch) >= COMMIT_BLOCKS or size >= COMMIT_BYTES or any(block.objects for block in taken):
@@ -321,7 +321,7 @@ def _batches(pages: Iterable[StoredPage], checker: ChainChecker, place: str) -> 
         yield batch
 
 
-def _unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[SealedBlock]:
+def _read_unchanged(page: StoredPage, checker: ChainChecker, place: str) -> list[SealedBlock]:
     """Returns the verified blocks, read once more. Raises Invalid when a file has changed since."""
     sealed = checker.take([raw for raw in page.raws if raw is not None])
     if b"".join(block.hash for block in sealed) != page.names:

@@ -51,9 +51,9 @@ class FormerChain:
         if found is None:
             raise NotFound(f"{folder} holds no dataset of ODF 0.18", rule=RULE, hint="name the folder above refs/head")
         self._folder, (self._meta, self.head) = folder, found
-        self.names: Sequence[str] = self._walked()
+        self.names: Sequence[str] = self._walk()
 
-    def _walked(self) -> list[str]:
+    def _walk(self) -> list[str]:
         """Returns the hashes of all blocks, the first one first, walking back from the head."""
         names: list[str] = []
         later: FormerBlock | None = None
@@ -61,7 +61,7 @@ class FormerChain:
         while name is not None:
             block = self.block(name)
             if later is not None and later.system_time <= block.system_time:
-                raise _broken(later, "is not later than the block before it")
+                raise _to_broken(later, "is not later than the block before it")
             if len(names) == MAX_BLOCKS:
                 raise Invalid(f"{self._folder} has more than {MAX_BLOCKS:,} blocks", rule=RULE)
             names.append(name)
@@ -100,5 +100,5 @@ class FormerChain:
         return file
 
 
-def _broken(block: FormerBlock, what: str) -> Invalid:
+def _to_broken(block: FormerBlock, what: str) -> Invalid:
     return Invalid(f"block {block.hash[:16]}… {what}", rule="former-chain", hint="the chain was not written by kamu")

@@ -57,12 +57,12 @@ class NamedObjects:
         if not isinstance(event, AddData | ExecuteTransform):
             return
         if (data := event.new_data) is not None:
-            yield from self._linked(data.physical_hash)
+            yield from self._list_linked(data.physical_hash)
             yield NamedObject(DATA, data.physical_hash, data.size)
         if event.new_checkpoint is not None:
             yield NamedObject(CHECKPOINTS, event.new_checkpoint.physical_hash, event.new_checkpoint.size)
 
-    def _linked(self, name: Multihash) -> Iterator[NamedObject]:
+    def _list_linked(self, name: Multihash) -> Iterator[NamedObject]:
         for linked in links_in(self._objects.path(name), self._links) if self._links else ():
             yield NamedObject(DATA, linked, self._objects.size(linked))
 

@@ -59,9 +59,9 @@ class Rights:
         """
         if not (has_moved or self._guard.subject.token or self._guard.published != self._published):
             return False
-        return await trio.to_thread.run_sync(self._changed)
+        return await trio.to_thread.run_sync(self._has_changed)
 
-    def _changed(self) -> bool:
+    def _has_changed(self) -> bool:
         if not self._guard.is_same_caller():
             return True
         before, readable = self._state, self.readable

@@ -64,7 +64,7 @@ class BlockReader:
         entries = resolve_chains(self._home, ref)
         if len(entries) > 1:
             _check_hash(entries[0].name, len(entries), at)
-        entry, block, epoch = self._found(entries, at)
+        entry, block, epoch = self._find(entries, at)
         return wire.BlockDetail(
             former_epoch=epoch,
             hash=str(block.hash),
@@ -107,7 +107,7 @@ class BlockReader:
             blocks = list(islice(_back(chain, kinds, end), limit))
         return self._views.blocks(entry.id, blocks) if epoch is None else [block_view(block) for block in blocks]
 
-    def _found(self, entries: Sequence[DatasetEntry], at: str) -> tuple[DatasetEntry, Block, int | None]:
+    def _find(self, entries: Sequence[DatasetEntry], at: str) -> tuple[DatasetEntry, Block, int | None]:
         """Returns the block of a chain, or else of the newest former epoch that has it, with that epoch.
 
         Raises NotFound.
@@ -168,7 +168,7 @@ def _ends(name: str, chains: Sequence[SqliteChain], before: str | None) -> list[
             return [min(int(number[: MAX_DIGITS + 1]), sizes[0])]
         return [named_block(chains[0], before).sequence_number]
     _check_hash(name, len(chains), before)
-    place, found = _placed(name, chains, before)
+    place, found = _find_placed(name, chains, before)
     # Of blocks of one time those of earlier shards are listed first.
     ends = [
         _count(chain, size, found.system_time, also=each > place)
@@ -178,7 +178,7 @@ def _ends(name: str, chains: Sequence[SqliteChain], before: str | None) -> list[
     return ends
 
 
-def _placed(name: str, chains: Sequence[SqliteChain], at: str) -> tuple[int, Block]:
+def _find_placed(name: str, chains: Sequence[SqliteChain], at: str) -> tuple[int, Block]:
     """Returns a block by its hash, and the place of the chain that has it. Raises NotFound, Invalid."""
     wanted = Multihash.parse(at)
     for place, chain in enumerate(chains):

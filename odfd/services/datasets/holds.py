@@ -62,7 +62,7 @@ class HoldService:
         entry = entry if at is None else active_at(self.home, request.ref, entry, at)
         # The cut is chosen and stored in one write transaction, so no history can be given up in between.
         with self.home.database.write() as connection:
-            time, head = self._chosen(connection, entry, at, named=not is_one_chain(request.ref))
+            time, head = self._choose(connection, entry, at, named=not is_one_chain(request.ref))
             hold = ReadHold(
                 id=self.new_id(), dataset=entry.id, time=time, block=head.hash, note=request.note,
                 taken=now, expires=now, owner=request.owner,
@@ -83,7 +83,7 @@ class HoldService:
             held = holds.renew(hold_id, _ttl(request.seconds), self.context.clock.now(), request.fence)
             if request.at is not None:
                 entry = self.home.resolve(str(held.dataset))
-                time, head = self._chosen(connection, entry, _millis(request.at), named=True)
+                time, head = self._choose(connection, entry, _millis(request.at), named=True)
                 held = holds.move(hold_id, request.fence, time, head.hash)
         return hold_view(self.home, held)
 
@@ -95,7 +95,7 @@ class HoldService:
         self.released(held.dataset)
         return hold_view(self.home, held)
 
-    def _chosen(
+    def _choose(
         self, connection: sqlite3.Connection, entry: DatasetEntry, at: int | None, *, named: bool
     ) -> tuple[int, Head]:
         """Returns the time to hold and the last block up to it, of one chain or of the first of several shards."""

@@ -73,7 +73,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     try:
         for each in shards:
             need_data(home, each, entry.name)
-        unread = sum(not _added(home, builder, each.slice) for each in read)
+        unread = sum(not _add(home, builder, each.slice) for each in read)
     except NotFound as fault:
         message, unread = fault.message, len(read)
     known = dict(builder.columns()) if unread < len(read) else {}
@@ -94,7 +94,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     )
 
 
-def _added(home: StateDirectory, builder: ProfileBuilder, named: DataSlice) -> bool:
+def _add(home: StateDirectory, builder: ProfileBuilder, named: DataSlice) -> bool:
     """Adds the column facts of a slice's file; returns false if the file is not here or is damaged."""
     end_if_unwanted()
     try:
@@ -210,7 +210,7 @@ def _profile(seen: _Seen) -> ColumnFacts:
     least_most = pa.concat_arrays([pa.array([ends[each]], seen.kind) for each in ("min", "max")])
     (low,), (high,) = plain_rows(pa.Table.from_arrays([least_most], schema=pa.schema([seen.named])))
     distinct = None if seen.distinct is None else _together(both, seen, ends)
-    return ColumnFacts(seen.nulls, _shown(low), _shown(high), distinct)
+    return ColumnFacts(seen.nulls, _show(low), _show(high), distinct)
 
 
 def _sum_of_most(seen: _Seen) -> int:
@@ -274,5 +274,5 @@ def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.A
     return pa.array(list(ends), kind) if t.is_binary(kind) or t.is_fixed_size_binary(kind) else None
 
 
-def _shown(value: Any) -> Any:
+def _show(value: Any) -> Any:
     return value[:_SHOWN] + "…" if isinstance(value, str) and len(value) > _SHOWN else value

@@ -94,9 +94,9 @@ class PushTriggers:
                 self._poke()
 
     def _read(self, plans: Mapping[str, tuple[FlowPlan, Instant | None]], now: Instant) -> dict[str, _Awaited]:
-        return {key: self._awaited(plan, ended, now) for key, (plan, ended) in plans.items()}
+        return {key: self._awaited_of(plan, ended, now) for key, (plan, ended) in plans.items()}
 
-    def _awaited(self, plan: FlowPlan, ended: Instant | None, now: Instant) -> _Awaited:
+    def _awaited_of(self, plan: FlowPlan, ended: Instant | None, now: Instant) -> _Awaited:
         sources: set[str] = set()
         times: list[Instant] = []
         is_lost = False
@@ -112,16 +112,16 @@ class PushTriggers:
             waiting = self._home.spool.waiting(source, plan.target)
             if waiting.oldest is not None:
                 at = now if waiting.records >= each.least else Instant(min(waiting.oldest, now) + each.longest)
-                times.append(_rested(at, ended, each.cooldown, now))
+                times.append(_rested_at(at, ended, each.cooldown, now))
         if (follows := plan.follows) is not None and plan.batched:
             derived = follows.dataset or plan.target
             unread = unread_records(self._home.chains, derived, plan.batched, follows.least)
             if unread.oldest is not None:
                 at = now if unread.records >= follows.least else Instant(min(unread.oldest, now) + follows.longest)
-                times.append(_rested(at, ended, follows.cooldown, now))
+                times.append(_rested_at(at, ended, follows.cooldown, now))
         return _Awaited(frozenset(sources), min(times, default=None), is_lost)
 
 
-def _rested(at: Instant, ended: Instant | None, cooldown: int, now: Instant) -> Instant:
+def _rested_at(at: Instant, ended: Instant | None, cooldown: int, now: Instant) -> Instant:
     """Returns a time, or the end of a cooldown after the last run if that is later."""
     return at if ended is None else Instant(max(at, min(ended, now) + cooldown))

@@ -266,7 +266,10 @@ class FlowWorker:
             templates = store.templates(connection, self._home.uses)
         for dataset in datasets:
             with self._home.database.read() as connection:
-                plans = [*self._declared(connection, dataset), *self._selected(connection, dataset, templates)]
+                plans = [
+                    *self._list_declared(connection, dataset),
+                    *self._list_selected(connection, dataset, templates),
+                ]
                 known = [(store.key_for(plan), plan, self._record(connection, plan)) for plan in plans]
                 follows = not any(plan.pulls for plan in plans)
                 record = store.record(connection, str(dataset)) if follows else None
@@ -274,19 +277,19 @@ class FlowWorker:
                 if follows:
                     known += [(str(dataset), plan, record) for plan in self._following(dataset)]
                 found[dataset] = [
-                    self._found(key, self._following_inputs(plan), held, everything=everything)
+                    self._find(key, self._following_inputs(plan), held, everything=everything)
                     for key, plan, held in known
                 ]
             except Fault as fault:  # a chain that cannot be read is told by whoever shows it, and stops no other
                 self._logger.error("flows of a dataset cannot be told", dataset=dataset.short, fault=str(fault))
         return found
 
-    def _declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
+    def _list_declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
         """Returns the flows that name the dataset, without templates, which are no plans themselves."""
         plans = store.flows_of(connection, dataset, self._home.uses)
         return [each for each in plans if not selection.is_template(each)]
 
-    def _selected(
+    def _list_selected(
         self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
     ) -> list[FlowPlan]:
         """Returns the plans that flows of many datasets have for one of them."""
@@ -326,7 +329,7 @@ class FlowWorker:
         held = store.record(connection, store.key_of(plan.id))
         return Record(since=self._clock.now(), paused=True) if held is not None and held.paused else None
 
-    def _found(self, key: str, plan: FlowPlan, record: Record | None, *, everything: bool) -> _Found:
+    def _find(self, key: str, plan: FlowPlan, record: Record | None, *, everything: bool) -> _Found:
         behind = self._is_behind(key, plan, everything=everything)
         if not plan.on_update:
             return _Found(key, plan, record, behind)
@@ -347,7 +350,7 @@ class FlowWorker:
             entry = catalog.find(dataset)
         if entry is None or transform is None:
             return []
-        follow, said = self._follow(), self._said(dataset)
+        follow, said = self._follow(), self._policy_of(dataset)
         if said.is_manual if said is not None else not follow.on:
             return []
         inputs = frozenset(input_ids(transform)) - {dataset}
@@ -369,7 +372,7 @@ class FlowWorker:
             cooldowns={**dict.fromkeys(map(str, found), follows.cooldown), **plan.cooldowns},
         )
 
-    def _said(self, dataset: DatasetId) -> DerivationPolicy | None:
+    def _policy_of(self, dataset: DatasetId) -> DerivationPolicy | None:
         with self._home.database.read() as connection:
             resource = Catalog(connection).declared(dataset)
         return None if resource is None else derivation_policy(resource)

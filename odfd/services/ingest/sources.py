@@ -199,11 +199,11 @@ _FIELDS: Final = {"VariableSet": "variables", "SecretSet": "secrets"}
 
 
 def _read(found: Resource) -> tuple[SetPollingSource, RestEndpoint | None]:
-    return _parsed(json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec}), found.name)
+    return _parse(json.dumps({"$schema": TYPE, "headers": {"name": found.name}, "spec": found.spec}), found.name)
 
 
 @lru_cache(maxsize=PARSED)
-def _parsed(text: str, name: str) -> tuple[SetPollingSource, RestEndpoint | None]:
+def _parse(text: str, name: str) -> tuple[SetPollingSource, RestEndpoint | None]:
     """Parses a Source; that took more than all else when a small body was pushed."""
     (node,) = parse(text, name)
     draft, mistakes = read_resource(node, name, TYPES)

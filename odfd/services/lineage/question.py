@@ -107,7 +107,7 @@ def rows_at(path: Path, column: str, offsets: list[int]) -> dict[int, dict[str, 
     """Returns records of a slice by offset, as JSON values. Raises Invalid, Environment."""
     with open_slice(path) as source:
         wanted = pa.array(offsets, pa.int64())
-        found = list(_kept(source.batches(), column, wanted))
+        found = list(_keep(source.batches(), column, wanted))
         schema = source.schema.remove_metadata()
     table = pa.Table.from_batches(found, schema=schema) if found else schema.empty_table()
     names = [name for name in table.column_names if name != column]
@@ -118,7 +118,7 @@ def rows_at(path: Path, column: str, offsets: list[int]) -> dict[int, dict[str, 
     }
 
 
-def _kept(batches: Iterator[pa.RecordBatch], column: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
+def _keep(batches: Iterator[pa.RecordBatch], column: str, wanted: pa.Array) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         rows = batch.filter(pc.is_in(batch.column(column).cast(pa.int64()), wanted))
         if rows.num_rows:

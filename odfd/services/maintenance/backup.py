@@ -139,7 +139,7 @@ class BackupFolder:
                 time=instant.render(now),
                 node=self._node,
                 version=version,
-                files=tuple(_saved(partial)),
+                files=tuple(_list_saved(partial)),
                 objects=len(found),
                 bytes=sum(size for _, size in found),
                 small=small,
@@ -233,7 +233,7 @@ def _object_files(folder: Path) -> Iterator[Path]:
         yield from sorted(each.iterdir())
 
 
-def _saved(snapshot: Path) -> Iterator[SavedFile]:
+def _list_saved(snapshot: Path) -> Iterator[SavedFile]:
     for path in sorted(each for each in snapshot.rglob("*") if each.is_file()):
         yield SavedFile(path=str(path.relative_to(snapshot)), size=path.stat().st_size, hash=hash_of(path))
 

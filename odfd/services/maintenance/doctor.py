@@ -54,13 +54,13 @@ class Doctor:
         self._troubles = troubles
 
     def quick(self) -> Iterator[wire.Probe]:
-        return (_tried(name, probe) for name, probe in self._quick().items())
+        return (_try_probe(name, probe) for name, probe in self._quick().items())
 
     def deep(self) -> Iterator[wire.Probe]:
         """Yields the results of the deep probes and the quick ones; a deep probe replaces the quick one of its name."""
         deep = {"database": self._pages, "rows": self._rows, "trust ledger": self._whole_ledger, "chains": self._chains}
         for name, probe in {**self._quick(), **deep}.items():
-            yield _tried(name, probe)
+            yield _try_probe(name, probe)
 
     def _quick(self) -> dict[str, Callable[[], wire.Probe]]:
         return {
@@ -71,7 +71,7 @@ class Doctor:
             "keys": self._keys,
             "heads": self._heads,
             "damage": self._damage,
-            "published": self._published,
+            "published": self._probe_published,
             "deletions": self._deletions,
             **self._more,
         }
@@ -199,7 +199,7 @@ class Doctor:
             newest = Ledger(connection).newest_head(dataset)
         return newest is None or newest[0].size < head.size
 
-    def _published(self) -> wire.Probe:
+    def _probe_published(self) -> wire.Probe:
         """Reports how many datasets others may see.
 
         Warns of those that others may see only because an older version gave them away.
@@ -275,7 +275,7 @@ class Doctor:
         return None if whole else "the list of objects that its blocks name is damaged"
 
 
-def _tried(name: str, probe: Callable[[], wire.Probe]) -> wire.Probe:
+def _try_probe(name: str, probe: Callable[[], wire.Probe]) -> wire.Probe:
     try:
         return probe()
     except Fault as fault:

@@ -60,7 +60,7 @@ class TrustProbes:
 
     def _roots(self) -> wire.Probe:
         """Warns of root keys on this machine, whose theft would give datasets away for good."""
-        own = list(self._published())
+        own = list(self._list_published())
         online = [name for dataset, name in own if self._is_online(dataset)]
         if not online:
             text = "no published dataset of this node's own has its root's key here"
@@ -85,7 +85,7 @@ class TrustProbes:
         asked = self._evaluator.policy.witnesses_asked
         if not asked:
             return wire.Probe(name="witnesses", result="ok", message="none are asked for by the policy in force")
-        spare = {name: self._spare(dataset) for dataset, name in self._published()}
+        spare = {name: self._spare(dataset) for dataset, name in self._list_published()}
         short = [f"{name}: {why}" for name, left in spare.items() if (why := spare_text(asked, left))]
         if short:
             hint = "list more groups in [policy.witness], or ask more to cosign: odfctl docs witnesses"
@@ -95,7 +95,7 @@ class TrustProbes:
     def _spare(self, dataset: DatasetId) -> int | None:
         return self._evaluator.witnesses_to_spare(self._evaluator.known(dataset))
 
-    def _published(self) -> Iterator[tuple[DatasetId, str]]:
+    def _list_published(self) -> Iterator[tuple[DatasetId, str]]:
         names = {entry.id: entry.name for entry in self._home.entries()}
         own = [dataset for dataset in names if self._home.keys.has_dataset_key(dataset)]
         for dataset in self._visibility.public_of(own):
@@ -163,7 +163,7 @@ class ClockProbe:
         except Fault as fault:
             return wire.Probe(name="clock", result="failed", message=fault.message, hint=fault.hint)
         limit = Instant(now + TOLERANCE)
-        marked = [found for found in (self._marked(each, limit) for each in self._own()) if found is not None]
+        marked = [found for found in (self._find_marked(each, limit) for each in self._own()) if found is not None]
         if not marked:
             return wire.Probe(name="clock", result="ok", message="no block and no watermark of ours is ahead of it")
         more = f"; and {len(marked) - SHOWN} more" if len(marked) > SHOWN else ""
@@ -178,7 +178,7 @@ class ClockProbe:
     def _own(self) -> list[DatasetId]:
         return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
 
-    def _marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
+    def _find_marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
         """Returns how a dataset's times are ahead of the clock, or ``None``.
 
         The result is its name, what is wrong, the last good block (-1 for none), and the command that brings rows

@@ -87,7 +87,7 @@ def restore(
                 " --repair fetches from peers what they have",
             )
         report.begin("looking through what was restored", None, "")
-        keys = _examined(partial, examine)
+        keys = _examine(partial, examine)
         if directory.exists():
             directory.rmdir()
         durable.sync_tree(partial)
@@ -114,7 +114,7 @@ def described(snapshot: Path) -> BackupSnapshot:
     return description
 
 
-def _examined(directory: Path, examine: Examine) -> int:
+def _examine(directory: Path, examine: Examine) -> int:
     with open_state_directory(directory) as home:
         wrong = examine(home)
         access_tokens.forget_all(home.database)  # some may have been revoked since the backup

@@ -47,14 +47,14 @@ class MirrorWait:
         if mirror.is_settled or mirror.state not in _UNSETTLED:
             return None
         name = mirror.spec.name
-        tried, advice = self._tried()
+        tried, advice = self._describe_tries()
         return Remote(
             f"nobody gave {name} ({mirror.spec.id.short}): {tried}",
             rule="mirror-waits",
             hint=f"{advice}; the mirror stays and goes on by itself: odfctl mirror remove {name} ends it",
         )
 
-    def _tried(self) -> tuple[str, str]:
+    def _describe_tries(self) -> tuple[str, str]:
         """Returns what was tried, and what a person can do."""
         if self._is_in_no_network():
             return "this node is in no network, so nobody was asked", "join one: odfctl join INVITATION"

@@ -23,7 +23,7 @@ def probes(facts: NetFacts) -> list[wire.Probe]:
     return [
         _listening(facts),
         _ipv6(facts),
-        _seen(facts),
+        _probe_seen(facts),
         *_dial_backs(facts),
         _mapping(facts),
         _forwarding(),
@@ -58,7 +58,7 @@ def _ipv6(facts: NetFacts) -> wire.Probe:
     return _ok("ipv6", f"not known: {', '.join(ours)} is listened on, but {connected}")
 
 
-def _seen(facts: NetFacts) -> wire.Probe:
+def _probe_seen(facts: NetFacts) -> wire.Probe:
     if not facts.seen:
         return _warning(
             "observed", "no peer has said where it sees this node", "odfctl peer list: is anybody connected?"

@@ -175,7 +175,7 @@ class CardPublisher:
         card, before, now = fit(card), self._shared.of(dataset), self._clock.now()
         if (at := due(before, card)) > now:
             return at
-        self._shared.keep(card, self._sealed(card, signing[0]))
+        self._shared.keep(card, self._seal(card, signing[0]))
         return now
 
     def _draft(self, dataset: DatasetId) -> _Draft | None:
@@ -194,7 +194,7 @@ class CardPublisher:
                 return None
             self._extents.forget(dataset)
             # The dataset may be deleted: the published card is all that a withdrawal needs.
-            return _Draft(key, before, _withdrawn(before, signing))
+            return _Draft(key, before, _withdraw(before, signing))
         card = self._card(dataset, epoch, signing)
         if card is None:
             return None
@@ -293,7 +293,7 @@ class CardPublisher:
         dataset, states = state.dataset, (state, *others)
         if dataset is None:  # its blocks were purged meanwhile
             return {}
-        measured = [self._measured(each) for each in states]
+        measured = [self._measure(each) for each in states]
         is_whole = all(each.is_whole for each in measured)
         known: EventSpan | None = EventSpan()
         for each in measured:
@@ -308,7 +308,7 @@ class CardPublisher:
         interval = interval or interval_of(self._home.chains.chain(dataset))
         return {"first_event": first, "last_event": last, "update_interval": interval, "bytes": size}
 
-    def _measured(self, state: ChainState) -> Measured:
+    def _measure(self, state: ChainState) -> Measured:
         dataset = state.dataset
         if dataset is None:
             return Measured(None)
@@ -319,12 +319,12 @@ class CardPublisher:
 
     def _sign(self, draft: _Draft) -> None:
         """Signs and stores a draft. Raises Invalid if others would refuse the card."""
-        card, signed = draft.card, self._sealed(draft.card, draft.key)
+        card, signed = draft.card, self._seal(draft.card, draft.key)
         with self._home.database.write() as connection:
             Cards(connection).keep(card, signed, "signed", "", self._clock.now())
         self._announce(signed)
 
-    def _sealed(self, card: Card, key: SigningKey) -> Signed:
+    def _seal(self, card: Card, key: SigningKey) -> Signed:
         payload = statement.encode(card)
         statement.decode_any(payload)
         return envelope.unseal(envelope.seal(payload, key), card.MAX_ENVELOPE)
@@ -338,5 +338,5 @@ def _without(parts: Sequence[str]) -> str:
     return f"{which}: shorten what strangers shall see whole, a card has {MAX_PAYLOAD:,} bytes"
 
 
-def _withdrawn(before: Card, signing: Mapping[str, Any]) -> Card:
+def _withdraw(before: Card, signing: Mapping[str, Any]) -> Card:
     return msgspec.structs.replace(before, **signing, chain=None, claims=None, shards=None, sample=None)

@@ -98,7 +98,7 @@ class ProjectionTables:
         """Computes the table again, from the current inputs. Raises Fault."""
         spec = spec_of(resource.spec)
         inputs = await trio.to_thread.run_sync(lambda: list(self._inputs(resource, spec)))
-        bound = {name.lower(): _bound(shards) for shards, names in inputs for name in names}
+        bound = {name.lower(): _bind(shards) for shards, names in inputs for name in names}
         request = wire.QueryRequest(sql=spec.project.sql)
         part = self._store.part(resource.id)
         try:
@@ -162,7 +162,7 @@ class ProjectionTables:
         return found
 
 
-def _bound(shards: Sequence[RecordedInput]) -> Bound:
+def _bind(shards: Sequence[RecordedInput]) -> Bound:
     ids = tuple(DatasetId.parse(each.dataset) for each in shards)
     return Bound(ids[0], shards=ids if len(ids) > 1 else ())
 

@@ -117,7 +117,7 @@ class QueryService:
         end = self._end
         with self._until(end):
             named, plan = await self._prepare(process, asked)
-        with self._inputs.held(plan.views), _begun(process, *sends) as (pipe, begin):
+        with self._inputs.held(plan.views), _begin(process, *sends) as (pipe, begin):
             with self._until(end):
                 views = await self._inputs.show(plan.views, process)
             wanted = Execute(
@@ -271,7 +271,7 @@ def _end(chosen: LogFiles) -> bytes:
 
 
 @contextmanager
-def _begun(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> Iterator[tuple[str, SendFrame]]:
+def _begin(process: QueryProcess, send: SendFrame, piped: GiveFiles | None) -> Iterator[tuple[str, SendFrame]]:
     """Yields the query process's path of the row pipe (empty without one), and the function for the first frame."""
     if piped is None:
         yield "", send

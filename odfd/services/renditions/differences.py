@@ -119,7 +119,7 @@ class RenditionDifferences:
         assert reading.columns is not None
         async with staged_folder(self._staging) as folder:
             path = folder / "difference"
-            await self._write(difference_sql(reading.columns, reading), _bound(reading), path)
+            await self._write(difference_sql(reading.columns, reading), _bind(reading), path)
             return await trio.to_thread.run_sync(self._keep, state, (reading, name, time), path)
 
     def _keep(self, state: CollectionState, said: tuple[wire.HandoverReading, str, Instant], path: Path) -> DatasetId:
@@ -152,7 +152,7 @@ class RenditionDifferences:
         """Raises Refused unless a dataset has exactly the rows by which both cuts differ."""
         assert reading.columns is not None
         head = await trio.to_thread.run_sync(pinned_head, self._home, kept, reading)
-        bound = {**_bound(reading), "kept": Bound(kept, head.hash)}
+        bound = {**_bind(reading), "kept": Bound(kept, head.hash)}
         async with staged_folder(self._staging) as folder:
             path = folder / "check"
             await self._write(check_sql(reading.columns, reading), bound, path)
@@ -195,11 +195,11 @@ def _sides(chosen: str, reading: wire.HandoverReading) -> list[str]:
     weights = {"old": -1, "new": 1}
     return [
         f'SELECT {chosen}, {weights[name[:3]]} AS "odfd w" FROM current.{name}'  # noqa: S608  quoted
-        for name in _bound(reading)
+        for name in _bind(reading)
     ]
 
 
-def _bound(reading: wire.HandoverReading) -> dict[str, Bound]:
+def _bind(reading: wire.HandoverReading) -> dict[str, Bound]:
     """Binds ``old0``, ``new0`` and so on to the cuts of all shards."""
     sides = {"old": reading.old_shards or (reading.old,), "new": reading.new_shards or (reading.new,)}
     return {

@@ -101,7 +101,7 @@ class RenditionEffects:
     def situation(self, state: CollectionState, command: Command) -> Situation:
         to, active = command.to, state.active
         uppers = {each.row.number: self.upper(each) for each in state.members if not each.dropped}
-        bound = self._bound(state, to)
+        bound = self._bound_of(state, to)
         if to in uppers and not state.member(to).is_gone and to != active.row.number and uppers[to] < SEALED:
             rest = self._next_time(state, state.member(to))
             if rest is not None and uppers[to] < bound:
@@ -119,7 +119,7 @@ class RenditionEffects:
             dropped={each.row.number for each in state.members if each.is_gone},
         )
 
-    def _bound(self, state: CollectionState, to: int) -> int:
+    def _bound_of(self, state: CollectionState, to: int) -> int:
         """Returns the time after the active rendition's last transaction that rendition ``to`` has to get, in ms."""
         if to < len(state.members) and self._is_equal(state, state.member(to)):
             chains = self.chains(state.active)

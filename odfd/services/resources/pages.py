@@ -79,7 +79,7 @@ class ResourcePages:
     def _read_page(self, type_: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         selector = None if labels is None else parse_selector(labels)
         query = _query(type_, labels)
-        token = _Token("", "", query) if rest is None else _parsed(rest, query)
+        token = _Token("", "", query) if rest is None else _parse(rest, query)
         found: list[Resource] = []
         more = True
         while more and len(found) <= limit:
@@ -117,7 +117,7 @@ def rest_after(version: str, asked: tuple[str, str | None], after: str) -> str:
 
 def page_after(rest: str, asked: tuple[str, str | None]) -> str:
     """Returns the place in a token after which the list goes on. Raises Usage."""
-    return _parsed(rest, _query(*asked)).after
+    return _parse(rest, _query(*asked)).after
 
 
 def _query(type_: str, labels: str | None) -> str:
@@ -128,7 +128,7 @@ def _text(token: _Token) -> str:
     return base64.urlsafe_b64encode(msgspec.json.encode(token)).decode().rstrip("=")
 
 
-def _parsed(text: str, query: str) -> _Token:
+def _parse(text: str, query: str) -> _Token:
     """Returns the position that a token holds. Raises Usage if it is not of this list."""
     try:
         found = msgspec.json.decode(base64.urlsafe_b64decode(text + "=" * (-len(text) % 4)), type=_Token)

@@ -121,7 +121,7 @@ class Planning:
                 desired = msgspec.structs.replace(desired, spec=spec)
             return self._controllers.of(kind.name).kept(desired, before)
 
-        desired = [_desired(each) for each in drafts]
+        desired = [_to_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
@@ -129,7 +129,7 @@ class Planning:
             rules = Rules(
                 kept, self._references, self._parts.of, self._object_of, account, (owner["id"], owner["did"])
             )  # fmt: skip
-            planned, faults = self._planned(desired, store, terms, rules)
+            planned, faults = self._plan_all(desired, store, terms, rules)
             batch, number = [each.after for each in planned], len(drafts)
             told = [_waiting(each, draft, store, batch) for each, draft in zip(planned, drafts, strict=False)]
             planned = [*told, *planned[number:]]
@@ -155,7 +155,7 @@ class Planning:
                 raise Invalid(text, rule="rendition-name", hint=hint)
             desired = [renaming(held, name)]
             rules = Rules(walk=self._references, parts=self._parts.of, object=self._object_of)
-            planned, faults = self._planned(desired, store, PLAIN, rules)
+            planned, faults = self._plan_all(desired, store, PLAIN, rules)
         if faults:
             raise faults[0]
         return planned
@@ -197,7 +197,7 @@ class Planning:
                 # The key may have changed since it was planned.
                 renew(store, each, sealed, self._home.secrets, now)
 
-    def _planned(
+    def _plan_all(
         self, desired: list[DesiredResource], store: ResourceStore, terms: Terms, rules: Rules
     ) -> tuple[list[PlannedResource], list[Invalid]]:
         """Plans resources, and after them those that get a name with them. Raises Refused."""
@@ -312,7 +312,7 @@ def _waiting(
     return msgspec.structs.replace(planned, warnings=(*planned.warnings, *told))
 
 
-def _desired(draft: Draft) -> DesiredResource:
+def _to_desired(draft: Draft) -> DesiredResource:
     return DesiredResource(
         type=draft.type.name,
         name=draft.headers.name,

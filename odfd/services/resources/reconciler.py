@@ -153,7 +153,7 @@ class Reconciler:
         try:
             heard, self._heard = self._heard, set()
             regranted, self._regranted = self._regranted, False
-            self._cursor, touched = await trio.to_thread.run_sync(self._touched, heard, regranted)
+            self._cursor, touched = await trio.to_thread.run_sync(self._list_touched, heard, regranted)
             for each in touched:
                 self.queue.touch(each)
         finally:
@@ -167,7 +167,7 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _touched(self, heard: Collection[Named], regranted: bool) -> tuple[int, Sequence[str]]:
+    def _list_touched(self, heard: Collection[Named], regranted: bool) -> tuple[int, Sequence[str]]:
         """Reads the log of resources: returns the new cursor, and the ids of changed resources, at first of all.
 
         Deleted ones precede the others, which may take their places. Blocking.
@@ -257,7 +257,7 @@ class Reconciler:
         if resource is None:
             return
         controller = self._controllers().of(resource.type)
-        seen = _with_dangling(await self._tried(controller, resource, ()), dangling)
+        seen = _with_dangling(await self._try_steps(controller, resource, ()), dangling)
         self._note_waiting(resource_id, seen)
         if _is_as_it_was(resource, seen):
             self._requeue(resource)
@@ -272,7 +272,7 @@ class Reconciler:
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
                 return
-            seen = _with_dangling(await self._tried(controller, resource, seen.steps), dangling)
+            seen = _with_dangling(await self._try_steps(controller, resource, seen.steps), dangling)
             self._note_waiting(resource_id, seen)
             if not seen.goes_on:
                 await self._end(resource, (self._ended(resource, way[-1], seen),))
@@ -289,7 +289,7 @@ class Reconciler:
         if await self._observe(resource, statuses):
             self._notify(resource, statuses[-1])
 
-    async def _tried(self, controller: Controller, resource: Resource, steps: Sequence[str]) -> ObservedState:
+    async def _try_steps(self, controller: Controller, resource: Resource, steps: Sequence[str]) -> ObservedState:
         """Performs steps and observes the resource again; a fault becomes part of the observed state."""
         seen = ObservedState()
 

@@ -53,7 +53,7 @@ class SharedReads(Generic[T]):
     async def after(self, position: int) -> Sequence[T]:
         """Waits for news after a position, and returns some of it. Raises what reading raises."""
         while True:
-            if found := self._known(position):
+            if found := self._find_known(position):
                 await trio.lowlevel.checkpoint()
                 return found
             flight = self._flights.get(position)
@@ -69,8 +69,8 @@ class SharedReads(Generic[T]):
         try:
             while not flight.found:
                 grown = self._events.grown
-                if self._known(position) is None:
-                    flight.found = await self._looked(position)
+                if self._find_known(position) is None:
+                    flight.found = await self._look(position)
                 else:
                     await grown.wait()
             return flight.found
@@ -78,7 +78,7 @@ class SharedReads(Generic[T]):
             del self._flights[position]
             flight.over.set()
 
-    async def _looked(self, position: int) -> Sequence[T]:
+    async def _look(self, position: int) -> Sequence[T]:
         written = self._written()
         found = await trio.to_thread.run_sync(self._read, position)
         if written == self._kept_at:
@@ -87,7 +87,7 @@ class SharedReads(Generic[T]):
             self._kept[position] = found
         return found
 
-    def _known(self, position: int) -> Sequence[T] | None:
+    def _find_known(self, position: int) -> Sequence[T] | None:
         """Returns what was read at a position since the last write; ``None`` if nobody read."""
         written = self._written()
         if written != self._kept_at:
@@ -188,9 +188,9 @@ class ResourceWatches:
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             epoch, events = store.epoch(), store.events(at, PAGE, PAGE_BYTES)
-        return [_Told(each.rv, each.resource.type, self._told(epoch, each)) for each in events]
+        return [_Told(each.rv, each.resource.type, self._to_news(epoch, each)) for each in events]
 
-    def _told(self, epoch: str, event: ResourceEvent) -> News:
+    def _to_news(self, epoch: str, event: ResourceEvent) -> News:
         op = "Modified" if event.op == "Observed" else event.op
         return SharedValue(
             wire.ResourceNews(version=f"{epoch}-{event.rv}", op=op, resource=self._view(event.resource))

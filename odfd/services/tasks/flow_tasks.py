@@ -103,7 +103,7 @@ class FlowTasks(NamedTuple):
         steps: list[TaskEnd] = []
         failed: Ended | None = None
         for place, each in enumerate(plan.tasks):
-            done = await self._done(plan, record, each, place)
+            done = await self._perform(plan, record, each, place)
             ended.append(done)
             steps.append(TaskEnd(task_name(plan, place), done.task, done.outcome, done.message, self.now()))
             if done.outcome not in _GOES_ON and (
@@ -122,11 +122,11 @@ class FlowTasks(NamedTuple):
             tuple(steps),
         )
 
-    async def _done(self, plan: FlowPlan, record: Record, task: Step, place: int) -> Ended:
+    async def _perform(self, plan: FlowPlan, record: Record, task: Step, place: int) -> Ended:
         try:
             with sole_faults():
                 if not isinstance(task.said, WebhookCallTask):
-                    return await self._ended(record.run, partial(self._submit, plan, record, task))
+                    return await self._await_end(record.run, partial(self._submit, plan, record, task))
                 said = await self.webhooks.call_for(plan, record, task.said, task.uses or "", place)
                 return Ended(Outcome.UPDATED, said)
         except Fault as fault:
@@ -207,7 +207,7 @@ class FlowTasks(NamedTuple):
                 hint="RFC-019, Transform: kind: Ingest with a Source brings data into a root",
             )
 
-    async def _ended(self, run: str, submit: _Submit) -> Ended:
+    async def _await_end(self, run: str, submit: _Submit) -> Ended:
         with routine():
             begun = await trio.to_thread.run_sync(submit)
         task = self.board.get(begun.id)
@@ -233,7 +233,7 @@ def end_of(task: Task) -> Ended:
         return Ended(Outcome.CANCELLED, "somebody cancelled it")
     if task.fault is not None:
         return ended_by(task.fault)
-    return _judged(task.result)
+    return _judge(task.result)
 
 
 def fault_of(task: Task) -> Fault | None:
@@ -242,7 +242,7 @@ def fault_of(task: Task) -> Fault | None:
     return task.fault or next((each.fault.fault() for each in items if each.fault is not None), None)
 
 
-def _judged(result: object) -> Ended:
+def _judge(result: object) -> Ended:
     """Returns how a task ended that has a result."""
     match result:
         case str():
@@ -258,7 +258,7 @@ def _judged(result: object) -> Ended:
             rules = ", ".join(sorted({each.rule for each in result.failures}))
             return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
         case wire.PushResult(items=(item,)):
-            return _pushed(item)
+            return _judge_push(item)
         case wire.RewriteResult(outcome="rewritten"):
             text = f"{plural(result.merged, 'slice')} merged into {result.into:,}"
             return Ended(Outcome.UPDATED, text, result.head)
@@ -270,7 +270,7 @@ def _judged(result: object) -> Ended:
     raise Bug(f"a task of a flow ended with {type(result).__name__}")
 
 
-def _pushed(item: wire.PushItem) -> Ended:
+def _judge_push(item: wire.PushItem) -> Ended:
     """Returns how a push ended.
 
     A private dataset is blocked until it is published. A conflict with the repository is final, except for a race with

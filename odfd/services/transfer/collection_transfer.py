@@ -99,7 +99,7 @@ class CollectionTransfer(ImportExport):
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         # A node tells by itself who may push what to a name.
-        if target.place.kind != "node" and await self._pushed(target, COLLECTION, MAX_COLLECTION) is not None:
+        if target.place.kind != "node" and await self._read_pushed(target, COLLECTION, MAX_COLLECTION) is not None:
             raise Conflict(f"{target} is a collection of several shards", rule="export-diverged")
         return await super().push(entry, target, report)
 
@@ -109,7 +109,7 @@ class CollectionTransfer(ImportExport):
         """Pushes all shards, and then what says that they belong together. Raises as ``push``; Refused."""
         async with self._pushing.of(str(target), report.waits_to_write(entry.name)):
             # At a node a name of several shards has the head of the first, so it tells by itself.
-            if target.place.kind != "node" and await self._pushed(target, HEAD, MAX_STATEMENT) is not None:
+            if target.place.kind != "node" and await self._read_pushed(target, HEAD, MAX_STATEMENT) is not None:
                 raise Conflict(f"{target} is one chain, and {entry.name} has several", rule="export-diverged")
             chains = self._home.chains
             # Read first: the blocks of these heads are written by the time that the file names them.
@@ -181,7 +181,7 @@ class CollectionTransfer(ImportExport):
         parts = [target._replace(dataset=beside(target.dataset, each)) for each in found.ids]
         for head, part in zip(found.heads, parts, strict=True):
             await self._check_there(part, head.dataset, f"{BLOCKS}/{head.head}")
-        name = await trio.to_thread.run_sync(self._named, found, as_name or target.dataset.rpartition("/")[2])
+        name = await trio.to_thread.run_sync(self._choose_name, found, as_name or target.dataset.rpartition("/")[2])
         with ExitStack() as attended:
             await self._judge(str(target), found, attended)
             blocks = 0
@@ -205,7 +205,7 @@ class CollectionTransfer(ImportExport):
             f"shard {dataset} {why}: {part}", rule=SHARD_MISSING, hint="its publisher pushes the collection again"
         )
 
-    def _named(self, found: PublishedCollection, wished: str) -> str:
+    def _choose_name(self, found: PublishedCollection, wished: str) -> str:
         """Returns the local name of a collection. Raises Invalid if it is taken, or a shard is in another one."""
         first = found.ids[0]
         together = self._home.shards_of(first)
@@ -287,7 +287,7 @@ class CollectionTransfer(ImportExport):
             move = UpperMove(reached, upper)
             chains.commit([Append(dataset=dataset, expected=here, blocks=(), upper=move)])
 
-    async def _pushed(self, target: Target, file: str, limit: int) -> bytes | None:
+    async def _read_pushed(self, target: Target, file: str, limit: int) -> bytes | None:
         """Reads as ``_read``, in a repository to which this node pushes."""
         if target.place.kind == "ipfs":
             return await self._remotes.shelves.read(shelf_of(target), file, limit)

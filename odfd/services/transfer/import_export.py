@@ -111,7 +111,7 @@ class ImportExport:
         if request.table is not None:
             check_types(self._home.chains.chain(entry.id))
         report.begin(f"writing {folder}", None, "blocks")
-        done = self._exported(entry.id, folder, partial(_show, report), head)
+        done = self._export(entry.id, folder, partial(_show, report), head)
         result = _result(entry.name, str(folder), done)
         if request.table is None:
             return result
@@ -136,7 +136,7 @@ class ImportExport:
         def give() -> Transfer:
             if not has_files:
                 check_shared(Path(target.at))
-                return self._exported(entry.id, Path(target.at), show)
+                return self._export(entry.id, Path(target.at), show)
             files = self.repositories.files(target.repository)
             signed = signed_state(self._home.database, chains, entry.id)
             return push_dataset(self._whole(entry.id), files, target.dataset, signed, show, report.advance)
@@ -157,7 +157,7 @@ class ImportExport:
         assert head is not None, "what is in the catalogue has a head"
         return Missing(chain, self._home.objects, dataset, 0, head, None)
 
-    def _exported(self, dataset: DatasetId, folder: Path, show: OnProgress, head: Head | None = None) -> Transfer:
+    def _export(self, dataset: DatasetId, folder: Path, show: OnProgress, head: Head | None = None) -> Transfer:
         with whole_or_gone(folder):
             done = export_dataset(self._home.chains, self._home.objects, dataset, folder, show, head=head)
             # Packs and signed statements, so that others can mirror it with few requests.

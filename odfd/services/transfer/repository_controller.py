@@ -35,7 +35,7 @@ class RepositoryController(Controller):
         if found is None:
             return ObservedState()
         steps = ("renew the record of the name",) if found.is_due(self._now()) else ()
-        return ObservedState(told={RECORD: _told(found)}, steps=steps, is_drift=False)
+        return ObservedState(told={RECORD: _to_condition(found)}, steps=steps, is_drift=False)
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         shelves = self._shelves()
@@ -43,7 +43,7 @@ class RepositoryController(Controller):
             await shelves.renew(place_of(resource.spec["url"]).root, self._now())
 
 
-def _told(found: NameRecord) -> ConditionValue:
+def _to_condition(found: NameRecord) -> ConditionValue:
     if found.expires is None or found.renews is None:
         return ConditionValue(value={}, message="the Kubo has no record of the name")
     ends, renewed = instant.render(found.expires), instant.render(found.renews)

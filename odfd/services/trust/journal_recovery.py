@@ -81,7 +81,7 @@ class JournalRecovery:
             if not await self._check():
                 return wire.SigningView()
             await self._ask()
-            if not len(self._listed()) and not request.alone:
+            if not len(self._list_groups()) and not request.alone:
                 strangers = f"; {plural(len(self._told), 'peer')} that you did not list may say anything"
                 raise Refused(
                     f"no listed validator or witness could be asked what {_count(self.lost)} of this node has signed"
@@ -100,7 +100,7 @@ class JournalRecovery:
             if not before:
                 self._log_lost()
             await self._ask()
-            if not may_go_on(self._policy(), self._listed(), trio.current_time() - self._since):
+            if not may_go_on(self._policy(), self._list_groups(), trio.current_time() - self._since):
                 return RETRY_SECONDS
             try:
                 await self._start_new_journals()
@@ -147,7 +147,7 @@ class JournalRecovery:
     def _is_listed(self, peer: PeerId) -> bool:
         return len(self._groups_of([peer])) > 0
 
-    def _listed(self) -> RecoveryGroups:
+    def _list_groups(self) -> RecoveryGroups:
         return self._groups_of(self._told)
 
     def _groups_of(self, peers: Iterable[PeerId]) -> RecoveryGroups:
@@ -164,7 +164,7 @@ class JournalRecovery:
             self._told.add(peer)
 
     async def _start_new_journals(self) -> wire.SigningView:
-        peers = len(self._listed())
+        peers = len(self._list_groups())
         how = PEERS if peers else ALONE
         signers = await trio.to_thread.run_sync(self._begin, how)
         self._told.clear()

@@ -179,7 +179,7 @@ class TrustService:
             blocks=known.size,
             reach=wire.Reach(use=use.blocks, serve=serve.blocks),
             why=self._why(known, use),
-            facts=msgspec.structs.replace(self._facts(known), observed=self._observed(known, sightings, have)),
+            facts=msgspec.structs.replace(self._facts(known), observed=self._observe(known, sightings, have)),
             attestations=agree,
             dissent=dissent,
             observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
@@ -190,7 +190,7 @@ class TrustService:
             evidence=(
                 *(proof_view(entry.name, proof, _block_at(chain, proof.index)) for proof in proofs),
                 *(evidence_view(entry.name, run, looked_into) for run in known.runs.values() if run.evidence),
-                *self._offered(entry.name, known, looked_into),
+                *self._list_offered(entry.name, known, looked_into),
             ),
             choices=tuple(
                 wire.ChoiceView(hash=str(each.name), message=each.message)
@@ -208,7 +208,7 @@ class TrustService:
         mine = self._home.keys.has_dataset_key(known.dataset)
         return self._evaluator.witnesses_to_spare(known) if mine else None
 
-    def _offered(
+    def _list_offered(
         self, name: str, known: DatasetFacts, looked_into: Mapping[Multihash, str]
     ) -> Iterator[wire.EvidenceView]:
         """Yields the bundles that validators who count name, whether they are here or not."""
@@ -237,10 +237,10 @@ class TrustService:
         reason = "ahead" if known.ahead and found.why.rule == "fresh" else found.why.rule
         message = _OTHER.get(reason) or _REASONS.get(found.why.rule, found.why.rule)
         if block is not None and found.why.rule in _REASONS:
-            message += self._counted(known, self._evaluator.decision(known, block), block)
+            message += self._count_validators(known, self._evaluator.decision(known, block), block)
         return wire.Why(rule=found.why.rule, block=block, sids=self._rests_on(known, found.why), message=message)
 
-    def _counted(self, known: DatasetFacts, decision: Decision, block: int) -> str:
+    def _count_validators(self, known: DatasetFacts, decision: Decision, block: int) -> str:
         """Says how many validators agree and disagree, and what that means for a person."""
         policy = self._evaluator.policy_of(known.dataset)
         text = ""
@@ -279,15 +279,15 @@ class TrustService:
     def _facts(self, known: DatasetFacts) -> wire.TrustFacts:
         return wire.TrustFacts(
             reproduced=self._evaluator.is_reproduced(known),
-            attested=None if known.root else wire.Attested(have=self._attested(known), needed=known.quorum),
+            attested=None if known.root else wire.Attested(have=self._count_attesting(known), needed=known.quorum),
             fresh=known.extent.fresh,
             ahead=known.ahead,
             forked=known.forked,
             witnessed=self._is_witnessed(known),
-            met=self._rung(known),
+            met=self._rung_of(known),
         )
 
-    def _observed(self, known: DatasetFacts, said: Sequence[Sighting], have: int) -> wire.Attested | None:
+    def _observe(self, known: DatasetFacts, said: Sequence[Sighting], have: int) -> wire.Attested | None:
         if not known.root or not (said or known.extent.observed):
             return None
         return wire.Attested(have=have, needed=min(known.extent.observed or (), default=0))
@@ -297,17 +297,17 @@ class TrustService:
 
         ``None`` for one's own, and for one met alike in several networks, which is not the word of a witness.
         """
-        rung = self._rung(known)
+        rung = self._rung_of(known)
         asked = max(self._evaluator.policy_of(known.dataset).witnesses.quorum, 1)
         if known.size and sum(size >= known.size for size in known.extent.witnessed) >= asked:
             return True
         return None if rung in (None, NETWORKS) else rung != FIRST_SIGHT
 
-    def _rung(self, known: DatasetFacts) -> str | None:
+    def _rung_of(self, known: DatasetFacts) -> str | None:
         with self._home.database.read() as connection:
             return rung_of(connection, known.dataset)
 
-    def _attested(self, known: DatasetFacts) -> int:
+    def _count_attesting(self, known: DatasetFacts) -> int:
         """Counts the groups that attest the newest attested step."""
         places = [
             span.last

@@ -93,7 +93,7 @@ class Witnessing:
     async def _round(self) -> float:
         asked, touched = self._asked(), self.loop.take()
         attended = sorted(asked.attended if touched is None else touched.intersection(asked.attended))
-        mirrored = await trio.to_thread.run_sync(self._held, touched) if asked.mirrored else ()
+        mirrored = await trio.to_thread.run_sync(self._list_held, touched) if asked.mirrored else ()
         for dataset in {*mirrored, *attended}:
             for consider in (self._witness.consider_authority, self._witness.consider):
                 await self._consider(dataset, consider)
@@ -111,7 +111,7 @@ class Witnessing:
                 nursery.start_soon(attend, dataset)
         return RETRY_SECONDS if unsettled else ROUND_SECONDS
 
-    def _held(self, touched: Collection[DatasetId] | None) -> Collection[DatasetId]:
+    def _list_held(self, touched: Collection[DatasetId] | None) -> Collection[DatasetId]:
         if touched is None:
             return self._chains.datasets()
         return [dataset for dataset in touched if self._chains.chain(dataset).head() is not None]

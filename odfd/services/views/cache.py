@@ -141,7 +141,7 @@ class ViewCache:
 
     def load(self) -> None:
         """Loads the views that an earlier run saved; does nothing the second time."""
-        self._known()
+        self._list_known()
 
     def all(self) -> list[wire.DatasetView]:
         """Returns the views of all datasets, by name; computes only changed ones."""
@@ -154,7 +154,7 @@ class ViewCache:
 
     def standings(self) -> Standings:
         """Counts datasets by the cached views."""
-        views = [self._completed(kept.view) for kept in list(self._known().values())]
+        views = [self._complete(kept.view) for kept in list(self._list_known().values())]
         return Standings(
             Counter(view.state for view in views),
             sum(view.published for view in views),
@@ -173,7 +173,7 @@ class ViewCache:
         if since < 0 or self._home.database.has_changed(NAMES, since):
             since = self._home.database.writes
             entries = self._home.entries()
-            there, known = {entry.id for entry in entries}, self._known()
+            there, known = {entry.id for entry in entries}, self._list_known()
             for gone in known.keys() - there:
                 known.pop(gone, None)
             self._entries = since, entries
@@ -181,18 +181,18 @@ class ViewCache:
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
         """Returns the current view; computes it if a write, the time or an input may have changed it."""
-        kept = self._known().get(entry.id)
+        kept = self._list_known().get(entry.id)
         view = kept.view if kept is not None and self._holds(kept, entry) else self.look(entry)
-        return self._completed(view)
+        return self._complete(view)
 
-    def _completed(self, view: wire.DatasetView) -> wire.DatasetView:
+    def _complete(self, view: wire.DatasetView) -> wire.DatasetView:
         """Completes a cached view by what changes without a write to the dataset."""
         if view.state == "syncing" and (rule := self._refused_by(DatasetId.parse(view.id))):
             view = msgspec.structs.replace(view, state="refused", refused_by=rule)
         return with_engines(view, self._engines())
 
     def outdated(self) -> Sequence[DatasetEntry]:
-        known = self._known()
+        known = self._list_known()
 
         def is_current(entry: DatasetEntry) -> bool:
             kept = known.get(entry.id)
@@ -202,7 +202,7 @@ class ViewCache:
 
     def look(self, entry: DatasetEntry) -> wire.DatasetView:
         """Computes the current view and caches it, even if the cached one is current."""
-        known = self._known()
+        known = self._list_known()
         before = known.get(entry.id)
         since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
         within: dict[DatasetId, int] = {}
@@ -252,14 +252,14 @@ class ViewCache:
             and not self._is_touched(kept)
         )
 
-    def _known(self) -> dict[DatasetId, _Kept]:
+    def _list_known(self) -> dict[DatasetId, _Kept]:
         """Returns the cached views; the first call loads those that an earlier run saved."""
         with self._lock:
             if self._kept is None:
-                self._kept = self._saved()
+                self._kept = self._load_saved()
             return self._kept
 
-    def _saved(self) -> dict[DatasetId, _Kept]:
+    def _load_saved(self) -> dict[DatasetId, _Kept]:
         """Loads saved views whose chain has the same head, and whose rules are still in force."""
         since, policy, basis = self._home.database.writes, self._evaluator.policy, self._basis()
         with self._home.database.read() as connection:
@@ -288,7 +288,7 @@ class ViewCache:
             raise
 
     def _write(self, names: Iterable[DatasetId]) -> None:
-        there, known = {entry.id for entry in self.entries()}, self._known()
+        there, known = {entry.id for entry in self.entries()}, self._list_known()
         policy, basis = self._evaluator.policy, self._basis()
         with self._home.database.write() as connection:
             for dataset in names:

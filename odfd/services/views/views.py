@@ -70,13 +70,13 @@ class DatasetViews:
 
     def all(self) -> list[wire.DatasetView]:
         """Returns the views of all datasets, by name; computes only changed ones."""
-        return list(map(self._united, self.cache.all()))
+        return list(map(self._unite, self.cache.all()))
 
     def dataset(self, entry: DatasetEntry) -> wire.DatasetView:
         """Returns the current view: of a dataset of several shards, what holds of all of them."""
-        return self._united(self.cache.dataset(entry))
+        return self._unite(self.cache.dataset(entry))
 
-    def _united(self, view: wire.DatasetView) -> wire.DatasetView:
+    def _unite(self, view: wire.DatasetView) -> wire.DatasetView:
         if not view.shards:
             return view
         with self._home.catalog() as catalog:
@@ -102,9 +102,9 @@ class DatasetViews:
         except Environment as fault:
             if fault.rule not in (BLOCK_DAMAGED, ROW_DAMAGED):
                 raise
-            return self._damaged(entry, fault)
+            return self._view_damaged(entry, fault)
 
-    def _damaged(self, entry: DatasetEntry, fault: Environment) -> wire.DatasetView:
+    def _view_damaged(self, entry: DatasetEntry, fault: Environment) -> wire.DatasetView:
         head = self._home.chains.chain(entry.id).head()
         return wire.DatasetView(
             name=entry.name,
@@ -239,14 +239,14 @@ class DatasetViews:
 
     def _state(self, known: DatasetFacts, found: ReachAssessment, *, is_old: bool) -> wire.DatasetStanding:
         if found.why.rule in (status.value for status in STOPS) or found.why.rule == "fork":
-            return "forked" if found.why.rule == "fork" else self._stopped(known, found.why.block)
+            return "forked" if found.why.rule == "fork" else self._describe_stop(known, found.why.block)
         if known.head is not None and known.head.size > known.size:
             return "syncing"
         if known.head is None:
             return "unsigned"
         return "fresh" if known.extent.fresh and not is_old else "stale"
 
-    def _stopped(self, known: DatasetFacts, block: int | None) -> wire.DatasetStanding:
+    def _describe_stop(self, known: DatasetFacts, block: int | None) -> wire.DatasetStanding:
         """Returns ``refuted`` if two agreeing groups refute it or a person gave it up, ``accused`` otherwise."""
         given_up = known.decided.abandoned is not None
         refuted = given_up or (block is not None and self._evaluator.decision(known, block).refutes)
@@ -258,7 +258,7 @@ class DatasetViews:
             return f"{found.why.rule} at #{found.why.block}"
         plain = "data" if known.extent.data >= found.blocks else "chain"
         if known.root:
-            return self._observed(known) or plain
+            return self._describe_observed(known) or plain
         last = self._last_judged(known)
         if last is None:
             return plain
@@ -270,7 +270,7 @@ class DatasetViews:
             return f"attested {decision.attested}/{len(policy.groups)}"
         return plain
 
-    def _observed(self, known: DatasetFacts) -> str:
+    def _describe_observed(self, known: DatasetFacts) -> str:
         """Formats ``observed 1/2`` and the last observed block; empty if no counted observer exists."""
         said, have = self._evaluator.sighted(known.dataset)
         policy, me = self._evaluator.policy_of(known.dataset), self._evaluator.me

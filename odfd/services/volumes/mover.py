@@ -69,7 +69,7 @@ class VolumeMover:
         try:
             volume = self._volumes.claimed(resource)
             self._clear(volume)
-            wanted, others = self._sorted(at, volumes, touched)
+            wanted, others = self._sort(at, volumes, touched)
             returned = self._return(volume, others)
             for name, dataset in self._local(resource, wanted):
                 if self._to_volume(volume, name, dataset):
@@ -86,7 +86,7 @@ class VolumeMover:
             returned=returned,
         )
 
-    def _sorted(
+    def _sort(
         self, at: int, volumes: Sequence[Resource], touched: Collection[DatasetId] | None
     ) -> tuple[dict[bytes, DatasetEntry], set[bytes]]:
         """Returns the datasets whose slices belong there, by the bytes of their dids; and those whose slices do not.

@@ -63,7 +63,7 @@ class FolderPlace:
         self._is_marked = MountCheck((root / MARK).is_file, patience)
 
     def claim(self, volume: str, *, is_new: bool) -> None:
-        with self._used():
+        with self._use():
             mark = self._root / MARK
             if not self._is_marked():
                 if not is_new:
@@ -76,12 +76,12 @@ class FolderPlace:
         durable.make_folder(self._root, 0o700)
         part = mark.with_name(f"{mark.name}.part")
         if any(each != part for each in self._root.iterdir()):
-            raise _taken(self._volume, f"{self._root} is not empty")
+            raise _to_taken(self._volume, f"{self._root} is not empty")
         with durable.writing(mark, draft=part) as file:
             file.write(volume.encode())
 
     def release(self, volume: str) -> None:
-        with self._used():
+        with self._use():
             mark = self._root / MARK
             if self._is_marked() and mark.read_text().strip() == volume:
                 durable.remove(mark)
@@ -89,7 +89,7 @@ class FolderPlace:
     def put(self, name: Multihash, source: Path) -> None:
         target = self._place(name)
         part = target.with_name(f"{target.name}.part")
-        with self._used():
+        with self._use():
             self._check()
             durable.make_folder(target.parent, 0o700)
             with source.open("rb") as read, durable.writing(target, 0o444, part) as written:
@@ -98,7 +98,7 @@ class FolderPlace:
                 check_file(part, name)
 
     def is_whole(self, name: Multihash) -> bool:
-        with self._used():
+        with self._use():
             self._check()
             try:
                 check_file(self._place(name), name)
@@ -107,7 +107,7 @@ class FolderPlace:
         return True
 
     def file(self, name: Multihash) -> Path | None:
-        with self._used():
+        with self._use():
             self._check()
             if not (place := self._place(name)).is_file():
                 raise NotFound(f"object {name.short} is not in volume {self._volume}", rule="object-unknown")
@@ -121,7 +121,7 @@ class FolderPlace:
             check_file(target, name)
 
     def delete(self, name: Multihash) -> None:
-        with self._used():
+        with self._use():
             self._check()
             place = self._place(name)
             for each in (place, place.with_name(f"{place.name}.part")):
@@ -135,7 +135,7 @@ class FolderPlace:
         return self._root / f"{name.digest[0]:02x}" / str(name)
 
     @contextmanager
-    def _used(self) -> Iterator[None]:
+    def _use(self) -> Iterator[None]:
         try:
             yield
         except TimeoutError as error:
@@ -151,7 +151,7 @@ class BucketPlace:
         self._volume, self._bucket = volume, bucket
 
     def claim(self, volume: str, *, is_new: bool) -> None:
-        with self._asked():
+        with self._ask():
             found = self._bucket.get(MARK, 200)
             if found is None:
                 if not is_new:
@@ -162,20 +162,20 @@ class BucketPlace:
             _check_mark(self._volume, said, volume, f"{MARK} in its bucket")
 
     def release(self, volume: str) -> None:
-        with self._asked(), contextlib.suppress(FileMissing):
+        with self._ask(), contextlib.suppress(FileMissing):
             found = self._bucket.get(MARK, 200)
             if found is not None and found.content.decode(errors="replace").strip() == volume:
                 self._bucket.delete(MARK)
 
     def put(self, name: Multihash, source: Path) -> None:
-        with self._asked(), disk(source), source.open("rb") as file:
+        with self._ask(), disk(source), source.open("rb") as file:
             self._bucket.put(str(name), iter(lambda: file.read(CHUNK), b""))
         if not self.is_whole(name):
             raise damaged(self._volume, name)
 
     def is_whole(self, name: Multihash) -> bool:
         try:
-            with self._asked():
+            with self._ask():
                 hashed = hashlib.sha3_256()
                 for part in self._bucket.parts(str(name), 0):
                     hashed.update(part)
@@ -187,7 +187,7 @@ class BucketPlace:
         return None
 
     def fetch(self, name: Multihash, target: Path) -> None:
-        with self._asked(), disk(target), target.open("wb") as file:
+        with self._ask(), disk(target), target.open("wb") as file:
             for part in self._bucket.parts(str(name), 0):
                 file.write(part)
         with disk(target), target.open("rb") as file:
@@ -195,11 +195,11 @@ class BucketPlace:
                 raise damaged(self._volume, name)
 
     def delete(self, name: Multihash) -> None:
-        with self._asked(), contextlib.suppress(FileMissing):
+        with self._ask(), contextlib.suppress(FileMissing):
             self._bucket.delete(str(name))
 
     @contextmanager
-    def _asked(self) -> Iterator[None]:
+    def _ask(self) -> Iterator[None]:
         try:
             yield
         except FileMissing as fault:
@@ -221,7 +221,7 @@ def damaged(volume: str, name: Multihash) -> ObjectDamaged:
     return fault
 
 
-def _taken(volume: str, why: str) -> Fault:
+def _to_taken(volume: str, why: str) -> Fault:
     hint = "name an empty folder or another prefix: a volume is of one node, and holds nothing else"
     return Refused(f"volume {volume} cannot begin there: {why}", rule="volume-taken", hint=hint)
 

@@ -66,7 +66,7 @@ class Volumes:
 
         Raises NotFound, ObjectDamaged; Environment if the volume cannot be reached.
         """
-        volume = self._known(entry.volume)
+        volume = self._find_known(entry.volume)
         if (file := volume.place.file(name)) is not None:
             return file
         cache = self.cache(volume.resource)
@@ -141,7 +141,7 @@ class Volumes:
             caches = list(self._caches.values())
         return sum(each.bytes for each in caches)
 
-    def _known(self, volume: str) -> OpenVolume:
+    def _find_known(self, volume: str) -> OpenVolume:
         """Returns a volume as it was declared at most a moment ago.
 
         So many reads of objects do not each read the declaration.

@@ -164,7 +164,7 @@ class StatementProcessor:
         proof = None
         if found.contradicts:
             _, known = self._authorities.versions(authority.dataset, authority.version)[0]
-            proof = self._kept(
+            proof = self._keep_proof(
                 lambda: proofs.authority_fork(known.envelope, signed.envelope, self._authorities.rights_at)
             )
         else:
@@ -190,7 +190,7 @@ class StatementProcessor:
         )
         signer = writer_of(head, signed, context.rights)
         if verdict.outcome.changes and signer is not None:
-            is_known = verdict.outcome is AdmissionOutcome.FORK and self._contradicted(head, signer)
+            is_known = verdict.outcome is AdmissionOutcome.FORK and self._has_contradicted(head, signer)
             moves = newest is not None and (head.upper or 0) > (newest[0].upper or 0)
             is_kept = not is_known or self._is_proven_lower(head, signed)
             return Judged(verdict, signer, is_kept=is_kept, moves_upper=moves)
@@ -204,8 +204,8 @@ class StatementProcessor:
             return None
         proof = None
         if found.contradicts:
-            proof = self._kept(lambda: self._fork(head, signed))
-            if self._contradicted(head, found.signer):
+            proof = self._keep_proof(lambda: self._fork(head, signed))
+            if self._has_contradicted(head, found.signer):
                 return proof
         self._record(signed, found.signer, found.verdict.outcome)
         return proof
@@ -223,7 +223,7 @@ class StatementProcessor:
         proof = self._fork(head, signed)
         return proof is not None and self._proofs.is_news(proof)
 
-    def _contradicted(self, new: HeadStatement, signer: KeyDid) -> bool:
+    def _has_contradicted(self, new: HeadStatement, signer: KeyDid) -> bool:
         """Whether this signer has already contradicted itself in this epoch."""
         return any(head.epoch == new.epoch for head in self._ledger.contradictions(new.dataset, signer))
 
@@ -250,7 +250,7 @@ class StatementProcessor:
         if found.contradicts:
             earlier = self._ledger.statement(attestation.dataset, ATTESTATION, attestation.validator)
             if earlier is not None:
-                proof = self._kept(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
+                proof = self._keep_proof(lambda: proofs.double_vote(earlier.envelope, signed.envelope))
         self._record(signed, attestation.validator, found.verdict.outcome)
         return proof
 
@@ -275,7 +275,7 @@ class StatementProcessor:
         live = outcome is not AdmissionOutcome.FORK
         self._ledger.record(signed, signer, outcome.value, self._sender, self._now, live=live)
 
-    def _kept(self, make: Callable[[], Proof | None]) -> Proof | None:
+    def _keep_proof(self, make: Callable[[], Proof | None]) -> Proof | None:
         """Keeps the proof that ``make`` returns;
         ``None`` if it is known or cannot be made from the blocks that are here.
 

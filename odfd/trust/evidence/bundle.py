@@ -152,7 +152,7 @@ class Reader:
     def __init__(self, file: BinaryIO, place: str) -> None:
         """Reads the manifest. Raises Invalid."""
         self._file, self._place = file, place
-        with self._placed():
+        with self._place_faults():
             found, size = self._entry()
             if found != MANIFEST or not 0 < size <= MAX_MANIFEST:
                 raise Invalid("not a bundle: it does not begin with bundle.json", rule="bundle-file", hint=_HINT)
@@ -164,7 +164,7 @@ class Reader:
 
         Raises Invalid if a hash or size differs, an entry is not the expected one, or the file has more entries.
         """
-        with self._placed():
+        with self._place_faults():
             for each in self.manifest.objects:
                 if self._entry() != (_name(each), each.size):
                     raise Invalid(
@@ -211,7 +211,7 @@ class Reader:
         return data
 
     @contextmanager
-    def _placed(self) -> Iterator[None]:
+    def _place_faults(self) -> Iterator[None]:
         try:
             yield
         except Invalid as fault:

@@ -100,7 +100,7 @@ class ObservationReach:
     ) -> int:
         head, kept = chain.head(), Observations(connection)
         size, heard = (head.size if head else 0), kept.heard(dataset)
-        start = self._kept(kept, chain, dataset, count, who, size)
+        start = self._count_valid(kept, chain, dataset, count, who, size)
         while start < size:
             block = first_where(chain, DATA, start, size)
             if block is None:
@@ -114,7 +114,7 @@ class ObservationReach:
         self._memos[dataset, count] = _Memo(who=who, heard=heard, reach=start, last=last)
         return start
 
-    def _kept(
+    def _count_valid(
         self, kept: Observations, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate, size: int
     ) -> int:
         """Returns how many blocks of the cached result are still valid."""

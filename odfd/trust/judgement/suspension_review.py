@@ -67,14 +67,14 @@ class SuspensionReview:
         policy, now = self._evaluator.policy, self._clock()
         if touched is None or policy is not self._policy:
             self._policy, self._found = policy, {}
-            touched = self._attested()
+            touched = self._list_attested()
         for dataset in touched:
             self._found.pop(dataset, None)
             if found := suspension_rules.strikes(policy, self._evaluator.view(dataset)):
                 self._found[dataset] = found
         return self._suspend(now)
 
-    def _attested(self) -> set[DatasetId]:
+    def _list_attested(self) -> set[DatasetId]:
         """Lists held datasets with attestations."""
         with self._database.read() as connection:
             attested = Ledger(connection).datasets(ATTESTATION)

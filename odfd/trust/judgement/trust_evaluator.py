@@ -166,7 +166,7 @@ class TrustEvaluator:
             runs = _own_runs(connection, chain, dataset, size)
             proofs = Proofs(connection)
             double_voters = proofs.double_voters()
-            attestations = self._heard(connection, policy, chain, dataset, double_voters)
+            attestations = self._list_heard(connection, policy, chain, dataset, double_voters)
             forked_at = proofs.forked_at(dataset, checked.epoch)
             cosigned = Cosignatures(connection).of(dataset) if policy.witnesses.groups else ()
             forked, decided = proofs.is_forked(dataset), Resolutions(connection).of(dataset)
@@ -175,7 +175,7 @@ class TrustEvaluator:
             withheld = lacks and DataAvailability(connection).is_withheld(dataset, size, self._clock())
             is_root = size > 0 and _is_root(chain)
             silent = _kin(policy, double_voters | makers(connection, dataset))
-            observed = self._observed(connection, chain, dataset, silent, suspended) if is_root else None
+            observed = self._count_observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed, now = newest[0] if newest else None, self._clock()
         extent = ChainExtent(
             linked=size,
@@ -185,7 +185,7 @@ class TrustEvaluator:
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,
             inputs=None if is_root or not size else self._inputs(chain, size, within),
             fresh=signed is not None and _is_fresh(policy, signed, now),
-            witnessed=self._witnessed(dataset, chain, checked.frontier, size, cosigned),
+            witnessed=self._count_witnessed(dataset, chain, checked.frontier, size, cosigned),
             own=self._own(dataset),
             observed=observed,
         )
@@ -298,7 +298,7 @@ class TrustEvaluator:
         with self._database.read() as connection:
             size = head.size if head else 0
             runs = _own_runs(connection, chain, dataset, size)
-            attestations = self._heard(connection, self.policy, chain, dataset, frozenset())
+            attestations = self._list_heard(connection, self.policy, chain, dataset, frozenset())
             attestations.pop(self.me, None)
             accused, sanctions = Proofs(connection).double_voters(), Suspensions(connection)
             since, pardoned = sanctions.since(), sanctions.pardoned()
@@ -339,7 +339,7 @@ class TrustEvaluator:
             who = electorate(policy, self.me, silent, Suspensions(connection).groups())
         return [each for each in seen if each.block == block.hash], sighted(who, seen, block)
 
-    def _observed(
+    def _count_observed(
         self,
         connection: sqlite3.Connection,
         chain: ChainReader,
@@ -353,7 +353,7 @@ class TrustEvaluator:
         who = electorate(self.policy_of(dataset), self.me, silent, suspended)
         return {count: self._sightings.reach(connection, chain, dataset, count, who) for count in asked}
 
-    def _witnessed(
+    def _count_witnessed(
         self, dataset: DatasetId, chain: ChainReader, known: Frontier, size: int, cosigned: Sequence[Cosignature]
     ) -> tuple[int, ...]:
         def tree() -> Tree:
@@ -366,7 +366,7 @@ class TrustEvaluator:
 
         return witnessed(self.policy_of(dataset).witnesses, cosigned, size, roots_at, self._clock()) if cosigned else ()
 
-    def _heard(
+    def _list_heard(
         self,
         connection: sqlite3.Connection,
         policy: Policy,

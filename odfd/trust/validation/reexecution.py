@@ -176,7 +176,7 @@ class Reexecution:
     async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
         """Runs the step six more times; returns the verdict that remains when a run deviates from the one published."""
         number = step.block.sequence_number
-        published = await trio.to_thread.run_sync(self._published, dataset, number)
+        published = await trio.to_thread.run_sync(self._find_published, dataset, number)
         if published is None or published.verdict not in ("reproduced", "mismatch"):
             return None
         for _ in range(RUNS_AGAIN):
@@ -331,7 +331,7 @@ class Reexecution:
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
 
-    def _published(self, dataset: DatasetId, number: int) -> Run | None:
+    def _find_published(self, dataset: DatasetId, number: int) -> Run | None:
         with self._signer.database.read() as connection:
             return run_at(Runs(connection).of(dataset), number)
 

@@ -251,7 +251,7 @@ class Validator:
 
     async def _rerun_contradicted(self, dataset: DatasetId) -> None:
         """Runs steps again that others contradict, once for each step, until a verdict is taken back."""
-        for number in await trio.to_thread.run_sync(self._doubted, dataset):
+        for number in await trio.to_thread.run_sync(self._list_doubted, dataset):
             self.busy = f"{self._signer.name_of(dataset)} #{number} again"
             step = await self._trials.step_at(dataset, number)
             run = None if step is None else await self._trials.run_again(dataset, step)
@@ -259,7 +259,7 @@ class Validator:
                 self._announce(dataset, run)
                 return
 
-    def _doubted(self, dataset: DatasetId) -> list[int]:
+    def _list_doubted(self, dataset: DatasetId) -> list[int]:
         chain = self._chains.chain(dataset)
         with self._signer.database.read() as connection:
             kept = Runs(connection)

@@ -88,7 +88,7 @@ class Submitter:
 
     def handle(self, status: int, body: bytes) -> Effect:
         if status == _OK:
-            return self._cosigned(body)
+            return self._read_cosigned(body)
         if status == _CONFLICT:
             return self._conflict(body)
         if status in _REFUSED:
@@ -112,7 +112,7 @@ class Submitter:
         self._old = size
         return self._post()
 
-    def _cosigned(self, body: bytes) -> Effect:
+    def _read_cosigned(self, body: bytes) -> Effect:
         key = self._witness.key
         try:
             mine = [line for line in submission.decode_answer(body) if submission.is_by(line, key)]

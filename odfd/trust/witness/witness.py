@@ -149,7 +149,7 @@ class Witness:
             head, signed = newest
             tree = TreeCheckpoint(dataset, head.epoch, head.size, head.root_hash)
             _check_unforked(connection, tree)
-            known = self._known(connection, tree) or self._base(connection, tree)
+            known = self._list_known(connection, tree) or self._base(connection, tree)
             old, row = last_of(known), WITNESSED.one(connection, "origin = ?", (tree.origin,))
             mine = _to_known(tree)
             ruling = rule(known, old.size, mine, lambda seen: seen.size < mine.size or seen == mine)
@@ -164,7 +164,7 @@ class Witness:
         tree = asked.tree
         with self._database.write() as connection:
             _check_unforked(connection, tree)
-            known = self._known(connection, tree) or self._base(connection, tree)
+            known = self._list_known(connection, tree) or self._base(connection, tree)
             return self._cosign(connection, tree, known, asked.old.size, proven_after(asked.old), asked.head)
 
     def submitted(self, read: Submission, request: bytes) -> CosignGranted | CosignDeclined:
@@ -175,7 +175,7 @@ class Witness:
         tree, new = read.tree, _to_known(read.tree)
         with self._database.write() as connection:
             _check_unforked(connection, tree)
-            known = self._known(connection, tree)
+            known = self._list_known(connection, tree)
             begins = shown_by(read.proof, read.old, new)
             ruling = rule(known, read.old, new, begins)
             if ruling is not ConsistencyResult.COSIGN:
@@ -201,7 +201,7 @@ class Witness:
     def _cosign_mine(
         self, connection: sqlite3.Connection, tree: TreeCheckpoint, mine: Tree, evidence: bytes
     ) -> Cosignature | None:
-        known = self._known(connection, tree)
+        known = self._list_known(connection, tree)
 
         def begins(seen: KnownTree) -> bool:
             return may_follow(seen, tree.size, mine.root)
@@ -228,7 +228,7 @@ class Witness:
         self._keys.note(made.witness, topic, entry.order, entry.subject)
         return made
 
-    def _known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
+    def _list_known(self, connection: sqlite3.Connection, tree: TreeCheckpoint) -> set[KnownTree]:
         """Returns the trees of this origin that this node cosigned,
         including those known from its journal and from others.
 

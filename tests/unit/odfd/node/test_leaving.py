@@ -25,7 +25,7 @@ READS: dict[str, tuple[Any, str, Callable[[Any], Awaitable[object]]]] = {
     "a query hashes slices": (SliceFiles, "_hash", lambda api: api.queries.answer(COUNT, _take)),
     "a query lists slices": (slices, "PlacedSlice", lambda api: api.queries.answer(COUNT, _take)),
     "the last rows": (SliceFiles, "_hash", lambda api: api.datasets.tail("cities", 1000)),
-    "a description": (profiles, "_added", lambda api: api.datasets.describe("cities", profile=True)),
+    "a description": (profiles, "_add", lambda api: api.datasets.describe("cities", profile=True)),
     "a log": (SqliteChain, "last_of", lambda api: api.datasets.log("cities", ["AddData"], 100, None)),
 }
 """What is read for a request, by what is counted of it."""
