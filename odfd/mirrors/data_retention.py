@@ -207,6 +207,7 @@ class DataRetention:
             freed = [name for name in names if not self._objects.holds.is_held(name)]
             if not freed:
                 return
+            # Files first: after a crash in between the rows are still there, by which the next call finds them.
             self._objects.remove_all([name for name in freed if name not in needed])
             with self._database.write() as connection:
                 Holdings(connection).drop(dataset, freed)

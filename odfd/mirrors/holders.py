@@ -205,6 +205,7 @@ class Holders:
             answers.append(await self._replication.chain_size(peer, dataset) > 0)
 
         await self._ask_all(ask, [each for each in self.connected() if each in peers])
+        # Who is offline revoked nothing (test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again).
         return any(answers) or (False if len(answers) == len(peers) else None)
 
     async def _ask_all(self, ask: Callable[[PeerId], Awaitable[None]], peers: Iterable[PeerId]) -> None:

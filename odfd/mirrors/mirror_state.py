@@ -104,6 +104,7 @@ class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
         own work.
         """
         private = (self.held or spec.is_from_web) if self.private is None else self.private
+        # Shared with this node alone (test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further).
         private = private or bool(spec.peers)
         return Mark.PRIVATE if private else Mark.MIRRORED
 

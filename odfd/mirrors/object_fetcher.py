@@ -143,6 +143,7 @@ class ObjectFetcher:
         tally.slices, tally.slices_wanted = 0, len(wanted)
         tally.bytes, tally.bytes_wanted = 0, sum(size for _, size in wanted)
         missing = await trio.to_thread.run_sync(self._missing, wanted)
+        # Before a byte is requested (test_exactly_the_quota_fits_and_a_byte_less_does_not_begin).
         promised = await trio.to_thread.run_sync(self._promise, spec, missing)
         counted, pace = _Counted(self.keeping, self.room, spec, tally), self.paces.of(spec)
         fetching = trio.Semaphore(AT_ONCE)
@@ -410,6 +411,7 @@ class ObjectFetcher:
         """Fetches one object. ``patience``: seconds in which some of it must come. Raises Remote."""
         sink = await trio.to_thread.run_sync(PartialObject, self._partial, self.objects, name)
         try:
+            # What is here came by a larger size that another peer stated.
             if sink.received > size:
                 await trio.to_thread.run_sync(sink.abandon)
             with sole_faults():
@@ -479,6 +481,7 @@ async def _several(waiting: Iterator[Item], take: Callable[[Item], Awaitable[Non
 
 async def _watch(sink: PartialObject, size: int, patience: float) -> None:
     received = -1
+    # Once all of it came, it is being checked, and no peer is late.
     while received < sink.received or received >= size:
         received = sink.received
         await trio.sleep(patience)

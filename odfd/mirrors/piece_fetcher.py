@@ -63,6 +63,8 @@ class PieceFetcher:
                     await trio.to_thread.run_sync(file.finish, self._objects)
         except Invalid as fault:
             self._arriving.lists.forget(name)
+            # Every piece fitted the list that it signed, and the object does not hash to its name (replication.md,
+            # pieces).
             self._replication.penalise(goal.publisher, fault.message, BAD_BYTES)
             _LOG.warning("a large object is fetched in order", object=name.short, why=fault.message)
         finally:

@@ -123,6 +123,8 @@ class MirrorQuota:
         idle = [file for file in left if file.name not in busy]
         over = used + sum(left.values()) + needed - self.limit
         beyond = over - sum(left[file] for file in idle)
+        # Nobody knows yet what staged files are
+        # (test_what_is_staged_is_within_the_quota_and_no_mirror_gives_way_for_it).
         if needed and beyond > 0 and (spec is None or not self._keeping.give_way(spec, beyond)):
             raise Environment(
                 f"{needed:,} bytes are missing, and of the {self.limit:,} that mirrors may hold {used:,} are taken",

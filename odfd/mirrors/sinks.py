@@ -112,15 +112,19 @@ class VerifiedChain:
         if start != self.size or start + len(blocks) > self.until:
             raise Invalid(f"blocks from #{start} were not asked for", rule="range", place=str(peer))
         self.givers.add(peer)
+        # Blocks count for the quota like data (test_a_chain_of_large_blocks_ends_at_the_quota).
         self._reserve(blocks)
         try:
             sealed = self._judge.take(blocks)
         except Invalid:
+            # An owner may sign a wrong block, which honest peers pass on
+            # (test_a_block_that_its_owner_signed_is_no_fault_of_who_gave_it).
             self._check_unsigned(blocks)
             raise
         self.frontier = self.frontier.extend((block.hash.digest for block in sealed), self.groups)
         self.blocks += sealed
         self.bytes += sum(map(len, blocks))
+        # Not yet proven, and in memory: a block may have 16 MiB (test_large_blocks_make_short_steps).
         if self.bytes > MAX_PENDING_BYTES and self.size < self.until:
             raise SinkFull(
                 f"{plural(len(self.blocks), 'block')} of {self._head.dataset.short}, of {self.bytes:,} bytes, "

@@ -51,6 +51,7 @@ class Spool:
         with disk(path):
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             self._written = os.fstat(self._file).st_size
+            # O_DIRECT writes only from a multiple of a page on.
             if self._written > CACHED and self._written % PAGESIZE:
                 self._cut(self._written - self._written % PAGESIZE)
 
@@ -111,6 +112,7 @@ class Spool:
             try:
                 count = os.pwrite(self._beside, buffer, offset)
             except OSError as error:
+                # Some file systems open a file with O_DIRECT and refuse to write so.
                 if error.errno != errno.EINVAL:
                     raise
         _put(self._file, buffer[count:], offset + count)
@@ -123,6 +125,7 @@ class Spool:
         try:
             handing.result()
         except OSError:
+            # A hole may lie before what was written later (test_after_a_full_disk_it_goes_on_from_what_is_there).
             self._cut(self._safe)
             raise
 

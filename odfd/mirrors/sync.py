@@ -223,6 +223,7 @@ class MirrorSync:
             return Current(count, len(self._holders.connected()), upper=upper)
         known_wrong = self._declined.why(spec, held.head, trio.current_time())
         if known_wrong is not None:
+            # The same exception is raised in each pass, and its traceback would grow.
             raise known_wrong.with_traceback(None)
         size = held.head.size if behind else held.state.size
         with span("negotiate"):
@@ -237,6 +238,8 @@ class MirrorSync:
         except NotFound:
             raise
         except (Invalid, Refused) as fault:
+            # Else each new head over the wrong block brings it again
+            # (test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later).
             self._declined.note(spec, held.head, fault, trio.current_time())
             raise
         self._declined.forget(spec.id)

@@ -162,6 +162,8 @@ class SyncSteps:
                 await self._prove(goal.peers, sink, signed)
             _check_expected(spec, sink)
             _check_seed(sink, goal.rights)
+            # Both heads stay in the ledger, and what is here stays (ADR 68;
+            # test_a_publisher_that_breaks_its_promise_is_refused).
             await trio.to_thread.run_sync(self._check_promise, sink)
             check_base(sink.began, sink.blocks, signed, goal.rights)
         with self._object_fetcher.arriving.step(spec.id, sink.tip, sink.blocks) as step:
@@ -187,6 +189,8 @@ class SyncSteps:
         if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
             return
         giver = next(iter(sink.givers)) if len(sink.givers) == 1 else None
+        # A peer with another history gave what it has, and lied to nobody
+        # (test_who_held_another_history_is_asked_again_once_it_follows).
         if giver is not None and await self._replication.holds(giver, signed.dataset, sink.tip):
             self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
         raise Remote(
@@ -241,6 +245,8 @@ class SyncSteps:
 
     def note_whole(self, dataset: DatasetId, terms: ChainTerms, blocks: Sequence[SealedBlock]) -> None:
         """Records that the objects of these blocks, and those that their rows link to, are here and checked."""
+        # On the disk before the row that says so: power may fail in between
+        # (test_what_was_promised_is_there_whenever_the_power_fails).
         self._object_fetcher.objects.flush()
         note_links(self._database, self._object_fetcher.objects, dataset, terms, blocks)
         with self._database.write() as connection:

@@ -157,6 +157,7 @@ class CardIndex:
         if words:
             source = "words JOIN cards ON cards.number = words.rowid"
             order = "bm25(words, 4, 4, 2, 2, 3, 1, 1), dataset"
+            # Quoted, since FTS5 takes NEAR, OR and NOT for operators.
             terms, parameters = [*terms, "words MATCH ?"], [*parameters, " ".join(f'"{word}"*' for word in words)]
         rows = self._db.execute(
             f"SELECT dataset FROM {source} WHERE {' AND '.join(terms)} ORDER BY {order} LIMIT ?",  # noqa: S608

@@ -126,6 +126,7 @@ class NetworkDrivers:
         for driver in await self.in_scope():
             if peer not in driver.list_connected():
                 continue
+            # A dataset of other networks is not named in this one (test_each_way_out_is_open_in_one_network_alone).
             asked = None if datasets is None else [each for each in datasets if driver in await self.in_scope(each)]
             if asked is None or asked:
                 new += await driver.pull_statements(peer, asked, private=private)

@@ -135,6 +135,7 @@ class EvidenceFetcher:
 def _read(name: Multihash, path: Path) -> Manifest:
     """Reads a manifest. Raises Invalid for a file with the right hash that is not evidence."""
     manifest = decode_manifest(path.read_bytes())
+    # Encoded again it loses the fields that are unknown here, so that it could not be given on under this id.
     if manifest.id != name:
         raise Invalid(f"{name.short} is not a manifest as this node writes it", rule="bundle-manifest")
     manifest.accused()

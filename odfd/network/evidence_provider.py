@@ -103,6 +103,7 @@ class EvidenceProvider:
         return None
 
     def _is_public(self, bundle: _Open) -> bool:
+        # A bundle holds blocks and rows of each of them (test_no_verdict_or_evidence_of_a_private_mirror_leaves).
         return len(self._public_of(bundle.datasets)) == len(bundle.datasets)
 
     def _open_object(self, name: Multihash) -> _Open | None:

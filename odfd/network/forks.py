@@ -180,6 +180,7 @@ class ForkFinder:
         root = await trio.to_thread.run_sync(lambda: Frontier().extend(branch).root)
         if root == head.root_hash:
             return branch
+        # Else it would be fetched whenever the head is repeated (test_a_branch_that_is_another_is_not_fetched_again).
         self._declined.note((peer, head.root_hash), trio.current_time(), "its branch is not the one that was signed")
         return None
 

@@ -71,6 +71,7 @@ class Invitation(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit
                 )
         if (self.token is None) != (self.uses is None):
             raise Invalid("a token has a number of uses, and only a token has", rule="invitation")
+        # No other node may see the token (test_a_link_that_its_author_signed_is_refused_where_it_could_lead_astray).
         if self.token is not None and not self.inviters():
             raise Invalid("none of its addresses is of the node that redeems its token", rule="invitation")
 
@@ -97,6 +98,7 @@ def write_invitation(invitation: Invitation, key: SigningKey) -> str:
 
 def read_invitation(text: str, now: Instant) -> Invitation:
     """Raises Invalid for text that is no invitation or has another signature, Refused for an expired one."""
+    # Mail programs break long lines: white space is ignored (replication.md, section 10).
     raw = _decode("".join(text.split()))
     signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
     if len(raw) <= 1 + _SIGNATURE:

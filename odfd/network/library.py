@@ -185,6 +185,7 @@ class ServingLibrary:
         room = max_bytes
         try:
             for raw in self._chains.chain(dataset).raw_blocks(start, self.size(dataset)):
+                # The first block comes however long it is, or its asker would never get on (replication.md, section 3).
                 if given and len(raw) > room:
                     break
                 given.append(raw)
@@ -314,6 +315,7 @@ class ServingLibrary:
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
             known = self._spoken.get((self._network, asker, name))
+            # A revocation is a write: it holds for the next part (test_a_transfer_under_way_ends_with_the_next_part).
             if known is not None and known.writes == writes and 0 <= now - known.at < REACH_AGE:
                 return known.named
         named = self._find_naming(name) if self._objects.has(name) else []

@@ -267,6 +267,8 @@ class LedgerStatementStore:
         if KINDS[predicate.KIND].topic is not topic:
             return Judgement.REJECT, True
         is_ours = isinstance(predicate, PolicyStatement) or self._room.is_mine(signed.signers)
+        # Cards of others take no row and no transaction
+        # (test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds).
         if isinstance(predicate, NodeCard) and not is_ours:
             return self.peer_cards.judge(predicate, signed, sender)
         is_kept_here = is_ours or self._is_wanted(predicate.dataset)
@@ -353,6 +355,7 @@ class LedgerStatementStore:
         now, dataset = self._clock(), predicate.dataset
         if isinstance(predicate, Observation) and not self._room.is_known((predicate.observer,)):
             return None
+        # Ids of datasets can be invented (test_a_peer_brings_so_many_new_datasets_an_hour).
         if not self.unheld.speaks_of(dataset) and not self._room.brings_new(sender, now):
             return None
         try:
@@ -373,6 +376,8 @@ class LedgerStatementStore:
         except UnheldFull:
             return None
         if heard.proof is not None:
+            # Who contradicts himself on a dataset of no interest here counts no more
+            # (test_a_round_over_listed_keys_brings_proofs_on_datasets_nobody_wants).
             self._keep_if_known(heard.proof, sender, now)
             self._on_proof(heard.proof, True)
         return heard
@@ -401,6 +406,7 @@ class LedgerStatementStore:
             return Judgement.IGNORE, False
         dataset, witnesses = made.checkpoint.dataset, self._room.witnesses()
         is_listed = made.witness in witnesses.groups or self._room.is_mine((made.witness,))
+        # Keys are free, and all that nobody listed share one rate (test_strangers_leave_room_for_witnesses_that_count).
         if not is_listed and not self._room.takes_unlisted(sender, now):
             return Judgement.IGNORE, False
         if not self._room.is_mine((made.witness,)) and not self._is_wanted(dataset):

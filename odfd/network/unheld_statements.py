@@ -132,6 +132,7 @@ class UnheldStatements:
         with self._lock:
             found: list[tuple[Topic, bytes]] = []
             for table in sorted(_SPOKEN, key=lambda each: AUTHORITY not in each.kinds):
+                # Each version is judged by the one before it.
                 order = "version" if AUTHORITY in table.kinds else table.id
                 rows = table.sealed.rows(self._db, f"dataset = ? ORDER BY {order}", (dataset,))
                 for row in rows:

@@ -81,6 +81,8 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
         if rules.witness is None
         else witness_merge.tightened(policy.witnesses, rules.witness),
     )
+    # No threshold is lowered for it: liars could meet a lower one
+    # (test_a_policy_that_locks_everyone_out_is_not_accepted).
     unmet = [f"quorum unreachable: {each}" for each in _unmet(changed)]
     return msgspec.structs.replace(
         changed, notes=(*policy.notes, *(each for each in unmet if each not in policy.notes))

@@ -64,6 +64,7 @@ def write_packs(folder: Path, chain: ChainReader, size: int) -> None:
     there = {number for each in (folder / PACKS).iterdir() if (number := number_in(f"{PACKS}/{each.name}")) is not None}
     last = max(there, default=0)
     for number in range(-(-size // PACK)):
+        # Only the last one may have been written when the chain was shorter.
         if number in there and number != last:
             continue
         target = folder / pack_file(number)

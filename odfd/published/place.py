@@ -167,6 +167,7 @@ class PublishedPlace:
         ):
             try:
                 async for part in slowed:
+                    # Sizes that a server states are hints (test_a_web_server_that_lies_achieves_nothing).
                     if sink.received + len(waiting) + len(part) > size:
                         raise Remote(f"{at} gives more of {name.short} than it has", rule="object-size")
                     if not waiting and len(part) >= WRITE:  # as those of buckets are: they are not copied again
@@ -178,6 +179,7 @@ class PublishedPlace:
                         waiting.clear()
             finally:
                 with trio.CancelScope(shield=True):
+                    # What came stays for the next attempt, also if this one is cancelled.
                     if sink.received + len(waiting) <= size:
                         await trio.to_thread.run_sync(sink.write, bytes(waiting))
         if sink.received < size:

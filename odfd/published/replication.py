@@ -83,6 +83,7 @@ class Replication:
         """Reads a place's current publication, and forwards its statements. Raises Remote, Invalid."""
         before = self._places.get(PeerId(place))
         if before is not None:
+            # Until it has answered: whatever is raised below leaves it out of the peers.
             before.answers = False
         source = self._source_of(place)
         root = await source.resolve(place, self._clock())

@@ -175,6 +175,8 @@ class AutoNat:
             dialled = addresses[answer.index] if answer.index < len(addresses) else None
             if dialled is None or answer.status != ResponseStatus.OK:
                 return
+            # The server's word alone proves nothing: the nonce must have come over a connection that it made
+            # (test_servers_of_one_network_decide_nothing).
             is_reached = self._nonces[nonce] and answer.dial == DialStatus.OK
             if is_reached or answer.dial == DialStatus.DIAL_ERROR:
                 network = self._host.network_of(peer) or network_of(dialled.host)
@@ -189,6 +191,7 @@ class AutoNat:
                 await stream.send_all(encode(DialRequest(tuple(map(encode_multiaddr, addresses)), nonce)))
                 answer = await _read(stream, peer)
                 if isinstance(answer, DialDataRequest):
+                    # AutoNAT v2: a dial costs at most 100,000 bytes; a server that wants more wastes our upload.
                     if answer.count > MOST_DATA:
                         raise Misbehaviour(peer, f"wants {answer.count:,} bytes for a dial", rule="autonat-data")
                     await _pay(stream, answer.count)
@@ -245,6 +248,7 @@ class AutoNat:
     async def _answer(self, stream: StreamPort, peer: PeerId, asked: DialRequest) -> None:
         here = parse_address(self._host.peers().get(peer, ""))
         wanted = [decode_multiaddr(each) for each in asked.addresses]
+        # The address of a circuit is that of its relay, which did not ask.
         dial = (
             self._backs.begin(peer, here.host, wanted, is_global, trio.current_time())
             if here.relay is None

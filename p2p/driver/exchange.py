@@ -177,6 +177,7 @@ class PeerExchange(Generic[Reply]):
                 self._settle_one()
                 self._abandoned.discard(reply.request)
             else:
+                # It would be read and parsed for nothing (test_an_answer_nobody_asked_for).
                 raise Misbehaviour(self._stream.peer, f"an answer to question {reply.request}, which is none of ours")
 
     def _settle_one(self) -> None:
@@ -246,6 +247,8 @@ class Exchanges(Generic[Reply]):
             addresses = self._standing.book.get(peer).addresses
             with suppress(PeerFault):
                 if addresses:
+                    # A name that others told may lead elsewhere by now
+                    # (test_a_peer_is_dialled_again_where_it_was_met_and_nowhere_else).
                     allows = self._reach.again(addresses, self._host.addresses())
                     await self._host.connect(*addresses, allows=allows)
         return await self._host.open_stream(peer, self._protocol)

@@ -252,6 +252,7 @@ async def _ask(
     answer = await exchange.ask(lambda number: encode(msgspec.structs.replace(ask, request=number)))
     if isinstance(answer, PeerRefusal):
         return answer
+    # Before its content is used (test_an_answer_to_another_kind_of_question_is_a_violation).
     if not isinstance(answer, kind):
         raise Misbehaviour(
             peer, f"answered with {type(answer).__name__} what asks for {kind.__name__}", rule="reply-kind"
@@ -264,6 +265,7 @@ async def _ask(
 
 
 def _deny(ask: Ask, refusal: PeerRefusal) -> Denied:
+    # A peer that lacks a part, or is busy, may have it later in the same transfer.
     return Denied(ask.peer, ask.ask, describe(refusal), final=refusal.reason is RefusalReason.NOT_SERVED)
 
 

@@ -64,10 +64,13 @@ class Forwarding:
         share = self._host.share_of(sender)
         to = self._who_wants(concern.subjects, now) - {sender}
         budget = self._bulky if concern.is_bulky else self._unwanted
+        # What is wanted here uses no budget, so no flood crowds it out
+        # (test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted).
         is_for_all = concern.is_wanted or budget.passes(share, now, size + AROUND)
         self.unwanted += not is_for_all
         if not is_for_all and not to:
             return GossipVerdict(Judgement.IGNORE)
+        # Whoever passes on a flood looks like its author (test_three_keys_do_not_make_a_node_shut_its_bootstrap_out).
         if not self._relaying.passes(share, now):
             self.kept_back += 1
             return GossipVerdict(Judgement.IGNORE)

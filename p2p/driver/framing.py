@@ -72,6 +72,8 @@ class FramedStream:
                 self._bodies.extend(self._reader.feed(data))
             except Invalid as error:
                 raise Misbehaviour(self.peer, error.message, rule=error.rule, hint=error.hint) from error
+            # A frame that comes byte by byte costs more memory than its bytes
+            # (test_what_all_leave_unfinished_is_bounded).
             held = self._reader.held + PIECE * self._reader.pieces
             await self._bound_memory(self._unfinished.coming, held)
         return self._bodies.popleft()
@@ -116,6 +118,7 @@ class FramedStream:
             except trio.ClosedResourceError:
                 raise StreamBroken(self.peer, "we let go of the stream") from None
             finally:
+                # After a part of a frame the peer would take the next one for its rest.
                 if not whole:
                     await self.reset()
         finally:

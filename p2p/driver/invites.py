@@ -94,6 +94,7 @@ class InvitationDesk:
         try:
             return await trio.to_thread.run_sync(self._redeem, peer, token)
         except Fault:
+            # A fault of this node is no verdict on the token: the joiner asks again.
             return Redemption.BUSY
 
 

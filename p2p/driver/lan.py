@@ -102,6 +102,8 @@ class Lan:
             packet, source = await group.receive()
             if not self._budget.spend(source, trio.current_time()):
                 continue
+            # A packet may name any victim, so an address counts only if it is the source
+            # (test_noise_floods_and_lies_lead_to_nobody).
             heard = wire.decode(packet, self._network, source)
             if heard.asks and trio.current_time() - self._answered[group.network] >= ANSWER_SECONDS:
                 await self._announce(group)
@@ -143,6 +145,7 @@ class MulticastGroup(ABC):
     async def __aenter__(self) -> Self:
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            # Other responders on this machine, such as Avahi, have the port too (RFC 6762, section 15).
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
             await self._bind()
         except BaseException:
@@ -159,6 +162,7 @@ class MulticastGroup(ABC):
             try:
                 self._join(ip)
             except OSError as error:
+                # Otherwise the group was joined already, by another address of the same interface.
                 if error.errno != errno.EADDRINUSE:
                     _LOG.info("no discovery at an address", address=ip, reason=error.strerror)
                     continue
@@ -241,5 +245,6 @@ class Group6(MulticastGroup):
         group = socket.inet_pton(self.family, self.address)
         while True:
             packet, said, _, (source, *_) = await self._socket.recvmsg(MAX_PACKET + 1, _ANCILLARY)
+            # Unicast from outside of the link comes to this socket too (test_peers_that_have_ipv6_alone_meet).
             if any(kind == socket.IPV6_PKTINFO and data[:16] == group for _, kind, data in said):
                 return packet, str(parse_ip(str(source)))

@@ -210,6 +210,7 @@ class Lookups:
             return answer
 
         async def ask(contact: LookupContact) -> StoreAnswer | Nodes:
+            # A dataset may be withdrawn while the search runs: from then on its record is brought to nobody.
             is_served = key in self.node.publication
             return await (bring(contact) if is_served and work.is_brought_to(contact) else self._find(contact, key))
 

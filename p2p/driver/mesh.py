@@ -244,6 +244,7 @@ class Mesh:
         while True:
             jitter = 0.75 + 0.5 * self._rng.random()
             await trio.sleep(self._settings.entropy_interval * jitter)
+            # Notices are bounded, and some may be lost: the host's own list decides.
             for peer in set(self._standing.book.connected_peers()) - set(self._host.peers()):
                 self._lose(peer)
             self._tell_lost()  # also of those who never said where they are: a notice of them may have been lost
@@ -303,4 +304,5 @@ class RoundSlots:
         self._quick.release_on_behalf_of(peer)
         self._slow[peer] = round_with_it
         if len(self._slow) > SLOW:
+            # Rounds whose answers drip would add up without end (test_those_who_drip_delay_no_others_meeting).
             self._slow.popitem(last=False)[1].cancel()

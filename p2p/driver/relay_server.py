@@ -218,6 +218,8 @@ class RelayServer:
             else:
                 await sink.send_eof()
                 circuit.note_end(trio.current_time())
+                # Ten seconds from now: an end kept open would hold the circuit for its lifetime
+                # (test_a_half_closed_circuit_ends_in_time).
                 whole.deadline = circuit.deadline
                 return
         except (PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):

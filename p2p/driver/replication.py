@@ -366,6 +366,7 @@ class ReplicationDriver:
         """
         errand = ObjectFetch(self._objects, self._alive(), name, size, sink, self._standing)
         start = await trio.to_thread.run_sync(errand.resume_at)
+        # The part that is here was taken by another peer's larger size: one of the two lied.
         if start > size:
             await trio.to_thread.run_sync(sink.abandon)
             raise Invalid(f"{errand.what}: {start} bytes are here already, of {size}", rule="object-size")

@@ -115,6 +115,7 @@ class Reservations:
                 said = decode_hop(await read_message(stream, relay, MAX_MESSAGE))
                 if said.kind is not HopKind.STATUS or said.status != CircuitStatus.OK or said.reservation is None:
                     raise PeerUnreachable(relay, f"it gives no reservation: status {said.status}", rule="relay-refused")
+                # Circuit relay v2 leaves the voucher to the relay.
                 if said.reservation.voucher:
                     check_voucher(said.reservation.voucher, relay, self._host.peer_id)
                 left = said.reservation.expires - self._wall() / 1e9

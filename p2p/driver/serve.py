@@ -138,6 +138,7 @@ class RequestServer:
             except Misbehaviour as fault:
                 self._standing.blame(fault)
                 raise
+            # Short questions can be expensive (test_each_question_is_paid_for_before_anything_is_read).
             if (wait := self._host.charge(asker.peer, _cost(request))) > 0:
                 await trio.sleep(wait)
             for refused in self._feed(Asked(asker, request)):
@@ -229,8 +230,10 @@ def _blocks(library: Library, ask: BlockRange) -> bytes:
         return _refuse(ask, RefusalReason.UNKNOWN)
     blocks: tuple[bytes, ...] = ()
     if ask.start < size and ask.max_bytes and ask.max_blocks:
+        # Else a question for one block would read a MiB (test_a_question_for_one_block_reads_no_thousand).
         wanted = min(ask.max_bytes, max(LEAST_READ, ask.max_blocks * PER_BLOCK))
         blocks = fit(library.blocks(ask.dataset, ask.start, wanted), ask.max_blocks, ask.max_bytes)
+        # The chain may have grown between the two reads, and an answer beyond its own size is a violation.
         size = max(size, ask.start + len(blocks))
     return encode_blocks(Blocks(request=ask.request, size=size, start=ask.start, blocks=blocks))
 

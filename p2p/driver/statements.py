@@ -179,6 +179,7 @@ class StatementServer:
             except Fault as fault:
                 _LOG.warning("cannot judge a statement", fault=str(fault), rule=fault.rule, hint=fault.hint)
                 return Judgement.IGNORE
+        # Not before: what was dropped for others, or failed by a fault of ours, is judged when it comes again.
         self._seen.add(_name(envelope))
         if judgement is Judgement.REJECT:
             self._standing.penalise(sender, f"sent a statement that is refused ({topic.value})", BAD_BYTES)
@@ -327,6 +328,8 @@ class StatementServer:
             raise Misbehaviour(stream.peer, error.message, rule=error.rule, hint=error.hint) from error
 
     async def _ask_peer(self, stream: FramedStream, ask: bytes, tally: _Tally) -> TrustTell:
+        # Three quarters of what peers allow, as a busy mirror must not look like a flood
+        # (test_who_looks_for_a_dataset_all_the_time_is_no_flood).
         wait = self._questions.reserve(stream.peer, trio.current_time(), ANSWER_PATIENCE)
         if wait is None:
             raise PeerFault(stream.peer, "is asked as often as it allows already", rule="trust-pace")
@@ -352,6 +355,7 @@ class StatementServer:
     async def _judge_pulled(self, peer: PeerId, signed: TopicEnvelope) -> bool:
         """Judges a pulled statement, even if it was seen before: it may be needed now;
         returns whether it was accepted."""
+        # Before each is verified and written (test_statements_that_we_fetch_are_paid_for_by_who_gives_them).
         await trio.sleep(self._host.charge(peer, STATEMENT))
         judgement = await self._judge(signed.topic, peer, signed.envelope)
         if judgement is Judgement.REJECT and self._standing.is_shut_out(peer):

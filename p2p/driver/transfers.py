@@ -148,6 +148,8 @@ class TransferRun:
             if isinstance(event, Finished):
                 self._standing.gave(self._given)
             if isinstance(event, PartRejected):
+                # Parts of several peers were checked together: the false one is found by asking again
+                # (test_the_liar_is_found_and_nobody_else_accused).
                 self._court.clear()
                 self._given.clear()
             if event is not None:

@@ -79,6 +79,7 @@ class Circuits:
             await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
         except BaseException:
             with trio.CancelScope(shield=True):
+                # Once there is a connection its bridge owns the stream, and ends it when our end of the pair closes.
                 await (stream.reset() if raw is None else raw.close())
             raise
 
@@ -111,6 +112,8 @@ class Circuits:
         the handshake proves who the peer is."""
         if asked.kind is not StopKind.CONNECT or asked.peer is None:
             return CircuitStatus.UNEXPECTED_MESSAGE
+        # Any peer can speak STOP: a circuit counts only from a relay that holds our reservation
+        # (test_only_our_relays_bring_circuits).
         return (
             CircuitStatus.OK
             if relay in self.relays and asked.peer not in self._swarm.blocked
@@ -125,6 +128,8 @@ class Circuits:
         where = Multiaddr(f"{beneath.get_transport_addresses()[0]}/p2p/{relay}{CIRCUIT}")
         ours, other = (trio.SocketStream(trio.socket.from_stdlib_socket(each)) for each in socket.socketpair())
         self._swarm.manager.run_task(_bridge, stream, other)
+        # Otherwise a relay could bring strangers past the limits of addresses
+        # (test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have).
         end = CircuitEnd(ours, beneath.muxed_conn.get_remote_address())
         return RawConnection(end, initiator, ConnectionType.RELAYED, [where])
 
@@ -141,6 +146,7 @@ async def _bridge(stream: Stream, end: trio.SocketStream) -> None:
         with suppress(PeerFault, trio.BrokenResourceError, trio.ClosedResourceError):
             while data := await source.receive_some(PIECE):
                 await sink.send_all(data)
+        # Noise and yamux cannot use a connection that is half closed: the end of one way ends both.
         nursery.cancel_scope.cancel()
 
     try:

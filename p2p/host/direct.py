@@ -51,6 +51,8 @@ LISTENING_NOW: Final = 0.05
 """Seconds between checks whether the other side's connection came meanwhile."""
 _RESET_ON_CLOSE: Final = struct.pack("ii", 1, 0)
 _FINISH_ON_CLOSE: Final = struct.pack("ii", 0, 0)
+# A router refuses until the other side's packet has opened it; with EADDRNOTAVAIL the try before still holds both
+# ports.
 _TRY_AGAIN: Final = {errno.ECONNREFUSED, errno.ECONNRESET, errno.EADDRNOTAVAIL, errno.EHOSTUNREACH, errno.ENETUNREACH}
 
 
@@ -185,6 +187,7 @@ class DirectDials:
             await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
             return
         muxed = await self._swarm.upgrade_inbound_raw_conn(raw, Multiaddr(address.transport))
+        # The server's side of a handshake takes any key: somebody else may live at an address that the peer named.
         if str(muxed.peer_id) != peer:
             await muxed.close()
 
@@ -281,6 +284,8 @@ class DirectDials:
         async def serve(net: Any) -> None:
             peer = PeerId(str(net.muxed_conn.peer_id))
             stream = Stream(net.muxed_stream, net, peer, BACK)
+            # A NAT lets a peer in through the port that our own dial opened, and perhaps nobody else: that proves
+            # nothing.
             is_dialled = not net.muxed_conn.is_initiator and peer not in self._opened
             with trio.move_on_after(DIAL_BACK), suppress(PeerFault, Invalid):
                 nonce = decode_back(await read_message(stream, peer, MAX_MESSAGE))

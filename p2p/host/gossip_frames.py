@@ -54,6 +54,8 @@ def check(rpc: Any, limits: FrameLimits) -> float:
     """Estimates the cost of a frame in microseconds. Raises Invalid if anything is more than an honest peer sends."""
     messages, subscriptions = len(rpc.publish), len(rpc.subscriptions)
     parts = len(rpc.control.ihave) + len(rpc.control.iwant) + len(rpc.control.idontwant)
+    # Counting the names of a frame full of parts would be the work that is to be refused
+    # (test_no_frame_of_gossip_holds_the_loop).
     entries = parts if parts > limits.max_control else entries_of(rpc)
     over = messages > limits.max_messages or subscriptions > limits.max_subscriptions or entries > limits.max_control
     if over:
@@ -96,6 +98,8 @@ def strip(rpc: Any, topics: Collection[str]) -> None:
     for prune in control.prune:
         del prune.peers[:]
     for part in (*control.ihave, *control.iwant, *control.idontwant):
+        # A name said a thousand times would fetch a message as often
+        # (test_what_is_asked_for_a_thousand_times_is_given_thrice).
         names = list(dict.fromkeys(name for name in part.messageIDs if len(name) <= MAX_NAME))
         if len(names) < len(part.messageIDs):
             del part.messageIDs[:]
@@ -109,6 +113,8 @@ def is_signed(message: Any, payload: bytes) -> bool:
     """
     author: bytes = message.from_id
     key = author[len(KEY_IN_NAME) :]
+    # libp2p's pubsub specification: the key may be left out if the author's id contains it, as an Ed25519 id does.
     if not author.startswith(KEY_IN_NAME) or len(key) != 32 or message.key not in (b"", ED25519 + key):
         return False
+    # A message is named by author and number: with a longer number no IHAVE or IWANT could name it (MAX_NAME).
     return len(message.seqno) <= MAX_NAME - len(author) and verify(key, SIGNED + payload, message.signature)

@@ -187,6 +187,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
             peerstore,
             upgrader,
             [self._tcp],
+            # The library would dial a dead address four times; our callers have pauses of their own.
             retry_config=RetryConfig(max_retries=0),
             connection_config=connection_config(limits),
         )
@@ -215,6 +216,7 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
         if str(muxed_conn.peer_id) in self.blocked:
             await muxed_conn.close()
             raise SwarmException(f"{muxed_conn.peer_id} is blocked")
+        # It ended during its handshake: `on_end`, set below, would never be called, and the slot would stay taken.
         if muxed_conn.fault is not None:
             raise SwarmException(f"{muxed_conn.peer_id} is gone: {muxed_conn.fault}")
         leaving = self._excess(muxed_conn.peer_id, self.connection_config.max_connections_per_peer - 1)
@@ -239,6 +241,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
                 raise SwarmException(f"{muxed_conn.peer_id} was displaced by a later one: {muxed_conn.fault}")
             for other in self.connections.get(muxed_conn.peer_id, []):
                 if not other.is_closed:
+                    # A peer that moved to another network comes anew, and its old connection would look alive for 50 s
+                    # (yamux pings).
                     self.manager.run_task(other.muxed_conn.prove_alive)
             return await super().add_conn(muxed_conn, direction)
         except BaseException:
@@ -303,6 +307,8 @@ class HardenedSwarm(Swarm):  # type: ignore[misc]
 
     async def _let_in(self, raw: Any, host: str, maddr: Any, expected: str | None) -> Any:
         """Performs the handshake after its address has paid for it; ``None`` if the wait for that would be too long."""
+        # Before any of its bytes is read: a handshake takes 10 ms of a core
+        # (test_handshakes_are_paid_for_by_their_address_before_they_begin).
         wait = self.work.admit(host, HANDSHAKE, trio.current_time(), DOOR_PATIENCE)
         if wait is None:
             self.turned_away += 1
@@ -374,8 +380,10 @@ def assemble(seed: bytes, limits: HostLimits, traffic: Traffic | None = None) ->
         connection_limits=ConnectionLimits(),
         enable_memory_limits=False,
         enable_graceful_degradation=False,
+        # The library's breaker refuses all connections for a minute after five failures.
         enable_circuit_breaker=False,
         enable_memory_pooling=False,
     )
     swarm.set_resource_manager(resources)
+    # Identify would believe each peer about where it sees this node; here dial-backs decide (p2p.driver.autonat).
     return GuardedHost(swarm, negotiate_timeout=int(limits.open_timeout), disable_identify_address_discovery=True)

@@ -88,6 +88,8 @@ class Host:
     def addresses(self) -> list[str]:
         """Returns the addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
+        # A presence has room for eight (replication.md, section 7), and without those of relays nobody reaches a hidden
+        # node.
         direct = self.direct.list_announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
 
@@ -197,6 +199,7 @@ class Host:
             raise BadAddress(f"{address!r} is this node itself", rule="multiaddr", hint="give another node's address")
         if peer in self._swarm.blocked:
             raise PeerUnreachable(peer, "it is blocked", rule="peer-blocked", hint=f"odfctl peer unblock {peer}")
+        # Two dials at once would take both connections that one peer may have (max_connections_per_peer).
         while peer in self._dialling:
             await self._dialling[peer].wait()
         if not self.is_connected(peer):
@@ -217,6 +220,8 @@ class Host:
         with trio.move_on_after(self._limits.dial_timeout) as patience:
             async with self._dials:
                 try:
+                    # The IPs that were judged are dialled: the name may lead elsewhere the next time
+                    # (test_a_name_is_resolved_once_and_what_was_judged_is_dialled).
                     found = await resolve(address.host, address.port, allows, FAMILIES.get(address.network, 0))
                 except OSError as error:
                     reason = f"there is no host {address.host}: {error.strerror or error}"

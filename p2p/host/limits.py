@@ -73,6 +73,7 @@ class UnreadBudget:
         while self._sum > self._most:
             heaviest = max(self._noted, key=self._noted.__getitem__)
             heaviest.shed()
+            # It had nothing left to free: without this the loop would not end.
             if not self._note(heaviest):
                 return
 

@@ -101,6 +101,7 @@ class Cipher:
 
     def _next(self) -> tuple[Aead, bytes]:
         """Returns the cipher with the key of the next message, and its nonce."""
+        # The count goes on: REKEY changes the key alone (test_a_key_seals_so_many_messages_and_the_next_comes_of_it).
         if self._count and self._count % self._suite.lifetime == 0:
             self._aead = self._suite.aead(self._aead.encrypt(self._suite.nonce(_LAST), bytes(KEY), None)[:KEY])
         nonce = self._suite.nonce(self._count)
@@ -177,6 +178,7 @@ def take_over(session: Any) -> tuple[trio.SocketStream, Cipher, Cipher, bytes]:
     protocol = session.conn.noise_state.noise_protocol
     suite = _SUITES[protocol.name]
     out, into = protocol.cipher_state_encrypt, protocol.cipher_state_decrypt
+    # A peer may send right after its last handshake message: such bytes lie in the library's buffer already.
     return socket, Cipher(suite, out.k, out.n), Cipher(suite, into.k, into.n), session._drain(None)
 
 

@@ -130,6 +130,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         streams.append(stream)
         try:
             if len(streams) > self._limits.max_streams:
+                # Each stream may hold an unfinished frame of 256 KiB (test_a_peer_gossips_on_two_streams_at_most).
                 await streams.pop(0).reset()
             is_dead = await self._read(stream, peer)
         finally:
@@ -167,6 +168,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
             rpc.ParseFromString(frame)
             cost = check(rpc, self._limits.frame)
         except (Invalid, DecodeError):
+            # Garbage was parsed too: whoever sends it pays before the stream ends.
             self._work.charge(party, len(frame) * GOSSIP_BYTE, trio.current_time())
             raise
         await trio.sleep(self._work.charge(party, cost, trio.current_time()))
@@ -176,6 +178,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         for topic, subscribes in net_subscriptions(rpc, self.allowed_topics).items():
             await self._note_subscription(peer, topic, subscribes)
         for message in rpc.publish:
+            # libp2p's pubsub specification knows one topic of a message; the library's class still has a list.
             if len(message.topicIDs) == 1 and self._is_subscribed_to_msg(message):
                 if len(message.data) > self._limits.frame.max_message:
                     raise ValueError(f"a message of {len(message.data)} bytes")
@@ -224,6 +227,7 @@ class BoundedPubsub(Pubsub):  # type: ignore[misc]
         is_for_all = verdict.judgement is Judgement.ACCEPT
         if not is_for_all and not verdict.to:
             return
+        # Not before: what was dropped for lack of time or budget is judged when another peer brings it.
         self.seen_messages.add(name)
         if ID(msg.from_id) == self.my_id and msg_forwarder != self.my_id:
             return
@@ -349,9 +353,11 @@ async def open_gossip(
             gossip = Gossip(pubsub, host, validate, limits)
             await gossip.join(topics)
             for peer in host.peers():
+                # The library opens a gossip stream when a connection is made: these were made before.
                 pubsub._schedule_peer_stream_retry(ID.from_base58(peer))
             yield gossip
     except BaseExceptionGroup as group:
         raise only(group) from None
     finally:
+        # The library's cache has a thread, which nothing else ends.
         pubsub.seen_messages.stop()

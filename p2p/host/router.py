@@ -33,6 +33,8 @@ class BoundedQueue(RpcQueue):  # type: ignore[misc]
 
     def push(self, rpc: Any, priority: bool = False) -> bool:
         size = rpc.ByteSize()
+        # Of a peer that does not read, frames alone would be no bound
+        # (test_a_peer_that_reads_nothing_is_kept_a_mebibyte_of_gossip).
         if self._held + size > MAX_QUEUE or not super().push(rpc, priority):
             return False
         self._held += size
@@ -108,6 +110,7 @@ class SteadyGossipSub(GossipSub):  # type: ignore[misc]
             adaptive_gossip_enabled=False,
         )
         self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
+        # The library's limit is ten, and it ignores the eleventh request in a second without a word.
         self.max_iwant_requests_per_second = 100.0
         self.mcache = RecentMessages(WINDOW, HISTORY)
         # The scorer blames a peer for what others make it pass on or ask for, and drops peers because of that.

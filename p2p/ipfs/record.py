@@ -111,6 +111,7 @@ def seal(pointer: Pointer, key: SigningKey) -> bytes:
     fields: list[tuple[int, Field]] = [
         (1, value),
         (2, key.sign(value + validity + b"0")),
+        # Written though it is the default: js-ipns refuses a record without it ("validityType did not match").
         (3, 0),
         (4, validity),
         (5, pointer.sequence),

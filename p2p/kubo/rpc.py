@@ -160,6 +160,7 @@ class Kubo(OpenedClient):
         return self._stream("get", {"arg": content, "archive": "true"}, self._patience)
 
     async def put_record(self, name: str, record: bytes) -> None:
+        # Not `name/publish`: it needs the key in the daemon, and did not return within 60 s (Kubo 0.43, two nodes).
         options = {"arg": f"/ipns/{name}", "allow-offline": "true"}
         await self._call("routing/put", options, [AddedFile("value-file", record)], slow=True)
 

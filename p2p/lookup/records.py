@@ -86,12 +86,14 @@ class ProviderRecords:
     def keep(self, key: bytes, raw: bytes, provider: bytes, block: bytes, now: int, rng: Chance) -> StoreOutcome:
         """Keeps a record that the provider itself brought, whose key is ``provider``, from an address in ``block``."""
         before = self._keys.get(key, {}).get(provider)
+        # Before the signature is verified: records for which there is no room cost nothing.
         if before is None and not self._may_bring(key, block, now):
             return StoreOutcome.FULL
         found = judge_record(raw, self._network, key, now)
         if (
             isinstance(found, Judgement)
             or found.key != provider
+            # An older record is a replay; the same one again is none.
             or (before is not None and found.issued <= before.issued and raw != before.raw)
         ):
             return StoreOutcome.BAD

@@ -91,12 +91,15 @@ class DialBacks:
             return ResponseStatus.DIAL_REFUSED
         index, address = found
         block, is_own = prefix_of(host), address.host == host
+        # A question that is not paid yet takes no dial of others
+        # (test_strangers_that_do_not_pay_keep_nobody_from_being_dialled).
         if not (self._begins(now) if is_own else self._may_pay(block, address, now)):
             self.refused += 1
             return ResponseStatus.REQUEST_REJECTED
         if is_own:
             return DialOrder(index, address, 0, block)
         self._unpaid[block] += 1
+        # More bytes than the dial sends, or a forged address would be an amplifier (AutoNAT v2).
         return DialOrder(index, address, self._rng.randint(LEAST_DATA, MOST_DATA), block)
 
     def may_dial(self, order: DialOrder, now: float, *, has_come: bool) -> bool:

@@ -75,6 +75,7 @@ class PunchBudget:
                 each is not None
                 and len(found) < MAX_TARGETS
                 and self._allows(parse_ip(each.host))
+                # A peer can name a victim's address (test_forged_addresses_are_dialled_seldom_whoever_names_them).
                 and self._targets.spend(prefix_of(each.host), now)
                 and self._all.spend(None, now)
             ):

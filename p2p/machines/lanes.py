@@ -52,6 +52,7 @@ class Lanes(Generic[S, T]):
         self._account(here, lane, 1, size)
         dropped: list[T] = []
         while self._count > self._most or self._bytes > self._most_bytes:
+            # More keys only make their own block heavier (test_keys_of_one_block_buy_neither_turns_nor_room).
             heaviest = max(self._blocks, key=lambda each: self._blocks[each].size)
             lanes = self._blocks[heaviest].lanes
             dropped.append(self._pop(heaviest, max(lanes, key=lambda each: lanes[each].size), newest=True))

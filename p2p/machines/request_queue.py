@@ -169,6 +169,7 @@ class RequestQueue:
 
     def _take_request(self, asker: RequestStream, request: Request) -> RefuseRequest | None:
         lane = self._lanes.setdefault(asker, _Lane())
+        # More than any honest asker has under way (test_a_flood_of_questions_is_refused_and_noted).
         if lane.waiting >= MAX_WAITING:
             text = f"{MAX_WAITING} requests of yours wait already"
             return RefuseRequest(asker, PeerRefusal(request.request, RefusalReason.BUSY, text))
@@ -197,6 +198,7 @@ class RequestQueue:
     def _turns(self) -> list[Effect]:
         effects: list[Effect] = []
         while self._line and len(self._reading) < self._readers:
+            # By what its block of addresses was given: keys are free (test_keys_buy_no_turns).
             asker = min(self._line, key=lambda each: self._used.get(each.block, 0))
             self._least = max(self._least, self._used.get(asker.block, 0))
             del self._line[asker]

@@ -158,6 +158,7 @@ class Web(WebClients):
                 raise Remote(f"{here} leads to {request.url}", rule="web-redirect", hint=hint)
             if self.led.has_ended:
                 raise _stopping(str(request.url))
+            # Only a server that is inside itself may lead to places inside.
             client = self.client if is_inside else self.led.client
         raise Remote(f"more than {REDIRECTS} redirects, the last to {request.url}", rule="web-redirect")
 

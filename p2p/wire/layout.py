@@ -170,6 +170,7 @@ class BitMap:
     def read(self, source: MessageBytes) -> int:
         count = self._count(source.fields.get(self._of, 0))
         bits = int.from_bytes(source.take(map_bytes(count)), "little")
+        # Unused bits are zero: a map has one spelling (replication.md, swarms).
         if bits >> count:
             raise LayoutFault(f"a map with bits beyond the {count} it has")
         return bits

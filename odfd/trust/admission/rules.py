@@ -109,6 +109,8 @@ def admit_head(
     """
     if len(signed.envelope) > head.MAX_ENVELOPE:
         return Admitted(AdmissionOutcome.REJECTED, "larger than a head may be")
+    # A wrong clock is no lie: the head waits, and nobody is penalised
+    # (test_a_clock_an_hour_ahead_delays_and_nothing_more).
     if head.issued > now + EARLY_LIMIT:
         return Admitted(AdmissionOutcome.EARLY, f"issued at {head.issued_at}, ahead of this clock")
     if not head.issued < head.expires <= head.issued + LIFETIME_LIMIT:
@@ -174,6 +176,7 @@ def _rights_doubted(
     if head.epoch > named.epoch:
         return _not_of_my_version(head.authority, f"authority version {head.authority} opened no epoch {head.epoch}")
     if head.epoch < rights.epoch or (newest is not None and head.epoch < newest.epoch):
+        # Here end the heads of a stolen key, whatever their size and date (test_stolen_writer_closed_out).
         return Admitted(AdmissionOutcome.OLD_EPOCH)
     if writer is None:
         return Admitted(AdmissionOutcome.OLDER, "its writer's right has ended")

@@ -192,6 +192,7 @@ class StatementProcessor:
         if verdict.outcome.changes and signer is not None:
             is_known = verdict.outcome is AdmissionOutcome.FORK and self._has_contradicted(head, signer)
             moves = newest is not None and (head.upper or 0) > (newest[0].upper or 0)
+            # Of several forks of an epoch the lowest is where reach ends (trust.md#forks).
             is_kept = not is_known or self._is_proven_lower(head, signed)
             return Judged(verdict, signer, is_kept=is_kept, moves_upper=moves)
         is_older = verdict.outcome is AdmissionOutcome.OLDER and signer is not None and not context.size

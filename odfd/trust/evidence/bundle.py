@@ -173,6 +173,8 @@ class Reader:
                 yield each, self._pieces(each)
                 self._bytes(-each.size % _BLOCK)
             rest = self._bytes(2 * _BLOCK) + self._file.read(tarfile.RECORDSIZE)
+            # tar fills up a record with zeros; anything else would be stored and given on unsigned
+            # (test_a_reporter_adds_nothing).
             if any(rest) or len(rest) > tarfile.RECORDSIZE:
                 raise Invalid("the file has bytes after its last object", rule="bundle-file", hint=_HINT)
 
@@ -200,6 +202,7 @@ class Reader:
             entry = tarfile.TarInfo.frombuf(header, "ascii", "strict")
         except (tarfile.HeaderError, UnicodeDecodeError) as error:
             raise Invalid("not a bundle: it is no ustar archive", rule="bundle-file", hint=_HINT) from error
+        # A link or a folder could lead outside (test_names_in_the_file_never_become_paths).
         if entry.type not in (tarfile.REGTYPE, tarfile.AREGTYPE):
             raise Invalid("the archive holds something that is not a plain file", rule="bundle-file", hint=_HINT)
         return entry.name, entry.size

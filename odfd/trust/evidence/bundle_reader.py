@@ -95,6 +95,7 @@ def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> 
                     raise Invalid(wrong.message, rule=wrong.rule, place=f"{dataset.short} #{block.sequence_number}")
     except _Missing as missing:
         return IncompleteBundle(manifest, head, str(missing))
+    # Nobody's signature answers for it (test_a_reporter_adds_nothing).
     if strange := stores.listed.keys() - named:
         raise Invalid(
             f"it holds {min(strange).short}, which nothing that was signed names", rule="bundle-object", hint=_OMIT

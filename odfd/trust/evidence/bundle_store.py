@@ -114,6 +114,8 @@ class BundleStore:
                     file.flush()
                     durable.sync(file.fileno())
                 self._step("shelf-written")
+                # Before the new one is visible: a crash in between leaves fewer and never too many
+                # (test_never_over_budget).
                 self._make_room(dataset, draft.stat().st_size)
                 self._step("shelf-room")
                 durable.rename(draft, target)

@@ -54,6 +54,7 @@ def settle(connection: sqlite3.Connection, dataset: DatasetId, witnesses: Witnes
     made = Cosignatures(connection).of(dataset)
     counts = {sid: standing_behind(witnesses, log_of(dataset, [*before, sid]), made, now) for sid in (held, *others)}
     enough = [sid for sid, count in counts.items() if count >= witnesses.quorum]
+    # Two quorums: more witnesses are faulty than the policy expects, and a person decides.
     if len(enough) != 1:
         return None
     (chosen,) = enough

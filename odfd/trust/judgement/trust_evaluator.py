@@ -174,12 +174,15 @@ class TrustEvaluator:
             lacks = newest is not None and newest[0].size > size
             withheld = lacks and DataAvailability(connection).is_withheld(dataset, size, self._clock())
             is_root = size > 0 and _is_root(chain)
+            # No group confirms what a key of its own made (test_self_attestation_ignored).
             silent = _kin(policy, double_voters | makers(connection, dataset))
             observed = self._count_observed(connection, chain, dataset, silent, suspended) if is_root else None
         signed, now = newest[0] if newest else None, self._clock()
         extent = ChainExtent(
             linked=size,
             chain=min(size, signed.size) if signed else 0,
+            # Of a mirror of the newest data the rest was never looked at
+            # (test_reach_says_what_was_looked_at_and_no_more).
             data=0 if unseen else min(size, checked.data),
             forked_at=forked_at,
             abandoned_at=None if decided.abandoned is None else decided.abandoned.place,

@@ -96,8 +96,10 @@ def count_votes(tolerated: int, own: GroupVerdict | None, others: Mapping[str, G
         agree += own.kind is VerdictKind.REPRODUCED
     top = max(values.values(), default=0)
     enough = tolerated + 1
+    # Row 1 of trust.md#judgement: no number of others outweighs it (test_own_mismatch_beats_quorum).
     if own is not None and own.kind is VerdictKind.MISMATCH:
         return Decision(DatasetStatus.OWN_MISMATCH, attested=agree, against=1 + values[own.value])
+    # Row 2: fewer groups than that excuse no publisher (test_excuse_needs_f_plus_one).
     if (own is not None and own.kind is VerdictKind.NONDETERMINISTIC) or unsure >= enough:
         return Decision(DatasetStatus.NONDETERMINISTIC, attested=0, against=top)
     if agree >= enough and top >= enough:
@@ -106,6 +108,7 @@ def count_votes(tolerated: int, own: GroupVerdict | None, others: Mapping[str, G
         return Decision(_denied_by(top), attested=agree, against=top)
     if own is not None:
         return Decision(DatasetStatus.REPRODUCED, reproduced=True, attested=agree, against=top)
+    # Row 6: up to f groups that deny it have no veto (test_f_deniers_cannot_veto).
     if quorum and agree >= quorum:
         return Decision(DatasetStatus.ATTESTED, attested=agree, against=top)
     if values:
@@ -148,6 +151,7 @@ def _is_by_pin(attestation: Attestation, span: Span | None) -> bool:
 
 
 def _result(attestation: Attestation, span: Span | None, sequence_number: int) -> GroupVerdict | None:
+    # After a forged checkpoint each later false result reproduces (test_opaque_never_counts).
     if span is None or span.state == "opaque":
         return None
     if span.verdict == "reproduced":

@@ -238,6 +238,8 @@ class AttestationPublisher:
         last = None if before is None else (before.serial, envelope.sid(statement.encode(before)))
         topic = journal_topics.attestation(dataset, head.epoch)
         journalled = self._signer.keys.last_signed(key.did, topic)
+        # The database is older than the journal, as after a restored backup: one serial for two statements is a double
+        # vote (trust.md#forks).
         if journalled is not None and (last is None or journalled.order[0] > last[0]):
             last = (journalled.order[0], Multihash.parse(journalled.subject))
         tried = Reexecuted(runs, self._until(dataset, place, head.size), why, budget)

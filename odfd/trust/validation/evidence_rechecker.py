@@ -282,6 +282,7 @@ def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity,
         return msgspec.structs.replace(
             run, verdict=VerdictKind.MISMATCH.value, actual=answer.computed, evidence=evidence
         )
+    # A run from a published checkpoint cannot see an error in it (test_a_forged_checkpoint_makes_no_own_word).
     if answer.result == Result.REFUTED.value and answer.state == "genesis":
         return msgspec.structs.replace(run, verdict=REPRODUCED, actual=answer.computed)
     if answer.reason == NONDETERMINISTIC or answer.determinism == "no":

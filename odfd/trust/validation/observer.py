@@ -260,6 +260,7 @@ def result_of(block: Block, found: Refetched | None) -> Result:
     if ours != (published.logical_hash, published.offset_interval, event.new_watermark):
         return "differs"
     tag = found.state if found.state is not None and found.state.kind == ETAG else None
+    # A weak tag says that the content means the same, and not that the bytes are equal (RFC 9110, section 8.8.1).
     same = tag is not None and not tag.value.startswith("W/") and tag == event.new_source_state
     return "same-bytes" if same else "same-rows"
 

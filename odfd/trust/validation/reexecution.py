@@ -339,6 +339,7 @@ class Reexecution:
         """Keeps a run; ``None``, and nothing is kept, if the chain got another history while the step ran."""
         with self._signer.database.write() as connection:
             kept = Runs(connection)
+            # Its chain may have gone back meanwhile (test_a_step_that_was_running_when_its_chain_turned_is_forgotten).
             if kept.place(dataset) != step.after or not self._is_held(dataset, step.block):
                 self._signer.logger.info(
                     "run forgotten", dataset=self._signer.name_of(dataset), reason="rewritten meanwhile"

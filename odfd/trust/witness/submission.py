@@ -115,6 +115,7 @@ class Submitter:
     def _read_cosigned(self, body: bytes) -> Effect:
         key = self._witness.key
         try:
+            # The answer may have lines of other keys, which are not read (test_what_is_no_cosignature_is_not_believed).
             mine = [line for line in submission.decode_answer(body) if submission.is_by(line, key)]
             if not mine:
                 return SubmissionFailed(f"it answers without a line of {key.name}")

@@ -69,6 +69,7 @@ class TlogWitness:
             return _answer(403, fault.message)
         if isinstance(made, CosignDeclined):
             if made.ruling is ConsistencyResult.CONFLICT:
+                # tlog-witness: the body is the size cosigned last, from which the log proves anew.
                 return HttpAnswer(409, f"{made.last}\n".encode())
             return _answer(_STATUS[made.ruling], "the proof does not join this tree to the last one cosigned")
         if made.is_new:
@@ -83,6 +84,7 @@ class TlogWitness:
         with self._database.read() as connection:
             rights = Authorities(connection).rights(tree.dataset)
             disputed = is_disputed(connection, tree.dataset, rights)
+        # A writer that was removed still signs in its closed epoch (test_only_who_may_write_is_heard).
         if tree.epoch != rights.epoch:
             return _answer(404, f"unknown log: the epoch is {rights.epoch}")
         if disputed:

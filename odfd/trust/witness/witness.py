@@ -225,6 +225,8 @@ class Witness:
         WITNESSED.put(connection, tree.origin, tree.size, tree.root_hash, made.at, evidence)
         Cosignatures(connection).keep(made)
         topic, entry = journal_topics.cosigned(made)
+        # Within the transaction: after a crash here the journal alone knows this tree, and binds by `_known`
+        # (test_no_order_of_heads_and_crashes_makes_a_witness_stand_on_two_sides).
         self._keys.note(made.witness, topic, entry.order, entry.subject)
         return made
 
