@@ -97,6 +97,7 @@ def _execute(calls: Dispatcher, asked: wire.GraphqlRequest, since: str | None) -
         return wire.GraphqlAnswer(errors=(_error(fault),))
     except GraphQLError as error:
         return wire.GraphqlAnswer(errors=(dict(error.formatted),))
+    # The parser recurses at each level, and 4,000 tokens may be nearly as many.
     except RecursionError:
         deep = Invalid(f"the query has more than {limits.MAX_DEPTH} levels", rule="graphql-limit")
         return wire.GraphqlAnswer(errors=(_error(deep),))

@@ -68,6 +68,7 @@ async def _answer(respond: Respond, request: Request, key: str, answers: AnswerS
     try:
         return await _to_its_end(act)
     finally:
+        # Changes nothing after an answer was kept or released; else the effect is not known, and the key stays claimed.
         answers.abandon(key, sent)
 
 

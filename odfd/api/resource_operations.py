@@ -31,6 +31,7 @@ from odfd.services.resources.views import manifest_of
 Json: TypeAlias = dict[str, Any]
 SOURCE: Final = "the request"
 """The name of a request's text in messages."""
+# Less than clients wait for the beginning of an answer (odfd.control.client.ANSWER_SECONDS).
 WAIT_SECONDS: Final = 45.0
 """Seconds to wait for the end of an apply; one that takes longer is answered with its task, and goes on."""
 MAX_MANIFESTS: Final = 10_000

@@ -102,6 +102,7 @@ async def _one(calls: Dispatcher, request: Request) -> object:
     read = operations.portable if form else operations.read
     found = await read(calls, _type(request), path_part(request))
     response = answer(found)
+    # The generation alone does not change with the status, and ``If-None-Match`` would hide a new one.
     tag = f'"{found.generation}.{hashlib.sha256(response.body).hexdigest()[:16]}"'
     held = {each.strip().removeprefix("W/") for each in request.headers.get(IF_NONE_MATCH, "").split(",")}
     if held & {tag, "*"}:
@@ -147,6 +148,7 @@ async def _patch(calls: Dispatcher, request: Request) -> object:
         try:
             return await _apply_one(calls, request, text, asked or seen)
         except Conflict as fault:
+            # A patch without a generation is merged again with the newer manifest; with one, the client decides.
             if asked is not None or fault.rule != "generation" or not left:
                 raise
     raise AssertionError("the last attempt returns or raises")
@@ -244,6 +246,7 @@ async def _texts(request: Request) -> tuple[wire.ManifestText, ...]:
         raise Usage(f"manifests are {JSON} or {YAML}, not {said[:80]!r}", rule="media-type", hint="name the type")
     try:
         found = msgspec.json.decode(data)
+    # msgspec raises RecursionError for deeply nested arrays, and UnicodeDecodeError for bad UTF-8.
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
         raise Invalid(str(error), rule="request") from error
     return operations.texts_of(found if isinstance(found, list) else [found])

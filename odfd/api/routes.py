@@ -160,6 +160,7 @@ def _canonically(app: Application) -> Application:
 def _segments(scope: Message) -> str:
     """Returns the path of a request, with ``SLASH`` for a slash that is encoded, and so divides no segments."""
     raw = scope.get("raw_path") or b""
+    # ``%00``: a name with SLASH's stand-in would otherwise pass for one with a slash.
     if b"%2f" not in raw.lower() or b"%00" in raw:
         return str(scope["path"])
     return unquote(raw.decode("latin-1").replace("%2F", SLASH).replace("%2f", SLASH))
@@ -175,6 +176,7 @@ def _guard(ask: Endpoint) -> Callable[[Request], Awaitable[Response]]:
                 calls = access.dispatcher(services, await access.subject(request.scope), request.scope)
             value = await ask(calls, request)
         except Exception as error:
+            # A fault raised inside a nursery comes as an ExceptionGroup.
             fault = sole_fault(error)
             if fault is None:
                 logger.error("request failed", path=request.url.path, method=request.method, exc_info=error)

@@ -113,6 +113,7 @@ class NodeSmartBackend:
             check_not_own(self._home, head.dataset, name)
             try:
                 guard.find_dataset(str(head.dataset), Action.MAINTAIN)
+                # The head is the client's claim; a shard that lacks it would make the collection look complete.
                 self._home.chains.chain(head.dataset).block_by_hash(head.head)
             except NotFound:
                 text = f"shard {head.dataset} is not here as far as its head says"
@@ -125,6 +126,7 @@ class NodeSmartBackend:
                 if size != expected:
                     text = f"object {name.short} has {expected:,} bytes, and {size:,} are announced"
                     raise Invalid(text, rule="smart-object-size")
+                # Another push may have brought it meanwhile.
                 return None if self._home.objects.has(name) else session.incoming(name, size)
         hint = "objects are uploaded while a push to /NAME/push waits for them"
         raise NotFound(f"no push expects the object {name.short}", rule="smart-objects", hint=hint)
@@ -192,6 +194,7 @@ class NodePushSession:
             name = file.hash
             if named.get(name, file.size) != file.size:
                 raise Invalid(f"object {name.short} has another size in its block", rule="smart-object-size")
+            # Otherwise any token that may push could fill the store with objects that no block names.
             if name not in named and not may_have_links:
                 text = f"object {name.short} is named by no block that came"
                 raise Invalid(text, rule="smart-objects", hint="push the objects of these blocks alone")
@@ -267,6 +270,7 @@ class NodePushSession:
     def _check_again(self) -> None:
         """Checks that the token still has its rights, and that no block is missing."""
         self._link()
+        # A push takes long; its token may have been revoked, or its role taken away, since it began.
         if not self._guard.is_same_caller():
             raise Refused("the rights of your account changed meanwhile", rule="access-role", hint="push again")
         if self._entry is not None:

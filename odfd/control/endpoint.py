@@ -127,12 +127,14 @@ def bind(path: Path, gid: int | None = None) -> socket.socket:
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         with contextlib.ExitStack() as undo:
             undo.callback(listener.close)
+            # The file has its mode from the first moment, by which the kernel judges who connects (unix(7)).
             before = os.umask(0o177)
             try:
                 listener.bind(os.fspath(path))
             finally:
                 os.umask(before)
             if gid is not None:
+                # Before the mode: for a moment members of the process's own group could connect.
                 os.chown(path, -1, gid)
                 path.chmod(0o660)
             listener.listen(BACKLOG)

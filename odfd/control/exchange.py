@@ -110,6 +110,7 @@ class Exchange:
         while line := self._line(left):
             left -= len(line)
             header = _HEADER.match(line)
+            # Of two lengths nobody knows which ends the answer (RFC 9112, section 6.3).
             if header is None or header[1].lower() in headers.keys() & _ONCE:
                 raise CutOff("what came is no header of HTTP")
             headers[header[1].lower()] = header[2]

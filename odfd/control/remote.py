@@ -70,6 +70,7 @@ class RemoteApplication:
                     return
                 grant = await self._grant(scope, address)
                 with self._limit(grant.account):
+                    # Over TCP the token alone says who asks.
                     known = {key: value for key, value in scope.items() if key not in (CALLER, OWNED)}
                     await self._api({**known, GRANT: grant}, receive, send)
             except Fault as fault:
@@ -90,6 +91,8 @@ class RemoteApplication:
             raise
 
     def _check_place(self, headers: Mapping[bytes, bytes]) -> None:
+        # A page of the web may reach this address by a name of its own that resolves to it
+        # (test_only_who_asks_by_a_name_of_the_node_and_from_no_page_is_let_in).
         if headers.get(b"host", b"").decode("latin-1").lower() not in self._places:
             raise Refused("the node is not asked by a name of its own", rule="api-host", hint="its certificate says")
         if b"origin" in headers:

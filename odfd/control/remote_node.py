@@ -95,6 +95,7 @@ def _token(path: Path) -> str:
     """Reads a token. Raises Environment for a file that is unreadable, or open to others; Invalid without a token."""
     try:
         with path.open("rb") as file:
+            # Of the open file, since its name may mean another one by now.
             if os.fstat(file.fileno()).st_mode & (stat.S_IRWXG | stat.S_IRWXO):
                 raise Environment(f"others may read the token in {path}", rule="token-file", hint=f"chmod 600 {path}")
             text = file.read(MAX_TOKEN_FILE).decode("ascii", "replace").strip()

@@ -70,6 +70,7 @@ class LineStream(Response):
 
     def __init__(self, values: AsyncIterator[Any], head: Sequence[object] = (), view: View | None = None) -> None:
         super().__init__()
+        # Starlette has set that of an empty body.
         del self.headers["content-length"]
         self._head, self._values, self._view = head, values, view
 

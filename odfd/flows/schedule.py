@@ -211,6 +211,7 @@ def parse_zone(text: str) -> str:
     """Returns the name of a time zone. Raises Invalid for an unknown one."""
     try:
         ZoneInfo(text)
+    # A name with .. raises ValueError, and that of a folder of zones, such as America, OSError.
     except (KeyError, ValueError, OSError) as error:
         raise Invalid(
             f"no time zone {text[:60]!r}", rule="flow-zone", hint="a name like America/Toronto, or UTC"

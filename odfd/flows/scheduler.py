@@ -382,6 +382,7 @@ class Scheduler:
     def _push(self, key: str, entry: Entry, time: Instant) -> None:
         entry.ticket = next(self._tickets)
         heapq.heappush(self._heap, (time, entry.ticket, key))
+        # Places that are out of date leave the heap only when their time comes, and each news adds one.
         if len(self._heap) > 2 * len(self._entries) + 64:
             self._heap = [each for each in self._heap if self._is_current(each)]
             heapq.heapify(self._heap)
@@ -439,6 +440,7 @@ def _due(entry: Entry, now: Instant) -> Instant | None:
     if entry.running or entry.is_paused:
         return None
     if record.pending is not None:
+        # A clock that was ahead when the run failed would let it wait until that time.
         latest = now + entry.plan.policy.retry.most
         return now if record.retry_at is None else Instant(min(record.retry_at, latest))
     times = [_cooled_at(entry, now)] if entry.touched else []

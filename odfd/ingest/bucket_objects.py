@@ -100,6 +100,7 @@ def _expression(piece: str) -> str:
     if len(piece) > 1:
         inside = piece[1:-1]
         none = inside[:1] in ("!", "^")
+        # A negated class matches a slash too, and re.escape takes the range out of [a-z].
         return f"(?!/)[{'^' if none else ''}{re.escape(inside[none:]).replace(chr(92) + '-', '-')}]"
     return re.escape(piece)
 

@@ -101,6 +101,9 @@ class ConsumedFiles:
             return None
         taken = self.times[self.names[place]]
         known = name in self.times
+        # A file that was moved here keeps its mtime, and its ctime says when it came; of one that was taken, a change
+        # of
+        # owner or mode alone sets the ctime.
         since = (found.st_mtime_ns if known else max(found.st_mtime_ns, found.st_ctime_ns)) // MILLISECOND * MILLISECOND
         if not taken < since <= now:
             return None

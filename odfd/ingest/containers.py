@@ -137,11 +137,15 @@ def arguments(job: ContainerJob, name: str, settings: IngestSettings) -> list[st
     files = min(_FILES, _hard(resource.RLIMIT_NOFILE))
     entry = () if job.command is None else (f"--entrypoint={msgspec.json.encode(job.command).decode()}",)
     return [
+        # Without a log: podman would keep a copy of the output. The label: ADR 88.
         *("run", "--rm", "--pull=never", "--name", name, "--label", label_of(settings.staging), "--log-driver=none"),
         *("--network=private" if job.network else "--network=none", "--hostname=localhost", "--ipc=private"),
+        # podman's own temporary folders of a read-only container have no bound.
         *("--read-only", "--read-only-tmpfs=false", "--cap-drop=all", "--security-opt=no-new-privileges"),
         *("--user", f"{user()}:{user()}" if not os.geteuid() else f"{os.geteuid()}:{os.getegid()}"),
+        # What a rootless container leaves has to belong to the node's user.
         *(("--userns=keep-id",) if os.geteuid() else ()),
+        # --memory-swap is memory and swap together: this is no swap.
         *(f"--memory={memory}", f"--memory-swap={memory}", f"--pids-limit={PROCESSES}"),
         *("--ulimit", f"nofile={files}:{files}", "--ulimit", f"nproc={_processes()}", "--ulimit", "core=0:0"),
         f"--timeout={math.ceil(settings.patience.total) + GRACE}",
@@ -263,6 +267,7 @@ def check_left(out: Path) -> None:
                 found = path.lstat()
             except OSError:  # gone meanwhile
                 continue
+            # A file with holes has more bytes than blocks, and one with room ahead more blocks than bytes.
             size += max(found.st_size, found.st_blocks * 512) if stat.S_ISREG(found.st_mode) else 0
         if files > MAX_OUT_FILES or size > MAX_OUT:
             raise Refused(

@@ -228,6 +228,7 @@ async def _pull(
             if tally.rows == 0:
                 await _confirm(deps, dataset, polled, found.state, tally)
             return tally.outcome("nothing-new")
+        # The wish is for one document: each further round would fetch the same again.
         fetch_uncacheable = False
 
 
@@ -329,6 +330,7 @@ async def transact(
             with span("engine"):
                 settled, aside = await compute(deps, plan, by_engine(computing, report))
         except Fault:
+            # A file that was written to meanwhile is the reason, whatever the engine says of its halves.
             await check_unchanged(batch.local, batch.names)
             if attempt + 1 < ATTEMPTS and await trio.to_thread.run_sync(deps.index.mend, dataset):
                 continue  # a merged file was damaged on disk: the slices themselves have the rows
@@ -365,6 +367,7 @@ async def _commit(
     if appends and await trio.to_thread.run_sync(deps.keeps_raw, dataset):
         source, given = push.source if push else "", deps.given.id if deps.given else ""
         records.append(await trio.to_thread.run_sync(keep_raw, deps.objects, batch, source, given))
+    # After its bytes were copied, so that the copy is of what the engine read.
     await check_unchanged(batch.local, batch.names)
     if not appends and aside is None and not says_something(settled.counts):
         return None

@@ -86,6 +86,7 @@ def records_in(data: bytes, read: ReadStep) -> int:
     try:
         match read:
             case ReadNdJson() | ReadNdGeoJson() if _is_utf8(read):
+                # msgspec.Raw leaves texts as they are, so bytes that are no UTF-8 would pass.
                 data.decode()
                 return len(_LINES.decode_lines(data))
             case ReadJson() if _is_utf8(read):
@@ -136,6 +137,7 @@ class EndpointFetch(NamedTuple):
 
     def _fetch(self, job: FetchJob) -> FetchOutcome:
         after = position(job.value_of(STATE), self.source)
+        # The chain knows what it took: a crash between its commit and this note leaves pushes that are freed now.
         self.note(self.source, self.dataset, after)
         found, has_more = self.take(self.source, after, 1 if self.singly else _MOST, _MOST_BYTES)
         if not found:

@@ -104,6 +104,7 @@ def _by_body(signature: HmacSignature, key: bytes, headers: Mapping[str, str], b
     prefix = "sha256=" if signature.prefix is None else signature.prefix
     said = headers.get((signature.header or "X-Hub-Signature-256").lower(), "")
     mac = prefix + hmac.new(key, body, hashlib.sha256).hexdigest()
+    # compare_digest takes no text beyond ASCII, which a header may have.
     if not hmac.compare_digest(mac.encode(), said.encode(errors="replace")):
         raise _refusal()
     return None if signature.id_header is None else headers.get(signature.id_header.lower())

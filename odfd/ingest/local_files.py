@@ -90,6 +90,7 @@ class LocalFiles(NamedTuple):
         real = self.check(path, text)
         try:
             _check_kind(real.stat().st_mode, text)
+            # Without waiting: by now it may have become a FIFO (test_only_regular_files_are_opened).
             os.close(os.open(real, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC))
         except FileNotFoundError as error:
             raise NotFound(f"no file {text}", rule="source-file", hint="the daemon must be able to see it") from error

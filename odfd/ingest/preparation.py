@@ -99,6 +99,7 @@ class _Watched(io.BufferedReader):
     def read(self, size: int | None = -1, /) -> bytes:
         """Reads bytes. Raises Invalid, and the faults of the file's check."""
         self._file.check()
+        # zipfile reads its whole directory by one call (test_a_zip_of_members_beyond_measure_is_refused_unread).
         at_once = self._size - self.tell() if size is None or size < 0 else size
         if at_once > MAX_AT_ONCE:
             raise Invalid(
@@ -147,6 +148,7 @@ def _inflate_zip(file: PackedFile, member: str | None, target: Path) -> tuple[st
                 )
             with archive.open(matched[0]) as source:
                 _copy(source, target, file)
+    # zipfile raises NotImplementedError for a method that it does not know, and RuntimeError for a password.
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
         raise Invalid(
             f"{file.name} is not a zip file we can read: {error}", rule="prepare-zip", hint="is the whole file there?"

@@ -97,6 +97,7 @@ async def refetch(deps: IngestDependencies, reader: ChainReader, state: ChainSta
             async with waiting():
                 found = await fetch(polled.fetch, job)
         except NotFound as fault:
+            # To the caller NotFound means a slice that is not here, and this is a page that is gone.
             raise Remote(fault.message, rule=fault.rule, hint=fault.hint) from fault
         assert isinstance(found, Fetched), "it was asked for whatever is there"
         digest, size = await trio.to_thread.run_sync(_digest, found.path)

@@ -87,6 +87,7 @@ class ShardedWrites:
                     events=own,
                     objects=(*slices, *linked) if own else (),
                     time=time,
+                    # Of a shard without rows too: a collection is read up to the least frontier of its shards (ADR 66).
                     upper=UpperMove(upper, to_millis(time) + 1),
                 )
             )

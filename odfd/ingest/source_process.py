@@ -62,7 +62,9 @@ def run_job(job: J, read: Callable[[J], R], kind: type[R], hint: str) -> R:
 
 def serve(kind: type[J], answer: Callable[[J], SourceResult]) -> int:
     """Answers the request on standard input, under the limit of memory. Returns the exit code of the process."""
+    # Not RLIMIT_AS: libraries reserve address space that they never touch.
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
+    # A core would hold the secrets of the job.
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=kind)
     job.answer.write_bytes(msgspec.json.encode(answer(job)))

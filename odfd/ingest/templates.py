@@ -139,6 +139,7 @@ def redact(variables: Mapping[str, str]) -> Iterator[None]:
         values = _Values(variables)
         _clean(error, values, set())
         if _tells(error, values):
+            # It makes its text of what cannot be cleaned here, so it is replaced as a whole.
             raise RuntimeError(values.hide(repr(error))) from None
         raise
 
@@ -153,7 +154,9 @@ class _Values:
             if value
             for spelled in _spellings(value)
         }
+        # A value may be the beginning of another one, whose rest would be shown.
         longest_first = sorted(self._templates, key=len, reverse=True)
+        # Without values, a pattern that never matches: an empty one matches everywhere.
         self._pattern = re.compile("|".join(map(_pattern_of, longest_first)) or "(?!)")
 
     def hide(self, text: str) -> str:

@@ -77,6 +77,7 @@ def _truth(text: str) -> bool:
 
 
 def _integer(text: str) -> int:
+    # int() also takes 1_000, blanks, and digits of other scripts.
     if not _INTEGER.fullmatch(text):
         raise ValueError(text)
     return int(text)

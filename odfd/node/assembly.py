@@ -80,6 +80,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             Child("engine", parts.engine.run),
             Child("queries", partial(run_readers, parts.readers)),
             *_containers(parts),
+            # ``from_start=False``: a port that is taken at the start is a mistake of the settings, and ends the node.
             Child("page", services.page.run, Restart(from_start=False)),
             Child("network", parts.run_network, Restart(from_start=False)),
             Child("remotes", parts.remotes.run),

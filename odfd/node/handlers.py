@@ -177,6 +177,7 @@ def access_of(parts: NodeParts, services: Services) -> AccessControl:
     """Makes the access control, which decides who makes each request, and what the things of accounts may use."""
     with parts.home.database.read() as connection:
         log = ResourceStore(connection).epoch().encode()
+    # With the identity of the log: a position in an earlier one does not open here, and the client lists anew.
     key = hmac.digest(parts.home.keys.node_seed(), b"odfd: positions of accounts in the log " + log, hashlib.sha512)
     about = services.tasks.about, services.declarations.subjects
     return AccessControl(parts.home, parts.home.access, os.geteuid(), about, parts.tokens.is_good, key=key)

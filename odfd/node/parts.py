@@ -420,10 +420,12 @@ class NodeParts:
         """Applies new settings. Raises Invalid for an impossible policy, and then changes nothing."""
         with self.home.database.read() as connection:
             self.effective_policy.policy(connection, settings)
+        # Raises for malformed networks before anything is changed.
         webhook_networks(settings)
         self.in_force.settings.put(settings)
         self._cap_bandwidth()
         self.ingest_deps.settings = ingest_settings(settings, self.home, os.environ)
+        # The observer fetches from sources that other nodes declare, which may name addresses inside this network.
         self.observer.deps.settings = confine(self.ingest_deps.settings, self.may_dial)
         self.in_loop(self.node_card.loop.poke)
         self.in_loop(self.cards.loop.touch_all)

@@ -116,12 +116,14 @@ class FoldStore:
         as it can be made again."""
         try:
             found = path.stat()
+            # Not the mtime: ``utime`` below sets that, and whoever damages a file can set it too.
             mark = (found.st_ino, found.st_size, found.st_ctime_ns)
             if self._sound.get(path.name) != mark:
                 with path.open("rb") as source:
                     if hashlib.file_digest(source, "sha256").hexdigest() != file.content:
                         path.unlink(missing_ok=True)
                         return False
+            # The time of the last use, by which the oldest folds are deleted when there is no room.
             os.utime(path)
             found = path.stat()
             self._sound[path.name] = (found.st_ino, found.st_size, found.st_ctime_ns)
@@ -171,6 +173,7 @@ def _stats(paths: Iterator[Path]) -> Iterator[tuple[Path, os.stat_result]]:
 def copied(made: Path, target: Path, most: int) -> str:
     """Copies a file and returns its hash. Follows no link, since an untrusted process made the file."""
     digest = hashlib.sha256()
+    # O_NONBLOCK: opening a FIFO for reading would wait for a writer.
     source = os.open(made, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     with os.fdopen(source, "rb") as reading:
         if not stat.S_ISREG(os.fstat(source).st_mode):

@@ -72,6 +72,7 @@ class LogColumnsCache:
             system=(state.vocab.offset, state.vocab.operation_type, state.vocab.system_time),
             event_time=state.vocab.event_time,
         )
+        # A rewrite of the chain while it was read may have mixed two histories; such an answer is not kept.
         is_of_cut = chain.block_at(cut.size - 1).hash == cut.block
         after = chain.snapshot()
         is_whole = before is not None and after is not None and before.history == after.history

@@ -375,6 +375,7 @@ class Planner:
         if first > 0:
             remarks.append(f"of {entry.name} the data before block #{first} is not kept here, and is not in the answer")
         slices = self._lists.of(entry.id, chain, cut.size, first)
+        # Looked at after the slices were listed: a reset or compaction in between would mix two histories.
         if chain.block_at(cut.size - 1).hash != cut.block:
             raise Conflict(f"{entry.name} was rewritten while it was read", rule="query-cut", hint="ask again")
         view = SliceView(

@@ -205,6 +205,7 @@ class ProjectionStore:
         try:
             durable.sync_file(part)
             durable.rename(part, self._path(resource_id, record))
+            # The record comes last: after a crash in between, the previous record and its table are still there.
             with durable.writing(self.folder / f"{resource_id}{_RECORD}", draft=part.with_suffix(_SAID)) as file:
                 file.write(msgspec.json.encode(record))
         except OSError as error:

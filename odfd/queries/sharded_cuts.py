@@ -134,6 +134,7 @@ def cut_to(
     if not ends:
         return list(cuts)
     views = SqliteShards(home.database, home.chains).read(shards)
+    # Without the millisecond in which a block is left out: a time cuts all shards alike (docs/spec/collections.md).
     sizes = [min(cut.size, views[each].size_at(min(ends) - 1)) for each, cut in zip(shards, cuts, strict=True)]
     if not all(reached) or not all(sizes):
         return None

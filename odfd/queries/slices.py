@@ -44,6 +44,7 @@ class SliceLists:
 
     def of(self, dataset: DatasetId, chain: SqliteChain, size: int, first: int = 0) -> list[PlacedSlice]:
         """Returns the slices of the first ``size`` blocks, oldest first, without those of blocks before ``first``."""
+        # Read before the slices: a rewrite in between makes this list outdated, not wrong for the new history.
         snapshot = chain.snapshot()
         history = (0, 0) if snapshot is None else snapshot.history
         with self._lock:

@@ -60,6 +60,7 @@ def changes_of(
 
 def difference(before: Json, after: Json, path: str) -> list[str]:
     """Returns a line for each part that differs, such as ``+ labels.env: "prod"``."""
+    # Before maps are compared: a sealed value is a map too, and its parts would be shown.
     if _is_sealed(before) or _is_sealed(after):
         return [] if before == after else [f"~ {path}: (sensitive, changed)"]
     if isinstance(before, Mapping) and isinstance(after, Mapping):
@@ -73,6 +74,7 @@ def difference(before: Json, after: Json, path: str) -> list[str]:
             else:
                 lines += difference(before[key], after[key], below)
         return lines
+    # As texts: in Python ``1 == True``, and the change would be lost.
     return [] if canonical(before) == canonical(after) else [f"~ {path}: {canonical(before)} -> {canonical(after)}"]
 
 

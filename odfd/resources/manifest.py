@@ -244,6 +244,7 @@ def check_headers(draft: Draft) -> None:
 
 def check_name(type_: str, name: str) -> None:
     """Raises Invalid for what is no name of a resource of the type."""
+    # A reference takes such a text for an id (``reference_key``), and would never find the name.
     if UUID.match(name):
         hint = "write a name that people can say"
         raise Invalid("a name that looks like an id", rule="resource-name", hint=hint)

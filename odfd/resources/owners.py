@@ -79,6 +79,7 @@ def _child(
         before, name=part.name, annotations=annotations, spec=part.spec, owners=owners, references=references,
         account=owner.account,
     )  # fmt: skip
+    # Other owners, or another account, are no new declaration, and need no further attempt.
     has_changed = (before.name, before.annotations, before.spec) != (after.name, after.annotations, after.spec)
     if after == before:
         return before

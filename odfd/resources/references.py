@@ -170,6 +170,7 @@ def reference_key(text: str, type_: str) -> str:
     elif OR in type_:
         types = type_.split(OR)
         type_ = prefix if colon and prefix in types else types[0]
+    # ``did:odf:…`` has colons too, and no type before the first.
     if colon and not text.startswith(_DID):
         is_element = type_ in SETS and f"{prefix}Set" == type_ and "#" in rest
         if prefix != type_ and not is_element:
@@ -274,6 +275,7 @@ def find_cycle(starts: Iterable[str], edges: Callable[[str], Iterable[str]]) -> 
     """Finds a cycle along edges, whose first node is also the last, or ``None``. Reads each node's edges once."""
     done: set[str] = set()
     for start in starts:
+        # A stack of its own: a line of a thousand derivations would exceed Python's limit of recursion.
         way = {} if start in done else {start: iter(edges(start))}
         while way:
             at, rest = next(reversed(way.items()))

@@ -71,6 +71,7 @@ def parse_selector(text: str) -> LabelFilter:
     if text.lstrip().startswith("{"):
         try:
             return parse_filter(json.loads(text))
+        # The json module recurses: a few thousand brackets, which any reader may send, raise RecursionError.
         except (ValueError, RecursionError) as error:
             raise Invalid(f"not a filter in JSON: {error}", rule="label-selector", hint=_JSON_HINT) from error
     terms: list[LabelFilter] = []

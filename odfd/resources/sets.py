@@ -198,6 +198,7 @@ def sealed_secrets(
             value = value if keys.binding_of(value["value"]) == place else text
         if isinstance(value, str):
             before = held.get(key)
+            # Each sealing gives another text: without this, every apply of the same file would be a change.
             if before is not None and _is(before["value"], value, place, keys):
                 kept[key] = before
             else:

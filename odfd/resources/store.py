@@ -52,6 +52,7 @@ class ResourceStore(ResourceReader):
             self._check_free(resource)
         status = ResourceStatus() if held is None else held.status
         if held is not None and held.generation != resource.generation:
+            # RFC-018 allows few changes of the phase: a watch sees each of them, also one that is over at once.
             *between, status = pending(status) or (status,)
             for each in between:
                 self._append("Observed", msgspec.structs.replace(held, status=each), now)
@@ -103,6 +104,8 @@ class ResourceStore(ResourceReader):
             if held is not None and (held.key, held.account) != (each.key, each.account):
                 self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
         for resource_id in sorted(self._parked):
+            # The index of names is unique after each statement, so two that swap names cannot be written one after the
+            # other.
             self._rekey(resource_id, _parked(resource_id))
         for each in resources:
             self.put(each, now)
@@ -142,6 +145,7 @@ class ResourceStore(ResourceReader):
         A resource that it owns goes with it, unless that has another owner.
         """
         rv, body = self._append("Deleted", resource, now)
+        # In the transaction of the deletion: a crash after it still leaves what is to be undone.
         DELETING.put(self._db, resource.id, body)
         for table, column in (
             ("declarations", "id"), ("statuses", "id"), ("res_labels", "id"), ("res_refs", "src"),
@@ -173,6 +177,7 @@ class ResourceStore(ResourceReader):
         held, other = self.with_did(type_, old), self.with_did(type_, new)
         pairs = [(each, did) for each, did in ((held, new), (other, old)) if each is not None]
         for each, _ in pairs:
+            # The index of dids is unique too. The seal covers the old did: ``put`` makes both anew.
             self._db.execute("UPDATE declarations SET did = NULL, seal = NULL WHERE id = ?", (each.id,))
         for each, did in pairs:
             self.put(msgspec.structs.replace(each, did=did, updated_at=now), now)

@@ -84,6 +84,7 @@ class WorkQueue:
     def pause(self, fault: Fault, failures: int) -> int | None:
         """Returns the nanoseconds to the next attempt after so many failures in a row; ``None`` for no retry."""
         if isinstance(fault, Environment | Remote | Conflict):
+            # ``min``: a resource that failed ten thousand times would shift to a number of ten thousand bits.
             most = min(MOST, LEAST << min(failures, 20))
             return LEAST + self._draw(most)
         return None if isinstance(fault, Invalid | Refused) else HOURLY

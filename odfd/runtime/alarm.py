@@ -56,6 +56,7 @@ class WallAlarm:
 
     def set(self, at: Instant | None) -> None:
         """Sets when it goes off, once; ``None``: never. A time that is past is now."""
+        # A time of 0 disarms the timer (timerfd_settime(2)), so the earliest is one nanosecond.
         seconds, rest = divmod(max(int(at), 1), SECOND) if at is not None else (0, 0)
         wanted = _Setting(value=_Time(min(seconds, _LAST), rest))
         if _library().timerfd_settime(self._file, _ABSOLUTE | _CANCEL_ON_SET, ctypes.byref(wanted), None) < 0:
@@ -71,6 +72,7 @@ class WallAlarm:
                 try:
                     os.read(self._file, _READ)
                 except OSError as error:
+                    # TFD_TIMER_CANCEL_ON_SET: the clock was set, and the time may have come.
                     if error.errno != errno.ECANCELED:
                         raise
                 went_off()

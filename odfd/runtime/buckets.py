@@ -246,6 +246,8 @@ def _open_azure(at: BucketAddress, credentials: Mapping[str, str], options: Mapp
         at.bucket,
         account_name=at.account,
         endpoint=at.endpoint,
+        # Said, since the library would otherwise take it from a variable of the daemon's environment, and ask another
+        # host.
         use_emulator=False,
         skip_signature=not credentials,
         credential_provider=provide if credentials else None,

@@ -48,6 +48,7 @@ def make_private(directory: Path, *, is_entered: bool = False) -> None:
     """
     _narrow(directory, _ENTER if is_entered else 0)
     for entry in os.scandir(directory):
+        # chmod follows links, and a link here may lead to what is not the node's.
         if entry.is_dir(follow_symlinks=False) or entry.is_file(follow_symlinks=False):
             _narrow(Path(entry.path), 0)
 

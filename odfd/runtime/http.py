@@ -100,6 +100,8 @@ class Connection:
                 event = self._machine.next_event()
                 if event is h11.NEED_DATA:
                     data = await self._stream.receive_some(_CHUNK)
+                    # With the first byte alone: if each byte extended the time, a head of a byte a second would have no
+                    # end.
                     if self._machine.trailing_data[0] == b"" and data:
                         patience.deadline = trio.current_time() + self._limits.head_seconds
                     self._machine.receive_data(data)
@@ -238,6 +240,7 @@ class _Exchange:
         return enough
 
     async def _receive(self) -> Message:
+        # ASGI: now the application waits for http.disconnect, and here a client that leaves cancels it instead.
         if self._told_end:
             await trio.sleep_forever()
         if self._body_over.is_set():
@@ -282,6 +285,7 @@ class _Exchange:
                 assert isinstance(self._stream, trio.SocketStream)
                 text = b"".join(pieces)
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array("i", descriptors).tobytes())]
+                # The kernel may take a part of the text; the descriptors went with its first byte.
                 pieces = (text[await self._stream.socket.sendmsg([text], rights) :],)
             for piece in filter(None, pieces):
                 await self._stream.send_all(piece)

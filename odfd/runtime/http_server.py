@@ -36,6 +36,7 @@ DRAIN_SECONDS: Final = 2.0
 FULL_PAUSE_SECONDS: Final = 0.1
 """Pause in seconds after the system ran out of file descriptors or memory for one more connection."""
 _FULL: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
+# Of a connection that failed before it was taken: Linux passes its error on (accept(2)).
 _ABORTED: Final = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO}
 
 
@@ -96,6 +97,7 @@ class HttpServer:
 
     async def _accept(self, listener: socket.socket, connections: trio.Nursery) -> None:
         listener.setblocking(False)
+        # trio closes what it is given, and the sockets are the caller's.
         with trio.socket.from_stdlib_socket(listener.dup()) as acceptor:
             while True:
                 await self._slots.acquire()
@@ -116,6 +118,8 @@ class HttpServer:
         try:
             async with stream:
                 address = address_of(stream)
+                # Silent from before the handshake on: whoever begins TLS and stops makes room too
+                # (test_who_does_not_speak_tls_keeps_nobody_out).
                 with leaving, self._silent.silent(address, leaving), self._respond(stream) as response:
                     answer = self._count(response.application, address, leaving)
                     secured = await self._secure(stream)
@@ -131,6 +135,7 @@ class HttpServer:
         """Does the TLS handshake, if there is TLS; returns ``None`` if the peer failed, or took too long."""
         if self.tls is None:
             return stream
+        # Clients of HTTPS close without saying so in TLS (close_notify), which is no fault of theirs.
         secured = trio.SSLStream(stream, self.tls, server_side=True, https_compatible=True)
         with trio.move_on_after(HANDSHAKE_SECONDS), suppress(trio.BrokenResourceError, trio.ClosedResourceError):
             await secured.do_handshake()

@@ -117,6 +117,7 @@ class LoopGuard(trio.abc.Instrument):
 
     def _park(self) -> None:
         """Sleeps until the loop goes on, unless it went on just before."""
+        # Set before the loop's state is read, as after_io_wait does it the other way round: one of them sees the other.
         self._parked = True
         if not self._works:
             self._wake.wait()

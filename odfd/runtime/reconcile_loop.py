@@ -49,6 +49,7 @@ class ReconcileLoop:
         with trio.move_on_after(self._start_after):
             await self._poked.wait()
         while True:
+            # Before the work: a poke that comes meanwhile causes one more round.
             self._poked = trio.Event()
             pause = await self._work()
             with trio.move_on_after(pause):

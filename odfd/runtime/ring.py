@@ -84,6 +84,7 @@ class Ring(Generic[T]):
         """Yields items after number ``since``, by default new ones only; without end."""
         position = self.last if since is None else since
         while True:
+            # Before the look: it is set by an item that comes after the look and before the wait.
             grown = self._grown
             news = self._after(position)
             if isinstance(news, Lagged):

@@ -46,6 +46,7 @@ class SharedCalls(Generic[Q, A]):
             except BaseException:
                 if own in self._waiting:
                     self._waiting.remove(own)
+                # Cancelled after it was chosen: nobody would work for those who wait.
                 if own.leads:
                     self._pass_on()
                 raise

@@ -158,6 +158,7 @@ class KeyedLocks:
         finally:
             if held:
                 lock.release()
+            # A lock that others wait for is theirs by now, so it is locked, and stays.
             if not lock.locked():
                 self._locks.pop(thing, None)
 

@@ -173,6 +173,7 @@ async def run_tree(
                     on_ready()
                     await stop.wait()
             finally:
+                # Also when the whole tree is cancelled: parts end in reverse, each in the time that it has.
                 with trio.CancelScope(shield=True):
                     for running in reversed(started):
                         await _end(running, logger)

@@ -22,6 +22,7 @@ class Notifier:
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._address = environ.get("NOTIFY_SOCKET", "")
         if self._address.startswith("@"):
+            # An abstract socket, whose name begins with a NUL (sd_notify(3)).
             self._address = "\0" + self._address[1:]
         self.watchdog_seconds = _watchdog_seconds(environ)
         """The longest interval of ``alive`` for the manager; 0: never."""
@@ -30,6 +31,7 @@ class Notifier:
         self._send("READY=1", status)
 
     def reloading(self, monotonic_ns: int) -> None:
+        # Type=notify-reload takes no reload without the time at which it began (sd_notify(3)).
         self._send("RELOADING=1", f"MONOTONIC_USEC={monotonic_ns // 1000}")
 
     def stopping(self, status: str = "") -> None:
@@ -48,6 +50,7 @@ class Notifier:
             extra = "STATUS=" + extra.replace("\n", " ")
         note = "\n".join(line for line in (state, extra) if line)
         with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
+            # A manager that does not read its socket holds up no event loop.
             sender.setblocking(False)
             sender.sendto(note.encode(), self._address)
 
@@ -66,6 +69,7 @@ def take_sockets(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
     """
     count, pid = environ.pop("LISTEN_FDS", ""), environ.pop("LISTEN_PID", "")
     names = environ.pop("LISTEN_FDNAMES", "").split(":")
+    # Variables are inherited: sockets of a parent are not ours (sd_listen_fds(3)).
     if not (count.isascii() and count.isdigit()) or pid != str(os.getpid()):
         return {}
     taken: dict[str, socket.socket] = {}

@@ -352,6 +352,7 @@ class TaskBoard:
 
     async def _perform(self, task: Task, work: Work) -> None:
         _OUTSIDE.set(self._outside)
+        # A task inherits the context of who submitted it; what it submits itself has ids of its own.
         _NAMED.set(None)
         _ROUTINE.set(False)
         log = self._logger.debug if task.is_routine else self._logger.info

@@ -32,6 +32,8 @@ def hosts_of(certificate: str, setting: str) -> tuple[str, ...]:
         addresses = extension.get_values_for_type(x509.IPAddress)
     except (OSError, ValueError, x509.ExtensionNotFound) as error:
         raise _unusable(setting, str(error)) from error
+    # Requests must name the node by a name of its own, and a wildcard is the name of other hosts too
+    # (test_over_tls_only_names_of_the_certificate_are_answered).
     hosts = [*(name.lower() for name in names if "*" not in name)]
     hosts += [f"[{each}]" if ":" in str(each) else str(each) for each in addresses]
     if not hosts:

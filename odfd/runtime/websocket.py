@@ -162,6 +162,7 @@ class WebSocket:
         await trio.lowlevel.checkpoint()
 
     async def _say(self, event: Event) -> None:
+        # The task that reads answers pings while another one sends a message.
         async with self._writing:
             try:
                 data = self._machine.send(event)

@@ -103,6 +103,7 @@ class AccessReader:
 
     def public_digest(self) -> str:
         """Returns a digest of the set of public datasets."""
+        # Read before the set: after a publication in between the digest is under the older number, and is made again.
         published = self.published()
         with self._lock:
             if self._digest is not None and self._digest[0] == published:

@@ -86,6 +86,7 @@ class TokenStore:
                 raise NotFound(f"there is no token {id_[:40]!r}", rule="token", hint=hint)
             with self._database.write() as connection:
                 connection.execute("DELETE FROM access_tokens WHERE id = ?", (id_,))
+            # After the row: forgotten in memory alone, it would be good again after a restart.
             del self._read()[id_]
         return grant
 
@@ -96,6 +97,7 @@ class TokenStore:
             raise Refused("that is no token of a node", rule=RULE, hint="odfctl token create makes one: odf_…")
         with self._lock:
             grant = self._read().get(id_)
+        # Asked without a grant too, so that an unknown id takes as long as a wrong secret.
         if not is_of(grant, token, self._now()) or grant is None:
             hint = "ask for another, or make one at the node: odfctl token create"
             raise Refused("the token is not known here, or no longer good", rule=RULE, hint=hint)

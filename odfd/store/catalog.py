@@ -253,6 +253,7 @@ class Catalog:
             return None
         state, number, place = collections.of(self._db, whole.id), int(found["number"]), int(found["place"] or 0)
         shards = state.members[number].shards if number < len(state.members) else ()
+        # A dataset of one chain is read as a collection of one rendition and one shard, and has no such names.
         is_there = place < len(shards) and len(state.members) + len(shards) > 2
         return self.find(shards[place]) if is_there else None
 

@@ -134,6 +134,7 @@ def _is_whole(header: np.ndarray) -> bool:
     if int(header[0]) & ~1 != _MAGIC or int(header[2]) != _pages_of(int(header[2])):
         return False
     words = [int(word) for word in header[:6]]
+    # The last bit of the magic number says in which byte order checksums read words (SQLite file format, section 4.1).
     if not int(header[0]) & 1:
         words = [int.from_bytes(word.to_bytes(4, "big"), "little") for word in words]
     first = second = 0

@@ -335,6 +335,7 @@ class StateLock:
     def acquire(self) -> None:
         """Takes the lock. Raises Environment with the process that holds the directory, or with the disk's error."""
         try:
+            # A lock of flock(2) belongs to the open file: a child that inherited it would hold the directory after us.
             file = os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise Environment(

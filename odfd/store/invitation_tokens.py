@@ -94,6 +94,8 @@ def redeemed(
         return Redemption.UNKNOWN, None
     if issued.revoked:
         return Redemption.REVOKED, None
+    # Before uses and end: the answer to this node may have been lost
+    # (test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out).
     if node in issued.nodes:
         return Redemption.ADMITTED, None
     if len(issued.nodes) >= issued.uses:
@@ -123,7 +125,9 @@ class InvitationTokens:
                 hint="odfctl network invitations lists them; odfctl network revoke ID makes room",
             )
         if len(kept) >= MAX_INVITATIONS:
+            # A revoked one admits nobody; others still admit again the nodes that they are bound to (ADR 57).
             self._delete(revoked[-1])
+        # An id is 32 bits of the digest, and a row of the same id would be replaced.
         if self._db.execute("SELECT 1 FROM invitations WHERE id = ?", (issued.id,)).fetchone() is not None:
             raise Refused("two invitations of one id", rule="invitation-id", hint="invite again: ids are random")
         self._put(issued)

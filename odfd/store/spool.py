@@ -254,6 +254,7 @@ class PushSpool:
             try:
                 if push.staged is not None:
                     with _writing():
+                        # Before its row: the file of a push that a crash keeps from its row is swept at the next start.
                         push.staged.replace(self._path(push.source, number))
             except Fault as fault:
                 push.answer = fault
@@ -384,6 +385,8 @@ class PushSpool:
         with self._lock, self._database.write() as connection:
             connection.execute("INSERT OR REPLACE INTO spool_readers VALUES (?, ?, ?)", (source, dataset, number))
             gone = self._free(connection, source)
+        # After the commit: a crash in between leaves files that the next start sweeps, and never a row without its
+        # file.
         self._unlink(source, gone)
 
     def waiting(self, source: str, dataset: DatasetId | None = None) -> Backlog:
@@ -527,6 +530,7 @@ class PushSpool:
 
     def _free(self, connection: sqlite3.Connection, source: str) -> list[int]:
         """Marks the pushes that all readers have taken, and deletes old receipts. Returns the marked numbers."""
+        # NULL while no dataset reads the Source; no number is at most NULL, so nothing is freed.
         (least,) = connection.execute("SELECT min(number) FROM spool_readers WHERE source = ?", (source,)).fetchone()
         rows = connection.execute(
             "SELECT number FROM spooled WHERE source = ? AND NOT gone AND number <= ?", (source, least)

@@ -107,6 +107,7 @@ class Uploads:
 
 def safe_name(name: str) -> str:
     """Returns the last part of a client's file name, as a valid name here."""
+    # A client may send ../../keys/node.key, or a NUL, with which no file can be opened.
     last = Path(name.replace("\0", "")).name[-MAX_NAME:]
     while len(last.encode(errors="surrogateescape")) > MAX_NAME:
         last = last[1:]

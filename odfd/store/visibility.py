@@ -214,6 +214,8 @@ class Visibility:
         asked = set(datasets)
         with self.database.read() as connection:
             marks, shares, scopes = Marks(connection), Shares(connection), NetworkScopes(connection)
+            # By their number, and never by what is found: what is private takes the lookups of what is nowhere
+            # (test_what_is_private_takes_the_lookups_of_what_is_nowhere).
             if len(asked) <= _FEW:
                 mark_of, kept_of = {each: marks.of(each) for each in asked}, {each: scopes.of(each) for each in asked}
                 shared = {each for each in asked if shares.has(each, peer)}
@@ -242,6 +244,8 @@ class Visibility:
         with self._lock:
             heard = self._heard.get(dataset)
         if heard is None:
+            # Not mentioned since the start, and met nowhere by the rows: told in no network rather than in all (ADR
+            # 47).
             return frozenset() if kept is None and mark is None else kept
         return heard.union(kept or ())
 
@@ -301,6 +305,8 @@ class Visibility:
                     rule="published-everywhere",
                     hint=f"odfctl unpublish {name} takes it back; then publish it to some networks",
                 )
+            # Rows of a dataset that was made private stay, to say where it is withdrawn; nobody chose those networks
+            # now.
             if mark is not Mark.PUBLISHED_TO:
                 scopes.clear(dataset)
                 before = None
@@ -413,6 +419,7 @@ def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_
         if Marks(connection).of(dataset) is not here:
             return
     with database.write() as connection:
+        # Read again: a person may have decided between the two transactions.
         if Marks(connection).of(dataset) is here:
             Marks(connection).put(dataset, there, now)
 

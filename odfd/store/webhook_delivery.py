@@ -96,6 +96,7 @@ def new_delivery(
 def pause_after(attempts: int, draw: Callable[[int], int]) -> int:
     """Returns the nanoseconds to the next attempt. ``draw`` returns a random number below its argument."""
     most = min(LONGEST_PAUSE, FIRST_PAUSE << min(attempts - 1, 20))
+    # Half of it at random, lest all that waited for a receiver call it at one moment.
     return most // 2 + draw(most // 2)
 
 

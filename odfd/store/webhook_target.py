@@ -152,6 +152,7 @@ def _check_url(text: str) -> None:
     """Checks the URL of a target. Raises Invalid."""
     try:
         url = urllib.parse.urlsplit(text)
+        # A port that is none raises ValueError when it is read, not when the URL is split.
         host, _ = url.hostname, url.port
     except ValueError as error:
         raise Invalid(f"not a URL: {error}", rule="webhook-url", hint="like https://example.org/hook") from error
@@ -160,6 +161,7 @@ def _check_url(text: str) -> None:
     if url.username is not None or url.password is not None:
         text = "a URL is shown to whoever reads resources, and this one has credentials"
         raise Invalid(text, rule="webhook-url", hint="take them out: calls are signed, and the receiver checks that")
+    # In the text itself: urlsplit drops tabs and line ends without a word.
     if url.fragment or any(each <= " " for each in text):
         raise Invalid("a URL with a fragment or a space", rule="webhook-url", hint="https://example.org/hook")
 

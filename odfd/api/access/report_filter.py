@@ -133,6 +133,8 @@ async def followed_events(
         since = first.sequence if since is None else events.begin(since, log)
     async with aclosing(cast("Any", events).batches(since)) as batches:
         async for batch in batches:
+            # Before any of the batch, which may have come after a revocation
+            # (test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after).
             if await rights.have_changed(has_moved=True):
                 yield wire.EventView(sequence=0, time="", kind=RESET, message=_WORDS)
                 return
@@ -195,6 +197,7 @@ async def _tell(
         yield each
     epoch, _ = await trio.to_thread.run_sync(history.epoch_and_newest)
     while True:
+        # Before the look: it is set by a change that comes after the look and before the wait.
         grown = history.grown
         seen, events = await trio.to_thread.run_sync(history.after, at)
         if await rights.have_changed(has_moved=seen != at):

@@ -261,6 +261,7 @@ async def _query(call: Call, request: wire.QueryRequest, give: Any) -> None:
 
 async def _search(call: Call, request: wire.SearchRequest) -> wire.SearchView:
     """Leaves out cards of datasets that are here and cannot be read."""
+    # Cut below, when what may not be read is left out: neither length nor counts tell of it.
     found = await call.operation(msgspec.structs.replace(request, limit=max(request.limit, MAX_FOUND)))
     kept = await _cards(call.guard, found.found)
     limit = request.limit

@@ -93,6 +93,7 @@ def bare(message: Message) -> bytes:
         )
     if not value.strip():
         raise Invalid(f"{place(message)} is empty, which is no JSON", rule=RULE, hint="write envelope: true")
+    # Within JSON a line break is blank space alone: in strings it is escaped (RFC 8259, section 7).
     return value.replace(b"\r", b" ").replace(b"\n", b" ")
 
 
@@ -103,6 +104,7 @@ def envelope_of(message: Message) -> bytes:
         {
             "kafka_partition": message.partition(),
             "kafka_offset": message.offset(),
+            # Kind 0: the message has no time.
             "kafka_time": moment if kind else None,
             "kafka_key": _text(message, "key", message.key()),
             "kafka_value": _text(message, "value", message.value()),
@@ -130,7 +132,9 @@ SETTINGS: Final = {
     "enable.auto.commit": "false",
     "enable.partition.eof": "true",
     "isolation.level": "read_committed",
+    # Where messages are gone, the client would otherwise go on at another offset without a word.
     "auto.offset.reset": "error",
+    # Some brokers make a topic of each name that is asked for, mistyped ones too.
     "allow.auto.create.topics": "false",
     "check.crcs": "true",
     "queued.max.messages.kbytes": "65536",
@@ -228,6 +232,7 @@ def _note_error(message: Any, job: TopicJob, reached: dict[int, int], open_: set
     error = message.error()
     if error.code() == KafkaError._PARTITION_EOF:
         open_.discard(message.partition())
+        # Marks of transactions have offsets and are no messages, so the end may be beyond the last message.
         reached[message.partition()] = max(reached[message.partition()], message.offset())
     elif error.code() in (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE):
         raise missing_message(message.partition(), reached[message.partition()])

@@ -40,6 +40,9 @@ class _Session:
         self._fault: Fault | None = None
         self._is_ready = self._is_full = self._is_resumed = False
         self._heard = time.monotonic()
+        # No clean session: the broker keeps what comes between pulls. The client would acknowledge what no chain has
+        # yet
+        # (test_whatever_is_killed_nothing_is_lost_and_nothing_doubled).
         client = Client(CallbackAPIVersion.VERSION2, job.client, False, None, MQTTv311, manual_ack=True)
         if job.username is not None:
             client.username_pw_set(job.username, job.password)

@@ -96,8 +96,10 @@ class SessionReader:
     def decide(self, packet: Packet) -> Fate:
         """Decides how to treat a message; one that is taken is acknowledged by a later session. Raises Invalid."""
         digest = hashlib.sha3_256(packet.topic.encode() + b"\0" + packet.payload).hexdigest()[:16]
+        # By the digest too: a broker uses the number of an acknowledged message for another one.
         if packet.again and (packet.number, digest) in self._known:
             return "acknowledge"
+        # A retained message may come once for each filter that it fits (MQTT 3.1.1, section 3.3.5).
         if packet.kept and (packet.topic, digest) in self._kept:
             return "acknowledge"
         line = packet.payload.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"

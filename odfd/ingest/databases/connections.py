@@ -53,6 +53,8 @@ class Sqlite(Database):
         path = urllib.parse.unquote(urllib.parse.urlsplit(url).path)
         try:
             self._base = sqlite3.connect(f"file:{urllib.parse.quote(path)}?mode=ro", uri=True, isolation_level=None)
+            # Views and generated columns of a file of others may call functions: of an untrusted schema, harmless ones
+            # alone.
             for each in ("PRAGMA trusted_schema = OFF", "PRAGMA query_only = ON", "BEGIN"):
                 self._base.execute(each)
         except sqlite3.Error as error:
@@ -161,6 +163,7 @@ class Mysql(Database):
             )
             with self._connection.cursor() as cursor:
                 cursor.execute("SET time_zone = '+00:00'")
+                # At any other level MySQL ignores WITH CONSISTENT SNAPSHOT.
                 cursor.execute("SET SESSION TRANSACTION ISOLATION LEVEL REPEATABLE READ")
                 cursor.execute("START TRANSACTION WITH CONSISTENT SNAPSHOT, READ ONLY")
         except (pymysql.MySQLError, OSError, ValueError) as error:

@@ -40,6 +40,7 @@ def _query(job: QueryJob) -> QueryResult:
 
 def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
     """Returns the rows of one batch, and whether more follow. Raises Invalid, Refused."""
+    # On lines of its own: a comment at the end of the query (-- …) would take in the bracket.
     inner = f"SELECT * FROM (\n{job.query.strip().rstrip(';')}\n) AS q"  # noqa: S608  the query is the owner's own
     if not job.cursor:
         return base.table(inner), False

@@ -15,6 +15,7 @@ RULE: Final = "evm-filter"
 MAX_BLOCK: Final = (1 << 63) - 1
 _MAX_ADDRESSES: Final = 1_000
 _HEX: Final = r"(?:[Xx]'([0-9a-fA-F]+)')"
+# An "and" within a text counts as text: an even number of quotes follows a separator.
 _AND: Final = re.compile(r"\s+and\s+(?=(?:[^']*'[^']*')*[^']*\Z)", re.IGNORECASE)
 _BLOCK: Final = re.compile(r"block_number\s*(>=|<=|=|>|<)\s*(\d{1,18})\Z", re.IGNORECASE)
 _ADDRESS: Final = re.compile(rf"address\s*(?:=\s*{_HEX}|in\s*\(([^()]*)\))\Z", re.IGNORECASE)

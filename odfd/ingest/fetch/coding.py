@@ -89,17 +89,20 @@ class _Inflating:
         more = bool(data)
         while more:
             if self._inflate.eof:
+                # The next member: a gzip file may be several (RFC 1952, section 2.2).
                 self._inflate = zlib.decompressobj(_ANY_HEADER)
             try:
                 part = self._inflate.decompress(data, CHUNK)
             except zlib.error as error:
                 if self._begun or self._coding != _DEFLATE:
                     raise self._fault(str(error)) from error
+                # Some servers call deflate what has no zlib header (RFC 9110, section 8.4.1.2).
                 self._inflate = zlib.decompressobj(-zlib.MAX_WBITS)
                 self._begun = True
                 continue
             self._begun = True
             data = self._inflate.unconsumed_tail or self._inflate.unused_data
+            # zlib gives at most CHUNK bytes at once, and may hold more though it has no input left.
             held = len(part) == CHUNK and not self._inflate.eof
             more = bool(data) or held
             if part:

@@ -154,6 +154,7 @@ def _environment(step: FetchContainer, job: FetchJob) -> dict[str, str]:
     for each in step.env or ():
         written = _template_of(each)
         found[each.name] = fill(written, variables).reveal()
+        # Variables are in a file of lines (--env-file): a second line would be another variable.
         if _LINE_ENDS.search(found[each.name]):
             raise Invalid(
                 f"the value of {each.name} of a container has several lines", rule=RULE, hint="give it as one line"
@@ -205,6 +206,7 @@ def _new_state(out: Path) -> SourceState | None:
 def _text(path: Path) -> str | None:
     """Returns the text of a file that a container left, if any. Opens plain files only: containers are not trusted."""
     try:
+        # A link leads to files of the node, and a FIFO would wait for a writer (test_what_cannot_be_is_refused).
         file = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     except FileNotFoundError:
         return None

@@ -43,6 +43,7 @@ async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str
             capture_stdout=True,
             capture_stderr=True,
             check=False,
+            # Nothing else of the daemon's environment, which may hold credentials that clients take from it.
             env={"PYTHONPATH": ":".join(part for part in sys.path if part), "TZ": "UTC", **authorities()},
         )
     if done is None:

@@ -157,6 +157,7 @@ def check_time(pattern: str, form: str) -> None:
             hint=r"put it in brackets: day-(\d+-\d+-\d+)\.csv",
         )
     try:
+        # Of an empty text a usable format says that it does not match, and a bad one what is wrong with it.
         dt.datetime.strptime("", form)
     except (ValueError, re.error) as error:  # re.error: a directive occurs twice
         if "does not match" not in str(error):
@@ -185,6 +186,7 @@ def _absolute(pattern: str, base: Path | None) -> str:
             rule="files-base",
             hint="apply the manifest from a file, or write an absolute path",
         )
+    # The folder is a name, and may have a * in it.
     return str(Path(glob.escape(str(base))) / pattern)
 
 
@@ -296,6 +298,7 @@ async def left_alone(local: Local | None, settings: IngestSettings, now: Callabl
         return True
     wait = min(settings.settle_closed, settings.settle)
     if age < wait:
+        # A file may be of a later time than this clock: its age is negative then, and no reason to wait for longer.
         await trio.sleep(min(wait, wait - age))
     if await trio.to_thread.run_sync(_is_closed, local):
         return True

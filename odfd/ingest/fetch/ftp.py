@@ -89,6 +89,7 @@ def _file(
     if done.unchanged:
         return Unchanged()
     state = None
+    # A state is public in the chain, and a server may quote in it what was sent.
     if done.version is not None and not tells(done.version, job.settings.variables):
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=done.version)
     return Fetched(
@@ -157,6 +158,7 @@ def _place(url: str, shown: str) -> _Place:
         raise _bad(shown, "? and # within a path are written %3F and %23")
     if not path or path.endswith("/"):
         raise _bad(shown, "it names no file")
+    # A line end would begin another command (test_a_value_of_a_variable_ends_no_command).
     if any(map(_NO_COMMAND.search, (path, *said))):
         raise _bad(shown, "user, password or path hold what no command of FTP may")
     return _Place(tls, host, port, said[0] or "anonymous", said[1], path)

@@ -132,6 +132,7 @@ async def _all_pages(service: _Service, address: str, pages: Paging | None) -> l
             raise Refused(
                 f"{service.shown}: its pages lead in a circle", rule=_RULE, hint="look at pages of the source"
             )
+        # Numbered pages end with an empty one, which is asked for beyond the last.
         if len(asked) == most + (pages is not None and pages.number is not None):
             raise Refused(
                 f"{service.shown} has more than {plural(most, 'page')}",
@@ -257,6 +258,7 @@ async def _token(auth: ClientCredentials, job: FetchJob) -> str:
     address, _ = address_of(url)
     name, secret = (fill(text, job.settings.variables).reveal() for text in (auth.client_id, auth.client_secret))
     form = {"grant_type": "client_credentials"} | ({"scope": auth.scope} if auth.scope else {})
+    # OAuth form-encodes both before they become a header (RFC 6749, section 2.3.1).
     basic = httpx.BasicAuth(urllib.parse.quote_plus(name), urllib.parse.quote_plus(secret))
     signed = next(basic.auth_flow(httpx.Request("POST", address)))
     headers = {
@@ -275,6 +277,7 @@ async def _token(auth: ClientCredentials, job: FetchJob) -> str:
         token = msgspec.json.decode(bytes(said))["access_token"] if found.status in WITH_FILE else None
     except (msgspec.DecodeError, LookupError, TypeError):
         token = None
+    # It becomes a header, which a line end would end.
     if not isinstance(token, str) or not token.isascii() or not token.isprintable():
         raise Remote(
             f"{url} answers {found.status}, and gives no token",

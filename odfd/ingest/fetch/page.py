@@ -171,6 +171,7 @@ async def _follow(stack: AsyncExitStack, question: _Question, shown: str, settin
         location = response.headers.get("Location") if response.is_redirect else None
         if location is None:
             return response
+        # From here on a server of the Internet chooses the address (test_a_server_leads_no_source_into_this_house).
         if settings.may_dial is None and not is_from_inside(response):
             client = await stack.enter_async_context(_client(settings, is_global))
         with trio.CancelScope(shield=True):

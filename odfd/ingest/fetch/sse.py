@@ -56,6 +56,7 @@ class EventReader:
     """Takes the bytes of a stream, and yields events as they become complete (HTML Living Standard, 9.2.6)."""
 
     def __init__(self) -> None:
+        # A stream may begin with a byte order mark.
         self._decoder = codecs.getincrementaldecoder("utf-8-sig")("replace")
         self._rest = ""
         self._fields: dict[str, str] = {}
@@ -87,6 +88,7 @@ class EventReader:
         value = value.removeprefix(" ")
         if name == "data":
             self._data.append(value)
+        # An id with a NUL is ignored (HTML Living Standard, 9.2.6).
         elif name == "event" or (name == "id" and "\0" not in value):
             self._fields[name] = value
 

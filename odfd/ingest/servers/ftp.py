@@ -88,6 +88,7 @@ def _entries(session: FtpSession, folder: str, most: int) -> list[tuple[str, str
 
 def _read(line: str) -> tuple[dict[str, str], str]:
     """Parses the facts and the name of an entry. Raises Refused."""
+    # The first space ends the facts; a name may have more (RFC 3659, section 7.2).
     said, space, name = line.partition(" ")
     if name in (".", ".."):
         return {"type": "cdir"}, name

@@ -80,6 +80,7 @@ class FtpSession(ftplib.FTP):
     def _protect_files(self) -> None:
         """Encrypts transfers. Raises Refused if the server would send files in plain text."""
         try:
+            # RFC 4217 has it before PROT, though TLS needs no buffer size.
             self.voidcmd("PBSZ 0")
             self.voidcmd("PROT P")
         except (ftplib.error_perm, ftplib.error_reply) as error:
@@ -108,6 +109,7 @@ class FtpSession(ftplib.FTP):
     def lines(self, command: str, sink: Callable[[str], None]) -> None:
         """Sends a command and passes each line of its list to ``sink``."""
         self.retrlines(command, sink)
+        # retrlines has set ASCII, in which line ends of the next file would be changed.
         self.voidcmd("TYPE I")
 
     def getline(self) -> str:

@@ -88,6 +88,7 @@ async def _answer(job: SftpJob) -> SftpResult:
             client = await asyncio.wait_for(connection.start_sftp_client(), job.silence)
             return await _Reader(job, client).read()
         finally:
+            # An orderly end would wait for a server that does not answer.
             connection.abort()
     except asyncssh.SFTPNoSuchFile:
         raise NotFound(f"there is no {job.path!r}", rule=SFTP, hint="is the URL right?") from None
@@ -151,6 +152,7 @@ class _Reader:
             or found.type
             not in (
                 asyncssh.FILEXFER_TYPE_REGULAR,
+                # SFTP 3 tells the type by the permissions alone, which a server may leave out.
                 asyncssh.FILEXFER_TYPE_UNKNOWN,
             )
         ):

@@ -52,6 +52,7 @@ class SealedPositions:
     def __init__(self, home: StateDirectory, key: bytes) -> None:
         """``key``: ``KEY_BYTES`` bytes, for the log that the node has now."""
         self._home = home
+        # No nonce: clients compare the texts for equality, so one position must have one text.
         self._cipher = AESSIV(key)
         self._lock = threading.Lock()
         self._sights: LRUCache[str, Sight] = LRUCache(MOST)

@@ -131,6 +131,7 @@ class DatasetDeletion:
 
     async def _settle(self, left: _Left, unneeded: Sequence[Multihash]) -> None:
         chains = list(map(DatasetId.parse, left.chains))
+        # First: a round of a mirror that is under way would store blocks again behind the cleaning.
         await self._scheduler.dismiss(chains)
         await trio.to_thread.run_sync(self._clean, chains, unneeded)
         for each in chains:

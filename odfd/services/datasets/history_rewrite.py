@@ -172,6 +172,7 @@ class HistoryRewriteService:
         """Builds the new epoch; it is announced as a compaction only if it keeps every row."""
         with self.home.database.read() as connection:
             tree = Ledger(connection).chain(plan.dataset).frontier
+        # A block may have been added since the plan; the new epoch would not count it among those of the old one.
         if tree.size != plan.last.size:
             raise Conflict("the chain is being written to", rule="head-moved", hint="do it again")
         base = kept_tree(self.home.chains.chain(plan.dataset), plan.base.size)

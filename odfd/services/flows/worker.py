@@ -198,6 +198,8 @@ class FlowWorker:
         now = self._clock.now()
         firings = self.scheduler.due(now, RUNNING - self._running)
         if declared := [each for each in firings if each.plan.declared]:
+            # Recorded before the runs start: a crash during a run then leads to the same run again, not to a missed
+            # one.
             await trio.to_thread.run_sync(self._begin, declared)
         for each in firings:
             self._running += 1
@@ -390,6 +392,7 @@ class FlowWorker:
             before = await self._head_of(watched)
             ended = await self._ended(firing)
             outcome, message, written, retry, *_ = ended
+            # A run that the stop of the node cut off did not fail; it is due again at the next start.
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
             if watched is not None:

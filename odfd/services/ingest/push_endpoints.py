@@ -93,6 +93,7 @@ class EndpointService:
         spool = self._home.spool
         dropping = {opened.id: spool.dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None}
         kept = spool.add_all([pushed for _, _, pushed in sound], self._clock.now())
+        # A Source may be deleted between ``_check`` and ``add_all``, and nobody else would ever remove what was kept.
         gone = self._find_gone({opened.id for _, opened, _ in sound})
         for (at, opened, _), receipt in zip(sound, kept, strict=True):
             if opened.id in gone:

@@ -102,6 +102,7 @@ class BackupFolder:
     def _claim(self) -> None:
         folder, mark = self.folder, self.folder / MARK
         if mark.is_file():
+            # Keeping the newest ``keep`` snapshots would otherwise delete those of another node.
             owner = msgspec.json.decode(mark.read_bytes()).get("node")
             if owner != self._node:
                 raise Invalid(
@@ -126,12 +127,15 @@ class BackupFolder:
                 durable.make_folder(made, 0o700)
             partial.mkdir(mode=0o700)
             report.begin("copying the database", None, "pages")
+            # A push that a pull takes meanwhile would lose its file, and the copied database names that.
             with home.spool.held():
                 home.database.copy_to(partial / DATABASE, lambda left, total: _show(report, total - left, total))
                 (partial / DATABASE).chmod(0o600)
                 for folder in FOLDERS:
                     _copy_folder(home.directory / folder, partial / folder)
             small, database = _small_objects(home), (partial / DATABASE).stat().st_size
+            # Objects come after the database: each that its blocks name is there by then, since objects are written
+            # first.
             report.begin("copying objects", None, "bytes")
             found, copied = self._copy_objects(home.directory / OBJECTS, report)
             durable.write(partial / LISTING, "".join(f"{path} {size}\n" for path, size in found).encode())
@@ -146,6 +150,7 @@ class BackupFolder:
             )
             durable.write(partial / DESCRIPTION, msgspec.json.format(msgspec.json.encode(description)))
             durable.sync_tree(partial)
+            # The name without ``.partial`` is what makes it a snapshot; a crash before leaves what no restore accepts.
             durable.rename(partial, whole)
             dropped = self._drop(keep)
             last = LastBackup(time=description.time, place=str(self.folder))
@@ -187,6 +192,7 @@ class BackupFolder:
         if old:
             listed = {place for snapshot in snapshots_in(self.folder) for place, _ in listing(snapshot)}
             for file in list(_object_files(self.folder / OBJECTS)):
+                # Also removes what runs that were interrupted before their list was written have copied.
                 if str(file.relative_to(self.folder / OBJECTS)) not in listed:
                     file.unlink()
         return len(old)
@@ -246,6 +252,7 @@ def _copy_folder(source: Path, target: Path) -> None:
     for entry in sorted(source.iterdir()):
         if entry.is_dir() and not entry.is_symlink():
             _copy_folder(entry, target / entry.name)
+        # No links: the backup would contain whatever file of the system they point to.
         elif entry.is_file() and not entry.is_symlink() and not any(kind in entry.name for kind in NOT_COPIED):
             try:
                 with (target / entry.name).open("wb") as copy:

@@ -93,6 +93,7 @@ class NodeEngine:
         try:
             return await spark_engine(self._options, self._environ, self._report)
         except Fault as fault:
+            # The search is repeated for as long as the node runs, and the same reason need not be logged each time.
             if str(self._why_not) != str(fault):
                 say = self._logger.info if fault.rule == NOT_INSTALLED else self._logger.error
                 say("no engine", fault=str(fault), rule=fault.rule, hint=fault.hint)

@@ -87,6 +87,7 @@ class GarbageCollector:
 
     async def _work(self, dry_run: bool, report: Report) -> wire.CollectResult:
         report.begin("waiting for the collection under way")
+        # A backup holds it too: an object may not go between the copy of the database and that of the objects.
         async with self.alone:
             report.begin("looking at what is named", None, "objects")
             listed: list[wire.CollectedObject] = []
@@ -136,6 +137,7 @@ class GarbageCollector:
 
         def is_good(folder: str, size: int, block: str) -> bool:
             head = self._home.chains.chain(here[folder]).head() if folder in here else None
+            # A fold has the rows of all blocks; of a mirror without the earliest, it would show what is not kept here.
             if head is None or size > head.size or held_from(self._home, here[folder]):
                 return False
             return str(self._home.chains.chain(here[folder]).block_at(size - 1).hash) == block
@@ -155,12 +157,14 @@ class GarbageCollector:
             due = unmanaged.keys_due(connection, self._clock.now())
         gone = [
             each for each in due
+            # A dataset that was fetched again from a peer since needs its key to go on.
             if self._home.chains.chain(each).head() is None and self._home.keys.has_dataset_key(each)
         ]  # fmt: skip
         for each in gone:
             self._home.keys.discard_dataset_key(each)
         if due:
             with self._home.database.write() as connection:
+                # Marked only after the keys are gone: a crash in between repeats the deletion, which is harmless.
                 for each in due:
                     unmanaged.key_settled(connection, each)
         return gone

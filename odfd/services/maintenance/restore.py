@@ -119,6 +119,7 @@ def _examine(directory: Path, examine: Examine) -> int:
         wrong = examine(home)
         access_tokens.forget_all(home.database)  # some may have been revoked since the backup
         with home.database.write() as connection:
+            # A chain may record pushes of after the backup; new ones with their numbers would be taken for them.
             spool.skip_numbers(connection)
         keys = len(home.keys.lost())
     if wrong:
@@ -146,6 +147,7 @@ def _take_objects(snapshot: Path, target: Path, report: Report) -> list[str]:
     objects, damaged = snapshot.parent.parent / OBJECTS, []
     for place, size in listing(snapshot):
         name, source = Path(place).name, objects / _inside(place)
+        # The name of an object is its hash, so the list of objects need not be trusted.
         if not source.is_file() or source.stat().st_size != size or hash_of(source) != name:
             damaged.append(name)
             continue
@@ -156,6 +158,7 @@ def _take_objects(snapshot: Path, target: Path, report: Report) -> list[str]:
 
 def _inside(place: str) -> str:
     """Returns the place of a file in a backup, which whoever wrote the backup chose. Raises Invalid if it leads out."""
+    # The lists of a backup are text that anybody with write access to its folder can change.
     if ".." in Path(place).parts or Path(place).is_absolute():
         raise Invalid(
             f"the backup names a file outside of itself: {place}",

@@ -120,6 +120,7 @@ class CardPublisher:
             touched = set(await trio.to_thread.run_sync(self._home.chains.datasets))
         now = self._clock.now()
         for dataset in filter(self._home.keys.has_dataset_key, touched):
+            # A card costs all nodes of the network a verification, so a busy dataset gets at most one per LEAST.
             self._schedule(dataset, max(now, Instant(self._looked.get(dataset, -LEAST) + LEAST)))
         while self._due and self._due[0][0] <= now:
             at, dataset = heapq.heappop(self._due)
@@ -237,6 +238,7 @@ class CardPublisher:
         key = next((each for each in self._home.keys.held(dataset) if rights.may_write(each.did, now)), None)
         if key is None:
             return None
+        # Receivers keep the card that was issued last: after the clock was set back, a new one must still be later.
         issued = now if before is None else max(now, Instant(before.issued + instant.SECOND))
         signing = {
             "author": key.did,
@@ -326,6 +328,7 @@ class CardPublisher:
 
     def _seal(self, card: Card, key: SigningKey) -> Signed:
         payload = statement.encode(card)
+        # What peers would refuse is not sent: they count it against this node.
         statement.decode_any(payload)
         return envelope.unseal(envelope.seal(payload, key), card.MAX_ENVELOPE)
 

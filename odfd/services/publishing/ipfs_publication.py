@@ -192,6 +192,7 @@ class PublicationService:
         try:
             async with self._alone(dataset):
                 await publisher.withdraw(dataset)
+                # Last: after a crash in between, the next round still finds that there is something to withdraw.
                 await trio.to_thread.run_sync(self._forget, dataset)
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
@@ -203,6 +204,7 @@ class PublicationService:
 
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
         signed = await trio.to_thread.run_sync(self._find_signed, dataset)
+        # Negative after the clock was set back: the record may have expired for all others.
         aged = not 0 <= self._clock.now() - known.at < RENEW
         return aged or signed != known.signed or await publisher.root(dataset) != known.root.removeprefix("/ipfs/")
 

@@ -147,6 +147,7 @@ class VisibilityService:
         given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), named)
         taken = bool(less) and self.visibility.revoke(entry.id, less, every)
         with self.home.database.read() as connection:
+            # Read again after the change: a handover may have added shards since.
             chains = every(connection)
         for kind, is_so in (("dataset.shared", given), ("dataset.revoked", taken)):
             if is_so:

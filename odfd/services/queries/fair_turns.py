@@ -65,11 +65,13 @@ class FairTurns:
 
         Raises Refused if too many wait, LimitExceeded if its time ends it.
         """
+        # Callers without a name are not one caller: none of them waits for the turns of the others.
         turn = _Turn(caller.crowd, caller if caller.name else object())
         self._queue(turn)
         try:
             self._arrange()
             await turn.came.wait()
+            # ``came`` is also set for who was put out of a full line (``_queue``).
             if turn not in self._working:
                 raise _busy()
             with turn.scope:
@@ -101,6 +103,7 @@ class FairTurns:
         if len(line) >= WAITING and turn.crowd is not Crowd.OWNER:
             counts = Counter(each.caller for each in line)
             ((most, count),) = counts.most_common(1)
+            # ``+ 1``: the newcomer would otherwise only change places with the one who leaves.
             if count <= counts[turn.caller] + 1:
                 raise _busy()
             last = next(each for each in reversed(line) if each.caller == most)
@@ -139,6 +142,7 @@ class FairTurns:
         for turn in self._working:
             others = [each for each in self._working if each is not turn]
             contested = any(each.caller != turn.caller and self._fits(each, others) for each in self._waiting)
+            # A frame that is cut off would hide the fault that follows it from the client.
             end = turn.began + turn.crowd.value + (LAST_FRAME if turn.sends else 0.0)
             turn.scope.deadline = end if contested else math.inf
 

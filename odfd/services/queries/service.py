@@ -77,6 +77,7 @@ class QueryService:
             raise Invalid(
                 f"the query has {len(request.sql):,} characters", rule="query-size", hint=f"at most {MAX_SQL:,}"
             )
+        # The proof is a hash over Arrow frames; text of a value is not unique.
         if request.prove and (request.plain or request.lines):
             raise Invalid("a proven answer comes as Arrow", rule="query-prove", hint="leave plain and lines out")
         async with self.turns.one(asker.caller) as sending:
@@ -207,6 +208,7 @@ class QueryService:
             with self._until(end):
                 view = await self._engines.compute(request.engine, ready, tables, place)
             async with self._processes.one() as process:
+                # What an engine wrote is as untrusted as the statement: it is read in a confined process too.
                 await process.prepare(STATEMENT)
                 process.link({"answer": place / "answer"})
                 view = msgspec.structs.replace(view, files=(process.path_inside("answer"),))

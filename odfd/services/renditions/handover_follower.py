@@ -133,6 +133,7 @@ class HandoverFollower:
         active = chains.chain(state.active.dataset)
         if spec is None:
             return None
+        # The block is the owner's claim: it may not contradict the handovers that were followed already.
         check(rows_of(active, state.active.dataset), state.timeline)
         notice = notice_in(active.last_of(("SetInfo",)))
         if notice is None:
@@ -182,6 +183,7 @@ class HandoverFollower:
         number = len(found.state.members)
         with self._home.database.write() as connection:
             state = collections.of(connection, found.spec.id)
+            # ``_look`` read outside this transaction; a person may have deleted the mirror, or another round was here.
             if len(state.members) != number or mirror_specs.of(connection, found.spec.id) is None:
                 return False
             row = RenditionRow(number=number, shards=(str(found.notice.to),), reason="its owner handed over")
@@ -208,6 +210,8 @@ class HandoverFollower:
             timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
             collections.keep(connection, msgspec.structs.replace(state, timeline=timeline))
             names.update({each.dataset: Catalog(connection).name_of(each.dataset) for each in (old, member)})
+            # In the same transaction as the names: a crash in between would mirror one rendition under the name of the
+            # other.
             mirror_specs.hand_on(connection, old.dataset, member.dataset, now)
 
         def swap_alone() -> bool:
@@ -223,6 +227,7 @@ class HandoverFollower:
             await self._readers(old, member, swap)
         except Fault as fault:
             why = f": {fault.message}"
+        # Readers that cannot follow do not keep the name back; they stay at the old rendition, and it is told.
         stays = await trio.to_thread.run_sync(swap_alone)
         self.step("switched")
         await self._scheduler.reread(shard for each in (old, member) for shard in each.shards)

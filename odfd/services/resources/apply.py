@@ -211,6 +211,7 @@ class ApplyOperation:
         written = {one.after.id: draft for one, draft in zip(planned, drafts, strict=False)}
         refusals: dict[str, Fault] = {}
         for attempt in range(ATTEMPTS):
+            # Blocks have times in milliseconds, and the declarations of this apply get the same time.
             now = Instant(self._clock.now() // MILLISECOND * MILLISECOND)
             batch = ApplyBatch(planned, written, now, dry_run=request.dry_run, forced=request.force)
             try:
@@ -225,6 +226,7 @@ class ApplyOperation:
                 if attempt + 1 == ATTEMPTS:
                     raise next(iter(refusals.values())) from None
             finally:
+                # ``run_sync`` would raise Cancelled before it starts, and what the batch holds would stay held.
                 with trio.CancelScope(shield=True):
                     await trio.to_thread.run_sync(batch.closing.close)
         found = await _take_up(found)
@@ -352,6 +354,7 @@ def _check_same(planned: PlannedResource) -> None:
 async def _take_up(prepared: Sequence[_Prepared]) -> list[_Prepared]:
     """Brings what is recorded into force; what cannot be yet is a warning, since the declaration stands."""
     done: list[_Prepared] = []
+    # Committed already: a client that goes away, or a cancelled task, must not leave half of it out of force.
     with trio.CancelScope(shield=True, deadline=trio.current_time() + TAKE_UP_SECONDS):
         for each in prepared:
             try:
@@ -370,6 +373,7 @@ def _terms_of(request: wire.ApplyRequest) -> Terms:
     Raises Invalid for a bad name of a manager, or one that the node keeps for its own parts.
     """
     manager = APPLY if request.manager is None else request.manager
+    # What controllers wrote may not be claimed by a manifest: its owner could then prune it.
     if not _MANAGER.fullmatch(manager) or manager.startswith("controller/"):
         hint = "letters, digits and . _ - / up to 63 characters, not beginning with controller/"
         raise Invalid(f"{manager[:80]!r} is no name of a manager", rule="manager", hint=hint)

@@ -153,6 +153,7 @@ class Reconciler:
         try:
             heard, self._heard = self._heard, set()
             regranted, self._regranted = self._regranted, False
+            # ``_heard`` is taken before this read: an event that comes during it is for the next round.
             self._cursor, touched = await trio.to_thread.run_sync(self._list_touched, heard, regranted)
             for each in touched:
                 self.queue.touch(each)

@@ -250,6 +250,7 @@ class ImportExport:
                 hint = "nothing of it was taken: who serves it mends it"
                 copy = Copy(request.source, chain, self._home.objects, hint, await trio.to_thread.run_sync(chain.head))
                 done = await self._take_in(copy, await _statements(shown), name, request, report)
+                # Only now: after an import that was cut off, the blocks fetched so far need not be fetched again.
                 await shown.source.forget(shown.root)
                 return done
 
@@ -350,6 +351,7 @@ class ImportExport:
         """
         for raw in statements:
             said = statement.decode_any(envelope.unseal(raw, statement.MAX_ANY).payload)
+            # A copy could otherwise bring statements about any dataset, past the budgets of gossip.
             if not isinstance(said, HeadStatement | Authority) or said.dataset != dataset:
                 raise Invalid(f"a statement in {copy.place} is of another dataset", rule="graft")
             if self._board.judge(Topic.HEADS, raw, PeerId(copy.place)) is Judgement.REJECT:

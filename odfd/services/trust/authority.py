@@ -121,6 +121,7 @@ class AuthorityService:
                 hint="make this node a writer in the same version: odfctl trust authority rotate REF",
             )
         seed, _ = self._chain(entry.id)
+        # The roots may have signed it elsewhere, for a chain of the same key that another node has.
         if said.head != seed:
             raise Invalid(
                 f"the draft names another Seed block than that of {entry.name}",
@@ -131,6 +132,7 @@ class AuthorityService:
             # A rotation would declare the history ended where a backup was made; for lost blocks there is recovery.
             self._committer.check_behind(entry.id)
         signed = sign_version(self._home.database, self._home.keys, said, payload, signatures_of(request.signatures))
+        # Before the key goes offline and others hear of it: a crash in between leaves a version that signs.
         self._keep(said, signed)
         if request.drop_key or (node in writers and self._where(entry.id) == "elsewhere"):
             self._home.keys.take_offline(entry.id)
@@ -153,6 +155,7 @@ class AuthorityService:
             checked = ledger.chain(authority.dataset)
             opened = rights.opened(checked.epoch + 1)
             here = TreeHead(size=checked.frontier.size, root_hash=checked.frontier.root)
+            # Only if no block is dropped: otherwise ``checked`` would count blocks that the new epoch does not keep.
             if opened is not None and opened.base == here:
                 ledger.keep_chain(authority.dataset, CheckedChain(checked.frontier, checked.data, opened.number))
         note_version(self._home.keys, authority, signed)

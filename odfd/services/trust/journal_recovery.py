@@ -81,6 +81,7 @@ class JournalRecovery:
             if not await self._check():
                 return wire.SigningView()
             await self._ask()
+            # What strangers say proves what was signed, never that nothing else was: any peer can leave statements out.
             if not len(self._list_groups()) and not request.alone:
                 strangers = f"; {plural(len(self._told), 'peer')} that you did not list may say anything"
                 raise Refused(
@@ -155,6 +156,7 @@ class JournalRecovery:
         return told_by(self._policy(), [did_of_peer(peer) for peer in peers], *own)
 
     async def _ask_one(self, peer: PeerId) -> None:
+        # A peer that sends slowly for ever would keep this node from signing.
         with trio.move_on_after(ASK_SECONDS):
             try:
                 await self._peers.pull_statements(peer)

@@ -131,8 +131,11 @@ class Witnessing:
             question = await trio.to_thread.run_sync(self._witness.question, dataset)
             if question is None:
                 return True
+            # Without its blocks a witness cannot see that the new head extends the old one; a cosignature says just
+            # that.
             if question.needs_proof and not await self._is_proven(question):
                 self._contradict(question)
+            # ``settle`` looks again: while peers were asked, another head may have been cosigned.
             made = await trio.to_thread.run_sync(self._witness.settle, question)
         except Fault as fault:
             self._log_fault(dataset, fault)
@@ -161,6 +164,7 @@ class Witnessing:
         tree = question.tree
         pair = (question.old.root, tree.root_hash)
         if pair not in self._shown:
+            # Datasets of others can make pairs without end; announcing one again does no harm.
             if len(self._shown) >= MAX_TOLD:
                 self._shown.clear()
             self._shown.add(pair)

@@ -204,6 +204,7 @@ class ViewCache:
         """Computes the current view and caches it, even if the cached one is current."""
         known = self._list_known()
         before = known.get(entry.id)
+        # Read before the view is computed: a write during the computation then outdates it at once.
         since, policy, now = self._home.database.writes, self._evaluator.policy, self._evaluator.now()
         within: dict[DatasetId, int] = {}
         view = self._view_of(entry, within)
@@ -247,6 +248,7 @@ class ViewCache:
         return (
             kept.view.name == entry.name
             and kept.policy is self._evaluator.policy
+            # Also not after the clock was set back: rules with a time may not hold yet.
             and kept.at <= self._evaluator.now() < kept.until
             and kept.view.owner == self._home.keys.has_dataset_key(entry.id)
             and not self._is_touched(kept)
@@ -261,6 +263,7 @@ class ViewCache:
 
     def _load_saved(self) -> dict[DatasetId, _Kept]:
         """Loads saved views whose chain has the same head, and whose rules are still in force."""
+        # Before the rows are read, for the same reason as in ``look``.
         since, policy, basis = self._home.database.writes, self._evaluator.policy, self._basis()
         with self._home.database.read() as connection:
             rows = [row for row in saved_views.whole(connection) if row.basis == basis]
@@ -282,6 +285,7 @@ class ViewCache:
             return
         try:
             self._write(names)
+        # Also when cancelled: otherwise these views would be saved only after their next change.
         except BaseException:
             with self._lock:
                 self._unsaved |= names

@@ -39,6 +39,7 @@ class _Question:
         self._hangs = False
         self._answer = False
         self._error: OSError | None = None
+        # A daemon thread: a call that hangs in the kernel would keep the process from ending.
         threading.Thread(target=self._run, name="volume mount", daemon=True).start()
 
     @property
@@ -47,6 +48,7 @@ class _Question:
 
     def answer(self, patience: float) -> bool:
         """Waits for the result. Raises OSError, and TimeoutError."""
+        # The first caller has waited already; the others must not each hold a worker thread for as long.
         if not self._done.wait(0 if self._hangs else patience):
             self._hangs = True
             raise TimeoutError("it does not answer")

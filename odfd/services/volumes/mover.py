@@ -130,6 +130,7 @@ class VolumeMover:
                     if self._objects.local_file(name) is not None:
                         waiting[name] = key
                         yield name, key
+            # Only after the caller took all of them: a volume that fails half-way is read again from ``start``.
             self._seen[resource.id, entry.id] = _Seen(snapshot.history, snapshot.head.size)
 
     def _to_volume(self, volume: OpenVolume, name: Multihash, dataset: bytes) -> bool:
@@ -145,6 +146,7 @@ class VolumeMover:
                 self._check_room(volume, size)
                 if entry is not None and entry.volume != volume.resource.id:
                     self._index.leave(name)
+                # First: after a crash ``_clear`` finds the unfinished copy by this row.
                 self._index.begin(name, volume.resource.id)
                 self._step("volume-begun")
                 try:
@@ -158,6 +160,7 @@ class VolumeMover:
                 self._step("volume-copied")
                 self._index.switch(name, VolumeEntry(volume.resource.id, size), dataset)
                 self._step("volume-switched")
+            # A query may have it open, or a process may be given its path: it is looked at again in the next round.
             if not self._objects.drop_local(name):
                 return False
             self._step("volume-alone")
@@ -193,6 +196,7 @@ class VolumeMover:
                 volume.place.fetch(name, staged)
                 if self._objects.add_file(staged) != name:
                     raise damaged(volume.resource.name, name)
+            # ``add_file`` protects it as fresh until a block names it, and blocks do so already.
             self._objects.holds.named((name,))
             self._step("volume-returned")
         self._index.leave(name)

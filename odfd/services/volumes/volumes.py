@@ -78,12 +78,14 @@ class Volumes:
             self.fetched += entry.size
             return cache.keep(name, part, entry.size)
         finally:
+            # ``keep`` has moved it, unless the bytes did not have their hash or the disk is full.
             part.unlink(missing_ok=True)
 
     def open(self, resource: Resource) -> OpenVolume:
         """Opens a volume as it is declared now. Raises Environment, NotFound, Invalid."""
         spec = msgspec.convert(resource.spec, PersistentVolumeSpec)
         credentials = self._credentials(resource, spec)
+        # With the credentials: a SecretSet can change without a new generation of the volume.
         said = (resource.name, resource.spec, credentials)
         with self._lock:
             opened = self._opened.get(resource.id)
@@ -115,6 +117,7 @@ class Volumes:
     def release(self, resource: Resource) -> None:
         """Gives up the place and the cache of a volume that is deleted."""
         volume = self.open(resource)
+        # The mark stays while data lies there, so that no other node takes the place for its own.
         if not self._home.objects.volumes.usage(resource.id).objects:
             volume.place.release(resource.id)
         self._home.objects.volumes.unclaim(resource.id)

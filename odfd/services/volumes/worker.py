@@ -90,6 +90,7 @@ class VolumeWorker:
         touched = self.loop.take()
         volumes = await trio.to_thread.run_sync(self.volumes.all)
         known = {key: each.generation for key, each in self.states.items() if each.fault is None}
+        # A changed policy of one volume may send slices of any dataset elsewhere, whose chains did not move.
         if known != {each.id: each.generation for each in volumes}:
             touched = None  # one is another, or was not looked at to the end
         states: dict[str, VolumeState] = {}

@@ -26,6 +26,7 @@ _TAKEN: Final = (httpx.ReadError, httpx.ReadTimeout, httpx.WriteError, httpx.Wri
 
 def judge(url: str, inside: tuple[IpNetwork, ...]) -> Allows:
     """Returns which addresses ``url`` may lead to; without TLS none on the Internet."""
+    # Without TLS a call, and its signature, may only cross networks that the owner names.
     if url.startswith("https:"):
         return within(inside)
 
@@ -63,11 +64,14 @@ async def _ask(
 ) -> int:
     """Makes a request and returns the status of the answer. Raises Remote without one."""
     try:
+        # httpx limits each step: a server that sends a header a second would hold one of the few calls for ever.
         with trio.fail_after(CALL_SECONDS):
             async with (
+                # ``trust_env=False``: a proxy would dial the address itself, and no rule of ``allows`` would hold.
                 new_client(allows, timeout=step_seconds, verify=machine_authorities(), trust_env=False) as client,
                 client.stream(method, url, headers=dict(headers), content=body) as response,
             ):
+                # The body is not read: it may be endless.
                 return response.status_code
     except NotAllowed as error:
         hint = "name its network in webhooks.inside, if it is right; http:// is for such networks alone"

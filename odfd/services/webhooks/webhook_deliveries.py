@@ -149,6 +149,7 @@ class WebhookDeliveries:
         target = each.target.id
         with self._home.database.write() as connection:
             calls, held = store.calls(connection, target), store.told(connection, target, each.dataset)
+            # The target or the dataset's record may have been deleted during the call.
             if calls is None or held is None or held.delivery is None:
                 return None, None
             tried = msgspec.structs.replace(held.delivery, attempts=held.delivery.attempts + 1)
@@ -294,6 +295,7 @@ class WebhookDeliveries:
 
     def _may_learn(self, connection: sqlite3.Connection, target: Resource, dataset: str) -> bool:
         """Whether the account of a target may read a dataset now, and so be told of its changes."""
+        # The owner may read all.
         if target.account is None:
             return True
         found = ResourceStore(connection).row_with_did(DATASET, dataset)
@@ -323,8 +325,10 @@ class WebhookDeliveries:
         """Returns a target's permitted calls; none if its secret is missing, which its status reports."""
         busy = {dataset for one, dataset in at_work if one == target.id}
         calls = store.calls(connection, target.id)
+        # One at a time while it fails: more would most likely fail too, each after up to CALL_SECONDS.
         room = (1 if calls is None or calls.failures >= FAILING else AT_ONCE) - len(busy)
         due = [] if room <= 0 else store.due(connection, target.id, now, room + len(busy))
+        # Rights are asked for again at the call: they may have been taken away since the delivery was stored.
         found = [each for each in due if self._is_still_told(connection, target, each[0])]
         try:
             secret = self._secret(connection, target) if found else None

@@ -79,6 +79,7 @@ class SigningJournal:
         journal is lost.
         """
         last = self.last(topic)
+        # The same statement may be signed again: after a crash it may be in the journal and nowhere else.
         if last is not None and last != JournalEntry(order, subject) and order <= last.order:
             raise Refused(
                 f"this key has already signed {topic} at {last.order}; it will not sign another at {order}",

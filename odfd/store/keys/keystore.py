@@ -96,6 +96,7 @@ class KeyStore:
     def take_offline(self, dataset: DatasetId) -> None:
         """Deletes the dataset's key but stays its publisher. The journal stays, as the key may come back."""
         try:
+            # Before the key goes: after a crash in between the key still counts as here (is_offline).
             durable.create(self._offline_path(dataset))
             durable.remove(self._key_path(dataset))
         except OSError as error:
@@ -134,10 +135,12 @@ class KeyStore:
         with self._signing:
             unused = self._journal_of(dataset.public_key).is_new
             key = self._key_path(dataset)
+            # A crash while a key is written leaves its secret in the draft.
             durable.remove(key, durable.draft_of(key))
             if unused:
                 self._journal_path(dataset.public_key).unlink(missing_ok=True)
                 del self._journals[dataset.public_key]
+            # Last: after a crash before this the next start discards the rest again.
             self._unborn_path(dataset).unlink(missing_ok=True)
 
     def check(self) -> int:
@@ -186,6 +189,8 @@ class KeyStore:
         Raises Refused if the journal forbids it (``trust.behind``) or is lost (``trust.journal``).
         """
         with self._signing:
+            # Durable before there is a signature: a crash in between leaves a promise that nobody saw
+            # (docs/spec/trust.md#journals, test_restored_signer_refuses).
             self._journal(key).promise(topic, order, subject)
         return envelope.seal(payload, key)
 

@@ -190,6 +190,8 @@ def _registry() -> Any:
     from joserfc.jwe import JWERegistry
     from joserfc.registry import HeaderParameter
 
+    # A value names its own algorithm: only these are taken (RFC 8725, section 3.1). joserfc refuses headers that are
+    # not registered.
     return JWERegistry({BINDING: HeaderParameter("what a value is for", "str")}, ALGORITHMS)
 
 
@@ -199,7 +201,9 @@ def _header(sealed: str) -> dict[str, Any]:
 
     first = sealed.partition(".")[0]
     try:
+        # A compact JWE has no padding (RFC 7515, section 2), and Python's decoder wants it.
         found = json.loads(base64.urlsafe_b64decode(first + "=" * (-len(first) % 4)))
+    # JSON in thousands of brackets ends in RecursionError.
     except (ValueError, RecursionError) as error:
         raise _no_jwe() from error
     if not isinstance(found, dict) or sealed.count(".") != 4:

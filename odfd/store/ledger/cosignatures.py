@@ -34,6 +34,8 @@ class Cosignatures:
         row = COSIGNATURES.one(self._db, "origin = ? AND witness = ?", (tree.origin, made.witness))
         if row is not None:
             return (tree.size, made.at) > (row[3], row[4])
+        # Keys cost nothing: strangers share a limit that listed witnesses do not need
+        # (test_strangers_leave_room_for_witnesses_that_count).
         return listed or self._count(tree.dataset) < MAX_WITNESSES
 
     def _count(self, dataset: DatasetId) -> int:

@@ -57,6 +57,7 @@ def link(previous: bytes, row: tuple[object, ...]) -> bytes:
     digest = hashlib.sha3_256(previous)
     for value in row:
         raw = value if isinstance(value, bytes) else str(value).encode()
+        # Without lengths, bytes that move from one column to the next leave the hash as it is.
         digest.update(len(raw).to_bytes(8, "big"))
         digest.update(raw)
     return digest.digest()

@@ -77,6 +77,8 @@ class Observations:
         A known observer may always replace his observation of a block.
         """
         terms = (observation.dataset, observation.observer)
+        # Keys of observers cost nothing, so both their number and the blocks of each have a limit
+        # (test_room_is_bounded).
         if OBSERVED.one(self._db, "dataset = ? AND observer = ? LIMIT 1", terms) is None:
             return len(self.observers(observation.dataset, most)) < most
         if OBSERVED.one(self._db, "dataset = ? AND observer = ? AND block = ?", (*terms, observation.head)) is not None:

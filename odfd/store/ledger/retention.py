@@ -142,6 +142,7 @@ class _Page:
     def _rested_on(self, dataset: bytes) -> frozenset[bytes]:
         """Returns the ids that this node's decisions rest on."""
         if dataset not in self._rests:
+            # Decisions about no dataset, such as whose verdicts count, rest on statements about some.
             bodies = self._db.execute(
                 "SELECT body FROM trust_ledger WHERE dataset IN (?, ?) AND type = 'decision'", (dataset, b"")
             )

@@ -63,6 +63,8 @@ def publishing_keys(connection: sqlite3.Connection, dataset: DatasetId) -> froze
     writers = Authorities(connection).rights(dataset).writers.keys()
     newest = Ledger(connection).newest_head(dataset)
     found = set(writers)
+    # A head whose signer lost the right to write names nobody
+    # (ADR 38, test_a_key_that_may_write_no_more_names_nobody).
     if newest is not None and newest[0].node is not None and not writers.isdisjoint(newest[1].signers):
         found.add(newest[0].node)
     return frozenset(found) - {dataset_key(dataset)}
