@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from chain.digits import read_whole
 from chain.errors import Fault, Invalid
 from engines.query.frames import FAULT, MEDIA_TYPE, frame
 from odfd.errors import PROBLEM_JSON, Usage, http_status, sole_faults, to_problem
@@ -209,9 +210,10 @@ def number(request: Request, name: str, default: int | None, least: int = 0, mos
     text = request.query_params.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or not least <= int(text[:20]) <= most:
+    said = read_whole(text)
+    if said is None or not least <= said <= most:
         raise Usage(f"{name} is a whole number from {least} to {most}, not {text[:40]!r}", rule="query")
-    return int(text)
+    return said
 
 
 _FLAGS: Final = {"1": True, "true": True, "yes": True, "0": False, "false": False, "no": False, "": False}

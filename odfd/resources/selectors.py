@@ -15,8 +15,8 @@ from odfd.resources.resource import Json, canonical
 MAX_DEPTH: Final = 16
 NAME: Final = "$name"
 """The operator of a filter that selects by a pattern of names."""
-_WILD: Final = {"%": ".*", "_": "."}
-"""Wildcards in patterns of names, as regular expressions; no name contains one."""
+_WILD: Final = "%_"
+"""Wildcards in patterns of names; no name contains one."""
 _PATTERN: Final = re.compile(r"[A-Za-z0-9.\-%_]{1,100}\Z")
 _HINT: Final = "like -l 'env=prod,team in (a,b),!old'"
 _JSON_HINT: Final = """like -l '{"$or": [{"env": "prod"}, {"$not": {"team": {"$in": ["a", "b"]}}}]}'"""
@@ -37,7 +37,13 @@ For one key also ``{$in: […]}`` and ``{$exists: true}``.
 @lru_cache(maxsize=1024)
 def name_pattern(text: str) -> re.Pattern[str]:
     """Compiles a pattern of names, in which ``%`` stands for any text and ``_`` for one character."""
-    return re.compile("".join(_WILD.get(each, re.escape(each)) for each in text), re.IGNORECASE)
+    first, *others = ["".join("." if each == "_" else re.escape(each) for each in part) for part in text.split("%")]
+    if not others:
+        return re.compile(first, re.IGNORECASE)
+    # The first place of each part is as good as any later one. The atomic group keeps it, so that time is linear in the
+    # pattern: with plain ``.*``, fifty of which fit into a pattern, a request held the interpreter for hours.
+    within = "".join(f"(?>.*?{each})" for each in others[:-1])
+    return re.compile(f"{first}{within}.*{others[-1]}", re.IGNORECASE)
 
 
 def names(patterns: Iterable[str], name: str) -> bool:

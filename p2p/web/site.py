@@ -16,6 +16,7 @@ from typing import Final
 import httpx
 import trio
 
+from chain.digits import read_whole
 from chain.errors import Remote
 from p2p.dial import NotAllowed
 from p2p.files import Content, FileMissing
@@ -51,14 +52,14 @@ class Web(WebClients):
         """Asks for the size by HEAD, or by a range of one byte if the server lacks HEAD or omits the length."""
         try:
             async with self._answer("HEAD", content, headers, also=_NO_HEAD) as answer:
-                length = answer.headers.get("Content-Length", "")
-                if answer.is_success and length.isdecimal():
-                    return int(length)
+                length = read_whole(answer.headers.get("Content-Length", ""))
+                if answer.is_success and length is not None:
+                    return length
             async with self._answer("GET", content, {**headers, "Range": "bytes=0-0"}) as answer:
                 total = _range_of(answer)[1] if answer.status_code == httpx.codes.PARTIAL_CONTENT else None
-                length = answer.headers.get("Content-Length", "") if total is None else str(total)
-                if length.isdecimal():
-                    return int(length)
+                length = read_whole(answer.headers.get("Content-Length", "")) if total is None else total
+                if length is not None:
+                    return length
         except FileMissing:
             return None
         raise Remote(f"{content} does not say how long it is", rule="web-answer")

@@ -37,7 +37,7 @@ LAYERS = {
         "model",
         "ids",
         "multihash yaml_text",
-        "multibase instant backoff repeats terminal_text wording struct_types libraries",
+        "digits multibase instant backoff repeats terminal_text wording struct_types libraries",
         "errors",
         ".",
     ],
@@ -163,7 +163,7 @@ CLI_SEES = [
     "chain.store.durable",  # files that a command writes
     "chain.data.json_values", "chain.data.uuids", "engines.query.frames",  # rows of an answer, and how they come
     "engines.query.installed",  # whether what only queries need was installed
-    "odfd.__version__", "chain.errors", "chain.instant", "chain.repeats", "chain.wording",
+    "odfd.__version__", "chain.digits", "chain.errors", "chain.instant", "chain.repeats", "chain.wording",
 ]  # fmt: skip
 CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""

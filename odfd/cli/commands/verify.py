@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import Final
 
+from chain.digits import read_whole
 from odfd.cli import formatting, kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.offline import files
@@ -56,10 +57,10 @@ def _verify(session: Session, args: argparse.Namespace) -> int:
 
 
 def _number(text: str) -> int:
-    number = text.removeprefix("#")
-    if not (number.isascii() and number.isdigit()):
-        raise Usage(f"not a block number: {text!r}", hint="write it like --from 9 or --from '#9'")
-    return int(number)
+    number = read_whole(text.removeprefix("#"))
+    if number is None:
+        raise Usage(f"not a block number: {text[:40]!r}", hint="write it like --from 9 or --from '#9'")
+    return number
 
 
 _DOUBTED: Final = {

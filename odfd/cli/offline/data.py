@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain import instant
+from chain.digits import read_whole
 from chain.errors import Invalid
 from chain.model.schema import Option
 from chain.multihash import Multihash
@@ -34,9 +35,10 @@ data = commands.group(
 
 
 def _count(text: str) -> int:
-    if not (text.isascii() and text.isdigit() and int(text) <= 10_000):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number from 0 to 10000")
-    return int(text)
+    number = read_whole(text)
+    if number is None or number > 10_000:
+        raise argparse.ArgumentTypeError(f"{text[:40]!r} is not a number from 0 to 10000")
+    return number
 
 
 @data.add(

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from chain.digits import read_whole
 from chain.errors import Environment, Invalid, NotFound, Refused, Remote
 from chain.instant import MILLISECOND, SECOND, Instant, parse, render
 from chain.model.events import SourceState
@@ -266,12 +267,12 @@ def plain_headers(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
 async def save(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
     """Streams the body to ``path`` and returns its sha3-256. Raises Refused over the limit, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
-    promised = found.headers.get("Content-Length", "")
+    promised = read_whole(found.headers.get("Content-Length", ""))
     encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
     undoing = ContentDecoder(encoding, str(url), ratio, end_if_unwanted)
     with FileWriter(path, str(url), job.settings) as file:
-        if promised.isdecimal():
-            file.expect(int(promised))
+        if promised is not None:
+            file.expect(promised)
 
         def keep() -> None:
             for piece in undoing.feed(bytes(waiting)):

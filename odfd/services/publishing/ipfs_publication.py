@@ -137,10 +137,11 @@ class PublicationService:
         """Withdraws a dataset from IPFS, as far as this node has put it there."""
         entries, publisher, kept = await trio.to_thread.run_sync(self._resolve, ref)
         entry = entries[0]
-        for each in entries:
+        # The first shard last, and each record after its files: where the Kubo fails, the same command goes on.
+        for each in reversed(entries):
             async with self._alone(each.id):
-                await trio.to_thread.run_sync(self._forget, each.id)
                 await publisher.withdraw(each.id)
+                await trio.to_thread.run_sync(self._forget, each.id)
         self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 

@@ -14,6 +14,7 @@ from typing import Final, Generic, TypeAlias, TypeVar
 import msgspec
 import trio
 
+from chain.digits import read_whole
 from chain.errors import Invalid, Refused
 from odfd.control import wire
 from odfd.control.responses import SharedValue
@@ -200,15 +201,16 @@ class ResourceWatches:
 def position(store: ResourceStore, since: str) -> int:
     """Returns the position of a version in this log. Raises Invalid for one of another log, or no longer kept."""
     epoch, floor = store.epoch(), store.floor()
-    said, _, number = since.rpartition("-")
+    said, _, digits = since.rpartition("-")
+    number = read_whole(digits)
     hint = "list anew: odfctl get KIND -w without --since"
-    if said != epoch or not number.isdecimal() or int(number) > store.newest():
+    if said != epoch or number is None or number > store.newest():
         text = f"{since[:60]!r} is no version of this node's log of resources"
         raise Invalid(text, rule="resource-version", hint=hint)
-    if int(number) < floor:
+    if number < floor:
         text = f"{since[:60]} is too old: this node keeps what came after {epoch}-{floor}"
         raise Invalid(text, rule="resource-version-too-old", hint=hint)
-    return int(number)
+    return number
 
 
 def number_of(version: str) -> int:

@@ -227,6 +227,20 @@ async def test_withdrawn_it_is_gone_and_not_published_again(world: Any, worlds: 
         assert await alice.api.publications.list() == []
 
 
+async def test_a_withdrawal_that_the_kubo_refuses_can_be_repeated(world: Any, worlds: Any, daemons: Any) -> None:
+    kubo = daemons[0]
+    async with world.running("alice", ipfs=kubo) as alice:
+        await made(world, worlds, alice)
+        await published(alice)
+        kubo.away = True
+        with pytest.raises(Remote, match="cannot be reached"):
+            await alice.api.publications.withdraw("cities")
+        assert len(await alice.api.publications.list()) == 1, "what is there is known"
+        kubo.away = False
+        await alice.api.publications.withdraw("cities")
+        assert not kubo.files
+
+
 async def test_what_is_there_and_cannot_be_kept_is_told(world: Any, worlds: Any, daemons: Any) -> None:
     """The settings named a Kubo once: what it holds stays there, also of a dataset that is deleted meanwhile."""
     kubo = daemons[0]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 import sqlite3
 from collections.abc import Iterator
 from functools import partial
@@ -26,6 +27,7 @@ from odfd.resources.selectors import (
     MAX_DEPTH,
     first_equality,
     matches,
+    name_pattern,
     parse_filter,
     parse_selector,
     selecting,
@@ -565,3 +567,15 @@ def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Con
         again = shelf.store.named("VariableSet", "a", None)
         assert again is not None
         assert again.id != first.id
+
+
+@given(st.text("ab%_.", max_size=8), st.text("abAB.", max_size=8))
+def test_a_pattern_of_names_means_any_text_and_one_character(pattern: str, name: str) -> None:
+    wild = {"%": ".*", "_": "."}
+    plain = re.compile("".join(wild.get(each, re.escape(each)) for each in pattern), re.IGNORECASE)
+    assert (name_pattern(pattern).fullmatch(name) is None) == (plain.fullmatch(name) is None)
+
+
+def test_a_pattern_of_many_wildcards_is_no_work_for_hours() -> None:
+    """Each of them takes the first place that fits, once: else no answer would come."""
+    assert name_pattern("%a" * 49 + "%b").fullmatch("a" * 100) is None
