@@ -29,4 +29,4 @@ class RemoteFiles(Protocol):
         """Reads a small file; ``None`` if there is none. Raises Remote if it has more than ``limit`` bytes."""
 
     def open(self, content: str, offset: int = 0) -> Content:
-        """Opens a file from byte ``offset`` on. Raises Missing if there is no such file."""
+        """Opens a file from byte ``offset`` on. Raises FileMissing if there is no such file."""

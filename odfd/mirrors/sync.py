@@ -5,7 +5,7 @@ and checked against their blocks. Then blocks, references and the chain's tree a
 interrupted pass leaves the old head, and keeps the received parts of objects for the next pass.
 
 A signed head that breaks a rule is not checked again before another one is signed, and then after growing pauses
-(``declined_heads``).
+(``DeclinedHeads``).
 """
 
 from __future__ import annotations

@@ -98,7 +98,7 @@ def write_invitation(invitation: Invitation, key: SigningKey) -> str:
 
 def read_invitation(text: str, now: Instant) -> Invitation:
     """Raises Invalid for text that is no invitation or has another signature, Refused for an expired one."""
-    # Mail programs break long lines: white space is ignored (replication.md, section 10).
+    # Mail programs break long lines: white space is ignored (docs/spec/replication.md#invitations).
     raw = _decode("".join(text.split()))
     signature, payload = raw[1 : 1 + _SIGNATURE], raw[1 + _SIGNATURE :]
     if len(raw) <= 1 + _SIGNATURE:

@@ -185,7 +185,8 @@ class ServingLibrary:
         room = max_bytes
         try:
             for raw in self._chains.chain(dataset).raw_blocks(start, self.size(dataset)):
-                # The first block comes however long it is, or its asker would never get on (replication.md, section 3).
+                # The first block comes however long it is, or its asker would never get on:
+                # docs/spec/replication.md#chains.
                 if given and len(raw) > room:
                     break
                 given.append(raw)
@@ -311,7 +312,7 @@ class ServingLibrary:
         return self._evidence.read(name, 0, largest)
 
     def _find_served(self, name: Multihash) -> list[tuple[DatasetId, int]]:
-        """Does as ``_named`` for an object that is here; cached for a while, until the next write."""
+        """Does as ``_find_naming`` for an object that is here; cached for a while, until the next write."""
         writes, now = self._database.writes, self._clock()
         for asker in (None, self._asker):
             known = self._spoken.get((self._network, asker, name))

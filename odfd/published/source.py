@@ -185,7 +185,7 @@ class PublishedSource:
 
     @asynccontextmanager
     async def object_from(self, root: str, name: Multihash, offset: int) -> AsyncIterator[AsyncIterator[FilePart]]:
-        """Yields the unchecked bytes of an object from ``offset`` on. Raises Missing."""
+        """Yields the unchecked bytes of an object from ``offset`` on. Raises FileMissing."""
         try:
             async with self._open(root, (DATA, CHECKPOINTS), name, offset) as parts:
                 yield parts

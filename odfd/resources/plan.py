@@ -22,9 +22,9 @@ from odfd.resources.registry import OF_ACCOUNTS, OWNER
 from odfd.resources.resource import ACCOUNT, Json, Resource, ResourceHandle, derived_id
 
 APPLY: Final = "odfctl"
+"""The default name of the manager that applies manifests."""
 LABEL: Final = "odfctl-label"
 """The manager of labels and annotations set by hand: an apply leaves them alone."""
-"""The default name of the manager that applies manifests."""
 Action: TypeAlias = Literal["created", "updated", "unchanged"]
 
 

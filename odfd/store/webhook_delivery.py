@@ -20,7 +20,6 @@ from chain.instant import SECOND, Instant
 from chain.store.base import Head
 from odfd.store.webhook_target import CREATED, DELETED, UPDATED
 
-"""Least bytes of a secret, by Standard Webhooks: a shorter one can be guessed from a call."""
 FIRST_PAUSE: Final = 5 * SECOND
 LONGEST_PAUSE: Final = 3600 * SECOND
 GIVEN_UP_AFTER: Final = 24 * 3600 * SECOND

@@ -88,8 +88,8 @@ class Host:
     def addresses(self) -> list[str]:
         """Returns the addresses at which others reach us, with our peer id."""
         relays = [f"{address}{CIRCUIT}" for address in self._circuits.relays.values()]
-        # A presence has room for eight (replication.md, section 7), and without those of relays nobody reaches a hidden
-        # node.
+        # A presence has room for eight (docs/spec/replication.md#presences); without those of relays nobody reaches a
+        # hidden node.
         direct = self.direct.list_announced()[: MAX_PRESENCE_ADDRESSES - len(relays)]
         return [f"{one}/p2p/{self.peer_id}" for one in (*direct, *relays)]
 

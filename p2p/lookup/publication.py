@@ -46,7 +46,7 @@ class RecordPublication:
 
     def take(self, now: float) -> bytes | None:
         """Returns the next key to announce, if one is due;
-        it is due again after ``RETRY`` unless ``announced`` is called."""
+        it is due again after ``RETRY`` unless ``note_announced`` is called."""
         if now < self._next:
             return None
         while self._queue and self._queue[0][0] <= now:

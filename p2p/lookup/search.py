@@ -90,8 +90,7 @@ class _Path:
 
 
 class Search:
-    """A search: call ``begin`` at any time,
-    and ``step`` whenever something happened or ``wake`` says, until ``done``."""
+    """A search: call ``step`` at first, and whenever something happened or ``wake`` says, until it is ``done``."""
 
     def __init__(
         self, region: Region, me: bytes, seeds: Sequence[LookupContact], rng: Chance, limits: SearchLimits = LIMITS
@@ -122,7 +121,7 @@ class Search:
     # Events
 
     def step(self, now: float) -> list[LookupContact]:
-        """Returns the nodes to ask now; the caller reports ``answered`` or ``failed`` for each."""
+        """Returns the nodes to ask now; the caller reports ``note_answer`` or ``note_failure`` for each."""
         chosen: list[LookupContact] = []
         for at in range(len(self._paths)):
             while not self._is_spent and self._busy(at, now) < self._limits.parallel:

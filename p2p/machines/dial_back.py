@@ -79,8 +79,8 @@ class DialBacks:
     ) -> DialOrder | ResponseStatus:
         """Judges a question of a peer at ``host``: returns what to dial, or the status of a refusal.
 
-        After an order with a price the caller calls ``paid``; and ``end`` after each dial. ``None`` in ``wanted``: an
-        address that this node cannot dial.
+        After an order with a price the caller calls ``may_dial``; and ``end`` after each dial. ``None`` in ``wanted``:
+        an address that this node cannot dial.
         """
         if not self._may_ask(peer, host, now):
             self.refused += 1

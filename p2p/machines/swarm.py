@@ -48,7 +48,7 @@ class SwarmPiece(NamedTuple):
 
 
 class TakePiece(NamedTuple):
-    """Take a piece from a peer; the outcome comes back by ``got`` or ``failed``."""
+    """Take a piece from a peer; the outcome comes back by ``got`` or ``note_failure``."""
 
     piece: int
     peer: PeerId

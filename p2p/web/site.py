@@ -1,4 +1,4 @@
-"""Reads files over HTTP from any web server, object store or gateway; ``Web`` implements ``Files``.
+"""Reads files over HTTP from any web server, object store or gateway; ``Web`` implements ``RemoteFiles``.
 
 Uses only HEAD and GET, with ranges if a server supports them. Servers are not trusted: redirects are followed a few
 times and never from the Internet into a private network, answers are read under limits, and a slow server is left. The

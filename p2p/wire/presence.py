@@ -63,7 +63,7 @@ _DOMAIN: Final = b"odf presence 1\0"
 def _load_address(raw: bytes) -> str:
     text = raw.decode("ascii", "replace")
     parsed = parse_address(text)
-    # One spelling of each address, since the signature covers it (replication.md, section 7).
+    # One spelling of each address, since the signature covers it (docs/spec/replication.md#presences).
     if parsed.peer is not None or str(parsed) != text or not parsed.port:
         raise LayoutFault(f"the address {text!r}")
     return text

@@ -64,7 +64,7 @@ class Outgoing(msgspec.Struct, frozen=True):
     """The bytes to send now, and the streams whose buffers were emptied by it."""
 
     messages: list[bytes | memoryview]
-    """Whole frames, in messages of at most ``Limits.max_message`` bytes, to be sent in this order.
+    """Whole frames, in messages of at most ``YamuxLimits.max_message`` bytes, to be sent in this order.
 
     Large bodies still lie in their writers' buffers: they must be encrypted before other tasks may run.
     """
@@ -130,7 +130,7 @@ class Inbox:
 
 
 class StreamState:
-    """The state of a stream. ``Session`` owns it from the SYN until both sides and the local user are done."""
+    """The state of a stream. ``YamuxSession`` owns it from the SYN until both sides and the local user are done."""
 
     __slots__ = (
         "by_peer",

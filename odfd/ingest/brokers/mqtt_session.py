@@ -99,7 +99,7 @@ class SessionReader:
         # By the digest too: a broker uses the number of an acknowledged message for another one.
         if packet.again and (packet.number, digest) in self._known:
             return "acknowledge"
-        # A retained message may come once for each filter that it fits (MQTT 3.1.1, section 3.3.5).
+        # A retained message may come once for each filter that it fits (MQTT 3.1.1, 3.3.5).
         if packet.kept and (packet.topic, digest) in self._kept:
             return "acknowledge"
         line = packet.payload.replace(b"\r", b" ").replace(b"\n", b" ") + b"\n"

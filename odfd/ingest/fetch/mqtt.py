@@ -92,7 +92,7 @@ class MqttSource(Source[FetchMqtt, None]):
         if not 0 < len(self.step.topics) <= _MAX_TOPICS:
             raise Invalid(f"a source has 1 to {_MAX_TOPICS} topics", rule=RULE)
         for topic in self.step.topics:
-            # $-topics are the broker's own (MQTT 3.1.1, section 4.7.2).
+            # $-topics are the broker's own (MQTT 3.1.1, 4.7.2).
             if not 0 < len(topic.path) <= _MAX_TOPIC or "\0" in topic.path or topic.path.startswith("$"):
                 raise Invalid(
                     f"no topic of messages: {topic.path[:80]!r}", rule=RULE, hint="write a filter like a/+/b or a/#"
