@@ -342,7 +342,8 @@ class NetworkService:
         announced, rungs, unheld = [], [], self._facts.unheld.heads()
         with self._home.database.read() as connection:
             ledger = Ledger(connection)
-            for dataset, peers in counts.items():
+            # In one order, or each read of the network would seem a change of it.
+            for dataset, peers in sorted(counts.items(), key=lambda each: bytes(each[0])):
                 kept = ledger.newest_head(dataset)
                 newest = unheld.get(dataset) if kept is None else kept[0]
                 card = self._facts.cards.card(dataset)
