@@ -299,13 +299,17 @@ def _controllers(
 
 def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> StatusService:
     running, context = _running(parts, flows, mirrors), parts.context
-    doors = (parts.membership, parts.site)
     dependencies = Dependencies(
-        parts.home, parts.remotes, parts.volumes, lambda: parts.settings, doors, context.readiness
+        parts.home,
+        parts.remotes,
+        parts.volumes,
+        lambda: parts.settings,
+        parts.membership,
+        parts.site,
+        context.readiness,
     )
-    return StatusService(
-        parts.home, parts.views, (_doctor(parts), dependencies), running, context, parts.settings.node.name
-    )
+    doctor = _doctor(parts)
+    return StatusService(parts.home, parts.views, doctor, dependencies, running, context, parts.settings.node.name)
 
 
 def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:

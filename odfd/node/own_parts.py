@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 
 import msgspec
 
@@ -26,9 +27,8 @@ from odfd.store.flow_runs import TYPE as FLOW
 
 def own_of(parts: NodeParts) -> OwnResources:
     now = parts.context.clock.now()
-    return OwnResources(
-        parts.home, parts.settings, now, (parts.engine.view, parts.readers), lambda: _describe_reach(parts)
-    )  # fmt: skip
+    reached = partial(_describe_reach, parts)
+    return OwnResources(parts.home, parts.settings, now, parts.engine.view, parts.readers, reached)
 
 
 def live_resources_of(

@@ -61,7 +61,7 @@ def queries_of(
     room = home.folder(STAGING), settings.query.temporary_mib << 20
     by_engines = EngineQueries(EnginePool({"spark": (engine,)}), engine.warm, inputs, *room)
     queries = QueryService(
-        planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), (folding, by_engines)
+        planner, processes, inputs, Signer(home.keys.node_key, context.clock.now, *room), folding, by_engines
     )
     projections = ProjectionTables(home, queries, context.clock, settings.query.temporary_mib << 20)
     public = PublicQueries(home, queries, served, proves=settings.http.prove)

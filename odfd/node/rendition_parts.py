@@ -50,8 +50,8 @@ def effects_of(parts: NodeParts) -> RenditionEffects:
     def readers(dataset: DatasetId) -> list[DatasetId]:
         return [other.id for other in parts.views.readers.of(dataset)]
 
-    terms = parts.context.clock, parts.visibility
-    return RenditionEffects(parts.home, parts.ingest_deps, parts.committer, parts.keeping, terms, readers)
+    clock, visibility = parts.context.clock, parts.visibility
+    return RenditionEffects(parts.home, parts.ingest_deps, parts.committer, parts.keeping, clock, visibility, readers)
 
 
 def renditions_of(
@@ -84,7 +84,11 @@ def renditions_of(
     differences = RenditionDifferences(home, deps.settings.staging, committer, clock, effects, write)
     made = RenditionService(
         home,
-        (effects, origins, derived, upkeep, differences),
+        effects,
+        origins,
+        derived,
+        upkeep,
+        differences,
         parts.context,
         deletion.delete_rendition,
         lambda: secrets.token_hex(8),

@@ -94,8 +94,9 @@ def checkpoint_receiver_of(parts: WitnessContext) -> TlogWitness:
     def cosigned(made: Cosignature) -> None:
         trio.from_thread.run_sync(_announce, parts, made)
 
-    rooms = (home.database, home.keys, _witness_of(parts))
-    return TlogWitness(rooms, lambda: parts.policy.attended, parts.context.clock.now, cosigned)
+    return TlogWitness(
+        home.database, home.keys, _witness_of(parts), lambda: parts.policy.attended, parts.context.clock.now, cosigned
+    )
 
 
 def witnessing_of(parts: WitnessContext) -> Witnessing:
@@ -115,8 +116,8 @@ def witnessing_of(parts: WitnessContext) -> Witnessing:
     def asked() -> WitnessRequest:
         return WitnessRequest(cosigns(parts.settings.policy), parts.policy.attended)
 
-    network, events = (parts.remotes.replication, parts.holders), WitnessEvents(partial(_announce, parts), contradicted)
-    return Witnessing(home.chains, _witness_of(parts), asked, network, events, context.logger)
+    witness, events = _witness_of(parts), WitnessEvents(partial(_announce, parts), contradicted)
+    return Witnessing(home.chains, witness, asked, parts.remotes.replication, parts.holders, events, context.logger)
 
 
 def submissions_of(parts: WitnessContext) -> WitnessSubmission:

@@ -65,12 +65,13 @@ class Dependencies:
         remotes: Remotes,
         volumes: VolumeWorker,
         settings: Callable[[], Settings],
-        doors: tuple[Membership, SiteServer | None],
+        membership: Membership,
+        site: SiteServer | None,
         readiness: Readiness,
     ) -> None:
-        """``doors``: the parts at whose addresses strangers reach the node; ``None`` if it has no site."""
+        """Strangers reach the node at the addresses of ``membership`` and of ``site``, if it has one."""
         self._home, self._remotes, self._volumes = home, remotes, volumes
-        self._membership, self._site = doors
+        self._membership, self._site = membership, site
         self._settings, self._readiness = settings, readiness
         self.loop = ReconcileLoop(self._round)
 

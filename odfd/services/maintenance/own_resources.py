@@ -46,12 +46,13 @@ class OwnResources:
         home: StateDirectory,
         settings: Settings,
         since: Instant,
-        engines: tuple[Callable[[], wire.EngineView], QueryProcesses],
+        spark: Callable[[], wire.EngineView],
+        queries: QueryProcesses,
         reached: Callable[[], wire.NodeState],
     ) -> None:
-        """``engines``: the state of that of transforms, and the processes of that of queries."""
+        """``spark``: returns the state of the engine of transforms; ``queries``: the processes of that of queries."""
         self._home, self._settings, self._since, self._reached = home, settings, since, reached
-        self._spark, self._queries = engines
+        self._spark, self._queries = spark, queries
         self._node = str(home.keys.node_key().did)
 
     async def nodes(self) -> Sequence[Resource]:

@@ -64,13 +64,14 @@ class StatusService:
         self,
         home: StateDirectory,
         views: DatasetViews,
-        probing: tuple[Doctor, Dependencies],
+        doctor: Doctor,
+        dependencies: Dependencies,
         running: RunningParts,
         context: Context,
         name: str,
     ) -> None:
         self._home = home
-        self._doctor, self.dependencies = probing
+        self._doctor, self.dependencies = doctor, dependencies
         self._views = views
         self._engine = running.engine
         self._membership = running.membership

@@ -50,11 +50,12 @@ class QueryService:
         processes: QueryProcesses,
         inputs: QueryInputs,
         signer: Signer,
-        more: tuple[FoldCache | None, EngineQueries | None] = (None, None),
+        folding: FoldCache | None = None,
+        engines: EngineQueries | None = None,
     ) -> None:
-        """``more``: stores folds, and runs queries on engines of transforms, if there are any."""
+        """``folding`` stores folds, and ``engines`` runs queries on engines of transforms, if there are any."""
         self._planner, self._processes, self._inputs, self._signer = planner, processes, inputs, signer
-        self._folding, self._engines = more
+        self._folding, self._engines = folding, engines
         self.turns = FairTurns(processes.limits.most)
 
     @operation(needs=Permission.BY_RULE)

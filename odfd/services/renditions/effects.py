@@ -69,14 +69,15 @@ class RenditionEffects:
         ingest: IngestDependencies,
         committer: OwnerCommitter,
         keeping: DataRetention,
-        terms: tuple[Clock, Visibility],
+        clock: Clock,
+        visibility: Visibility,
         readers: Callable[[DatasetId], Sequence[DatasetId]],
     ) -> None:
         """``readers`` lists the datasets here that derive directly from one."""
         self._home, self._ingest, self._committer = home, ingest, committer
         self._sources = SourceReader(home)
         self._keeping = keeping
-        self._clock, self._visibility = terms
+        self._clock, self._visibility = clock, visibility
         self._readers = readers
         self._shards = SqliteShards(home.database, home.chains)
         self.step: Callable[[str], None] = lambda _: None

@@ -63,7 +63,11 @@ class RenditionService:
     def __init__(
         self,
         home: StateDirectory,
-        parts: tuple[RenditionEffects, RenditionOrigins, DerivedRenditions, RenditionUpkeep, RenditionDifferences],
+        effects: RenditionEffects,
+        origins: RenditionOrigins,
+        derived: DerivedRenditions,
+        upkeep: RenditionUpkeep,
+        differences: RenditionDifferences,
         context: Context,
         delete: Callable[[DatasetId], Awaitable[object]],
         new_id: Callable[[], str],
@@ -76,7 +80,8 @@ class RenditionService:
         """
         self._show_to_others, self._moved = show_to_others, moved
         self._home, self._delete, self._new_id = home, delete, new_id
-        self._effects, self._origins, self._derived, self.upkeep, self._differences = parts
+        self._effects, self._origins, self._derived = effects, origins, derived
+        self.upkeep, self._differences = upkeep, differences
         self._board, self._clock, self._events = context.board, context.clock, context.events
 
     @operation("GET", DATASET_PATH + "/renditions", needs=Permission.BY_RULE, also=(NODE_PATH + "/renditions",))

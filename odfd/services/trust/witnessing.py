@@ -76,14 +76,15 @@ class Witnessing:
         chains: ChainStore,
         witness: Witness,
         asked: Callable[[], WitnessRequest],
-        network: tuple[WitnessPeers, Providers],
+        peers: WitnessPeers,
+        providers: Providers,
         told: WitnessEvents,
         logger: Logger,
     ) -> None:
         self._asked = asked
         self._chains = chains
         self._witness = witness
-        self._peers, self._providers = network
+        self._peers, self._providers = peers, providers
         self._told = told
         self._logger = logger
         self.loop = KeyedReconcileLoop[DatasetId](self._round, ROUND_SECONDS)

@@ -37,12 +37,14 @@ class TlogWitness:
 
     def __init__(
         self,
-        parts: tuple[Database, KeyStore, Witness],
+        database: Database,
+        keys: KeyStore,
+        witness: Witness,
         attended: Callable[[], Collection[DatasetId]],
         clock: Callable[[], Instant],
         cosigned: Callable[[Cosignature], None],
     ) -> None:
-        self._database, self._keys, self._witness = parts
+        self._database, self._keys, self._witness = database, keys, witness
         self._attended = attended
         self._clock = clock
         self._cosigned = cosigned

@@ -261,7 +261,7 @@ async def test_silent_peers_of_one_dataset_keep_no_other_waiting(autojump_clock:
 
     network: Any = Network()
     made = Witnessing(
-        Nothing(), witness, lambda: WitnessRequest(True, [silent, other]), (network, network),  # type: ignore[arg-type]
+        Nothing(), witness, lambda: WitnessRequest(True, [silent, other]), network, network,  # type: ignore[arg-type]
         WitnessEvents(lambda _: None, lambda _: None), journal,
     )  # fmt: skip
     assert await made._round() == RETRY_SECONDS

@@ -41,8 +41,8 @@ class Office:
         self.now = int(NOW)
         self.made: list[Cosignature] = []
         witness = Witness(self.database, self.keys, lambda *_: [], self.clock)
-        rooms = (self.database, self.keys, witness)
-        self.desk = TlogWitness(rooms, lambda: {OWNER.dataset_id}, self.clock, self.made.append)
+        attended = {OWNER.dataset_id}
+        self.desk = TlogWitness(self.database, self.keys, witness, lambda: attended, self.clock, self.made.append)
 
     def clock(self) -> Instant:
         return Instant(self.now)
