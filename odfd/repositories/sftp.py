@@ -13,7 +13,6 @@ threads; blocking.
 from __future__ import annotations
 
 import asyncio
-import importlib.util
 import secrets
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Iterator, Mapping
@@ -27,6 +26,7 @@ from chain.multihash import Multihash
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK
+from odfd.runtime.extensions import check_client
 from p2p.files import FileMissing
 
 if TYPE_CHECKING:
@@ -318,12 +318,7 @@ class SftpFiles:
 
 def open_sftp(name: str, place: Place, host_key: str, credentials: Mapping[str, str]) -> SftpFiles:
     """Returns the files of a repository, connected with the first request. Raises Refused without the client."""
-    if importlib.util.find_spec("asyncssh") is None:
-        raise Refused(
-            f"repository {name} needs a client, asyncssh, which is not installed",
-            rule="sftp-extra",
-            hint="install it beside odfd: pip install 'odfd[sftp]'",
-        )
+    check_client("asyncssh", f"repository {name} needs", "sftp")
     from odfd.runtime.sftp import SftpLogin
 
     assert place.sftp is not None

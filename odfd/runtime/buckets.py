@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, TypeAlias
 
 from chain.errors import Environment, Invalid
+from odfd.runtime.extensions import check_client
 
 if TYPE_CHECKING:
     from obstore.store import AzureCredential, AzureStore, GCSCredential, GCSStore, S3Credential, S3Store
@@ -128,8 +129,10 @@ def open_store(
 ) -> S3Store | GCSStore | AzureStore:
     """Opens a bucket. Without credentials requests are unsigned. Raises Invalid for credentials that are none.
 
-    Raises Environment where variables of the library's own, which are not asked for, keep it from opening any.
+    Raises Environment where variables of the library's own, which are not asked for, keep it from opening any; Refused
+    without the library.
     """
+    check_client("obstore", "buckets need", "bucket")
     from obstore.exceptions import BaseError
 
     options: dict[str, Any] = {

@@ -6,15 +6,13 @@ kinds that ODF does not have do the same. Its module is imported when a source o
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping
-from importlib.metadata import EntryPoint, entry_points
 from typing import Final
 
 import msgspec
 import trio
 
-from chain.errors import Invalid, Refused
+from chain.errors import Invalid
 from chain.model.events import SetPollingSource
 from chain.model.fetch_options import BUCKET, KINDS, RULE, SFTP, FetchOptions, Plugin, fetch_options
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
@@ -28,8 +26,8 @@ from odfd.ingest.fetch.mqtt import MqttSource
 from odfd.ingest.fetch.source import AnySource, tag_of, url_of, web_step
 from odfd.ingest.fetch.url import UrlSource
 from odfd.ingest.settings import IngestSettings
+from odfd.runtime.extensions import SOURCES, load_extension
 
-GROUP: Final = "odfd.sources"
 _FTP: Final = "Ftp"
 _ROWS: Final[Mapping[str, type[AnySource]]] = {
     "Url": UrlSource,
@@ -108,17 +106,5 @@ def _plugin_source(step: FetchUrl, plugin: Plugin) -> AnySource:
 
 def _load(kind: str) -> type[AnySource]:
     """Raises Refused for a kind that is not installed."""
-    try:
-        row: type[AnySource] = _plugins()[kind].load()
-    except (KeyError, ImportError) as error:
-        raise Refused(
-            f"sources of kind {kind} are not installed",
-            rule="source-kind",
-            hint="install the package that adds them beside odfd; odfd's own come with it: install it anew",
-        ) from error
+    row: type[AnySource] = load_extension(SOURCES, kind, f"sources of kind {kind}", "source-kind")
     return row
-
-
-@functools.cache
-def _plugins() -> Mapping[str, EntryPoint]:
-    return {each.name: each for each in entry_points(group=GROUP)}

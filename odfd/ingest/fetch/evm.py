@@ -31,12 +31,13 @@ from odfd.ingest.evm.job import (
 from odfd.ingest.evm.log_filter import LogFilter, parse_filter, with_topic
 from odfd.ingest.evm.signature import parse_event, selector
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.page import page
 from odfd.ingest.fetch.source import Source, check_rows
 from odfd.ingest.fetch.url import address_of, remedy, save
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, fill
+from odfd.runtime.extensions import check_client
 
 T = TypeVar("T")
 MAX_ANSWER: Final = 64 << 20
@@ -180,7 +181,7 @@ class EthereumSource(Source[FetchEthereumLogs, None]):
         if not TEMPLATE.match(self.step.node_url):
             address_of(FilledTemplate(self.step.node_url, TEMPLATE.sub("1", self.step.node_url)))
         if self.step.signature is not None or "eth_event_selector" in (self.step.filter or "").lower():
-            check_client("eth_abi", "EthereumLogs with a signature", "evm")
+            check_client("eth_abi", "sources of kind EthereumLogs with a signature need", "evm")
         _filter(self.step)
 
     def check_read(self, read: ReadStep) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Callable
@@ -12,7 +11,7 @@ import msgspec
 import trio
 
 from chain import errors
-from chain.errors import Environment, Refused, Remote
+from chain.errors import Environment, Remote
 from odfd.ingest.source_process import R, SourceJob
 
 _SAID: Final = 300
@@ -74,13 +73,3 @@ def without_fault(result: R, shown: str) -> R:
     if result.fault:
         raise _FAULTS.get(result.fault, Environment)(f"{shown}: {result.message}", rule=result.rule, hint=result.hint)
     return result
-
-
-def check_client(module: str, kind: str, extra: str) -> None:
-    """Raises Refused if the client library that sources of a kind need is not installed."""
-    if importlib.util.find_spec(module) is None:
-        raise Refused(
-            f"sources of kind {kind} need a client, {module}, which is not installed",
-            rule=f"{extra}-extra",
-            hint=f"install it beside odfd: pip install 'odfd[{extra}]'",
-        )

@@ -21,10 +21,11 @@ from odfd.ingest.brokers import gaps
 from odfd.ingest.brokers.job import RULE, GapsResult, TopicJob, TopicPosition, TopicResult, decode_position
 from odfd.ingest.brokers.kafka import main
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.fetch_process import TimeLimit, ask, authorities, check_client
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask, authorities
 from odfd.ingest.fetch.source import AddressRange, Source, check_lines
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, check_user_info, filled_url
+from odfd.runtime.extensions import check_client
 
 OFFSETS: Final = "w3id.org/odfd/kafka"
 """Kind of a source state: the next offset of each partition, and the topic's id."""
@@ -89,7 +90,7 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
             raise Invalid(
                 "headers, cache and eventTime have no meaning for kind: Kafka", rule=RULE, hint="leave them out"
             )
-        check_client("confluent_kafka", "Kafka", "kafka")
+        check_client("confluent_kafka", "sources of kind Kafka need", "kafka")
 
     async def find_lost(self, job: FetchJob) -> tuple[AddressRange, ...]:
         shown, request = self._job(job)

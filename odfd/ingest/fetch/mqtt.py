@@ -18,10 +18,11 @@ from engines.contract import SkippedFile
 from odfd.ingest.brokers.mqtt import main
 from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.source import Source, check_lines
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, fill
+from odfd.runtime.extensions import check_client
 
 SESSION: Final = "w3id.org/odfd/mqtt"
 """Kind of a source state: the messages of the last transaction."""
@@ -103,7 +104,7 @@ class MqttSource(Source[FetchMqtt, None]):
             raise Invalid("a password is of no use without username", rule=RULE, hint="leave it out")
         for text in filter(None, (self.step.username, self.step.password)):
             settings.check_variables(text)
-        check_client("paho", "Mqtt", "mqtt")
+        check_client("paho", "sources of kind Mqtt need", "mqtt")
 
     def check_read(self, read: ReadStep) -> None:
         check_lines(read, "kind: Mqtt")

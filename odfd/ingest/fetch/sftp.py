@@ -12,7 +12,7 @@ from chain.errors import Invalid, Refused, Remote
 from chain.model.fetch_options import SftpAccess
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
 from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
 from odfd.ingest.fetch.source import Source, url_of
@@ -29,6 +29,7 @@ from odfd.ingest.templates import (
     fill,
     filled_url,
 )
+from odfd.runtime.extensions import check_client
 from odfd.runtime.sftp_address import SftpAddress, is_host_key, sftp_address
 from p2p.dial import resolve
 from p2p.ip import anywhere
@@ -91,7 +92,7 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
             raise Invalid("headers have no meaning for sftp", rule=SFTP, hint="leave them out")
         if isinstance(self.step.event_time, FromPath):
             check_time(self.step.event_time.pattern, self.step.event_time.timestamp_format or DEFAULT_FORMAT)
-        check_client("asyncssh", "sftp", "sftp")
+        check_client("asyncssh", "sources of kind sftp need", "sftp")
 
 
 async def _request(

@@ -31,10 +31,11 @@ from odfd.ingest.databases.job import (
 )
 from odfd.ingest.databases.querying import main
 from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.fetch_process import TimeLimit, ask, check_client
+from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.source import Source, check_rows
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, filled_url
+from odfd.runtime.extensions import check_client
 
 CURSOR: Final = "w3id.org/odfd/cursor"
 """Kind of a source state: the position of the last row by the cursor."""
@@ -93,7 +94,7 @@ class SqlSource(Source[FetchUrl, SqlQuery]):
                 hint="write sqlite:///path, or postgresql:// or mysql://user:${{ env.NAME }}@host/database",
             )
         if scheme[1] in _CLIENTS:
-            check_client(_CLIENTS[scheme[1]], f"Sql that ask {scheme[1]}", "sql")
+            check_client(_CLIENTS[scheme[1]], f"sources of kind Sql that ask {scheme[1]} need", "sql")
         check_url_password(self.step.url)
         for found in _PASSWORD.findall(self.step.url):
             check_secret(found, "a password")

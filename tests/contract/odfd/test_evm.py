@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ from odfd.ingest.evm import decoding
 from odfd.ingest.evm.job import DecodeJob, DecodeResult
 from odfd.ingest.evm.log_filter import parse_filter
 from odfd.ingest.evm.signature import parse_event, selector
-from odfd.ingest.fetch import evm, fetch_process
+from odfd.ingest.fetch import evm
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
@@ -282,7 +283,7 @@ def test_what_no_node_can_be_asked_is_refused(step: dict[str, Any], rule: str, t
 
 
 def test_without_the_library_a_signature_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_process.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     settings = IngestSettings(staging=tmp_path)
     step = FetchEthereumLogs(chain_id=1, node_url="https://a.example", filter=FILTER)
     check_fetch(step, settings)

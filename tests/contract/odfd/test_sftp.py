@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import socket
 from collections.abc import Iterator
@@ -23,7 +24,7 @@ from chain.model.source import FetchFilesGlob, FetchUrl, FromMetadata, FromPath,
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import Position
 from odfd.ingest.consumed_files import ConsumedFiles
-from odfd.ingest.fetch import fetch_process, sftp
+from odfd.ingest.fetch import sftp
 from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
@@ -255,7 +256,7 @@ def test_what_no_server_of_sftp_can_be_asked_is_refused(
 
 
 def test_without_the_client_such_a_source_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fetch_process.importlib.util, "find_spec", lambda _: None)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(Refused, match="asyncssh") as caught:
         check_fetch(
             FetchUrl(url="sftp://me@a.example/a"), IngestSettings(staging=tmp_path), SftpAccess(host_key=OTHER_KEY)

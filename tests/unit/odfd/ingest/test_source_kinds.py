@@ -17,6 +17,7 @@ from odfd.ingest.fetch.base import FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.source import Source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.trigger import SPECIMEN, at_time
+from odfd.runtime import extensions
 from worlds.sources import source
 
 TEXT = """fetch:
@@ -59,11 +60,11 @@ class Entry:
 @pytest.fixture
 def added(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {"Counter": Entry(CounterSource), "Plain": Entry(PlainSource)}
-    monkeypatch.setattr(dispatch, "_plugins", lambda: found)
+    monkeypatch.setattr(extensions, "extensions", lambda group: found)
 
 
 def test_every_kind_of_a_manifest_is_a_row_or_an_entry_point() -> None:
-    own = {each.name: each.load() for each in entry_points(group=dispatch.GROUP)}
+    own = {each.name: each.load() for each in entry_points(group=extensions.SOURCES)}
     assert {*KINDS, SFTP, BUCKET} <= {"Plugin", "Http", *own}
     assert all(issubclass(row, Source) for row in own.values())
 
