@@ -80,7 +80,8 @@ _COPIED: Final = 2048
 class Database:
     """One SQLite file: a writer behind a lock, and a pool of readers. Safe to use from any thread."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, written: Callable[[], None] | None = None) -> None:
+        """``written``: called after each transaction that touched something, by the thread that wrote, unlocked."""
         self.path = path
         self._lock = threading.Lock()
         self.writes = 0
@@ -94,8 +95,7 @@ class Database:
         """Number of the last write that ``_recent`` no longer has."""
         self._noting = threading.Lock()
         self._before_commit: BeforeCommit | None = None
-        self.written: Callable[[], None] | None = None
-        """Called after each transaction that touched something, by the thread that wrote, without the lock."""
+        self._written = written
         self._migrated: dict[str, tuple[Step, ...]] = {}
         self.brought_forward: list[tuple[str, int, int]] = []
         """Tables that were migrated: room, version before, version now."""
@@ -158,8 +158,8 @@ class Database:
                     self._writer.execute("ROLLBACK")
                 raise
             has_touched = bool(self._touched)
-        if has_touched and self.written is not None:
-            self.written()
+        if has_touched and self._written is not None:
+            self._written()
 
     def _note_touched(self) -> None:
         number = self.writes + 1

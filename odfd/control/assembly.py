@@ -16,6 +16,7 @@ from config.model import Settings
 from odfd.obs.events import EventLog
 from odfd.obs.log_lines import LogLines
 from odfd.obs.meter import NodeMeter
+from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock
 from odfd.runtime.http import Application
 from odfd.runtime.http_server import HttpServer
@@ -25,7 +26,7 @@ from odfd.runtime.tasks import TaskBoard
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The context that every service gets: clock, log, events, task board, meters and settings."""
+    """The context that every service gets: clock, log, events, bus, task board, meters and settings."""
 
     clock: Clock
     logger: Logger
@@ -33,6 +34,7 @@ class Context:
     board: TaskBoard
     version: str
     meter: NodeMeter = field(default_factory=NodeMeter)
+    bus: Bus = field(default_factory=Bus)
     lines: LogLines = field(default_factory=LogLines)
     """The last lines of the log."""
     readiness: Readiness = field(default_factory=Readiness)

@@ -28,6 +28,7 @@ from odfd.obs import log
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
+from odfd.runtime.bus import Bus
 from odfd.runtime.clock import SystemClock
 from odfd.runtime.spans import Tracer, trace_by
 from odfd.runtime.supervision import Child, Logger, Restart
@@ -61,9 +62,10 @@ async def run(
     meter = NodeMeter()
     log.count_by(lambda level: meter.count("odfd_log_lines_total", level=level))
     events = EventLog(clock, settings.limits.events_kept, _event_hearer(meter))
-    board = _board(settings, clock, logger, (events, meter))
+    bus = Bus()
+    board = _board(settings, clock, logger, (events, meter), bus)
     in_force = SettingsInForce(loaded)
-    context = Context(clock, logger, events, board, __version__, meter, settings=lambda: in_force.loaded)
+    context = Context(clock, logger, events, board, __version__, meter, bus, settings=lambda: in_force.loaded)
     log.keep_in(context.lines)
     exporter = _exporter(settings, clock, meter, logger)
     with _listening(settings, environ) as listener, build(settings, context) as assembly:
@@ -112,7 +114,9 @@ def _exporter(settings: Settings, clock: SystemClock, meter: NodeMeter, logger: 
     return exporter
 
 
-def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter]) -> TaskBoard:
+def _board(
+    settings: Settings, clock: SystemClock, logger: Logger, hearers: tuple[EventLog, NodeMeter], bus: Bus
+) -> TaskBoard:
     events, meter = hearers
 
     def ended(task: Task) -> None:
@@ -123,7 +127,7 @@ def _board(settings: Settings, clock: SystemClock, logger: Logger, hearers: tupl
         )
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
-    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, ended)
+    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, ended, bus)
 
 
 @contextmanager

@@ -30,7 +30,9 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     directory = Path(settings.node.state_dir)
     is_entered = bool(settings.control.group) and directory in Path(settings.control.socket).parents
     in_force = InForce(settings)
-    with open_state_directory(directory, is_entered=is_entered, terms=in_force.home_terms(context.clock)) as home:
+    with open_state_directory(
+        directory, is_entered=is_entered, terms=in_force.home_terms(context.clock, context.bus)
+    ) as home:
         parts = NodeParts(home, in_force, context)
         yield assembly_of(parts, services_of(parts))
 

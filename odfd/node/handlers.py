@@ -30,6 +30,7 @@ from odfd.page.server import PageServer
 from odfd.resources.controller import Controllers
 from odfd.resources.store import ResourceStore
 from odfd.runtime.hanging_calls import in_loop
+from odfd.runtime.tasks import TaskEnded, TasksChanged
 from odfd.services.access.accounts import AccountController, AccountService
 from odfd.services.datasets.controller import DatasetController
 from odfd.services.datasets.deletion import DatasetDeletion
@@ -56,6 +57,7 @@ from odfd.services.maintenance.status import RunningParts, StatusService
 from odfd.services.network.feature import NetworkFeature, NetworkNeeds
 from odfd.services.network.feature import build as network_feature
 from odfd.services.network.mirrors import MirrorService
+from odfd.services.node_events import DatabaseWritten
 from odfd.services.portals.service import PortalController, PortalService
 from odfd.services.publishing.visibility import VisibilityService
 from odfd.services.queries.projections import ProjectionController
@@ -323,17 +325,17 @@ def _reconciling(
     parts: NodeParts, keeper: PartsKeeper, controllers: Controllers, own: OwnResources, flows: FlowService
 ) -> DeclarationService:
     """Gives the reconciler its controllers, and notifies it of all that may have changed."""
-    reconciler, board = parts.reconciler, parts.context.board
-    board.changed = parts.context.events.nudge
+    reconciler, bus = parts.reconciler, parts.context.bus
+    bus.subscribe(lambda _: parts.context.events.nudge(), TasksChanged)
 
     parts.late.controllers.fill(controllers)
-    board.ended = lambda task: reconciler.touch(RUN if task.kind == "run" else TASK, task.id)
+    bus.subscribe(lambda each: reconciler.touch(RUN if each.task.kind == "run" else TASK, each.task.id), TaskEnded)
 
-    def written() -> None:
+    def look_again(_: DatabaseWritten) -> None:
         parts.views.refresher.loop.poke()
         reconciler.loop.poke()
 
-    parts.home.database.written = partial(parts.in_loop, written)
+    bus.subscribe(look_again, DatabaseWritten, soon=True)
     around = Surroundings(controllers, live_resources_of(parts, own, flows), reconciler.undone)
     declarations = DeclarationService(parts.home, parts.context, keeper, around)
     parts.late.declarations.fill(declarations)

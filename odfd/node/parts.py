@@ -200,7 +200,7 @@ class NodeParts:
         self.quota = self._quota()
         rules = network_rules(self.visibility, clock.now)
         self.board = LedgerStatementStore(home.database, home.chains, clock.now, public_of, hearers, self.quota, rules)
-        self.damage = DamageRegistry(home, clock, self._found_damaged)
+        self.damage = DamageRegistry(home, clock, self.context.bus, self._found_damaged)
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._untrue)
         self.arriving = UncommittedObjects(self.evaluator.passes_on_unjudged)
         swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)
@@ -390,6 +390,7 @@ class NodeParts:
 
     async def run_network(self, life: Life) -> None:
         self._token = trio.lowlevel.current_trio_token()
+        self.context.bus.open()
         await self.membership.run(life)
 
     def in_loop(self, call: Callable[..., object], *args: object) -> None:

@@ -22,6 +22,7 @@ from cachetools import FIFOCache
 from chain.errors import Environment, Fault, NotFound, Refused
 from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
+from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.slots import Slots, waiting
@@ -207,6 +208,18 @@ async def outside(what: str) -> AsyncIterator[None]:
         raise Environment(f"{what}: the daemon is stopping", rule="draining", hint="try again later")
 
 
+@dataclass(frozen=True, slots=True)
+class TasksChanged:
+    """A task was added, begins or ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnded:
+    """A declared task ended."""
+
+    task: Task
+
+
 class TaskBoard:
     """Runs long operations. Start it as a child (``run``); then ``submit`` work from any trio task of the daemon."""
 
@@ -217,7 +230,9 @@ class TaskBoard:
         logger: Logger,
         bounds: Bounds | None = None,
         on_finish: Callable[[Task], None] = lambda _: None,
+        bus: Bus | None = None,
     ) -> None:
+        """``bus``: where it publishes ``TasksChanged`` and ``TaskEnded``."""
         self._clock, self._new_id, self._logger, self._on_finish = clock, new_id, logger, on_finish
         self._bounds = self.bounds = bounds or Bounds()
         self._slots = Slots(self._bounds.running)
@@ -227,10 +242,7 @@ class TaskBoard:
         self._kept: FIFOCache[str, Task] = FIFOCache(self._bounds.kept)
         self._nursery: trio.Nursery | None = None
         self._outside = _Outside()
-        self.changed: Callable[[], None] = lambda: None
-        """Called when a task is added, begins or ends; set by the part that reports tasks."""
-        self.ended: Callable[[Task], None] = lambda _: None
-        """Called with a declared task that ended; set by the part that stores declarations."""
+        self._bus = bus or Bus()
 
     async def run(self, life: Life) -> None:
         """Runs until stopped; then accepts no more work, and lets computations end."""
@@ -265,7 +277,7 @@ class TaskBoard:
         task.about = msgspec.structs.replace(about, task=task.id)
         self._live[task.id] = task
         self._nursery.start_soon(self._perform, task, work)
-        self.changed()
+        self._bus.publish(TasksChanged())
         return task
 
     @contextmanager
@@ -275,7 +287,7 @@ class TaskBoard:
         task.about = msgspec.structs.replace(about, task=task.id)
         task.submitted_at = task.started_at
         self._shown[task.id] = task
-        self.changed()
+        self._bus.publish(TasksChanged())
         ended = TaskPhase.CANCELLED
         try:
             yield task.report
@@ -284,7 +296,7 @@ class TaskBoard:
             del self._shown[task.id]
             task.state, task.finished_at = ended, self._clock.now()
             task.finished.set()
-            self.changed()
+            self._bus.publish(TasksChanged())
 
     def _make(self, kind: str, target: str) -> Task:
         """Makes a task. Raises Environment for an id whose former task has not ended yet."""
@@ -361,7 +373,7 @@ class TaskBoard:
             with task.scope:
                 async with self._slots.one():
                     task.state, task.started_at = TaskPhase.RUNNING, self._clock.now()
-                    self.changed()
+                    self._bus.publish(TasksChanged())
                     log("task begun", kind=task.kind, target=task.target)
                     await self._attempt(task, work)
         finally:
@@ -401,9 +413,9 @@ class TaskBoard:
         self._kept[task.id] = task
         task.finished.set()
         self._on_finish(task)
-        self.changed()
+        self._bus.publish(TasksChanged())
         if task.is_declared:
-            self.ended(task)
+            self._bus.publish(TaskEnded(task))
 
 
 def _as_bug(task: Task, error: Exception) -> Bug:

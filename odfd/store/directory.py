@@ -57,6 +57,7 @@ from odfd.store import webhook_calls as webhooks
 from odfd.store.access_state import AccessReader
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.crash_recovery import OBJECTS, CrashRecovery, look_back, without_orphans
+from odfd.store.damage import DamagedBlock
 from odfd.store.disk_reserve import open_reserved
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.keys.secret_keys import SecretKeys
@@ -188,6 +189,10 @@ class HomeTerms:
     """Whether the settings publish each own dataset without a decision about it."""
     is_divided: Callable[[], bool] = lambda: False
     """Whether this node is in several networks."""
+    written: Callable[[], None] | None = None
+    """Called after each transaction that changed something, by the thread that wrote."""
+    found_damaged: Callable[[DatasetId, DamagedBlock], object] = lambda _dataset, _spot: None
+    """Called with each damaged slice, by the thread that was to read it."""
 
 
 class StateDirectory:
@@ -209,7 +214,7 @@ class StateDirectory:
             tuple(database.brought_forward), tuple(database.converted)
         )  # fmt: skip
         self.objects = DiskObjects(self.folder(OBJECTS), database)
-        self.slices = SliceFiles(self.objects, self.catalog)
+        self.slices = SliceFiles(self.objects, self.catalog, terms.found_damaged)
         self.clock = terms.clock
         self.held = read_holds.HoldGuard(self.clock.now)
         """Raises Refused while the history of a dataset is held for a reader."""
@@ -312,7 +317,7 @@ def open_state_directory(
     with StateLock(directory):
         make_private(directory, is_entered=is_entered)
         recovery = look_back(directory, DATABASE)
-        database = open_reserved(directory, DATABASE)
+        database = open_reserved(directory, DATABASE, terms.written)
         recovery.is_full = database.is_full
         make_private(directory, is_entered=is_entered)  # the database may be new
         recovery.lost = max(0, recovery.promised - database.recovered)

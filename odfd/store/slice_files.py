@@ -50,14 +50,14 @@ class SliceFiles:
         self,
         objects: DiskObjects,
         catalog: Callable[[], AbstractContextManager[Catalog]],
+        found: Callable[[DatasetId, DamagedBlock], object],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``clock``: returns seconds."""
+        """``found``: called with each damaged slice; ``clock``: returns seconds."""
         self._objects, self._catalog, self._clock = objects, catalog, clock
         self._lock = threading.Lock()
         self._sound: cachetools.LRUCache[Multihash, tuple[_Mark, float]] = cachetools.LRUCache(_HASHED)
-        self.found: Callable[[DatasetId, DamagedBlock], object] = lambda _dataset, _spot: None
-        """Is told of a damaged slice; set by the node."""
+        self._found = found
 
     def path(self, name: Multihash, dataset: DatasetId, sequence: int) -> Path:
         """Returns the path of a slice of a block, whose bytes match its hash.
@@ -68,7 +68,7 @@ class SliceFiles:
         try:
             return self._hash(name)
         except ObjectDamaged as fault:
-            self.found(dataset, DamagedBlock(sequence, DAMAGED, str(fault)))
+            self._found(dataset, DamagedBlock(sequence, DAMAGED, str(fault)))
             self._name(fault, dataset, sequence)
             raise
         except NotFound as error:

@@ -15,12 +15,7 @@ from worlds.source_tree import nodes
 
 TREE = Path(__file__).parents[2]
 
-ALLOWED = {
-    "odfd/node/handlers.py board.changed": "the board is made by the daemon, before the node that reports its tasks",
-    "odfd/node/handlers.py board.ended": "as board.changed, for the reconciler of declared tasks",
-    "odfd/node/handlers.py parts.home.database.written": "the database is the ground of all, also of who looks again",
-    "odfd/services/datasets/damage.py home.slices.found": "what reads slices is below the registry of what is damaged",
-}
+ALLOWED: dict[str, str] = {}
 """Assignments that stand, and why."""
 FOREIGN_CLIENTS = ("client.on_", "parser.")
 """Callbacks of libraries, which take them in no other way."""

@@ -47,6 +47,7 @@ from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
 from odfd.resources.registry import state
+from odfd.runtime.bus import Bus
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
@@ -518,14 +519,16 @@ class Node:
         clock: Ticking,
         ipfs: Any = None,
         may_dial: Allows = is_global,
+        bus: Bus | None = None,
     ) -> None:
+        bus = bus or Bus()
         self.clock, self.logger = clock, Lines()
         meter = NodeMeter()
         self.events = EventLog(clock, heard=counted_by(meter))
         ids = itertools.count()
-        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.ended)
+        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.ended, bus=bus)
         self.engine = SmallEngine()
-        context = Context(clock, self.logger, self.events, self.board, "test", meter)
+        context = Context(clock, self.logger, self.events, self.board, "test", meter, bus)
         engine: Any = self.engine
         member: Any = wires.member
         self.parts = NodeParts(home, in_force, context, engine, member, ipfs, may_dial)
@@ -694,9 +697,9 @@ class World:
         """``private``: as nodes are; else ``in_the_open``, for worlds that have nothing to hide."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        in_force = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more)))
-        home = self._open.enter_context(opened(folder / "state", in_force.home_terms(self.clock)))
-        made = Node(home, self.wires, in_force, self.clock)
+        in_force, bus = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))), Bus()
+        home = self._open.enter_context(opened(folder / "state", in_force.home_terms(self.clock, bus)))
+        made = Node(home, self.wires, in_force, self.clock, bus=bus)
         return made if private else in_the_open(made)
 
     @asynccontextmanager
@@ -706,9 +709,9 @@ class World:
         """From open state directory to closed one, as often as one likes; ``private`` as for ``node``."""
         folder = self.folder / name
         (folder / "source").mkdir(parents=True, exist_ok=True)
-        in_force = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more)))
-        with opened(folder / "state", in_force.home_terms(self.clock)) as home:
-            node = Node(home, self.wires, in_force, self.clock, ipfs, self.may_dial)
+        in_force, bus = InForce(model.Settings(policy=policy or model.Policy(), **(_AT_ONCE | more))), Bus()
+        with opened(folder / "state", in_force.home_terms(self.clock, bus)) as home:
+            node = Node(home, self.wires, in_force, self.clock, ipfs, self.may_dial, bus)
             if not private:
                 in_the_open(node)
             lives: list[Life] = []

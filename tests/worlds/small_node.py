@@ -53,7 +53,7 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
     if seconds := os.environ.get("NAME_SECONDS"):
         _sign_names_for(int(seconds))
     in_force = InForce(settings)
-    terms = in_force.home_terms(context.clock)
+    terms = in_force.home_terms(context.clock, context.bus)
     with open_state_directory(Path(settings.node.state_dir), terms=terms) as home:
         if at := os.environ.get("KILL_AT"):
             home.objects._step = home.chains._step = killing(int(at))

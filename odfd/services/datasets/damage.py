@@ -18,7 +18,9 @@ import msgspec
 from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.store.sqlite import snapshot_of
+from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock
+from odfd.services.node_events import SliceDamaged
 from odfd.store import mirror_specs
 from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.directory import StateDirectory
@@ -32,12 +34,14 @@ from odfd.verify.verify import verify_chain
 class DamageRegistry:
     """The known damage to the datasets of one node."""
 
-    def __init__(self, home: StateDirectory, clock: Clock, told: Callable[[DatasetId, DamagedBlock], None]) -> None:
+    def __init__(
+        self, home: StateDirectory, clock: Clock, bus: Bus, told: Callable[[DatasetId, DamagedBlock], None]
+    ) -> None:
         """Is told of damage by readers. Calls ``told`` once for each place, until the dataset is intact again."""
         self._home = home
         self._clock = clock
         self._told = told
-        home.slices.found = lambda dataset, spot: self.found(dataset, [spot])
+        bus.subscribe(lambda each: self.found(each.dataset, [each.spot]), SliceDamaged)
 
     def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
         """Records damage: blocks from the first of ``spots`` on are not relied on until they are intact again.

@@ -13,7 +13,7 @@ from chain.multihash import Multihash
 from chain.store.files import DAMAGED, ObjectDamaged
 from odfd.store.catalog import Catalog
 from odfd.store.damage import DamagedBlock
-from odfd.store.directory import StateDirectory, open_state_directory
+from odfd.store.directory import HomeTerms, StateDirectory, open_state_directory
 from odfd.store.slice_files import MISSING, SliceFiles
 
 _DATASET = DatasetId.parse("did:odf:" + "fed01" + "7f" * 32)
@@ -28,10 +28,10 @@ def _fault(home: StateDirectory, name: Multihash) -> Environment:
 
 def test_a_slice_is_hashed_again_when_its_file_changed(tmp_path: Path) -> None:
     found: list[tuple[DatasetId, DamagedBlock]] = []
-    with open_state_directory(tmp_path / "state") as home:
+    terms = HomeTerms(found_damaged=lambda dataset, spot: found.append((dataset, spot)))
+    with open_state_directory(tmp_path / "state", terms=terms) as home:
         with home.database.write() as connection:
             Catalog(connection).add("cities", _DATASET, home.clock.now())
-        home.slices.found = lambda dataset, spot: found.append((dataset, spot))
         name = home.objects.add_bytes(_DATA)
         path = home.slices.of(_DATASET).path(name, 7)
         assert path == home.slices.path(name, _DATASET, 7)
@@ -52,7 +52,7 @@ def test_a_slice_is_hashed_again_when_its_file_changed(tmp_path: Path) -> None:
 def test_bytes_that_a_disk_lost_are_found_on_suspicion_and_after_a_day(tmp_path: Path) -> None:
     now = 1000.0
     with open_state_directory(tmp_path / "state") as home:
-        files = SliceFiles(home.objects, home.catalog, lambda: now)
+        files = SliceFiles(home.objects, home.catalog, lambda *_: None, lambda: now)
         name = home.objects.add_bytes(_DATA)
         path = files.path(name, _DATASET, 7)
         times = path.stat().st_atime_ns, path.stat().st_mtime_ns
