@@ -108,7 +108,7 @@ metrics-page: install  ## docs/metrics.md, from the table of metrics
 	@$(PY) -m odfd.obs.metric_document > docs/metrics.md
 
 lock:  ## resolve requirements/*.txt anew (needs uv)
-	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra java --extra demo --extra kafka --extra mqtt --extra sftp --extra sql --extra evm --extra ipfs-client --extra dev pyproject.toml -o requirements/lock.txt
+	@.venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header --extra all --extra java --extra demo --extra ipfs-client --extra dev pyproject.toml -o requirements/lock.txt
 	.venv/bin/python -m package lock
 	printf 'uv\nsetuptools==84.2.1\nwheel\n' | .venv/bin/uv pip compile -q --universal --python-version 3.11 --generate-hashes --no-header - -o requirements/bootstrap.txt
 

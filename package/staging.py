@@ -27,6 +27,8 @@ ENGINE: Final = ("pyspark", "pandas", "py4j")
 """Distributions that the Spark engine alone needs: an extra, ``odfd[engine]``."""
 SOURCES: Final = ("kafka", "mqtt", "sftp", "sql", "evm")
 """Extras for kinds of sources."""
+NODE: Final = ("bucket", "top")
+"""Extras that belong to a whole node: our packages bring them."""
 PACKAGE: Final = "odfd_node"
 _DATA: Final = ("*.py", "py.typed", "*.toml", "*.json", "*.tsv", "*.html", "*.css", "*.js", "*.svg", "*.LICENSE")
 _NAME: Final = re.compile(r"[A-Za-z0-9_.-]+")
@@ -97,8 +99,9 @@ def project() -> dict[str, Any]:
 
 
 def split() -> tuple[list[str], list[str]]:
-    """What a node needs, and what its engine needs beside that."""
-    needed = project()["dependencies"]
+    """What a whole node needs, and what its engine needs beside that."""
+    said = project()
+    needed = said["dependencies"] + [each for name in NODE for each in said["optional-dependencies"][name]]
     engine = [each for each in needed if _NAME.match(each)[0].lower() in ENGINE]  # type: ignore[index]
     return [each for each in needed if each not in engine], engine
 

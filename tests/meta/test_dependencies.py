@@ -18,8 +18,8 @@ TREE = Path(__file__).parents[2]
 SHIPPED = ("chain", "config", "engines", "odfd", "p2p")
 """These may import what is installed with odfd alone; the others have the extras too."""
 BESIDE = ("bench", "demo", "tests", "examples")
-ASKED_FOR = ("evm", "kafka", "mqtt", "sftp", "sql")
-"""Extras whose absence is told by name, as tests of their sources in tests/contract/odfd show."""
+ASKED_FOR = ("bucket", "evm", "kafka", "mqtt", "sftp", "sql", "top")
+"""Extras whose absence is told by name, as tests of what needs them show."""
 ABSENT = {"fastecdsa", "_typeshed"}
 """One that a test replaces, since it is never installed; and one that type checkers alone have."""
 NAME = re.compile(r"[A-Za-z0-9._-]+")

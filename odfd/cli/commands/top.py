@@ -10,6 +10,7 @@ from odfd import output
 from odfd.cli.command import Commands, argument, seconds
 from odfd.cli.session import Session
 from odfd.errors import Usage
+from odfd.runtime.extensions import check_client
 
 SOONEST: Final = 0.5
 """Least seconds between two updates, each of which the node answers."""
@@ -33,6 +34,7 @@ def _top(session: Session, args: argparse.Namespace) -> None:
     every = seconds(args.every)
     if every < SOONEST:
         raise Usage(f"{args.every} is too often", hint=f"--every takes {SOONEST:g}s and more")
+    check_client("textual", "odfctl top needs", "top")
     from odfd.cli.top.polling import NodePoller
 
     looker = NodePoller(session.client, session.clock)

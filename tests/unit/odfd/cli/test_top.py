@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import importlib.util
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -12,6 +14,7 @@ import pytest
 from textual.widgets import DataTable, Static
 
 from chain.instant import Instant
+from odfd import output
 from odfd.cli.main import main
 from odfd.cli.top.app import MOST, TopApp
 from odfd.cli.top.polling import Look, NodePoller, list_unmended, needs, rates
@@ -225,3 +228,12 @@ def test_a_node_that_went_away_is_told_over_what_was_seen() -> None:
 def test_without_a_terminal_it_is_refused(words: list[str], tmp_path: Path, capsys: Any) -> None:
     assert main(["--socket", str(tmp_path / "s"), *words]) == ExitCode.USAGE
     assert "needs a terminal" in capsys.readouterr().err
+
+
+def test_without_its_extra_it_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr(output, "is_terminal", lambda: True)
+    monkeypatch.setattr(output, "draws", lambda: True)
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True)
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    assert main(["--socket", str(tmp_path / "s"), "top"]) == ExitCode.REFUSED
+    assert "pip install 'odfd[top]'  (rule top-extra)" in capsys.readouterr().err

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from chain.errors import Refused
-from odfd.runtime.extensions import DOORS, EXPORTS, SOURCES, check_client, extensions, load_extension
+from odfd.runtime.buckets import address_of, open_store
+from odfd.runtime.extensions import DOORS, EXPORTS, SOURCES, extensions, load_extension
 
 
 @pytest.fixture
@@ -49,9 +50,10 @@ def test_what_is_not_installed_is_refused(name: str) -> None:
 
 
 def test_a_client_that_is_not_installed_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    check_client("json", "buckets need", "bucket")
+    place = address_of("s3://readings", "eu-central-1")
+    open_store(place, {})
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(Refused, match="buckets need a client, obstore, which is not installed") as caught:
-        check_client("obstore", "buckets need", "bucket")
+        open_store(place, {})
     assert caught.value.rule == "bucket-extra"
     assert "pip install 'odfd[bucket]'" in caught.value.hint
