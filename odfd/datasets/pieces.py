@@ -21,7 +21,7 @@ from chain.multihash import SHA3_256, Multihash
 from chain.statements.keys import SigningKey
 from chain.store.files import disk
 from chain.store.objects import DiskObjects
-from p2p.wire.pieces import PieceList, piece_size, sign_list
+from p2p.wire.swarm import PieceList, piece_size, sign_list
 
 MAX_HASHES: Final = 1 << 18
 """Most hashes of pieces that are remembered; they take 8 MiB."""

@@ -16,7 +16,7 @@ from typing import Final
 import trio
 
 from odfd.runtime.supervision import Logger
-from p2p.budget.silent_connections import SilentConnections
+from p2p.budget.connection_slots import SilentConnections
 
 PIECE: Final = 1 << 20
 IDLE_SECONDS: Final = 1800.0

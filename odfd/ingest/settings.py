@@ -17,7 +17,7 @@ from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.templates import check_allowed, check_template
 from p2p.ip import Allows
-from p2p.web.body import Patience
+from p2p.web.client import Patience
 
 
 class FormerContainers:

@@ -34,8 +34,7 @@ from odfd.transfer.object_list import NamedObjects
 from odfd.verify.terms import pages_of
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.multipart import AddedFile
-from p2p.kubo.rpc import IpfsDaemon
+from p2p.kubo.rpc import AddedFile, IpfsDaemon
 
 HOME: Final = "/odfd"
 """Folder of published datasets in the daemon's own file system (MFS)."""

@@ -20,9 +20,9 @@ from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
 from odfd.errors import sole_faults
 from odfd.published.transport import Take
-from p2p.files import FilePart
 from p2p.ipfs import record
 from p2p.kubo.rpc import IpfsDaemon
+from p2p.ports import FilePart
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer

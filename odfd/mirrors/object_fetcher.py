@@ -45,7 +45,7 @@ from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
-from p2p.wire.pieces import LARGE_OBJECT
+from p2p.wire.swarm import LARGE_OBJECT
 
 AT_ONCE: Final = 4
 """Blocks whose objects are fetched at the same time, for one mirror; and objects of one slice's links."""

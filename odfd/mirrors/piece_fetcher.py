@@ -30,7 +30,7 @@ from p2p.machines.swarm import Swarm, SwarmPiece
 from p2p.pace import Pace
 from p2p.peers.book import BAD_BYTES
 from p2p.ports import HeldParts, PeerId, PiecesAsk
-from p2p.wire.pieces import PieceList, is_signed
+from p2p.wire.swarm import PieceList, is_signed
 
 LIST_PATIENCE: Final = 10.0
 """Seconds until somebody shows the list: a publisher reads a large object once for it."""

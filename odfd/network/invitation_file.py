@@ -13,8 +13,8 @@ from urllib.parse import urlsplit
 
 from chain.errors import Invalid, NotFound, Remote
 from odfd.network.invitation import MAX_TEXT
-from p2p.files import RemoteFiles
-from p2p.web.body import Patience
+from p2p.ports import RemoteFiles
+from p2p.web.client import Patience
 
 SCHEME: Final = "https://"
 WELL_KNOWN: Final = "/.well-known/odf-invitation"

@@ -25,7 +25,7 @@ from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
 from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk
-from p2p.wire.pieces import LARGE_OBJECT, PieceList
+from p2p.wire.swarm import LARGE_OBJECT, PieceList
 
 MAX_SEEDED: Final = 64
 """Most own datasets whose askers are remembered."""

@@ -28,8 +28,8 @@ from p2p.ip import IpNetwork
 from p2p.machines.relay import RelayLimits
 from p2p.pace import Bandwidth
 from p2p.peers.directory import networks
-from p2p.web.body import Patience
-from p2p.yamux.limits import YamuxLimits as YamuxLimits
+from p2p.web.client import Patience
+from p2p.yamux.frames import YamuxLimits as YamuxLimits
 
 
 def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:

@@ -20,7 +20,7 @@ from chain.store.layout import DirectoryChain
 from odfd.published.source import Edition, PublishedSource, as_written
 from p2p.pace import Pace
 from p2p.ports import ChainSink, ObjectSink, PeerId, TreeRoot
-from p2p.web.body import pace_parts
+from p2p.web.client import pace_parts
 
 BATCH: Final = 1024
 """Blocks passed to a sink at once."""

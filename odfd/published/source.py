@@ -29,7 +29,7 @@ from odfd.published.collection import CARD, check_card
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, authority_file, head_in
 from odfd.published.staging import StagingQuota
 from odfd.published.transport import Transport
-from p2p.files import FileMissing, FilePart
+from p2p.ports import FileMissing, FilePart
 
 FEW_BYTES: Final = 64 << 20
 STAGED: Final = 16

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from chain.instant import Instant
 from chain.multihash import Multihash
-from p2p.files import RemoteFiles
+from p2p.ports import RemoteFiles
 
 
 class Take(Protocol):

@@ -21,7 +21,7 @@ from chain.store.files import disk
 from chain.store.layout import BLOCKS
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
 from odfd.published.transport import Take
-from p2p.files import RemoteFiles
+from p2p.ports import RemoteFiles
 
 TOGETHER: Final = 128
 """Blocks written at once; a crash loses at most as many, and as many are fetched in vain if there is no room."""

@@ -15,7 +15,7 @@ from chain.errors import Refused, Remote
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
-from p2p.files import FileMissing, FilePart
+from p2p.ports import FileMissing, FilePart
 
 if TYPE_CHECKING:
     from obstore import UpdateVersion

@@ -1,4 +1,4 @@
-"""Reads datasets in buckets and on SFTP servers as published files (``p2p.files``), by ``REPOSITORY/DATASET/…``."""
+"""Reads datasets in buckets and on SFTP servers as published files (``p2p.ports``), by ``REPOSITORY/DATASET/…``."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import trio
 
 from odfd.repositories.port import RepositoryFiles
-from p2p.files import FilePart
+from p2p.ports import FilePart
 
 
 class PublishedFiles:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterator
 from typing import NamedTuple, Protocol
 
-from p2p.files import FilePart
+from p2p.ports import FilePart
 
 
 class StoredFile(NamedTuple):

@@ -27,7 +27,7 @@ from odfd.repositories.manifest import Place
 from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK
 from odfd.runtime.extensions import check_client
-from p2p.files import FileMissing
+from p2p.ports import FileMissing
 
 if TYPE_CHECKING:
     import asyncssh

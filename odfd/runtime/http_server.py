@@ -23,7 +23,7 @@ from chain.errors import Environment, Invalid
 from config.check import HTTP_ADDRESS
 from odfd.runtime.http import Application, Connection, HttpStream, Limits, Message, Receive, Send
 from odfd.runtime.supervision import Life, Logger
-from p2p.budget.silent_connections import SilentConnections
+from p2p.budget.connection_slots import SilentConnections
 
 CONNECTIONS: Final = 256
 """Most connections served at once; more wait in the kernel's backlog."""

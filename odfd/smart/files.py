@@ -1,7 +1,7 @@
 """Reads files of datasets at nodes, with their tokens: a path is ``odf+https://HOST/NAME/…`` or ``REPOSITORY/NAME/…``.
 
 An object that its node keeps elsewhere, such as in a bucket, is read there, by the request that the node named for it
-(``ElsewherePlace``). Implements ``p2p.files.Files``.
+(``ElsewherePlace``). Implements ``p2p.ports.Files``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from chain.errors import Invalid
 from chain.instant import Instant, parse
 from odfd.repositories.manifest import NODE
 from odfd.smart.messages import VERSION, VERSION_HEADER, Header, TransferUrl
-from p2p.files import FilePart
+from p2p.ports import FilePart
 from p2p.web.site import Web
 
 MAX_PLACES: Final = 20_000

@@ -32,7 +32,7 @@ from odfd.smart.messages import VERSION, VERSION_HEADER
 from odfd.smart.ports import ChainLibrary, PushSession, SmartBackend, VisitorLibrary
 from odfd.smart.pull import Fail, GiveBlocks, PullServer, Resolve, Say, TakeBlocks
 from odfd.smart.push import PushServer
-from p2p.budget.silent_connections import SilentConnections
+from p2p.budget.connection_slots import SilentConnections
 from p2p.budget.work import SITE_PACK
 
 Args = TypeVarTuple("Args")

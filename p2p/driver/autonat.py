@@ -18,18 +18,18 @@ import trio
 from chain.errors import Invalid
 from p2p.address import PeerAddress, network_of, parse_address
 from p2p.budget.work import HANDSHAKE
-from p2p.driver.containment import contain
+from p2p.driver.inbound import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, TooSlow
-from p2p.host.messages import read_message
+from p2p.host.stream import read_message
 from p2p.ip import is_global
 from p2p.machines.dial_back import DialBacks, DialOrder
 from p2p.machines.reachability import Reachability, Reached
 from p2p.ports import PeerId
-from p2p.wire.autonat import (
+from p2p.wire.reach import (
     ASK,
     MAX_DATA,
-    MAX_MESSAGE,
+    MAX_DIAL_MESSAGE,
     MOST_DATA,
     DialData,
     DialDataRequest,
@@ -39,10 +39,11 @@ from p2p.wire.autonat import (
     Message,
     ResponseStatus,
     decode,
+    decode_multiaddr,
     decode_observed,
     encode,
+    encode_multiaddr,
 )
-from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
 
 IDENTIFY: Final = "/ipfs/id/1.0.0"
 MAX_IDENTIFY: Final = 64 << 10
@@ -302,7 +303,7 @@ async def read_observed(stream: StreamPort, peer: PeerId) -> PeerAddress | None:
 
 async def _read(stream: StreamPort, peer: PeerId) -> Message:
     try:
-        return decode(await read_message(stream, peer, MAX_MESSAGE))
+        return decode(await read_message(stream, peer, MAX_DIAL_MESSAGE))
     except Invalid as error:
         raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
 

@@ -20,11 +20,10 @@ from chain.statements.keys import SigningKey
 from p2p.address import network_of, parse_address
 from p2p.budget.buckets import Budget, Rate, Relaying
 from p2p.budget.work import PEERS_QUESTION, PRESENCE
-from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import StreamSlots, contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Misbehaviour, TooSlow
 from p2p.ip import Allows
 from p2p.peers.book import FLOOD, GARBAGE

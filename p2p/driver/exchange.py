@@ -15,8 +15,8 @@ from typing import Final, Generic, Protocol, TypeVar
 import trio
 
 from chain.errors import Invalid
-from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, PeerUnreachable, StreamBroken, TooSlow

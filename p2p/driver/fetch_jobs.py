@@ -15,8 +15,7 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.exchange import Exchanges, Reply
-from p2p.driver.histories import Histories
-from p2p.driver.peer_penalties import PeerPenalties
+from p2p.driver.peer_penalties import Histories, PeerPenalties
 from p2p.errors import Misbehaviour
 from p2p.machines.transfer import Arrived, Ask, Denied, Payload, TransferShape
 from p2p.peers.book import BAD_BYTES

@@ -17,15 +17,23 @@ import trio
 from chain.errors import Invalid
 from p2p.address import PeerAddress, parse_address
 from p2p.budget.work import HANDSHAKE
-from p2p.driver.containment import contain
+from p2p.driver.inbound import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, TooSlow
-from p2p.host.messages import read_message
+from p2p.host.stream import read_message
 from p2p.ip import is_global
 from p2p.machines.hole_punch import WINDOW, Answerer, Dial, Effect, GiveUp, Opener, PunchBudget, SendPunch
 from p2p.ports import PeerId
-from p2p.wire.hole_punch import MAX_MESSAGE, PROTOCOL, PunchKind, PunchMessage, decode_punch, encode_punch
-from p2p.wire.multiaddr_bytes import decode_multiaddr, encode_multiaddr
+from p2p.wire.reach import (
+    MAX_PUNCH,
+    PUNCH,
+    PunchKind,
+    PunchMessage,
+    decode_multiaddr,
+    decode_punch,
+    encode_multiaddr,
+    encode_punch,
+)
 
 LOOK: Final = 0.5
 """Seconds between checks which peers came through a relay, while there are any."""
@@ -72,7 +80,7 @@ class HolePunching:
         return self._budget.refused
 
     def join(self) -> None:
-        self._host.set_handler(PROTOCOL, self._accept)
+        self._host.set_handler(PUNCH, self._accept)
 
     async def run(self) -> None:
         """Starts a hole punch with each peer that came through a relay, until cancelled."""
@@ -115,7 +123,7 @@ class HolePunching:
     async def _open(self, peer: PeerId) -> None:
         if not self._budget.may_begin(peer, trio.current_time()) or await self._is_public(peer):
             return
-        stream = await self._host.open_stream(peer, PROTOCOL)
+        stream = await self._host.open_stream(peer, PUNCH)
         try:
             machine = Opener(self._budget)
             while machine.tries == 0 or not self._direct.is_direct(peer):
@@ -183,7 +191,7 @@ class HolePunching:
 async def _hear(stream: StreamPort, peer: PeerId) -> tuple[PunchKind, list[PeerAddress | None]]:
     with trio.move_on_after(PATIENCE):
         try:
-            said = decode_punch(await read_message(stream, peer, MAX_MESSAGE))
+            said = decode_punch(await read_message(stream, peer, MAX_PUNCH))
         except Invalid as error:
             raise Misbehaviour(peer, error.message, rule=error.rule, hint=error.hint) from error
         return said.kind, list(map(decode_multiaddr, said.addresses))

@@ -14,8 +14,8 @@ import trio
 from chain.errors import Fault, Invalid
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import STATEMENT
-from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import contain
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, StreamBroken, TooSlow
 from p2p.ports import PeerId

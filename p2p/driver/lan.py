@@ -22,7 +22,7 @@ import trio
 from chain.backoff import Backoff
 from p2p.address import PeerAddress, parse_address
 from p2p.budget.buckets import Budget, Rate
-from p2p.driver.containment import contain
+from p2p.driver.inbound import contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.settings import LAN_PORT

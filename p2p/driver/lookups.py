@@ -22,13 +22,12 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import PEERS_QUESTION
-from p2p.driver.containment import contain
 from p2p.driver.discovery import LARGE, Discovery
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import StreamSlots, contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.driver.settings import LookupMode
-from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Misbehaviour, PeerFault
 from p2p.identity import did_of_peer
 from p2p.ip import parse_ip

@@ -19,8 +19,8 @@ from chain.errors import Fault
 from chain.ids import DatasetId
 from p2p.address import by_peer, parse_address
 from p2p.budget.work import MEETING
-from p2p.driver.containment import contain
 from p2p.driver.discovery import SOUGHT, Discovery
+from p2p.driver.inbound import contain
 from p2p.driver.lookups import Lookups
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort

@@ -14,10 +14,8 @@ import trio
 from p2p.address import PeerAddress
 from p2p.driver.namespaces import MEMBERS_TOPIC
 from p2p.driver.ports import ConnectionChange, DirectPort, StreamHandler, StreamPort, Validator
-from p2p.host.gossip_frames import FrameLimits
-from p2p.host.host import Host
-from p2p.host.peer_events import PeerConnected
-from p2p.host.pubsub import Gossip, GossipLimits, open_gossip
+from p2p.host.host import Host, PeerConnected
+from p2p.host.pubsub import FrameLimits, Gossip, GossipLimits, open_gossip
 from p2p.ip import Allows
 from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.limits import MAX_ENVELOPE

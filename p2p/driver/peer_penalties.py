@@ -1,22 +1,33 @@
-"""Shares the peer book between the parts of the driver, and closes connections of peers that misbehave.
+"""Shares the peer book between the parts of the driver, decides whom to blame, and disconnects who misbehaves.
 
 Made with the driver, ends with it. Streams to peers get their framing here, so that one bound holds for the unfinished
 frames of all of them.
+
+``Histories`` tracks which history of a chain each peer holds, so that a peer is blamed only for blocks it is known to
+have right. An owner may rewrite a chain, and one who signs two histories leaves different nodes with different ones. A
+peer that serves blocks of the history that it holds does nothing wrong, even if we want another one. A peer shows that
+it holds a history by its last block, whose links fix all blocks before it. If it serves other blocks after that, it
+lies. If it has not shown that, it is not asked for this chain again until it does. A peer that gave other blocks and
+shows the history afterwards may have changed in between, so it is not blamed but asked again; the next time it has
+shown it before. Made with the driver.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Final
+import hashlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import structlog
 import trio
+from cachetools import FIFOCache
 
+from chain.ids import DatasetId
 from p2p.driver.framing import FramedStream, UnfinishedFrames
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, TooSlow
-from p2p.peers.book import GARBAGE, UNRELIABLE, PeerBook
-from p2p.ports import PeerId
+from p2p.peers.book import BAD_BYTES, GARBAGE, UNRELIABLE, PeerBook
+from p2p.ports import PeerId, Tip
 
 _LOG = structlog.get_logger("p2p.driver")
 PARTING: Final = 2.0
@@ -72,3 +83,73 @@ class PeerPenalties:
         async for peer in self._waiting:
             with trio.move_on_after(PARTING):
                 await self._host.disconnect(peer)
+
+
+Fetch: TypeAlias = Callable[[PeerId, DatasetId, int, int], Awaitable[Sequence[bytes]]]
+"""Fetches blocks of a chain from a peer: from a block on, at most so many bytes, but at least one block.
+
+Raises PeerFault, within its own time limit.
+"""
+MAX_ELSEWHERE: Final = 4096
+"""Pairs of chain and peer remembered, of those that hold another history or have shown the last block."""
+
+
+class Histories:
+    def __init__(self, fetch: Fetch, standing: PeerPenalties) -> None:
+        self._fetch = fetch
+        self._standing = standing
+        self._elsewhere: FIFOCache[tuple[DatasetId, PeerId], None] = FIFOCache(MAX_ELSEWHERE)
+        self._shown: FIFOCache[tuple[DatasetId, PeerId], bytes] = FIFOCache(MAX_ELSEWHERE)
+        """The last block that each peer showed, for peers whose blocks were doubted."""
+        self._asking: set[tuple[DatasetId, PeerId]] = set()
+        """Peers that are being asked whether they hold the wanted history now."""
+
+    async def holds(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> bool:
+        """Whether a peer shows that it holds exactly this chain; ``False`` also if it does not answer."""
+        try:
+            blocks = await self._fetch(peer, dataset, tip.size - 1, 1)
+        except PeerFault:
+            return False
+        return bool(blocks) and hashlib.sha3_256(blocks[0]).digest() == tip.last
+
+    async def fit(self, peers: Sequence[PeerId], dataset: DatasetId, tip: Tip, beside: trio.Nursery) -> list[PeerId]:
+        """Returns the peers to ask for the chain: without those that held another history and still do.
+
+        Those are asked for their last block again: in tasks of ``beside``, for the next time, if there are other peers;
+        otherwise at once.
+        """
+        doubted = [peer for peer in peers if (dataset, peer) in self._elsewhere]
+        if len(doubted) < len(peers):
+            for peer in doubted:
+                if (dataset, peer) not in self._asking:
+                    beside.start_soon(self._ask_again, peer, dataset, tip)
+        else:
+            async with trio.open_nursery() as nursery:
+                for peer in doubted:
+                    nursery.start_soon(self._ask_again, peer, dataset, tip)
+        return [peer for peer in peers if (dataset, peer) not in self._elsewhere]
+
+    async def _ask_again(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
+        self._asking.add((dataset, peer))
+        try:
+            if await self.holds(peer, dataset, tip):
+                self._forget_probe(peer, dataset, tip)
+        finally:
+            self._asking.discard((dataset, peer))
+
+    async def accuse(self, peer: PeerId, dataset: DatasetId, tip: Tip, reason: str) -> None:
+        """Penalises a peer whose data alone did not belong to the wanted chain, by what it shows about its history."""
+        had_shown = self._shown.get((dataset, peer)) == tip.last
+        self._elsewhere[dataset, peer] = None
+        if not await self.holds(peer, dataset, tip):
+            self._standing.penalise(peer, f"{reason}; it may hold another history", UNRELIABLE)
+            return
+        self._forget_probe(peer, dataset, tip)
+        if had_shown:
+            self._standing.penalise(peer, reason, BAD_BYTES)
+        else:
+            self._standing.penalise(peer, f"{reason}; it holds the chain now", UNRELIABLE)
+
+    def _forget_probe(self, peer: PeerId, dataset: DatasetId, tip: Tip) -> None:
+        self._elsewhere.pop((dataset, peer), None)
+        self._shown[dataset, peer] = tip.last

@@ -12,7 +12,7 @@ import msgspec
 from p2p.address import PeerAddress
 from p2p.ip import Allows, Ip
 from p2p.ports import GossipVerdict, PeerId
-from p2p.wire.autonat import DialStatus
+from p2p.wire.reach import DialStatus
 
 
 class StreamPort(Protocol):

@@ -34,10 +34,9 @@ from p2p.driver.fetch_jobs import (
     describe,
 )
 from p2p.driver.forwarding import Forwarding
-from p2p.driver.histories import Histories
 from p2p.driver.lookups import Lookups
 from p2p.driver.mesh import Mesh
-from p2p.driver.peer_penalties import PeerPenalties
+from p2p.driver.peer_penalties import Histories, PeerPenalties
 from p2p.driver.ports import HostPort
 from p2p.driver.serve import RequestServer
 from p2p.driver.settings import ReplicationSettings
@@ -46,7 +45,7 @@ from p2p.driver.swarms import Swarms
 from p2p.driver.transfers import TransferRun, fit_to_rate
 from p2p.errors import Misbehaviour, PeerFault, TooSlow
 from p2p.ip import anywhere
-from p2p.machines.track_records import TrackRecords
+from p2p.machines.providers import TrackRecords
 from p2p.machines.transfer import PartTransfer, TransferShape
 from p2p.pace import Pace
 from p2p.peers.book import PeerBook
@@ -71,9 +70,9 @@ from p2p.wire import chains, objects
 from p2p.wire.chains import BlockRange, Blocks
 from p2p.wire.limits import MAX_RANGE_BLOCKS, MAX_RANGE_BYTES
 from p2p.wire.objects import ObjectRange
-from p2p.wire.pieces import PieceListAsk
 from p2p.wire.presence import Presence
 from p2p.wire.refusal import PeerRefusal, RefusalReason
+from p2p.wire.swarm import PieceListAsk
 
 if TYPE_CHECKING:
     from p2p.driver.lan import Lan

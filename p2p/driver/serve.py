@@ -19,11 +19,10 @@ import trio
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from p2p.budget.work import RANGE, SMALL_OBJECT
-from p2p.driver.containment import contain
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import StreamSlots, contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamHandler, StreamPort
-from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Misbehaviour
 from p2p.machines.request_queue import (
     READERS,

@@ -21,16 +21,15 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from p2p.budget.buckets import Budget, Rate
 from p2p.budget.work import PIECE_LIST, PRESENCE, SWARM_QUESTION
-from p2p.driver.containment import contain
 from p2p.driver.discovery import Discovery
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import StreamSlots, contain
 from p2p.driver.peer_penalties import PeerPenalties
 from p2p.driver.ports import HostPort, StreamPort
-from p2p.driver.stream_slots import StreamSlots
 from p2p.errors import Misbehaviour, StreamBroken, TooSlow
 from p2p.peers.book import GARBAGE
 from p2p.ports import HeldParts, Library, PartsAsk, PeerId, PiecesAsk
-from p2p.wire import pieces
+from p2p.wire import swarm
 from p2p.wire.limits import (
     MAX_PIECES_ANSWER,
     MAX_PIECES_ASK,
@@ -38,9 +37,19 @@ from p2p.wire.limits import (
     MAX_SWARM_ASK,
     MAX_SWARM_PEERS,
 )
-from p2p.wire.pieces import PIECES_PROTOCOL, PieceList, PieceListAsk
 from p2p.wire.presence import Presence
-from p2p.wire.swarm import NONE, SWARM_PROTOCOL, PartsTold, decode_parts, decode_told, encode_parts, encode_told
+from p2p.wire.swarm import (
+    NONE,
+    PIECES_PROTOCOL,
+    SWARM_PROTOCOL,
+    PartsTold,
+    PieceList,
+    PieceListAsk,
+    decode_parts,
+    decode_told,
+    encode_parts,
+    encode_told,
+)
 
 PATIENCE: Final = 10.0
 """Seconds for one question and its answer."""
@@ -99,14 +108,14 @@ class Swarms:
 
     async def ask_pieces(self, peer: PeerId, ask: PiecesAsk, nursery: trio.Nursery) -> HeldParts | None:
         """The same of pieces."""
-        decode = partial(decode_told, count=pieces.piece_count(ask.size))
-        told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_pieces_ask(ask), decode)
+        decode = partial(decode_told, count=swarm.piece_count(ask.size))
+        told = await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, swarm.encode_pieces_ask(ask), decode)
         return await self._take_answer(peer, ask.dataset, told, nursery)
 
     async def piece_list(self, peer: PeerId, ask: PieceListAsk) -> PieceList | None:
         """The list that a peer has, unchecked. Raises PeerFault."""
-        decode = partial(pieces.decode_listed, ask=ask)
-        return await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, pieces.encode_list_ask(ask), decode)
+        decode = partial(swarm.decode_listed, ask=ask)
+        return await self._question(peer, PIECES_PROTOCOL, MAX_PIECES_ANSWER, swarm.encode_list_ask(ask), decode)
 
     async def _question(
         self, peer: PeerId, protocol: str, largest: int, question: bytes, decode: Callable[[bytes], Told]
@@ -160,7 +169,7 @@ class Swarms:
 
     async def _serve_pieces(self, stream: FramedStream) -> None:
         with trio.move_on_after(PATIENCE):
-            if (ask := await self._read(stream, pieces.decode_question)) is None:
+            if (ask := await self._read(stream, swarm.decode_question)) is None:
                 return
             await self._pay(stream.peer, PIECE_LIST if isinstance(ask, PieceListAsk) else SWARM_QUESTION)
             answer = await trio.to_thread.run_sync(self._of_pieces, stream.peer, ask, trio.current_time())
@@ -188,10 +197,10 @@ class Swarms:
         library = self._library.to(peer)
         if isinstance(ask, PieceListAsk):
             found = library.piece_list(ask.dataset, ask.name, ask.size)
-            return NONE if found is None else pieces.encode_listed(PieceList(ask.name, ask.size, *found))
+            return NONE if found is None else swarm.encode_listed(PieceList(ask.name, ask.size, *found))
         parts = library.pieces(ask)
         told = PartsTold(parts, self._others(peer, ask.dataset, now) if parts is not None else ())
-        return encode_told(told, pieces.piece_count(ask.size))
+        return encode_told(told, swarm.piece_count(ask.size))
 
     def _tell(self, peer: PeerId, ask: PartsAsk, now: float) -> PartsTold:
         """In a worker thread."""

@@ -6,21 +6,28 @@ Its parts are good; these are subclasses of them, assembled anew. Two functions 
 subclass can reach them (``bound_negotiation``, ``refuse_shared_ports``), and one class that it makes itself
 (``tell_addresses``). Each correction has its attack among
 ``tests/contract/p2p``.
+
+``BoundedPeerStore`` bounds what the library remembers of peers: this node and connected peers stay, the others go,
+oldest first. The library's own store enforces its bound only when an address is added, and first forgets peers without
+addresses, such as this node itself. Without its own key the node signs no message any more, so a thousand free keys
+could silence it.
 """
 
 from __future__ import annotations
 
 import logging
 from collections import OrderedDict
+from collections.abc import Callable
 from contextlib import suppress
 from functools import cache, partial
-from typing import Any
+from typing import Any, Final
 
 import libp2p.network.swarm as swarm_module
 import libp2p.protocol_muxer.multiselect_communicator as communicator_module
 import libp2p.transport.tcp.tcp as tcp_module
 import trio
 from libp2p.crypto.ed25519 import create_new_key_pair as ed25519_pair
+from libp2p.crypto.keys import PublicKey
 from libp2p.crypto.x25519 import create_new_key_pair as x25519_pair
 from libp2p.custom_types import TProtocol
 from libp2p.host.basic_host import BasicHost
@@ -32,6 +39,7 @@ from libp2p.network.connection.raw_connection import RawConnection
 from libp2p.network.exceptions import SwarmException
 from libp2p.network.swarm import Swarm
 from libp2p.peer.id import ID
+from libp2p.peer.peerstore import PeerStore
 from libp2p.rcmgr import new_resource_manager
 from libp2p.rcmgr.connection_limits import ConnectionLimits
 from libp2p.rcmgr.manager import ResourceLimits
@@ -41,16 +49,47 @@ from libp2p.transport.tcp.tcp import TCP
 from libp2p.transport.upgrader import TransportUpgrader
 from libp2p.utils.varint import ParseError, read_varint_prefixed_bytes_limited
 
-from p2p.budget.connection_slots import ConnectionSlots
-from p2p.budget.silent_connections import SilentConnections
+from p2p.budget.connection_slots import ConnectionSlots, SilentConnections
 from p2p.budget.work import HANDSHAKE, WorkBudget
 from p2p.host.limits import HostLimits, UnreadBudget
 from p2p.host.muxer import Shared, YamuxConn
 from p2p.host.noise import Handshake, list_suites
-from p2p.host.peer_store import BoundedPeerStore
 from p2p.ip import parse_ip
 from p2p.pace import Traffic
-from p2p.yamux.limits import YamuxLimits as YamuxLimits
+from p2p.yamux.frames import YamuxLimits as YamuxLimits
+
+MAX_PEERS: Final = 1000
+"""Peers remembered at once."""
+KEPT: Final = 750
+"""Peers that stay when the store was full; dropping many at once makes the search through the map rare."""
+
+
+class BoundedPeerStore(PeerStore):  # type: ignore[misc]
+    """The peer store of one host."""
+
+    def __init__(self, me: ID) -> None:
+        super().__init__(max_peers=MAX_PEERS)
+        self._me = me
+        self.is_connected: Callable[[ID], bool] = lambda _: False
+
+    def add_pubkey(self, peer_id: ID, pubkey: PublicKey) -> None:
+        super().add_pubkey(peer_id, pubkey)
+        self._enforce_peer_limit()
+
+    def add_protocols(self, peer_id: ID, protocols: Any) -> None:
+        super().add_protocols(peer_id, protocols)
+        self._enforce_peer_limit()
+
+    def _enforce_peer_limit(self) -> None:
+        """Replaces the library's method: drops peers that are not connected, oldest first."""
+        if len(self.peer_data_map) <= self.max_peers:
+            return
+        over = len(self.peer_data_map) - KEPT
+        goers = [each for each in self.peer_data_map if each != self._me and not self.is_connected(each)]
+        for peer in goers[:over]:
+            self.peer_record_map.pop(peer, None)
+            del self.peer_data_map[peer]
+
 
 log = logging.getLogger(__name__)
 

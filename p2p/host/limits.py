@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from p2p.budget.work import WorkShares
-from p2p.yamux.limits import YamuxLimits as YamuxLimits
+from p2p.yamux.frames import YamuxLimits as YamuxLimits
 
 
 class HostLimits(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,7 +49,7 @@ class Holder(Protocol):
 class UnreadBudget:
     """Bounds the unread bytes of all connections of one host to ``most``; beyond that the heaviest stream is reset.
 
-    Each connection has its own bound (``p2p.yamux.limits``), but many peers at once have many connections.
+    Each connection has its own bound (``p2p.yamux.frames``), but many peers at once have many connections.
     """
 
     def __init__(self, most: int) -> None:

@@ -31,8 +31,7 @@ from p2p.host.noise import NoiseStream, Scratch, Unsealer, take_over
 from p2p.ip import Ip
 from p2p.pace import LineTraffic, Traffic
 from p2p.ports import PeerId
-from p2p.yamux.frames import GoAwayCode
-from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.frames import GoAwayCode, YamuxLimits
 from p2p.yamux.session import StreamLimit, YamuxSession
 from p2p.yamux.stream import Readable, ResetReason, StreamOpened, WasReset
 

@@ -3,33 +3,324 @@
 Gossip is a hint: messages may be lost, and nothing waits for them. The validator that is passed in decides which
 messages are good; this module bounds what it costs to ask. Made by ``open_gossip`` inside ``open_host``, ends before
 it.
+
+``check`` holds a frame of gossip against limits, and computes what it costs, before any of it is acted on. Works on
+the values of py-libp2p's protobuf classes and does nothing else: no clock, no network.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from collections import Counter, defaultdict, deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable
 from contextlib import asynccontextmanager
 from typing import Any, Final
 
+import libp2p.pubsub.pubsub as pubsub_module
 import msgspec
 import trio
 from google.protobuf.message import DecodeError
 from libp2p.io.exceptions import IOException
 from libp2p.network.stream.exceptions import StreamEOF, StreamError
 from libp2p.peer.id import ID
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V11, PROTOCOL_ID_V12, GossipSub
+from libp2p.pubsub.mcache import MessageCache
 from libp2p.pubsub.pb import rpc_pb2
 from libp2p.pubsub.pubsub import Pubsub
+from libp2p.pubsub.rpc_queue import RpcQueue
+from libp2p.pubsub.utils import safe_bytes_from_hex
 from libp2p.tools.anyio_service import background_trio_service
 
 from chain.errors import Invalid
-from p2p.budget.work import GOSSIP_BYTE, Party, WorkBudget
+from chain.statements.keys import verify
+from p2p.budget.work import GOSSIP_BYTE, GOSSIP_ENTRY, GOSSIP_FRAME, GOSSIP_MESSAGE, Party, WorkBudget
 from p2p.errors import NotJoined, NotTaken, only
-from p2p.host.gossip_frames import FrameLimits, check, is_signed, net_subscriptions, said_topics, strip
 from p2p.host.host import Host
-from p2p.host.router import SteadyGossipSub, bound_queues
 from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.frames import DelimitedReader
+
+MAX_NAME: Final = 64
+"""Bytes of a message's name in a control part; ours have 46: a peer id and a number."""
+MAX_TOPIC: Final = 128
+"""Characters of a topic's name; ours have 82 at most."""
+ED25519: Final = bytes.fromhex("08011220")
+"""The bytes before an Ed25519 public key in libp2p's 36-byte form."""
+KEY_IN_NAME: Final = b"\x00\x24" + ED25519
+"""The bytes before the key in a peer id that contains an Ed25519 key."""
+SIGNED: Final = b"libp2p-pubsub:"
+"""The prefix that is signed before every gossip message."""
+
+
+class FrameLimits(msgspec.Struct, frozen=True, kw_only=True):
+    max_messages: int = 256
+    """Messages of one frame; all are judged before the peer's next frame is read."""
+    max_control: int = 1024
+    """Entries of one control part. A mesh has a dozen topics and a few hundred messages in its window."""
+    max_subscriptions: int = 64
+    """Topics joined or left in one frame, and topics kept of one peer.
+    A network has four, and a peer may be in several."""
+    max_message: int = 256 << 10
+    """Bytes of one message's payload. A signed head has 1 KiB, a bundle of attestations some dozens."""
+
+
+def entries_of(rpc: Any) -> int:
+    """Counts the entries of the control part and the names in them."""
+    control = rpc.control
+    lists = (control.ihave, control.iwant, control.idontwant)
+    return (
+        len(control.graft)
+        + len(control.prune)
+        + sum(len(each) for each in lists)
+        + sum(len(part.messageIDs) for each in lists for part in each)
+    )
+
+
+def check(rpc: Any, limits: FrameLimits) -> float:
+    """Estimates the cost of a frame in microseconds. Raises Invalid if anything is more than an honest peer sends."""
+    messages, subscriptions = len(rpc.publish), len(rpc.subscriptions)
+    parts = len(rpc.control.ihave) + len(rpc.control.iwant) + len(rpc.control.idontwant)
+    # Counting the names of a frame full of parts would be the work that is to be refused
+    # (test_no_frame_of_gossip_holds_the_loop).
+    entries = parts if parts > limits.max_control else entries_of(rpc)
+    over = messages > limits.max_messages or subscriptions > limits.max_subscriptions or entries > limits.max_control
+    if over:
+        text = f"a frame of {messages} messages, {subscriptions} subscriptions and {entries} control entries"
+        raise Invalid(text, rule="gossip-frame")
+    return GOSSIP_FRAME + GOSSIP_MESSAGE * messages + GOSSIP_ENTRY * (subscriptions + entries)
+
+
+def net_subscriptions(rpc: Any, topics: Collection[str]) -> dict[str, bool]:
+    """Returns the net changes of subscriptions to ``topics``: a thousand joins and leaves of one are one change."""
+    return {one.topicid: one.subscribe for one in rpc.subscriptions if one.topicid in topics}
+
+
+def said_topics(before: frozenset[str], rpc: Any, most: int) -> frozenset[str]:
+    """Returns all topics that a peer says it joined, ours or not: at most ``most``, and none with a too long name."""
+    said = set(before)
+    for one in rpc.subscriptions:
+        if not one.subscribe:
+            said.discard(one.topicid)
+        elif len(said) < most and len(one.topicid) <= MAX_TOPIC:
+            said.add(one.topicid)
+    return frozenset(said)
+
+
+def strip(rpc: Any, topics: Collection[str]) -> None:
+    """Removes the parts of a frame that we do not act on.
+
+    They are the addresses that a sender states for itself or others, since believing them would mean to verify them
+    each time, and to dial wherever a stranger wants; and topics that we have not joined, because py-libp2p keeps a note
+    of each for ever.
+    """
+    rpc.ClearField("senderRecord")
+    control = rpc.control
+    for name in ("ihave", "graft", "prune"):
+        entries = getattr(control, name)
+        kept = [entry for entry in entries if entry.topicID in topics]
+        if len(kept) < len(entries):
+            del entries[:]
+            entries.extend(kept)
+    for prune in control.prune:
+        del prune.peers[:]
+    for part in (*control.ihave, *control.iwant, *control.idontwant):
+        # A name said a thousand times would fetch a message as often
+        # (test_what_is_asked_for_a_thousand_times_is_given_thrice).
+        names = list(dict.fromkeys(name for name in part.messageIDs if len(name) <= MAX_NAME))
+        if len(names) < len(part.messageIDs):
+            del part.messageIDs[:]
+            part.messageIDs.extend(names)
+
+
+def is_signed(message: Any, payload: bytes) -> bool:
+    """Whether the named author signed ``payload``, the message without key and signature.
+
+    Accepts Ed25519 only: all nodes of our networks use it, and other signatures cost up to a hundred times as much.
+    """
+    author: bytes = message.from_id
+    key = author[len(KEY_IN_NAME) :]
+    # libp2p's pubsub specification: the key may be left out if the author's id contains it, as an Ed25519 id does.
+    if not author.startswith(KEY_IN_NAME) or len(key) != 32 or message.key not in (b"", ED25519 + key):
+        return False
+    # A message is named by author and number: with a longer number no IHAVE or IWANT could name it (MAX_NAME).
+    return len(message.seqno) <= MAX_NAME - len(author) and verify(key, SIGNED + payload, message.signature)
+
+
+MAX_FRAMES: Final = 256
+"""Frames waiting for one slow peer. py-libp2p holds 32 and drops further ones silently."""
+MAX_QUEUE: Final = 1 << 20
+"""Bytes of these frames: a thousand heads. With a limit of frames alone, a peer that reads nothing cost 256 MiB."""
+MAX_RECENT: Final = 16 << 20
+"""Bytes of recent messages, of all topics, that are kept for peers that request them again."""
+MAX_AGAIN: Final = 3
+"""Times that one peer gets the same message on request, as in Go."""
+
+
+class BoundedQueue(RpcQueue):  # type: ignore[misc]
+    """A bounded queue of frames for one peer; a frame that does not fit is refused, and the router drops it."""
+
+    def __init__(self) -> None:
+        super().__init__(MAX_FRAMES)
+        self._held = 0
+
+    def push(self, rpc: Any, priority: bool = False) -> bool:
+        size = rpc.ByteSize()
+        # Of a peer that does not read, frames alone would be no bound
+        # (test_a_peer_that_reads_nothing_is_kept_a_mebibyte_of_gossip).
+        if self._held + size > MAX_QUEUE or not super().push(rpc, priority):
+            return False
+        self._held += size
+        return True
+
+    async def pop(self) -> Any:
+        rpc = await super().pop()
+        if rpc is not None:
+            self._held -= rpc.ByteSize()
+        return rpc
+
+
+class RecentMessages(MessageCache):  # type: ignore[misc]
+    """Keeps the messages of the last heartbeats, for peers that request one by name."""
+
+    def __init__(self, window: int, history: int) -> None:
+        super().__init__(window, history)
+        self._held = 0
+        self._given: dict[bytes, Counter[Any]] = {}
+
+    def put(self, msg: Any) -> None:
+        """Keeps a message for requests, if there is room for it."""
+        count, size = len(self.msgs), msg.ByteSize()
+        if self._held + size <= MAX_RECENT:
+            super().put(msg)
+            self._held += size * (len(self.msgs) - count)
+
+    def give(self, name: bytes, peer: Any) -> Any | None:
+        """Returns a requested message; ``None`` if it is gone, or the peer got it often enough."""
+        found = self.msgs.get(name)
+        given = self._given.setdefault(name, Counter()) if found is not None else Counter()
+        given[peer] += 1
+        return found if given[peer] <= MAX_AGAIN else None
+
+    def shift(self) -> None:
+        super().shift()
+        self._held = sum(msg.ByteSize() for msg in self.msgs.values())
+        self._given = {name: given for name, given in self._given.items() if name in self.msgs}
+
+
+HEARTBEAT: Final = 1
+"""Seconds between repairs of the mesh, as in Go and JavaScript. py-libp2p's default is 120."""
+WINDOW: Final = 3
+HISTORY: Final = 5
+"""Heartbeats for which messages are kept for requests, and announced; as everywhere."""
+DEGREE: Final = 6
+"""Peers in the mesh of a topic, to which each message goes; as everywhere."""
+WORTH_SPARING: Final = 16 << 10
+"""Bytes of a message from which neighbours are told not to send it to us too. That costs a frame to each of them for
+every message, which for small messages is more than the copies that it saves. A head has 1 KiB."""
+
+
+def bound_queues() -> None:
+    """Makes the library use our class of queues, which it names itself; may be called again."""
+    pubsub_module.RpcQueue = BoundedQueue
+
+
+class SteadyGossipSub(GossipSub):  # type: ignore[misc]
+    """The router with settings that do not lose messages.
+
+    The library's spam protection silently drops all but ten messages a second of a topic, our own too. Its adaptive
+    mode gives a small mesh a heartbeat of a minute. Without that mode its list of deliveries only grows.
+    """
+
+    def __init__(self) -> None:
+        super().__init__(
+            [PROTOCOL_ID_V12, PROTOCOL_ID_V11],
+            degree=DEGREE,
+            degree_low=4,
+            degree_high=12,
+            heartbeat_interval=HEARTBEAT,
+            spam_protection_enabled=False,
+            adaptive_gossip_enabled=False,
+        )
+        self.recent_message_deliveries: dict[str, deque[float]] = defaultdict(lambda: deque(maxlen=1))
+        # The library's limit is ten, and it ignores the eleventh request in a second without a word.
+        self.max_iwant_requests_per_second = 100.0
+        self.mcache = RecentMessages(WINDOW, HISTORY)
+        # The scorer blames a peer for what others make it pass on or ask for, and drops peers because of that.
+        self.scorer = None
+        self._busy = trio.Event()
+
+    def add_peer(self, peer_id: Any, protocol_id: Any) -> None:
+        super().add_peer(peer_id, protocol_id)
+        self._busy.set()
+
+    async def heartbeat(self) -> None:
+        """Repairs the mesh every ``HEARTBEAT`` seconds while there are peers or recent messages, and sleeps otherwise.
+
+        The library's loop never pauses, so a node without peers would wake for nothing. Its heartbeat has more steps,
+        which do nothing without a scorer and its adaptive mode.
+        """
+        await trio.sleep(self.heartbeat_initial_delay)
+        while True:
+            if not (self.peer_protocol or self.mcache.msgs or self.fanout):
+                self._busy = trio.Event()
+                await self._busy.wait()
+            grafts, prunes = self.mesh_heartbeat()
+            self.fanout_heartbeat()
+            await self._emit_control_msgs(grafts, prunes, self.gossip_heartbeat())
+            self.mcache.shift()
+            self._periodic_security_cleanup()
+            self._prune_idontwant_entries()
+            await trio.sleep(self.heartbeat_interval)
+
+    async def publish(self, msg_forwarder: Any, pubsub_msg: Any, to: Iterable[Any] = ()) -> None:
+        """Forwards a judged message to the mesh and to ``to``.
+
+        The library's version signs a record of our addresses for each message, which every receiver verifies, and keeps
+        up to a thousand messages and a hundred more for each peer.
+        """
+        self.mcache.put(pubsub_msg)
+        self._busy.set()
+        name = self.pubsub.get_message_id(pubsub_msg)
+        topics, origin = pubsub_msg.topicIDs, pubsub_module.ID(pubsub_msg.from_id)
+        self.tell({*self._get_peers_to_send(topics, msg_forwarder, origin, name), *to}, pubsub_msg)
+        if len(pubsub_msg.data) >= WORTH_SPARING:
+            await self._emit_idontwant_for_message(name, topics)
+
+    def tell(self, peers: Iterable[Any], message: Any) -> None:
+        """Sends a message only to these gossip peers; their neighbours are not notified that we have it."""
+        rpc = rpc_pb2.RPC(publish=[message])
+        for peer in peers:
+            if peer in self.pubsub.peers:
+                self.send_rpc(peer, rpc)
+
+    async def handle_iwant(self, iwant_msg: Any, sender_peer_id: Any) -> None:
+        """Sends each requested message in its own frame, as far as the queue takes it.
+
+        The library puts all that are named, as often as they are named, into one frame, which it copies and splits: 100
+        MiB for 90 KiB of names.
+        """
+        if not self._check_iwant_rate_limit(sender_peer_id):
+            return
+        queue = self.pubsub.peer_queues.get(sender_peer_id)
+        for name in iwant_msg.messageIDs:
+            message = self.mcache.give(safe_bytes_from_hex(name) or b"", sender_peer_id)
+            if message is not None and (queue is None or not queue.push(rpc_pb2.RPC(publish=[message]))):
+                return
+
+    async def emit_control_message(self, control_msg: Any, to_peer: Any) -> None:
+        """Sends a control message without the signed record of addresses that the library adds to each."""
+        self.send_rpc(to_peer, rpc_pb2.RPC(control=control_msg), priority=True)
+
+    def _get_peers_to_send(self, topic_ids: Any, msg_forwarder: Any, *args: Any, **kwargs: Any) -> Any:
+        """Sends our own messages to every peer that joined (flood publish, as in JavaScript).
+
+        Until the next heartbeat a peer that has just joined is in no mesh, and a message published to none is lost.
+        """
+        chosen = set(super()._get_peers_to_send(topic_ids, msg_forwarder, *args, **kwargs))
+        if msg_forwarder == self.pubsub.my_id:
+            for topic in topic_ids:
+                chosen |= {peer for peer in self.pubsub.peer_topics.get(topic, ()) if peer in self.pubsub.peers}
+        return chosen - {msg_forwarder}
+
 
 log = logging.getLogger(__name__)
 

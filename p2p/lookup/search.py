@@ -4,7 +4,7 @@ Sans-IO: one object for each search.
 Each path asks the nearest nodes it knows of, and no node is asked by two paths, so a liar spoils only its own path.
 After some failures among the nodes that one node named, the others that only it named are asked last, so that invented
 nodes cost little time. A slow question delays no other. Nodes in the region of the key count as equally near, and are
-asked in a random order (``p2p.lookup.region``).
+asked in a random order (``p2p.lookup.table``).
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Final
 import msgspec
 
 from chain.backoff import Chance
-from p2p.lookup.region import Region
+from p2p.lookup.table import Region
 from p2p.wire.contact import LookupContact
 
 
@@ -64,7 +64,7 @@ class _Candidate:
     block: bytes
     operator: bytes
     part: int | None
-    """The part of the space in which it is (``p2p.lookup.region``)."""
+    """The part of the space in which it is (``p2p.lookup.table``)."""
     tellers: list[bytes]
     """Keys of the nodes that named it; empty: known from our own table."""
 

@@ -20,7 +20,7 @@ from p2p.address import PeerAddress, prefix_of
 from p2p.budget.buckets import Budget, Rate
 from p2p.ip import Allows, parse_ip
 from p2p.ports import PeerId
-from p2p.wire.autonat import LEAST_DATA, MOST_DATA, ResponseStatus
+from p2p.wire.reach import LEAST_DATA, MOST_DATA, ResponseStatus
 
 
 class DialBackLimits(msgspec.Struct, frozen=True, kw_only=True):

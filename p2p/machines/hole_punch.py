@@ -16,7 +16,7 @@ from p2p.address import PeerAddress, prefix_of
 from p2p.budget.buckets import Budget, Rate
 from p2p.ip import Allows, parse_ip
 from p2p.ports import PeerId
-from p2p.wire.hole_punch import PunchKind
+from p2p.wire.reach import PunchKind
 
 TRIES: Final = 3
 """Tries, as the specification says; nearly all that succeed do so at the first."""

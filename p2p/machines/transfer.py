@@ -12,20 +12,80 @@ at a time, so that the next rejected part is that peer's alone.
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections import deque
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
 
 from chain.backoff import Chance
-from p2p.machines.hedging import hedges
-from p2p.machines.intervals import Interval, Intervals
-from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, TransferProviders
-from p2p.machines.track_records import TrackRecords
+from p2p.machines.providers import DEPTH, LEAST, PATIENCE, SPAN, Provider, TrackRecords, TransferProviders
 from p2p.peers.book import BAD_BYTES, GARBAGE, UNRELIABLE
 from p2p.ports import PeerId
+
+Interval: TypeAlias = tuple[int, int]
+"""``(start, stop)``: units ``start <= n < stop``."""
+
+
+class Intervals:
+    """Keeps the spans that are still to be requested; spans are taken from the low end and may be put back."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._spans: list[Interval] = [(start, stop)] if start < stop else []
+
+    def __bool__(self) -> bool:
+        return bool(self._spans)
+
+    @property
+    def first(self) -> int:
+        """Returns the lowest unit to be requested. There must be one."""
+        return self._spans[0][0]
+
+    def add(self, span: Interval) -> None:
+        heapq.heappush(self._spans, span)
+
+    def take(self, units: int) -> Interval:
+        """Removes and returns the lowest span, or its first ``units`` units. There must be one."""
+        start, stop = heapq.heappop(self._spans)
+        if stop - start > units:
+            heapq.heappush(self._spans, (start + units, stop))
+            stop = start + units
+        return start, stop
+
+
+HEDGE: Final = 2.0
+"""Seconds after which the part is requested from one more idle peer, and again after as long."""
+MAX_HEDGES: Final = 3
+"""Further peers asked, at most, while bytes of the part keep arriving."""
+STILL: Final = 0.5
+"""Seconds without a byte of the part after which as many further peers are asked as have been asked already."""
+USUAL: Final = 4.0
+"""Replaces ``STILL`` by so many times the usual answer time of the next best peer, if that is known."""
+SOON: Final = 0.1
+"""Seconds that this is at least."""
+MAX_STILL: Final = 16
+"""Peers asked for one part at most. Silent ones cost nothing, and no more than a window of bytes can arrive."""
+
+
+def hedges(asked: Sequence[tuple[float, float]], usual: float | None) -> tuple[float, int]:
+    """Returns the time at which more peers are asked if there is no progress until then, and how many.
+
+    The number is 0 if ``MAX_STILL`` were asked already: at that time they are given up and others asked in their place.
+    ``asked``: for each asked peer, the time of the question and the time at which its answer last progressed.
+    ``usual``: seconds that the next best peer usually takes; ``None``: not known.
+    """
+    count = len(asked)
+    if not count:
+        return math.inf, 0
+    if count >= MAX_STILL:
+        return max(map(max, asked)) + HEDGE, 0
+    wait = STILL if usual is None else min(max(SOON, USUAL * usual), HEDGE)
+    still = max(map(max, asked)) + wait
+    moving = max(since for since, _ in asked) + HEDGE if count <= MAX_HEDGES else math.inf
+    return (moving, 1) if moving < still else (still, min(count, MAX_STILL - count))
+
 
 WINDOW: Final = 16 << 20
 """Bytes requested or waiting for their turn. With answers of 1 MiB that is 16, enough for 10 Gbit/s at 10 ms."""

@@ -19,10 +19,19 @@ import trio
 from chain.digits import read_whole
 from chain.errors import Remote
 from p2p.dial import NotAllowed
-from p2p.files import Content, FileMissing
 from p2p.pace import Pace
-from p2p.web.body import Patience, body_of, lively, pace_parts
-from p2p.web.client import PLAIN, WebClients, is_from_inside, keeps_scheme, new_client
+from p2p.ports import Content, FileMissing
+from p2p.web.client import (
+    PLAIN,
+    Patience,
+    WebClients,
+    body_of,
+    is_from_inside,
+    keeps_scheme,
+    lively,
+    new_client,
+    pace_parts,
+)
 
 CONNECTIONS: Final = 16
 """Connections at a time, to all sites; further requests wait."""

@@ -26,8 +26,8 @@ from p2p.yamux.frames import (
     WINDOW_UPDATE,
     Packing,
     YamuxHeader,
+    YamuxLimits,
 )
-from p2p.yamux.limits import YamuxLimits
 from p2p.yamux.stream import (
     Event,
     GoneAway,

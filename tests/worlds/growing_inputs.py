@@ -60,7 +60,7 @@ from odfd.cli.sql.formats import ndjson_text
 from odfd.policy.policy_merge import check_rules
 from odfd.services.datasets.desired import in_order
 from odfd.trust.evidence.bundle_store import BundleQuota, StoredBundle, leaving
-from p2p.host.gossip_frames import net_subscriptions
+from p2p.host.pubsub import net_subscriptions
 
 Work = Callable[[], object]
 SIZES: Final = (200, 400, 800)

@@ -13,13 +13,12 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.driver.framing import FramedStream
 from p2p.host.host import Host, open_host
-from p2p.host.messages import read_message
-from p2p.host.stream import Stream
+from p2p.host.stream import Stream, read_message
 from p2p.ports import PeerId
-from p2p.wire import autonat, circuit, presence
+from p2p.wire import circuit, presence, reach
 from p2p.wire.circuit import HOP, CircuitStatus, HopKind, HopMessage
 from p2p.wire.limits import MAX_PEERS_ANSWER
-from p2p.wire.multiaddr_bytes import encode_multiaddr
+from p2p.wire.reach import encode_multiaddr
 from worlds.hostile import from_address
 
 PORT = 4150
@@ -85,16 +84,16 @@ async def asks_for_dial(
 
     ``held``: keeps the stream open meanwhile.
     """
-    stream, paid = await host.open_stream(server, autonat.ASK), 0
+    stream, paid = await host.open_stream(server, reach.ASK), 0
     try:
-        await stream.send_all(autonat.encode(autonat.DialRequest((encode_multiaddr(parse_address(victim)),), 7)))
-        answer = autonat.decode(await read_message(stream, server, autonat.MAX_MESSAGE))
-        if isinstance(answer, autonat.DialDataRequest) and pays:
+        await stream.send_all(reach.encode(reach.DialRequest((encode_multiaddr(parse_address(victim)),), 7)))
+        answer = reach.decode(await read_message(stream, server, reach.MAX_DIAL_MESSAGE))
+        if isinstance(answer, reach.DialDataRequest) and pays:
             while paid < answer.count:
-                part = autonat.encode(autonat.DialData(bytes(autonat.MAX_DATA)))
+                part = reach.encode(reach.DialData(bytes(reach.MAX_DATA)))
                 await stream.send_all(part)
                 paid += len(part)
-            answer = autonat.decode(await read_message(stream, server, autonat.MAX_MESSAGE))
+            answer = reach.decode(await read_message(stream, server, reach.MAX_DIAL_MESSAGE))
         return answer, paid
     finally:
         if held is None:

@@ -16,8 +16,8 @@ import trio
 from multiformats import CID
 
 from chain.errors import Remote
-from p2p.files import FileMissing
-from p2p.kubo.multipart import AddedFile
+from p2p.kubo.rpc import AddedFile
+from p2p.ports import FileMissing
 
 PART = 1000
 

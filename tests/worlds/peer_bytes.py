@@ -57,27 +57,11 @@ from p2p.peers.directory import Directory
 from p2p.ports import Judgement, PeerId, PiecesAsk, StatementRef, Topic
 from p2p.web.folder_url import place_of
 from p2p.web.site import Web
-from p2p.wire import (
-    autonat,
-    chains,
-    circuit,
-    frames,
-    hole_punch,
-    invite,
-    limits,
-    lookup,
-    multiaddr_bytes,
-    objects,
-    pieces,
-    presence,
-    refusal,
-    swarm,
-    trust,
-)
+from p2p.wire import chains, circuit, frames, invite, limits, lookup, objects, presence, reach, refusal, swarm, trust
 from p2p.wire.frames import DelimitedReader
 from p2p.wire.layout import MessageKinds, MessageLayout
 from p2p.yamux import frames as yamux_frames
-from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.frames import YamuxLimits
 from p2p.yamux.session import YamuxSession
 from worlds.collection_bytes import KEYS, card_of, written
 from worlds.site_bytes import ANSWERS, KUBO_ANSWERS, archives, folder_of, kubo, unpacking, website
@@ -143,14 +127,14 @@ STOPS = [
     circuit.StopMessage(kind=circuit.StopKind.STATUS, status=203),
 ]
 NATS = [
-    autonat.DialRequest((b"\x04\x01\x02\x03\x04\x06\x10\x36", bytes([0x29, *range(16), 6, 16, 54])), 1 << 63),
-    autonat.DialResponse(200, 1, 101),
-    autonat.DialDataRequest(1, 40_000),
-    autonat.DialData(b"data"),
+    reach.DialRequest((b"\x04\x01\x02\x03\x04\x06\x10\x36", bytes([0x29, *range(16), 6, 16, 54])), 1 << 63),
+    reach.DialResponse(200, 1, 101),
+    reach.DialDataRequest(1, 40_000),
+    reach.DialData(b"data"),
 ]
 PUNCHES = [
-    hole_punch.PunchMessage(hole_punch.PunchKind.CONNECT, (b"\x04\x01\x02\x03\x04\x06\x10\x36",)),
-    hole_punch.PunchMessage(hole_punch.PunchKind.SYNC),
+    reach.PunchMessage(reach.PunchKind.CONNECT, (b"\x04\x01\x02\x03\x04\x06\x10\x36",)),
+    reach.PunchMessage(reach.PunchKind.SYNC),
 ]
 INVITATIONS = [
     b'{"bootstrap":["/ip4/10.0.0.1/tcp/4001/p2p/12D3KooWDpJ7As7BWAwRMfu1VU2WCqNjvq387JEYKDBj4kx6nXTN"],"by":"%b",'
@@ -166,7 +150,7 @@ ADDRESSES = (
 
 LAYOUTS: dict[Callable[..., Any], str] = {
     reads: f"{module.__name__}.{name}"
-    for module in (chains, invite, lookup, objects, pieces, presence, refusal, swarm)
+    for module in (chains, invite, lookup, objects, presence, refusal, swarm)
     for name, reads in vars(module).items()
     if isinstance(getattr(reads, "__self__", None), MessageLayout | MessageKinds)
 }
@@ -243,24 +227,24 @@ def stop(raw: bytes) -> object:
 
 
 def nat(raw: bytes) -> object:
-    message = autonat.decode(raw)
-    (body,) = DelimitedReader(autonat.MAX_MESSAGE * 2).feed(autonat.encode(message))
-    if len(body) <= autonat.MAX_MESSAGE:
-        assert autonat.decode(body) == message
+    message = reach.decode(raw)
+    (body,) = DelimitedReader(reach.MAX_DIAL_MESSAGE * 2).feed(reach.encode(message))
+    if len(body) <= reach.MAX_DIAL_MESSAGE:
+        assert reach.decode(body) == message
     return message
 
 
 def punch(raw: bytes) -> object:
-    message = hole_punch.decode_punch(raw)
-    assert hole_punch.decode_punch(undelimited(hole_punch.encode_punch(message))) == message
+    message = reach.decode_punch(raw)
+    assert reach.decode_punch(undelimited(reach.encode_punch(message))) == message
     return message
 
 
 def place_of_node(raw: bytes) -> object:
-    address = multiaddr_bytes.decode_multiaddr(raw)
+    address = reach.decode_multiaddr(raw)
     if address is None:
         raise Invalid("another kind of address, which is passed over", rule="multiaddr")
-    assert multiaddr_bytes.decode_multiaddr(multiaddr_bytes.encode_multiaddr(address)) == address
+    assert reach.decode_multiaddr(reach.encode_multiaddr(address)) == address
     return address
 
 
@@ -347,23 +331,23 @@ def told_in_swarm(raw: bytes) -> object:
 
 
 NAME, LARGE = Multihash.sha3_256(b"object"), 9 << 20
-LIST_ASK = pieces.PieceListAsk(DATASET, NAME, LARGE)
+LIST_ASK = swarm.PieceListAsk(DATASET, NAME, LARGE)
 PIECES_ASK = PiecesAsk(dataset=DATASET, name=NAME, size=LARGE, root=bytes(32), have=0b1_0000_0001)
-LISTED = pieces.sign_list(NAME, LARGE, bytes(range(32)) * 9, KEY)
+LISTED = swarm.sign_list(NAME, LARGE, bytes(range(32)) * 9, KEY)
 
 
 def pieced(raw: bytes) -> object:
     """As it came, of either kind."""
-    ask = pieces.decode_question(raw)
-    is_list = isinstance(ask, pieces.PieceListAsk)
-    assert (pieces.encode_list_ask(ask) if is_list else pieces.encode_pieces_ask(ask)) == raw
+    ask = swarm.decode_question(raw)
+    is_list = isinstance(ask, swarm.PieceListAsk)
+    assert (swarm.encode_list_ask(ask) if is_list else swarm.encode_pieces_ask(ask)) == raw
     return ask
 
 
 def listed(raw: bytes) -> object:
     """As an answer about an object of nine pieces."""
-    made = pieces.decode_listed(raw, LIST_ASK)
-    assert (swarm.NONE if made is None else pieces.encode_listed(made)) == raw
+    made = swarm.decode_listed(raw, LIST_ASK)
+    assert (swarm.NONE if made is None else swarm.encode_listed(made)) == raw
     return made
 
 
@@ -532,15 +516,15 @@ TARGETS: Sequence[Target] = (
     simple(lookup.decode_record, [WIRE["lookup.record"]], provided),
     simple(swarm.decode_parts, [WIRE["swarm.parts"]], again(swarm.decode_parts, swarm.encode_parts)),
     simple(swarm.decode_told, [WIRE["swarm.told"], WIRE["swarm.none"]], told_in_swarm),
-    simple(pieces.decode_question, [pieces.encode_pieces_ask(PIECES_ASK), pieces.encode_list_ask(LIST_ASK)], pieced),
-    simple(pieces.decode_listed, [pieces.encode_listed(LISTED), swarm.NONE], listed),
+    simple(swarm.decode_question, [swarm.encode_pieces_ask(PIECES_ASK), swarm.encode_list_ask(LIST_ASK)], pieced),
+    simple(swarm.decode_listed, [swarm.encode_listed(LISTED), swarm.NONE], listed),
     simple(circuit.decode_hop, [circuit.encode_hop(each)[2:] for each in HOPS], hop),
     simple(circuit.decode_stop, [circuit.encode_stop(each)[1:] for each in STOPS], stop),
-    simple(autonat.decode, [autonat.encode(each)[1:] for each in NATS], nat),
-    simple(autonat.decode_back, [autonat.encode_back(1 << 62)[1:]], autonat.decode_back),
-    simple(autonat.decode_observed, [b"\x22\x08\x04\x01\x02\x03\x04\x06\x10\x36"], autonat.decode_observed),
-    simple(hole_punch.decode_punch, [hole_punch.encode_punch(each)[1:] for each in PUNCHES], punch),
-    simple(multiaddr_bytes.decode_multiaddr, list(NATS[0].addresses), place_of_node),
+    simple(reach.decode, [reach.encode(each)[1:] for each in NATS], nat),
+    simple(reach.decode_back, [reach.encode_back(1 << 62)[1:]], reach.decode_back),
+    simple(reach.decode_observed, [b"\x22\x08\x04\x01\x02\x03\x04\x06\x10\x36"], reach.decode_observed),
+    simple(reach.decode_punch, [reach.encode_punch(each)[1:] for each in PUNCHES], punch),
+    simple(reach.decode_multiaddr, list(NATS[0].addresses), place_of_node),
     simple(circuit.check_voucher, [VOUCHER], lambda raw: circuit.check_voucher(raw, RELAY, PEER)),
     simple(protobuf.read_fields, [RECORD, VOUCHER], lambda raw: dict(protobuf.read_fields(raw, "x"))),
     simple(Directory.admit, [WIRE["peers.presence"]], admitted),

@@ -20,8 +20,8 @@ from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.source import PublishedSource
-from p2p.files import Content
 from p2p.kubo.rpc import Kubo
+from p2p.ports import Content
 from p2p.web.site import Web
 from worlds.memory_ipfs import MemoryIpfs
 

@@ -21,8 +21,7 @@ from chain.instant import SECOND, Instant
 from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
-from p2p.web.body import body_of, lively
-from p2p.web.client import is_from_inside, keeps_scheme, machine_authorities, new_client
+from p2p.web.client import body_of, is_from_inside, keeps_scheme, lively, machine_authorities, new_client
 
 REDIRECTS: Final = 10
 TRIES: Final = 5

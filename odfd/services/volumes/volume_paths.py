@@ -24,7 +24,7 @@ from chain.store.volumes import AWAY
 from odfd.repositories.bucket import Bucket
 from odfd.runtime.buckets import CHUNK
 from odfd.services.volumes.mount_check import PATIENCE, MountCheck
-from p2p.files import FileMissing
+from p2p.ports import FileMissing
 
 MARK: Final = ".odfd-volume"
 

@@ -14,7 +14,7 @@ from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
-from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.frames import YamuxLimits
 from worlds.eventually import PATIENCE
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"

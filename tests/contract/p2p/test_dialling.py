@@ -11,9 +11,8 @@ import trio
 import trio.testing
 
 from p2p.errors import BadAddress, PeerUnreachable, WrongIdentity
-from p2p.host.host import open_host
+from p2p.host.host import PeerConnected, open_host
 from p2p.host.limits import HostLimits
-from p2p.host.peer_events import PeerConnected
 from p2p.ip import Ip
 from p2p.machines.dial_order import HEAD_START, MAX_TRIED
 from p2p.ports import PeerId

@@ -10,8 +10,7 @@ import trio
 
 from p2p.errors import NotJoined, NotTaken
 from p2p.host.host import open_host
-from p2p.host.pubsub import ID, Gossip, GossipLimits, open_gossip, rpc_pb2
-from p2p.host.router import HEARTBEAT, WORTH_SPARING, SteadyGossipSub
+from p2p.host.pubsub import HEARTBEAT, ID, WORTH_SPARING, Gossip, GossipLimits, SteadyGossipSub, open_gossip, rpc_pb2
 from p2p.host.stream import BrokenStream
 from p2p.ports import GossipVerdict, Judgement, PeerId
 from p2p.wire.frames import DelimitedReader

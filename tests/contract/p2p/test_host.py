@@ -13,9 +13,8 @@ from trio.testing import check_half_closeable_stream
 from p2p.address import PeerAddress
 from p2p.errors import AddressInUse, BadAddress, PeerUnreachable, ProtocolUnsupported, WrongIdentity
 from p2p.host import hardening
-from p2p.host.host import open_host
+from p2p.host.host import PeerConnected, PeerDisconnected, open_host
 from p2p.host.noise import AES, CHACHA, Suite
-from p2p.host.peer_events import PeerConnected, PeerDisconnected
 from p2p.host.stream import BrokenStream, Stream
 from p2p.identity import peer_of_seed
 from p2p.ports import PeerId

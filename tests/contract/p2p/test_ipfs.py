@@ -17,8 +17,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
-from p2p.kubo.multipart import AddedFile
-from p2p.kubo.rpc import Kubo
+from p2p.kubo.rpc import AddedFile, Kubo
 from worlds.memory_ipfs import MemoryIpfs
 
 KEY = SigningKey(b"\x61" * 32)

@@ -22,15 +22,13 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import PeerFault, PeerUnreachable, StreamBroken, WrongIdentity
 from p2p.host.host import Host, open_host
-from p2p.host.messages import read_message
-from p2p.host.stream import Stream
+from p2p.host.stream import Stream, read_message
 from p2p.identity import peer_of_did
 from p2p.machines.relay import RelayLimits
 from p2p.ports import PeerId
 from p2p.wire import circuit
-from p2p.wire.autonat import ASK
 from p2p.wire.circuit import HOP, STOP, CircuitStatus, HopKind, HopMessage, Limit, StopKind, StopMessage
-from p2p.wire.hole_punch import PROTOCOL
+from p2p.wire.reach import ASK, PUNCH
 from worlds.eventually import PATIENCE, became
 
 ANY_PORT = "/ip4/127.0.0.1/tcp/0"
@@ -269,7 +267,7 @@ async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
             node = await nodes.open(name, relays=there, networks=(network,))
             await became(lambda node=node: node.circuits)
             await became(lambda node=node: node.host.peer_id in relay.reach.autonat.sightings)
-            for protocol in (ASK, PROTOCOL):
+            for protocol in (ASK, PUNCH):
                 await (await node.host.open_stream(relay.host.peer_id, protocol)).reset()
         assert relay.reach.figures().reserved == 2
         stranger = await nodes.open(b"s", relays=there, networks=("third",))

@@ -31,10 +31,8 @@ from odfd.ingest.settings import IngestSettings
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits
 from p2p.identity import peer_of_seed
-from p2p.kubo.multipart import AddedFile
-from p2p.kubo.rpc import Kubo
-from p2p.web.body import Patience
-from p2p.web.client import Posts
+from p2p.kubo.rpc import AddedFile, Kubo
+from p2p.web.client import Patience, Posts
 from p2p.web.site import Web
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE

@@ -16,8 +16,8 @@ import trio
 from odfd.cli.kinds import with_state
 from p2p.errors import PeerFault
 from p2p.ports import PeerId
-from p2p.wire.autonat import LEAST_DATA, DialDataRequest, ResponseStatus
 from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage
+from p2p.wire.reach import LEAST_DATA, DialDataRequest, ResponseStatus
 from worlds.eventually import PATIENCE, until
 from worlds.hostile_members import PORT, asks_for_dial, connected, hop, reserves
 from worlds.manifests import ROOT

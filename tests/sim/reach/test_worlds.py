@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from p2p.machines import address_watch, dial_back, hole_punch, reachability, relay
+from p2p.machines import dial_back, hole_punch, reachability, relay
 from worlds.seeds import batches
 
 KINDS = ("outlook", "carriage", "punches")
@@ -55,7 +55,7 @@ def test_worlds_hold_what_they_should(routed: ModuleType) -> None:
 BROKEN = {
     "one network decides": ("outlook", reachability, "ENOUGH", 1),
     "words count for ever": ("outlook", reachability, "COUNTS", 1e9),
-    "an address is gone at the first look": ("outlook", address_watch.AddressWatch, "look", None),
+    "an address is gone at the first look": ("outlook", reachability.AddressWatch, "look", None),
     "any place is dialled": ("outlook", dial_back, "_is_fit", lambda address, _allows: address.relay is None),
     "no room for chosen peers": ("carriage", relay, "RESERVED", 10**9),
     "a slow answer is waited for": ("punches", hole_punch, "MOST_WAIT", 1e9),
@@ -66,8 +66,8 @@ BROKEN = {
 
 
 def hasty(self: Any, now: Any) -> Any:
-    found = address_watch._usable(now)
-    move = address_watch.Moved(found - self._known, self._known - found)
+    found = reachability._usable(now)
+    move = reachability.Moved(found - self._known, self._known - found)
     self._known = found
     return move if any(move) else None
 

@@ -20,9 +20,9 @@ from chain.statements.keys import SigningKey
 from p2p.machines.seeding import Seeding
 from p2p.machines.swarm import Leave, Swarm, SwarmPiece, TakePiece
 from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk, Tip
-from p2p.wire import pieces
+from p2p.wire import swarm
 from p2p.wire import swarm as wire
-from p2p.wire.pieces import PieceList, is_signed, sign_list
+from p2p.wire.swarm import PieceList, is_signed, sign_list
 
 MIB = 1 << 20
 PART = MIB
@@ -71,7 +71,7 @@ class DividedPlan(Plan):
     """One object of ``blocks`` pieces of ``size`` bytes."""
 
     blocks: int = 64
-    size: int = pieces.LEAST_PIECE
+    size: int = swarm.LEAST_PIECE
 
 
 class Line:
@@ -159,7 +159,7 @@ class Node:
         if isinstance(self.world.plan, DividedPlan):
             root = LISTS[self.world.plan.blocks].root
             divided = PiecesAsk(dataset=DATASET, name=NAME, size=self.world.size, root=root, have=self.have())
-            raw = pieces.encode_pieces_ask(divided)
+            raw = swarm.encode_pieces_ask(divided)
         else:
             tip = Tip(self.world.plan.blocks, bytes(32))
             ask = PartsAsk(dataset=DATASET, tip=tip, start=0, count=self.world.plan.blocks, have=self.have())
@@ -170,7 +170,7 @@ class Node:
         if self.gone or self.world.nodes[peer].gone:
             return
         if isinstance(self.world.plan, DividedPlan):
-            divided = pieces.decode_question(raw)
+            divided = swarm.decode_question(raw)
             assert isinstance(divided, PiecesAsk)
             have = divided.have
         else:

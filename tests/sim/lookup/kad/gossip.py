@@ -19,7 +19,7 @@ from p2p.address import network_of
 from p2p.driver.discovery import ASKED, LIFETIME, SAMPLE
 from p2p.driver.forwarding import AROUND
 from p2p.driver.settings import ReplicationSettings
-from p2p.host.router import DEGREE, HEARTBEAT, WINDOW
+from p2p.host.pubsub import DEGREE, HEARTBEAT, WINDOW
 from p2p.identity import peer_of_seed
 from p2p.peers.directory import Directory
 from p2p.wire import presence as wire

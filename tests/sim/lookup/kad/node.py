@@ -7,8 +7,17 @@ from typing import Any
 
 from chain.statements.keys import SigningKey
 from p2p.address import parse_address
-from p2p.lookup.node import OWN_PLACE, REFRESH, Announce, Announcing, CheckContact, LookupNode, ProviderSearch, Refresh
-from p2p.lookup.publication import REPEAT
+from p2p.lookup.node import (
+    OWN_PLACE,
+    REFRESH,
+    REPEAT,
+    Announce,
+    Announcing,
+    CheckContact,
+    LookupNode,
+    ProviderSearch,
+    Refresh,
+)
 from p2p.lookup.search import Search
 from p2p.wire.contact import LookupContact, block_of, place_of
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer

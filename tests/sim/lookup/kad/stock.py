@@ -17,9 +17,8 @@ from typing import Any
 from chain.backoff import Chance
 from chain.errors import Invalid
 from p2p.lookup.node import NEAREST, TURN, YOUNG, LookupNode, ProviderSearch, Refresh, Work
-from p2p.lookup.region import Region
 from p2p.lookup.search import Search, SearchLimits
-from p2p.lookup.table import RoutingTable, TableLimits
+from p2p.lookup.table import Region, RoutingTable, TableLimits
 from p2p.wire.contact import LookupContact, place_of, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, decode_record
 from p2p.wire.presence import Presence

@@ -15,11 +15,10 @@ from typing import Final
 
 from p2p.address import PeerAddress, prefix_of
 from p2p.ip import Ip, is_global
-from p2p.machines.address_watch import LOOK, AddressWatch
 from p2p.machines.dial_back import DialBackLimits, DialBacks, DialOrder
-from p2p.machines.reachability import AGAIN_UNSURE, COUNTS, MAX_ADDRESSES, Reachability, Reached
+from p2p.machines.reachability import AGAIN_UNSURE, COUNTS, LOOK, MAX_ADDRESSES, AddressWatch, Reachability, Reached
 from p2p.ports import PeerId
-from p2p.wire.autonat import LEAST_DATA
+from p2p.wire.reach import LEAST_DATA
 
 from .events import Events
 

@@ -33,7 +33,7 @@ from p2p.machines.hole_punch import (
     SendPunch,
 )
 from p2p.ports import PeerId
-from p2p.wire.hole_punch import PunchKind
+from p2p.wire.reach import PunchKind
 
 from .events import Events
 

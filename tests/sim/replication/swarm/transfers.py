@@ -98,7 +98,7 @@ class Run:
         self.call_next()
 
     def shows(self, peer: PeerId) -> bool:
-        """Whether a peer has what is wanted, so that wrong bytes of it are lies (``p2p.driver.histories``)."""
+        """Whether a peer has what is wanted, so that wrong bytes of it are lies (``p2p.driver.peer_penalties``)."""
         return True
 
     def encoded(self, ask: transfer.Ask, number: int) -> bytes: ...

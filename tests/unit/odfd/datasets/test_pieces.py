@@ -14,8 +14,8 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from odfd.datasets.pieces import PieceFile, PieceLists, PieceSink
-from p2p.wire import pieces
-from p2p.wire.pieces import PieceList, is_signed, piece_count, piece_size, sign_list
+from p2p.wire import swarm
+from p2p.wire.swarm import PieceList, is_signed, piece_count, piece_size, sign_list
 
 PIECE = 64
 SIZE = 10 * PIECE - 7
@@ -26,7 +26,7 @@ KEY = SigningKey(bytes(32))
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pieces, "LEAST_PIECE", PIECE)
+    monkeypatch.setattr(swarm, "LEAST_PIECE", PIECE)
 
 
 def listed(data: bytes = WHOLE, name: Multihash = NAME) -> PieceList:
@@ -142,7 +142,7 @@ def test_a_list_is_made_once_and_signed(tmp_path: Path) -> None:
 
 @given(st.integers(1, 1 << 48))
 def test_pieces_cover_an_object_and_are_not_too_many(size: int) -> None:
-    assert 0 < piece_count(size) <= pieces.MAX_PIECES
+    assert 0 < piece_count(size) <= swarm.MAX_PIECES
     assert (piece_count(size) - 1) * piece_size(size) < size <= piece_count(size) * piece_size(size)
 
 

@@ -13,10 +13,9 @@ from odfd.mirrors.holders import PROBE_AGAIN_SECONDS
 from odfd.trust.signing.owner_commit import LIFETIME as HEAD_LIFETIME
 from p2p.driver.discovery import ASKED, PASSED_RATE, SAMPLE_OF_LARGE
 from p2p.driver.forwarding import AROUND, UNWANTED
-from p2p.driver.known_answers import WIDE
 from p2p.driver.settings import ReplicationSettings
-from p2p.driver.statements import GOSSIP_RATE
-from p2p.host.router import DEGREE, WINDOW, rpc_pb2
+from p2p.driver.statements import GOSSIP_RATE, WIDE
+from p2p.host.pubsub import DEGREE, WINDOW, rpc_pb2
 from p2p.machines.holder_connections import NEXT
 from p2p.ports import StatementRef
 from p2p.wire import presence, trust

@@ -17,7 +17,7 @@ from odfd.node.component_settings import engine_environ, host_options, ingest_se
 from odfd.store.directory import open_state_directory
 from p2p.identity import peer_of_seed
 from p2p.pace import Bandwidth
-from p2p.web.body import Patience
+from p2p.web.client import Patience
 from worlds.manifests import ROOT
 
 RELAY, PEER = peer_of_seed(b"r" * 32), peer_of_seed(b"p" * 32)

@@ -12,8 +12,8 @@ from chain.model.block import objects_of
 from odfd.mirrors import object_fetcher, piece_fetcher
 from odfd.network import swarm_parts
 from p2p.ports import PiecesAsk
-from p2p.wire import pieces
-from p2p.wire.pieces import PieceList, piece_count, sign_list
+from p2p.wire import swarm
+from p2p.wire.swarm import PieceList, piece_count, sign_list
 from worlds.eventually import PATIENCE
 from worlds.node_world import Member
 
@@ -26,7 +26,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     monkeypatch.setattr(object_fetcher, "LEAST", 1)
     monkeypatch.setattr(object_fetcher, "LARGE_OBJECT", 1)
     monkeypatch.setattr(swarm_parts, "LARGE_OBJECT", 1)
-    monkeypatch.setattr(pieces, "LEAST_PIECE", PIECE)
+    monkeypatch.setattr(swarm, "LEAST_PIECE", PIECE)
     taken: Counter[tuple[str, str]] = Counter()
     fetch = Member.fetch_object
 
@@ -134,7 +134,7 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
 
         def of(name: Any, size: int, _opened: Any) -> PieceList:
             spans = [PieceList(name, size, b"").span(number) for number in range(piece_count(size))]
-            hashes = b"".join(pieces.hashlib.sha3_256(bytes(stop - start)).digest() for start, stop in spans)
+            hashes = b"".join(swarm.hashlib.sha3_256(bytes(stop - start)).digest() for start, stop in spans)
             return sign_list(name, size, hashes, key)
 
         monkeypatch.setattr(Member, "fetch_object", garbage)

@@ -14,7 +14,7 @@ from chain.errors import Invalid, Refused, Remote
 from odfd.repositories import sftp
 from odfd.repositories.manifest import place_of
 from odfd.repositories.sftp import PROBE, STAGED, SftpFiles, open_sftp
-from p2p.files import FileMissing
+from p2p.ports import FileMissing
 from worlds.sftp import PASSWORD, Served, sftp_served
 
 pytestmark = pytest.mark.slow

@@ -16,7 +16,7 @@ import trio.testing
 from chain.ids import DatasetId
 from p2p.budget.buckets import Rate
 from p2p.driver import forwarding
-from p2p.driver.known_answers import WIDE
+from p2p.driver.statements import WIDE
 from p2p.machines.holder_connections import ENOUGH
 from p2p.ports import Concern, Judgement, PeerId, Topic
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.budget.buckets import Rate
-from p2p.driver import known_answers
+from p2p.driver import statements
 from p2p.driver.framing import FramedStream
-from p2p.driver.known_answers import WIDE, RoundScope
+from p2p.driver.statements import WIDE, RoundScope
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
 from p2p.wire.limits import MAX_DATASETS, MAX_TRUST_REPLY
@@ -40,7 +40,7 @@ def held(node: Any) -> set[bytes]:
 async def test_rounds_bring_what_is_wanted_and_no_more(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(known_answers, "WIDE", Rate(per_second=WIDE.burst / 600, burst=WIDE.burst))
+    monkeypatch.setattr(statements, "WIDE", Rate(per_second=WIDE.burst / 600, burst=WIDE.burst))
     a = await town.node("a")
     b = await town.node("b", connect=[a])
     await trio.testing.wait_all_tasks_blocked()

@@ -12,8 +12,8 @@ from chain.errors import Environment, Refused
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
+from p2p.driver.inbound import PATIENCE
 from p2p.driver.serve import MAX_STREAMS
-from p2p.driver.stream_slots import PATIENCE
 from p2p.errors import PeerFault
 from p2p.machines.request_queue import MAX_WAITING
 from p2p.ports import Topic

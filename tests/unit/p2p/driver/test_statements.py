@@ -11,8 +11,7 @@ from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.driver.framing import FramedStream
-from p2p.driver.known_answers import OF_NETWORK, USELESS, KnownAnswers, RoundPeer
-from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE
+from p2p.driver.statements import ANSWER_PATIENCE, ASK_RATE, MAX_QUEUE, OF_NETWORK, USELESS, KnownAnswers, RoundPeer
 from p2p.errors import PeerFault
 from p2p.ports import GossipVerdict, Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust

@@ -8,7 +8,7 @@ from typing import Any, cast
 import pytest
 
 from p2p.errors import PeerUnreachable
-from p2p.host.circuits import Circuits
+from p2p.host.direct import Circuits
 from p2p.ports import PeerId
 from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage, StopKind, StopMessage, encode_hop, encode_stop
 

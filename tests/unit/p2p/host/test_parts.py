@@ -16,8 +16,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from noise.connection import Keypair, NoiseConnection
 
-from p2p.budget import silent_connections
-from p2p.budget.silent_connections import SilentConnections
+from p2p.budget import connection_slots
+from p2p.budget.connection_slots import SilentConnections
 from p2p.errors import Misbehaviour, UnsupportedLibrary
 from p2p.host import library
 from p2p.host.noise import AES, CHACHA, MAX_SEALED, RECEIVE, Cipher, Scratch, Suite, Unsealer, computes_aes
@@ -47,7 +47,7 @@ def test_the_oldest_of_the_most_numerous_address_leaves() -> None:
 
 def test_a_newcomer_costs_no_look_at_every_address(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed: list[str] = []
-    monkeypatch.setattr(silent_connections, "prefix_of", lambda address: parsed.append(address) or address[:-2])
+    monkeypatch.setattr(connection_slots, "prefix_of", lambda address: parsed.append(address) or address[:-2])
     door = SilentConnections(64)
     for number in range(500):
         door.add(f"address {number}", Scope())

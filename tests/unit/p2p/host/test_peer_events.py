@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from p2p.host.peer_events import Notices, PeerConnected, PeerDisconnected
+from p2p.host.host import Notices, PeerConnected, PeerDisconnected
 
 
 def connection(address: str, *, is_replaced: bool = False) -> Any:

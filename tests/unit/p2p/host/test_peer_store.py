@@ -8,9 +8,8 @@ from multiaddr import Multiaddr
 
 import p2p.host  # noqa: F401  it prepares the library for what follows
 from chain.statements.keys import SigningKey
-from p2p.host.hardening import ID, assemble, ed25519_pair
+from p2p.host.hardening import ID, MAX_PEERS, assemble, ed25519_pair
 from p2p.host.limits import HostLimits
-from p2p.host.peer_store import MAX_PEERS
 
 
 def free_key(number: int) -> tuple[Any, Any]:

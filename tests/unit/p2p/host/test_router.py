@@ -7,7 +7,7 @@ from typing import Any
 import trio
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V12
 
-from p2p.host.router import HEARTBEAT, SteadyGossipSub
+from p2p.host.pubsub import HEARTBEAT, SteadyGossipSub
 
 
 class Counted(SteadyGossipSub):

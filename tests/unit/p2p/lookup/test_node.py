@@ -6,18 +6,23 @@ from random import Random
 
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import (
+    FEW,
     FIND_RATE,
     INTRODUCED,
     NEAREST,
+    PAUSE,
+    REPEAT,
+    RETRY,
+    SOON,
     STORE_RATE,
     Announce,
     Announcing,
     CheckContact,
     LookupNode,
     ProviderSearch,
+    RecordPublication,
     Refresh,
 )
-from p2p.lookup.publication import FEW, PAUSE, REPEAT, RETRY, SOON, RecordPublication
 from p2p.wire.contact import LookupContact, place_of
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, seal_record
 from p2p.wire.presence import Presence

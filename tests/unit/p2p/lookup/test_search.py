@@ -9,8 +9,8 @@ from random import Random
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.lookup.region import Region
 from p2p.lookup.search import LIMITS, Search, SearchLimits
+from p2p.lookup.table import Region
 from p2p.wire.contact import LookupContact
 
 TARGET = 1 << 255

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from p2p.lookup.region import Region
-from p2p.lookup.table import RoutingTable, TableLimits
+from p2p.lookup.table import Region, RoutingTable, TableLimits
 from p2p.wire.contact import BITS, LookupContact, block_of, place_of_node
 
 ME = place_of_node(b"m" * 32)

@@ -9,9 +9,9 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.driver.network_change import NetworkChanges
+from p2p.driver.node_reach import NetworkChanges
 from p2p.ip import Ip, parse_ip
-from p2p.machines.address_watch import LOOK, AddressWatch, Moved
+from p2p.machines.reachability import LOOK, AddressWatch, Moved
 
 HOME, CAFE, LOOPBACK = parse_ip("192.168.1.2"), parse_ip("10.7.0.9"), parse_ip("127.0.0.1")
 sets = st.frozensets(st.integers(1, 5).map(lambda n: parse_ip(f"10.0.0.{n}")))

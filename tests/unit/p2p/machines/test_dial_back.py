@@ -13,7 +13,7 @@ from p2p.ip import is_global
 from p2p.machines.dial_back import DialBackLimits, DialBacks, DialOrder
 from p2p.machines.reachability import COUNTS, Reachability, Reached
 from p2p.ports import PeerId
-from p2p.wire.autonat import LEAST_DATA, MOST_DATA, ResponseStatus
+from p2p.wire.reach import LEAST_DATA, MOST_DATA, ResponseStatus
 
 HERE = "198.18.0.1"
 ASKER = "20.1.0.1"

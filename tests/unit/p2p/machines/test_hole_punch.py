@@ -13,7 +13,7 @@ from p2p.address import PeerAddress, prefix_of
 from p2p.ip import is_global
 from p2p.machines.hole_punch import MOST_WAIT, TRIES, Answerer, Dial, GiveUp, Opener, PunchBudget, SendPunch
 from p2p.ports import PeerId
-from p2p.wire.hole_punch import PunchKind
+from p2p.wire.reach import PunchKind
 
 ALICE, BOB = PeerAddress("ip4", "20.1.0.1", 4150), PeerAddress("ip4", "20.2.0.1", 4150)
 kinds = st.sampled_from(PunchKind)

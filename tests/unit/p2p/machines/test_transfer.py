@@ -9,12 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from p2p.machines.hedging import HEDGE, MAX_STILL, SOON, STILL
-from p2p.machines.providers import DEPTH, LEAST_RATE, PATIENCE, TRIED
-from p2p.machines.track_records import FADES, MISSES, TrackRecords
+from p2p.machines.providers import DEPTH, FADES, LEAST_RATE, MISSES, PATIENCE, TRIED, TrackRecords
 from p2p.machines.transfer import (
     AT_ONCE,
+    HEDGE,
+    MAX_STILL,
     MAX_UNVERIFIED,
+    SOON,
+    STILL,
     Accepted,
     Arrived,
     Ask,

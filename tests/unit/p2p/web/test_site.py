@@ -15,11 +15,10 @@ import trio
 import trio.lowlevel
 
 from chain.errors import Invalid, Remote
-from p2p.files import FileMissing
 from p2p.pace import BURST, Pace
+from p2p.ports import FileMissing
 from p2p.web import site as site_module
-from p2p.web.body import Patience, pace_parts
-from p2p.web.client import keeps_scheme
+from p2p.web.client import Patience, keeps_scheme, pace_parts
 from p2p.web.folder_url import name_in, place_of
 from p2p.web.site import Web
 from worlds.eventually import PATIENCE

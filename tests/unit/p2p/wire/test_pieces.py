@@ -13,9 +13,10 @@ from chain.ids import DatasetId
 from chain.multihash import Multihash
 from p2p.ports import PiecesAsk
 from p2p.wire.limits import MAX_PIECES_ANSWER, MAX_PIECES_ASK
-from p2p.wire.pieces import (
+from p2p.wire.swarm import (
     LARGE_OBJECT,
     MAX_PIECES,
+    NONE,
     PieceList,
     PieceListAsk,
     decode_listed,
@@ -25,7 +26,6 @@ from p2p.wire.pieces import (
     encode_pieces_ask,
     piece_count,
 )
-from p2p.wire.swarm import NONE
 
 DATASET = DatasetId.from_public_key(bytes(range(32)))
 NAME = Multihash.sha3_256(b"object")

@@ -14,8 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from p2p.errors import Misbehaviour
 from p2p.yamux import frames
-from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, pack
-from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, YamuxLimits, pack
 from p2p.yamux.session import StreamLimit, YamuxSession
 from p2p.yamux.stream import Event, Readable, StreamOpened, WasReset
 

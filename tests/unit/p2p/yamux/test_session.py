@@ -6,8 +6,20 @@ import pytest
 
 from p2p.errors import Misbehaviour
 from p2p.yamux import frames
-from p2p.yamux.frames import ACK, DATA, FIN, GO_AWAY, HEADER_SIZE, INITIAL_WINDOW, PING, RST, SYN, WINDOW_UPDATE, pack
-from p2p.yamux.limits import YamuxLimits
+from p2p.yamux.frames import (
+    ACK,
+    DATA,
+    FIN,
+    GO_AWAY,
+    HEADER_SIZE,
+    INITIAL_WINDOW,
+    PING,
+    RST,
+    SYN,
+    WINDOW_UPDATE,
+    YamuxLimits,
+    pack,
+)
 from p2p.yamux.session import StreamLimit, YamuxSession
 from p2p.yamux.stream import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
 

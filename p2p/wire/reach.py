@@ -1,23 +1,33 @@
-"""Encodes and decodes the messages of libp2p's AutoNAT v2, by which a node asks whether, and where, it can be dialled.
+"""Encodes and decodes the messages of AutoNAT v2 and DCUtR of libp2p, and the multiaddresses that both carry. Pure.
 
-The asking node sends addresses and a nonce over ``ASK``. The asked node may want bytes first (``DialDataRequest``),
-dials one of the addresses, sends the nonce over ``BACK`` on that connection, and answers with the outcome. Each message
-is protobuf, after its length as a varint. Unknown fields are ignored. libp2p specification: AutoNAT v2. Pure.
+By AutoNAT v2 a node asks whether, and where, it can be dialled. The asking node sends addresses and a nonce over
+``ASK``. The asked node may want bytes first (``DialDataRequest``), dials one of the addresses, sends the nonce over
+``BACK`` on that connection, and answers with the outcome. Each message is protobuf, after its length as a varint.
+Unknown fields are ignored. libp2p specification: AutoNAT v2. Pure.
+
+By DCUtR two peers agree when to dial each other. Each message is protobuf, after its length as a varint. Unknown fields
+are ignored.
+
+Multiaddresses are of TCP over IP, in binary. These messages only need addresses that can be dialled directly: an IP
+address and a TCP port. Addresses of other kinds (a name, a circuit, QUIC) are skipped when a list is read.
 """
 
 from __future__ import annotations
 
 import enum
+import ipaddress
 from typing import Final, TypeAlias
 
 import msgspec
 
 from chain.codec.protobuf import Field, bytes_of, delimited, field, fixed64_field, number_of, read_fields
 from chain.errors import Invalid
+from p2p.address import PeerAddress
+from p2p.ip import parse_ip
 
 ASK: Final = "/libp2p/autonat/2/dial-request"
 BACK: Final = "/libp2p/autonat/2/dial-back"
-MAX_MESSAGE: Final = 8192
+MAX_DIAL_MESSAGE: Final = 8192
 """Bytes of a message, as in go-libp2p; one part of the data before a dial has at most 4,096."""
 MAX_ADDRESSES: Final = 50
 """Addresses in one question, as in go-libp2p."""
@@ -85,8 +95,8 @@ def encode(message: Message) -> bytes:
 
 def decode(raw: bytes) -> Message:
     """Decodes a message without its length prefix. Raises Invalid."""
-    if len(raw) > MAX_MESSAGE:
-        raise Invalid(f"a message of {len(raw):,} bytes", rule=_RULE, hint=f"at most {MAX_MESSAGE:,}")
+    if len(raw) > MAX_DIAL_MESSAGE:
+        raise Invalid(f"a message of {len(raw):,} bytes", rule=_RULE, hint=f"at most {MAX_DIAL_MESSAGE:,}")
     kinds = [(number, content) for number, content in read_fields(raw, _RULE) if 1 <= number <= 4]
     if len(kinds) != 1:
         raise Invalid(f"{len(kinds)} messages in one", rule=_RULE)
@@ -133,3 +143,73 @@ def _request(fields: list[tuple[int, Field]]) -> DialRequest:
 
 def _numbers(*pairs: tuple[int, int]) -> bytes:
     return b"".join(field(number, value) for number, value in pairs if value)
+
+
+PUNCH: Final = "/libp2p/dcutr"
+MAX_PUNCH: Final = 4096
+"""Bytes of a message, as the specification says."""
+MAX_PUNCH_ADDRESSES: Final = 16
+"""Addresses that are read from one message; further ones are ignored."""
+_PUNCH_RULE: Final = "dcutr-message"
+
+
+class PunchKind(enum.IntEnum):
+    CONNECT = 100
+    SYNC = 300
+
+
+class PunchMessage(msgspec.Struct, frozen=True):
+    kind: PunchKind
+    addresses: tuple[bytes, ...] = ()
+    """Multiaddresses at which others see the sender."""
+
+
+def encode_punch(message: PunchMessage) -> bytes:
+    """Encodes a message with its length prefix."""
+    return delimited(field(1, message.kind) + b"".join(field(2, each) for each in message.addresses))
+
+
+def decode_punch(raw: bytes) -> PunchMessage:
+    """Decodes a message without its length prefix. Raises Invalid."""
+    if len(raw) > MAX_PUNCH:
+        raise Invalid(f"a message of {len(raw):,} bytes", rule=_PUNCH_RULE, hint=f"at most {MAX_PUNCH:,}")
+    kind = 0
+    addresses: list[bytes] = []
+    for number, content in read_fields(raw, _PUNCH_RULE):
+        if number == 1:
+            kind = number_of(content, _PUNCH_RULE)
+        elif number == 2 and len(addresses) < MAX_PUNCH_ADDRESSES:
+            addresses.append(bytes_of(content, _PUNCH_RULE))
+    if kind not in set(PunchKind):
+        raise Invalid(f"a message of the kind {kind}", rule=_PUNCH_RULE)
+    return PunchMessage(PunchKind(kind), tuple(addresses))
+
+
+_IP4, _TCP, _IP6 = 0x04, 0x06, 0x29
+_LENGTHS: Final = {_IP4: 4, _IP6: 16}
+MAX_BYTES: Final = 512
+"""Bytes of one address; longer ones are skipped."""
+
+
+def encode_multiaddr(address: PeerAddress) -> bytes:
+    """Encodes the IP address and port of an address. Raises ValueError for a name or a circuit."""
+    ip = address.ip
+    if ip is None or address.relay is not None:
+        raise ValueError(f"{address} is no IP address and port")
+    code = _IP4 if ip.version == 4 else _IP6
+    return bytes([code]) + ip.packed + bytes([_TCP]) + address.port.to_bytes(2, "big")
+
+
+def decode_multiaddr(raw: bytes) -> PeerAddress | None:
+    """Decodes an address, without the peer id that may follow; ``None`` for another kind."""
+    length = _LENGTHS.get(raw[0]) if 0 < len(raw) <= MAX_BYTES else None
+    if length is None or len(raw) < length + 4 or raw[length + 1] != _TCP:
+        return None
+    rest = raw[length + 4 :]
+    if rest[:2] != b"\xa5\x03" and rest:  # /p2p
+        return None
+    if rest and (len(rest) < 3 or rest[2] >= 0x80 or len(rest) != 3 + rest[2]):
+        return None
+    ip = parse_ip(str(ipaddress.ip_address(raw[1 : length + 1])))
+    port = int.from_bytes(raw[length + 2 : length + 4], "big")
+    return PeerAddress(f"ip{ip.version}", str(ip), port) if port else None
