@@ -25,6 +25,8 @@ class About:
     high: float | None = None
     choices: tuple[str, ...] = ()
     secret: bool = False
+    door: str = ""
+    """The door of the node that a value opens (``odfd.queries.doors``)."""
     example: Any = None
     """Example value of a setting whose default is ``None``."""
 
@@ -68,6 +70,9 @@ class Node:
         "delegated, as by systemd; 0: no limit",
         unit="MiB",
         low=0,
+    )
+    doors: tuple[str, ...] = setting(
+        (), "doors of other packages to open, by name; a door's package says how it is set up"
     )
     collect_hours: float = setting(
         24.0,
@@ -141,7 +146,9 @@ class Http:
         "addresses that serve published datasets over HTTP to anybody, like 127.0.0.1:8080 or [::]:8080; empty: none",
     )
     query: bool = setting(
-        False, "answer queries there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata"
+        False,
+        "answer queries there over published datasets, as a kamu node does: /query, /NAME/tail, /NAME/metadata",
+        door="kamu",
     )
     prove: bool = setting(
         False, "sign answers there with the node's key for whoever asks with include=proof; needs query"
@@ -250,6 +257,7 @@ class Flight:
         (),
         "addresses of Arrow Flight SQL, like 127.0.0.1:50050; addresses beyond this machine "
         "need TLS and tokens; empty: none",
+        door="flight",
     )
     certificate: str = setting("", "PEM file with the certificates for TLS; empty: no TLS")
     key: str = setting("", "PEM file with the certificate's private key")

@@ -112,6 +112,12 @@ def get(settings: Settings, path: tuple[str, ...]) -> Any:
     return value
 
 
+def opened_doors(settings: Settings) -> dict[str, str]:
+    """Returns the names of the doors that settings open, each with the setting that does."""
+    own = {key.about.door: key.name for key in every() if key.about.door and get(settings, key.path)}
+    return own | dict.fromkeys(settings.node.doors, "node.doors")
+
+
 def changed(before: Settings, after: Settings) -> tuple[str, ...]:
     """Returns the names of the settings that differ."""
     return tuple(key.name for key in every() if get(before, key.path) != get(after, key.path))

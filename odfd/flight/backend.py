@@ -6,8 +6,7 @@ The process forwards the token of its client: with a known token it has the owne
 from __future__ import annotations
 
 import base64
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Final, Protocol
+from typing import Any, Final
 
 import msgspec
 import trio
@@ -23,11 +22,10 @@ from odfd.control.responses import FrameStream, answer, body, problem
 from odfd.control.tokens import Tokens
 from odfd.errors import sole_faults, told_to_others
 from odfd.queries.current_rows import fold_of
+from odfd.queries.doors import GiveFiles, ReaderAnswers, SendFrame
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 
-SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
-GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
 _UNBOUND: Final = RowSelection(limit=0, unbound=True)
 _ALL: Final = RowSelection()
 
@@ -56,27 +54,10 @@ class FlightDataset(msgspec.Struct, frozen=True, kw_only=True):
     head: str
 
 
-class FlightAnswers(Protocol):
-    """The port of answers. ``owner``: whether the caller has the owner's read access."""
-
-    async def answer(
-        self,
-        request: wire.QueryRequest,
-        send: SendFrame,
-        rows: RowSelection,
-        piped: GiveFiles | None = None,
-        *,
-        owner: bool,
-    ) -> None: ...
-
-    def states(self, *, owner: bool) -> list[tuple[str, ChainState]]:
-        """Returns the datasets with their names and states. Called from worker threads."""
-
-
 class FlightBackend:
     """The ASGI application that answers the Flight SQL process."""
 
-    def __init__(self, answering: FlightAnswers, tokens: Tokens, logger: Logger) -> None:
+    def __init__(self, answering: ReaderAnswers, tokens: Tokens, logger: Logger) -> None:
         self._answering, self._tokens, self._logger = answering, tokens, logger
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:

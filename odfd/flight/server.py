@@ -8,9 +8,8 @@ from __future__ import annotations
 import shutil
 import socket
 import tempfile
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -18,16 +17,21 @@ import trio
 
 from chain.backoff import Backoff
 from chain.errors import Environment
+from config.check import is_loopback
+from config.model import Flight
 from engines.errors import EngineLost
 from engines.flight.socket_names import ASKED, READY, SERVED
 from engines.query.installed import need_sql
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import SandboxChoice
 from engines.sandbox.process import ConfinedProcess, start
+from odfd.control.tokens import Tokens
+from odfd.flight.backend import FlightBackend
 from odfd.flight.relay import Relay
-from odfd.runtime.http import Application, Limits
+from odfd.queries.doors import Door, DoorNeeds
+from odfd.runtime.http import Limits
 from odfd.runtime.http_server import HttpServer, Response
-from odfd.runtime.supervision import Life, Logger
+from odfd.runtime.supervision import Child, Life, Restart
 from odfd.runtime.tls import tls_context
 
 MEMORY: Final = 2 << 30
@@ -40,38 +44,25 @@ _INSIDE: Final = PurePosixPath("/odf/flight")
 _LAST_WORDS: Final = 2000
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class FlightListener:
-    """The public addresses, their TLS files, and the limit of connections."""
+class FlightDoor(Door):
+    """Flight SQL at addresses of its own."""
 
-    addresses: tuple[tuple[str, int], ...]
-    certificate: str
-    key: str
-    connections: int
-
-
-class FlightServer:
-    """The Flight SQL server. ``backend`` answers the process. ``urls``: its addresses, for people, while it runs."""
-
-    def __init__(
-        self,
-        listener: FlightListener,
-        backend: Application,
-        choose: Callable[[], Awaitable[SandboxChoice]],
-        version: str,
-        logger: Logger,
-    ) -> None:
-        self._listener, self._backend, self._choose, self._version, self._logger = (
-            listener,
-            backend,
-            choose,
-            version,
-            logger,
+    def __init__(self, needs: DoorNeeds) -> None:
+        self._settings, self._isolate = needs.settings.flight, needs.isolate
+        self._version, self._logger = needs.version, needs.logger
+        tokens = Tokens(
+            Path(self._settings.tokens) if self._settings.tokens else None,
+            "flight.tokens",
+            required=not all(map(is_loopback, self._settings.listen)),
         )
-        self.urls: tuple[str, ...] = ()
+        self._backend = FlightBackend(needs.readers, tokens, needs.logger)
         self.process: ConfinedProcess | None = None
         self.born = trio.Event()
         """Set, and replaced by a new event, whenever a process becomes ready."""
+
+    def children(self) -> tuple[Child, ...]:
+        # ``from_start=False``: a port that is taken at the start is a mistake of the settings, and ends the node.
+        return (Child("flight", self.run, Restart(from_start=False)),)
 
     async def run(self, life: Life) -> None:
         """Runs until stopped.
@@ -80,9 +71,9 @@ class FlightServer:
         """
         need_sql()
         tls = None
-        if self._listener.certificate:
-            tls = tls_context(self._listener.certificate, self._listener.key, "flight.certificate", ("h2",))
-        with _folder() as place, _listening(self._listener) as listeners:
+        if self._settings.certificate:
+            tls = tls_context(self._settings.certificate, self._settings.key, "flight.certificate", ("h2",))
+        with _folder() as place, _listening(self._settings) as listeners:
             scheme = "grpc" if tls is None else "grpc+tls"
             self.urls = tuple(_url(scheme, each) for each in listeners)
             async with trio.open_nursery() as nursery:
@@ -91,7 +82,7 @@ class FlightServer:
                 await listens.wait()
                 nursery.start_soon(self._keep, place, serves)
                 await serves.wait()
-                relay = Relay(place / SERVED, self._listener.connections, tls, self._logger)
+                relay = Relay(place / SERVED, self._settings.connections, tls, self._logger)
                 nursery.start_soon(relay.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(each))
                                                  for each in listeners])  # fmt: skip
                 life.ready()
@@ -114,7 +105,7 @@ class FlightServer:
 
     async def _keep(self, place: Path, begun: trio.Event) -> None:
         """Keeps a process running: starts another one whenever one has ended."""
-        choice, failures = await self._choose(), 0
+        choice, failures = await self._isolate(), 0
         while True:
             (place / SERVED).unlink(missing_ok=True)
             began = trio.current_time()
@@ -177,13 +168,14 @@ def _folder() -> Iterator[Path]:
 
 
 @contextmanager
-def _listening(declared: FlightListener) -> Iterator[list[socket.socket]]:
+def _listening(declared: Flight) -> Iterator[list[socket.socket]]:
     made: list[socket.socket] = []
     try:
-        for host, port in declared.addresses:
+        for address in declared.listen:
+            host, _, port = address.replace("[", "").replace("]", "").rpartition(":")
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
-                made.append(socket.create_server((host, port), family=family))
+                made.append(socket.create_server((host, int(port)), family=family))
             except OSError as error:
                 raise Environment(
                     f"cannot serve Flight at {host} port {port}: {error.strerror or error}", rule="flight-listen",

@@ -25,14 +25,24 @@ from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, problem
 from odfd.errors import sole_faults, told_to_others
 from odfd.kamu import commitments, requests, schemas
-from odfd.kamu.ports import PublicAnswers, SendFrame
 from odfd.kamu.replies import JsonRows, Reply, Whole, encode, members_of
 from odfd.queries.askers import Bound
+from odfd.queries.doors import Door, DoorNeeds, PublicAnswers, SendFrame
 from odfd.resources.registry import DATASET, OURS, STATE, VERSION
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.requests import DATASETS, QUERY, is_own, is_question, taken
 from odfd.site.server import caller_of
+
+
+class KamuDoor(Door):
+    """kamu's HTTP, at the addresses of the site."""
+
+    def __init__(self, needs: DoorNeeds) -> None:
+        self._needs = needs
+
+    def wrap_site(self, site: Application) -> Application:
+        return KamuApplication(self._needs.public, site, self._needs.logger)
 
 
 class KamuApplication:

@@ -13,7 +13,7 @@ from engines.query.frames import HEAD, ROWS, SCHEMA, split_frame
 from odfd.control import wire
 from odfd.errors import http_status
 from odfd.kamu import schemas
-from odfd.kamu.ports import BUSY, UNPROVEN
+from odfd.queries.doors import BUSY, UNPROVEN
 from odfd.runtime.http import Send
 
 _JSON: Final = "application/json"

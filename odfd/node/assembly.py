@@ -88,7 +88,7 @@ def assembly_of(parts: NodeParts, services: Services) -> Assembly:
             Child("remotes", parts.remotes.run),
             *([] if parts.site is None else [Child("site", parts.site.run, Restart(from_start=False))]),
             *_remote(parts, api, services),
-            *([] if parts.flight is None else [Child("flight", parts.flight.run, Restart(from_start=False))]),
+            *(child for door in parts.doors.values() for child in door.children()),
         ),
         workers=tuple(workers),
         reload=parts.reload,

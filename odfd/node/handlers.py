@@ -316,7 +316,7 @@ def _status(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> Sta
 
 def _running(parts: NodeParts, flows: FlowService, mirrors: MirrorService) -> RunningParts:
     return RunningParts(
-        parts.engine, parts.membership, parts.site, parts.flight, parts.remote, parts.journal_recovery, flows,
+        parts.engine, parts.membership, parts.urls, parts.journal_recovery, flows,
         mirrors, parts.evaluator.me,
     )  # fmt: skip
 

@@ -62,13 +62,14 @@ def live_resources_of(
 
 
 def _describe_reach(parts: NodeParts) -> wire.NodeState:
-    served = {"http": parts.site, "flight": parts.flight, "api": parts.remote}
-    urls = {key: tuple(server.urls) for key, server in served.items() if server is not None}
+    urls = parts.urls()
     return wire.NodeState(
         node_id=str(parts.home.keys.node_key().did),
         peer_id=parts.membership.peer_id,
         version=parts.context.version,
         listen=tuple(parts.membership.addresses()),
         networks=tuple(each.name for each in parts.membership.networks),
-        **urls,
+        http=urls.get("http"),
+        flight=urls.get("flight"),
+        api=urls.get("api"),
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import secrets
 import sqlite3
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 
 import msgspec
@@ -22,6 +22,7 @@ from chain.statements.statement import PolicyStatement, decode_any
 from config.model import Settings
 from engines.query.reader import QueryProcesses
 from odfd.control.assembly import Context
+from odfd.control.remote import RemoteServer
 from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.ingest.refetch import confine
 from odfd.ingest.sharded_writes import ShardedWrites
@@ -58,7 +59,7 @@ from odfd.node.component_settings import (
 from odfd.node.execution_parts import dependencies_of
 from odfd.node.in_force import InForce
 from odfd.node.late_parts import LateParts
-from odfd.node.query_parts import network_listeners, queries_of
+from odfd.node.query_parts import doors_of, queries_of
 from odfd.node.statement_events import StatementEvents, interests_of
 from odfd.node.trust_parts import (
     checkpoint_receiver_of,
@@ -96,6 +97,7 @@ from odfd.services.views.views import DatasetViews
 from odfd.services.volumes.worker import VolumeWorker
 from odfd.services.webhooks.calls import WebhookWorker
 from odfd.store import mirror_specs
+from odfd.store.access_tokens import TokenStore
 from odfd.store.damage import DamagedBlock
 from odfd.store.directory import PARTIAL, PARTIAL_EVIDENCE, StateDirectory
 from odfd.store.invitation_tokens import InvitationTokens
@@ -249,8 +251,16 @@ class NodeParts:
             self.staging,
             lambda text: context.logger.info("blocks come one by one", why=text),
         )
-        asked = checkpoint_receiver_of(self), self.public_queries
-        site = open_site(settings, home, self.library, context.logger, asked, self.late.smart_backend)
+        self.doors = doors_of(settings, home, self.queries, self.public_queries, context)
+        site = open_site(
+            settings,
+            home,
+            self.library,
+            context.logger,
+            checkpoint_receiver_of(self),
+            self.doors.values(),
+            self.late.smart_backend,
+        )
         self.site = None if site is None else site.server
         self.smart = None if site is None else site.smart
         self.forks = ForkFinder(home.database, home.chains, self.remotes.replication, self.board.keep, context.logger)
@@ -276,9 +286,13 @@ class NodeParts:
         inside = lambda: webhook_networks(self.settings)  # noqa: E731
         self.webhooks = WebhookWorker(home, context, inside, partial(secrets.token_hex, 16))
         self.volumes = VolumeWorker(home, context, partial(self.reconciler.touch, "PersistentVolume"))
-        self.flight, self.tokens, self.remote = network_listeners(
-            settings, home, (self.queries, self.public_queries), context
-        )
+        self.tokens = TokenStore(home.database, context.clock.now, secrets.token_bytes)
+        self.remote = RemoteServer(settings.api, self.tokens.admit, context.logger) if settings.api.listen else None
+
+    def urls(self) -> Mapping[str, tuple[str, ...]]:
+        """Returns the addresses at which others reach this node, by the table of settings or the door."""
+        servers = {"http": self.site, "api": self.remote, **self.doors}
+        return {name: tuple(server.urls) for name, server in servers.items() if server is not None}
 
     def _cap_bandwidth(self) -> None:
         p2p = self.settings.p2p

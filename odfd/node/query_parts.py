@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
 
 import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from config.check import is_loopback
 from config.model import Settings
 from engines.provision.warm import EnginePool
 from engines.query.reader import QueryProcesses
 from odfd.control import wire
 from odfd.control.assembly import Context
-from odfd.control.remote import RemoteServer
-from odfd.control.tokens import Tokens
-from odfd.flight.backend import FlightBackend
-from odfd.flight.server import FlightListener, FlightServer
 from odfd.node.component_settings import query_isolation
+from odfd.queries.doors import Door, DoorNeeds, open_doors
 from odfd.queries.folds import FoldStore
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import Planner
@@ -30,9 +24,8 @@ from odfd.services.queries.answer_proofs import Signer
 from odfd.services.queries.engine_queries import EngineQueries
 from odfd.services.queries.fold_cache import FoldCache
 from odfd.services.queries.projections import ProjectionTables
-from odfd.services.queries.public_queries import FlightQueries, PublicQueries
+from odfd.services.queries.public_queries import PublicQueries, ReaderQueries
 from odfd.services.queries.service import QueryService
-from odfd.store.access_tokens import TokenStore
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import FOLDS, STAGING, StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
@@ -68,36 +61,20 @@ def queries_of(
     return queries, public, projections
 
 
-def network_listeners(
-    settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
-) -> tuple[FlightServer | None, TokenStore, RemoteServer | None]:
-    """Makes the Flight SQL server, the store of accounts' tokens, and the server of the control API over TCP.
-
-    A server is ``None`` if the settings have no address for it.
-    """
-    tokens = TokenStore(home.database, context.clock.now, secrets.token_bytes)
-    remote = RemoteServer(settings.api, tokens.admit, context.logger) if settings.api.listen else None
-    return _flight_of(settings, home, asked, context), tokens, remote
-
-
-def _flight_of(
-    settings: Settings, home: StateDirectory, asked: tuple[QueryService, PublicQueries], context: Context
-) -> FlightServer | None:
-    """Makes the Flight SQL server; ``None`` if the settings have no address for it."""
-    flight = settings.flight
-    if not flight.listen:
-        return None
-    path = Path(flight.tokens) if flight.tokens else None
-    tokens = Tokens(path, "flight.tokens", required=not all(map(is_loopback, flight.listen)))
-    places = (address.rpartition(":") for address in flight.listen)
-    listener = FlightListener(
-        addresses=tuple((host.strip("[]"), int(port)) for host, _, port in places),
-        certificate=flight.certificate,
-        key=flight.key,
-        connections=flight.connections,
+def doors_of(
+    settings: Settings, home: StateDirectory, queries: QueryService, public: PublicQueries, context: Context
+) -> Mapping[str, Door]:
+    """Makes the doors that the settings open, by name."""
+    return open_doors(
+        DoorNeeds(
+            settings=settings,
+            public=public,
+            readers=ReaderQueries(home, queries, public),
+            isolate=lambda: query_isolation(settings),
+            version=context.version,
+            logger=context.logger,
+        )
     )
-    backend = FlightBackend(FlightQueries(home, *asked), tokens, context.logger)
-    return FlightServer(listener, backend, lambda: query_isolation(settings), context.version, context.logger)
 
 
 async def run_readers(readers: QueryProcesses, life: Life) -> None:

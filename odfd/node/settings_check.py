@@ -16,11 +16,12 @@ from chain.ids import KeyDid
 from config.check import ENDPOINT
 from config.load import Loaded
 from config.model import Settings
-from config.schema import ConfigError, Problem
+from config.schema import ConfigError, Problem, opened_doors
 from odfd.control.tokens import Tokens
 from odfd.network.joined_networks import Network, check_network
 from odfd.node.component_settings import checked_inside, checked_relay
 from odfd.policy.profiles import policy_of
+from odfd.queries.doors import load_door
 from odfd.runtime.http_server import parsed
 from odfd.runtime.tls import hosts_of, tls_context
 from p2p.address import announced_address, listen_address
@@ -74,6 +75,10 @@ def _kubo(settings: Settings) -> None:
         raise Invalid(text, rule="ipfs-api", hint="write it like http://127.0.0.1:5001")
 
 
+def _door(name: str) -> Callable[[Settings], object]:
+    return lambda _: load_door(name)
+
+
 CHECKS: Final = (
     Check("p2p.listen", lambda settings: _each(listen_address, settings.p2p.listen or ())),
     Check("p2p.announce", lambda settings: _each(announced_address, settings.p2p.announce)),
@@ -102,7 +107,8 @@ CHECKS: Final = (
 def check_components(loaded: Loaded) -> Loaded:
     """Returns settings that all parts of a node can take. Raises ConfigError with every mistake."""
     problems = []
-    for check in CHECKS:
+    doors = [Check(setting, _door(name)) for name, setting in opened_doors(loaded.settings).items()]
+    for check in (*CHECKS, *doors):
         try:
             check.run(loaded.settings)
         except Fault as fault:

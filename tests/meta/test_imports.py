@@ -169,6 +169,8 @@ CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""
 
 
+EXTRAS = ["odfd.flight", "odfd.kamu"]
+"""Packages that are reached by their entry points alone: all else works without them."""
 CLIENT = TREE / "client"
 """A distribution of its own: its package is ``odfd_client``."""
 
@@ -233,6 +235,17 @@ def problems() -> Iterator[str]:
 
 def test_imports_point_downwards() -> None:
     found = sorted(set(problems()))
+    assert not found, "\n".join(found)
+
+
+def test_nothing_imports_what_is_found_by_entry_points() -> None:
+    found = [
+        f"{name} -> {target}"
+        for name, path in modules()
+        for target in imports(name, path)
+        for extra in EXTRAS
+        if within(target, [extra]) and not within(name, [extra])
+    ]
     assert not found, "\n".join(found)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections import Counter
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -20,8 +20,6 @@ from engines.query.installed import why_no_sql
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import NODE_PATH, Owner, Permission, operation
-from odfd.control.remote import RemoteServer
-from odfd.flight.server import FlightServer
 from odfd.network.membership import Membership
 from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import TaskPhase
@@ -33,7 +31,6 @@ from odfd.services.network.mirrors import MirrorService
 from odfd.services.trust.journal_recovery import JournalRecovery
 from odfd.services.views.cache import BLOCKED
 from odfd.services.views.views import DatasetViews
-from odfd.site.server import SiteServer
 from odfd.store.directory import StateDirectory
 
 _UNFINISHED: Final = (TaskPhase.RUNNING, TaskPhase.WAITING)
@@ -44,12 +41,8 @@ class RunningParts(NamedTuple):
 
     engine: NodeEngine
     membership: Membership
-    site: SiteServer | None
-    """``None`` if the settings name no address for a site."""
-    flight: FlightServer | None
-    """``None`` if the settings name no address for it."""
-    remote: RemoteServer | None
-    """``None`` if the settings name no address for it."""
+    urls: Callable[[], Mapping[str, tuple[str, ...]]]
+    """Returns the addresses at which others reach this node, by the table of settings or the door."""
     journal_recovery: JournalRecovery
     flows: FlowService
     mirrors: MirrorService
@@ -75,9 +68,7 @@ class StatusService:
         self._views = views
         self._engine = running.engine
         self._membership = running.membership
-        self._site = running.site
-        self._flight = running.flight
-        self._remote = running.remote
+        self._urls = running.urls
         self._journal_recovery = running.journal_recovery
         self._flows, self._mirrors = running.flows, running.mirrors
         self._verdict_key = running.verdict_key
@@ -109,16 +100,16 @@ class StatusService:
         """Returns the status of the node: its ids and addresses, and counts of what it holds and does."""
         views, disk = await trio.to_thread.run_sync(self._measure)
         peer, figures = self._membership.peer_id, self._membership.figures()
-        node = self._home.keys.node_key().did
+        node, urls = self._home.keys.node_key().did, self._urls()
         return wire.Status(
             node_id=str(node),
             version=self._context.version,
             name=self._name,
             peer_id=peer,
             listen=tuple(self._full(address) for address in self._membership.addresses()),
-            http=self._site.urls if self._site is not None else (),
-            flight=self._flight.urls if self._flight is not None else (),
-            api=self._remote.urls if self._remote is not None else (),
+            http=urls.get("http", ()),
+            flight=urls.get("flight", ()),
+            api=urls.get("api", ()),
             networks=tuple(each.name for each in self._membership.networks),
             relays=figures.relays,
             reserved=figures.reserved,

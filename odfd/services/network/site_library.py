@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -11,12 +11,11 @@ from chain.ids import DID_ODF, DatasetId
 from chain.multihash import Multihash
 from chain.statements.card import Card
 from config.model import Settings
-from odfd.kamu.application import KamuApplication
-from odfd.kamu.ports import PublicAnswers
 from odfd.network.library import ServingLibrary
 from odfd.published.collection import CARD, COLLECTION, collection_state
 from odfd.published.packs import MAX_PACK, PACK, pack
 from odfd.published.signed import TRUST, signed_state
+from odfd.queries.doors import Door
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger
 from odfd.site.application import Site
@@ -143,16 +142,13 @@ def open_site(
     home: StateDirectory,
     library: ServingLibrary,
     logger: Logger,
-    asked: tuple[CheckpointReceiver | None, PublicAnswers],
+    receiver: CheckpointReceiver,
+    doors: Collection[Door],
     backend: Callable[[], SmartBackend],
 ) -> OpenedSite | None:
-    """Opens the site; returns ``None`` if the settings name no address for it.
-
-    ``asked``: the receiver of checkpoints, and the part that answers queries.
-    """
+    """Opens the site; returns ``None`` if the settings name no address for it. ``receiver`` takes checkpoints."""
     if not settings.http.listen:
         return None
-    receiver, answers = asked
     witness = receiver if settings.http.witness else None
     smart = SmartApplication(
         NodeSiteLibrary(home, library, home.visibility.is_public),
@@ -161,5 +157,7 @@ def open_site(
         backend,
         takes_pushes=settings.http.push,
     )
-    site: Application = KamuApplication(answers, smart, logger) if settings.http.query else smart
+    site: Application = smart
+    for door in doors:
+        site = door.wrap_site(site)
     return OpenedSite(SiteServer(settings.http.listen, site, logger), smart)

@@ -18,8 +18,8 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.kamu.ports import BUSY
 from odfd.queries.callers import Crowd, QueryCaller
+from odfd.queries.doors import BUSY
 
 WAITING: Final = 16
 """Queries of accounts, and of strangers, that wait for a turn; more are refused. The owner's all wait."""

@@ -1,7 +1,7 @@
 """Answers queries of other people over the datasets that policy serves.
 
 A dataset that is not served is reported as absent, and so is the part that is not served of a dataset served in part.
-A Flight client with a valid token is answered as the node's owner.
+A reader with a valid token is answered as the node's owner.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from chain.state import ChainState, load_state
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
 from odfd.control import wire
-from odfd.kamu.ports import UNPROVEN
 from odfd.queries.askers import OWNER, Asker, Bound
 from odfd.queries.callers import Crowd, QueryCaller
+from odfd.queries.doors import UNPROVEN, GiveFiles, SendFrame
 from odfd.queries.planning import HINT_READABLE
-from odfd.services.queries.service import GiveFiles, QueryService, SendFrame
+from odfd.services.queries.service import QueryService
 from odfd.store.directory import StateDirectory
 
 
@@ -102,8 +102,8 @@ def _nothing(ref: str) -> NotFound:
     return NotFound(f"no dataset {ref[:200]!r} here", rule="query-dataset", hint=HINT_READABLE)
 
 
-class FlightQueries:
-    """Answers queries over Arrow Flight SQL."""
+class ReaderQueries:
+    """Answers queries of readers whose token gives them the owner's read access, and of all others."""
 
     def __init__(self, home: StateDirectory, queries: QueryService, public: PublicQueries) -> None:
         self._home, self._queries, self._public = home, queries, public
@@ -117,7 +117,7 @@ class FlightQueries:
         *,
         owner: bool,
     ) -> None:
-        """Sends frames, as ``QueryService.answer``. Raises Refused for a proof: the Flight process is not the owner."""
+        """Sends frames, as ``QueryService.answer``. Raises Refused for a proof: a reader is not the owner."""
         check_public(request)
         if owner:
             await self._queries.answer(request, send, OWNER, rows, piped)

@@ -21,6 +21,7 @@ from engines.query.requests import ALL_ROWS, Execute, RowSelection, TableNamed, 
 from odfd.control import wire
 from odfd.control.operations import Owner, Permission, operation
 from odfd.queries.askers import OWNER, Asker, Bound, bound_name
+from odfd.queries.doors import GiveFiles, SendFrame
 from odfd.queries.folds import copied
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.log_files import LogFiles, files_of_log
@@ -33,10 +34,6 @@ from odfd.services.queries.fold_cache import FoldCache
 MAX_SQL: Final = 1 << 20
 """Characters of a statement."""
 _PASSED: Final = (SCHEMA, ROWS, COLUMNS, PLAIN, LINES, END)
-SendFrame = Callable[[bytes | memoryview], Awaitable[None]]
-"""Takes a whole frame; waits while the receiver does not read."""
-GiveFiles = Callable[[bytes, Sequence[int]], Awaitable[None]]
-"""Takes a whole frame, and descriptors of the files that it lists."""
 _TOGETHER: Final = 128
 """Descriptors of one message; the kernel takes 253."""
 

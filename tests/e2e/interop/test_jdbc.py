@@ -67,7 +67,7 @@ async def test_the_jdbc_driver_asks(foreign: ModuleType, tmp_path: Path) -> None
         await alice.apply(node_world.ROOT, node_world.DERIVED)
         await alice.pull()
         await alice.publish("cities")
-        place = alice.parts.flight.urls[0].removeprefix("grpc://")
+        place = alice.parts.doors["flight"].urls[0].removeprefix("grpc://")
         url = f"jdbc:arrow-flight-sql://{place}?useEncryption=false&user=anonymous&password=anonymous"
         command = [java, "--add-opens=java.base/java.nio=ALL-UNNAMED", "-cp", str(driver), str(program), url]
         said = b""

@@ -74,7 +74,7 @@ async def test_executors_of_a_cluster_read_a_private_dataset(world: Any, tmp_pat
         world.write("alice", "a.csv", *ROWS)
         await alice.apply(node_world.ROOT)
         await alice.pull()
-        (node,) = alice.parts.flight.urls
+        (node,) = alice.parts.doors["flight"].urls
         with (
             standalone_cluster(tmp_path / "cluster") as master,
             application(master, {"node": node, "token": TOKEN, "caFile": str(certificate)}, tmp_path) as spark,

@@ -23,9 +23,9 @@ from engines.query.requests import RowSelection, json_pieces
 from odfd.control import wire
 from odfd.kamu import commitments, replies
 from odfd.kamu.application import KamuApplication
-from odfd.kamu.ports import UNPROVEN
 from odfd.kamu.schemas import FORMATS
 from odfd.queries.askers import Bound
+from odfd.queries.doors import UNPROVEN
 from odfd.site.requests import is_question
 from odfd.site.server import VISITOR
 from worlds.mutation import walk

@@ -46,7 +46,7 @@ async def filled(world: Any, worlds: Any, node: Any) -> None:
 
 
 def url_of(node: Any) -> str:
-    (url,) = node.parts.flight.urls
+    (url,) = node.parts.doors["flight"].urls
     return str(url)
 
 
@@ -240,7 +240,7 @@ async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
         info = await in_thread(asked, client, "select range from range(100000000000)")
         reader = await in_thread(client.do_get, info.endpoints[0].ticket)
         await in_thread(reader.read_chunk)
-        ended = asked_of[-1]._process if gone == "the process of the query" else alice.parts.flight.process
+        ended = asked_of[-1]._process if gone == "the process of the query" else alice.parts.doors["flight"].process
         ended.kill()
         with pytest.raises((flight.FlightUnavailableError, pa.ArrowException)):
             await in_thread(reader.read_all)
@@ -298,7 +298,7 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(
 async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds: Any, tmp_path: Path) -> None:
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
         await filled(world, worlds, alice)
-        server = alice.parts.flight
+        server = alice.parts.doors["flight"]
         born = server.born
         server.process.kill()
         with trio.fail_after(PATIENCE):

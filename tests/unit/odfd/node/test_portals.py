@@ -22,7 +22,7 @@ from chain.store.layout import DirectoryChain, DirectoryObjects
 from config import model
 from odfd.control import wire
 from odfd.portals import commitment
-from odfd.services.queries.public_queries import FlightQueries
+from odfd.services.queries.public_queries import ReaderQueries
 from odfd.store.references import objects_of
 from odfd.verify.report import VerificationRequest
 from odfd.verify.verify import verify_chain
@@ -406,7 +406,7 @@ async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world
         private.words.append(json.loads((await alice.api.portals.open("census")).text)["salt"].encode())
         seen = {f"ipfs {path}": content for path, content in ipfs.files.items()}
         assert seen, "it is on IPFS"
-        flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
+        flight = ReaderQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
         seen["flight"] = repr(flight.states(owner=False)).encode()
         assert [name for name, _ in flight.states(owner=False)] == ["census"]
         (address,) = alice.parts.site.urls

@@ -21,10 +21,10 @@ from config import model
 from engines.query.reader import QueryProcess
 from engines.query.requests import ALL_ROWS, Execute, RowSelection
 from odfd.control import wire
-from odfd.kamu.ports import BUSY
+from odfd.queries.doors import BUSY
 from odfd.queries.planning import HINT_READABLE
 from odfd.services.queries.fair_turns import WAITING
-from odfd.services.queries.public_queries import FlightQueries
+from odfd.services.queries.public_queries import ReaderQueries
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 from worlds.sql_texts import endless
@@ -319,7 +319,7 @@ async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any
         given = await client.post("/node/v1alpha1/query", content=msgspec.json.encode(asked))
         assert given.status_code == 403
         assert given.json()["rule"] == "query-proof"
-        flight = FlightQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
+        flight = ReaderQueries(alice.home, alice.parts.queries, alice.parts.public_queries)
         for owner in (True, False):
             with pytest.raises(Refused, match="to its owner alone"):
                 await flight.answer(asked, never, RowSelection(), owner=owner)

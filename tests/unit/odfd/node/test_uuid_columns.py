@@ -117,7 +117,7 @@ def export(path: Path, folder: Path) -> None:
 async def test_strangers_get_texts_over_http_and_flight(world: Any) -> None:
     async with world.running("alice", http=HTTP, flight=FLIGHT) as alice:
         await filled(world, alice, DEVICES)
-        (url,), (grpc,) = alice.parts.site.urls, alice.parts.flight.urls
+        (url,), (grpc,) = alice.parts.site.urls, alice.parts.doors["flight"].urls
         async with httpx.AsyncClient(base_url=str(url), timeout=PATIENCE) as client:
             for form in ("ArrowJson", "OdfJson"):
                 asked = {"query": "select id from devices", "include": ["schema"], "schemaFormat": form}

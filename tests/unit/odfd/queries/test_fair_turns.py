@@ -9,8 +9,8 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.kamu.ports import BUSY
 from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
+from odfd.queries.doors import BUSY
 from odfd.services.queries.fair_turns import LAST_FRAME, WAITING, FairTurns
 
 READERS, MOST = 4, 2
