@@ -34,7 +34,7 @@ from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import Append
 from demo.nodes import Node, until
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer, Client
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
@@ -116,8 +116,7 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
 
 @contextmanager
 def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskState]]]:
-    task = client.post("/node/v1alpha1/mirrors", wire.TaskRef, request).value
-    stream = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
+    stream = client.stream(calls.tasks_follow(client.do(calls.mirrors_add(request)).value.id))
     try:
         yield stream
     finally:

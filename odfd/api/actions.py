@@ -75,7 +75,13 @@ FOLLOW: Final = Parameter("follow", "flag", "Answer with a stream, which goes on
 _name = path_part
 
 
-@asks(Parameter("name", "text", "Of the file, for messages."), takes=bytes, body_types=(OCTETS,), answers=wire.Upload)
+@asks(
+    Parameter("name", "text", "Of the file, for messages."),
+    takes=bytes,
+    body_types=(OCTETS,),
+    operation=IngestPullService.stage,
+    answers=wire.Upload,
+)
 async def _stage(calls: Dispatcher, request: Request) -> object:
     """Uploads a file, for a later ingest."""
     async with aclosing(request.stream()) as chunks:
@@ -85,7 +91,7 @@ async def _stage(calls: Dispatcher, request: Request) -> object:
 @asks(
     Parameter("id", "text", "Of the push: it counts once, however often it comes."),
     takes=bytes, body_types=(OCTETS, JSON, "application/x-ndjson", "text/csv"),
-    answers=wire.PushReceipt, statuses=(201, 202),
+    operation=EndpointService.push, answers=wire.PushReceipt, statuses=(201, 202),
 )  # fmt: skip
 async def _push(calls: Dispatcher, request: Request) -> object:
     """Pushes records to a source; answers 201 once they are committed, 202 if they wait for it."""
@@ -120,7 +126,7 @@ async def _resume(calls: Dispatcher, request: Request) -> object:
     return await operations.read(calls, FLOW_TYPE, await calls.do(FlowService.resume, _name(request, "name")))
 
 
-@asks(answers=bytes, media_type=OCTETS)
+@asks(operation=TrustService.evidence, answers=bytes, media_type=OCTETS)
 async def _evidence(calls: Dispatcher, request: Request) -> object:
     """Returns a bundle of evidence."""
     found = await calls.do(TrustService.evidence, _name(request, "id"))
@@ -128,7 +134,7 @@ async def _evidence(calls: Dispatcher, request: Request) -> object:
     return FileResponse(found, media_type=kind) if isinstance(found, Path) else Response(found, media_type=kind)
 
 
-@asks(FOLLOW, answers=wire.TaskState, stream=wire.TaskState)
+@asks(FOLLOW, operation=BoardTasks.get, answers=wire.TaskState, follows=BoardTasks.follow, stream=wire.TaskState)
 async def _task(calls: Dispatcher, request: Request) -> object:
     """Returns the state of a task with its result, or follows it until its end."""
     if flag(request, "follow"):
@@ -139,7 +145,9 @@ async def _task(calls: Dispatcher, request: Request) -> object:
 @asks(
     Parameter("deep", "flag", "Also read all that is stored, as a stream."),
     Parameter("each", "flag", "Each result as it is there, as a stream."),
+    operation=StatusService.doctor,
     answers=Sequence[wire.Probe],
+    follows=StatusService.examine,
     stream=wire.Probe,
 )
 async def _doctor(calls: Dispatcher, request: Request) -> object:
@@ -154,7 +162,7 @@ async def _doctor(calls: Dispatcher, request: Request) -> object:
     KINDS, Parameter("kept", "flag", "Only what is kept, as a list."),
     Parameter("since", "number", "The sequence number that the stream goes on from."),
     Parameter("log", "text", "The log that `since` is of, or empty: a bookmark, which names it, comes first."),
-    answers=Sequence[wire.EventView], stream=wire.EventView,
+    operation=LogEvents.kept, answers=Sequence[wire.EventView], follows=LogEvents.follow, stream=wire.EventView,
 )  # fmt: skip
 async def _events(calls: Dispatcher, request: Request) -> object:
     """Streams events of the node, or lists those that are kept."""
@@ -169,7 +177,8 @@ async def _events(calls: Dispatcher, request: Request) -> object:
     MANY, FOLLOW, Parameter("task", "text", "Only lines of this task."),
     Parameter("level", "text", "Only lines of this level and those above."),
     Parameter("part", "text", "Only lines of this part of the daemon."),
-    answers=Sequence[wire.LogLineView], stream=wire.LogLineView,
+    operation=LogService.last, answers=Sequence[wire.LogLineView],
+    follows=LogService.follow, stream=wire.LogLineView,
 )  # fmt: skip
 async def _log_lines(calls: Dispatcher, request: Request) -> object:
     """Lists the newest lines of the daemon's log, or follows it."""
@@ -182,13 +191,13 @@ async def _log_lines(calls: Dispatcher, request: Request) -> object:
     return await calls.do(LogService.last, filter_, limit)
 
 
-@asks(takes=wire.QueryRequest, answers=bytes, media_type=FRAMES)
+@asks(takes=wire.QueryRequest, operation=QueryService.answer, answers=bytes, media_type=FRAMES)
 async def _query(calls: Dispatcher, request: Request) -> object:
     """Answers a query in SQL as frames: what is read, the rows in Arrow, the end."""
     return FrameStream(partial(calls.do, QueryService.answer, await body(request, wire.QueryRequest)))
 
 
-@asks(takes=wire.SlicesRequest, answers=bytes, media_type=FRAMES)
+@asks(takes=wire.SlicesRequest, operation=QueryService.slices, answers=bytes, media_type=FRAMES)
 async def _slices(calls: Dispatcher, request: Request) -> object:
     """Gives the files of a dataset's slices, at the control socket only."""
     if CALLER not in request.scope:
@@ -202,7 +211,9 @@ async def _slices(calls: Dispatcher, request: Request) -> object:
     MANY,
     Parameter("of", "text", "Only of this resource, as TYPE/NAME."),
     _BOOKMARK,
+    operation=HistoryService.last,
     answers=Sequence[wire.ResourceChange],
+    follows=HistoryService.follow,
     stream=wire.ResourceChange,
 )
 async def _changes(calls: Dispatcher, request: Request) -> object:

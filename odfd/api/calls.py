@@ -1,10 +1,12 @@
 """Writes ``odfd/control/calls.py``, by which ``odfctl`` calls operations: a function for each, with its types.
 
-When run as a module it writes the file anew. An operation whose answer is a stream, or bytes, is not among them.
+When run as a module it writes the file anew. An endpoint that also streams has a second function, named by the
+operation that it follows, which sets the flag that asks for the stream. Functions of resources take the type.
 """
 
 from __future__ import annotations
 
+import keyword
 import re
 import types
 import typing
@@ -12,13 +14,13 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_origin
 
-from odfd.api import actions, operations, services
-from odfd.api.endpoints import JSON, Endpoint
+from odfd.api import actions, operations, resource_protocol, services
+from odfd.api.endpoints import WATCH, Endpoint
 from odfd.control import client
 
 MODULE: Final = Path(client.__file__).with_name("calls.py")
 _HEAD: Final = '''\
-"""Makes the calls of the API's operations, each with the types of its body and its answer (``Client.do``).
+"""Makes the calls of the API's operations, each with the types of its body and its answer (``Client``).
 
 Written by ``python -m odfd.api.calls``, from the methods that declare them; ``openapi.json`` says what each does.
 """
@@ -28,13 +30,18 @@ Written by ``python -m odfd.api.calls``, from the methods that declare them; ``o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfd.control import wire
 from odfd.control.client import ApiCall, part
 
+if TYPE_CHECKING:
+    from odfd.resources.registry import Registration
+
 '''
-_PART: Final = re.compile(r"\{(\w+)(?::path)?\}")
+_PART: Final = re.compile(r"\{(\w+)(:path)?\}")
+_SWITCHES: Final = (WATCH, actions.FOLLOW)
+"""Parameters of which a stream has one, and no other call."""
 _KINDS: Final = {"text": "str", "texts": "Sequence[str]", "flag": "bool", "number": "int"}
 
 
@@ -44,30 +51,55 @@ def text() -> str:
 
 
 def _calls() -> Iterator[str]:
-    named = {each.function: each for each in services.declared()}
+    named = services.operations()
     for method, path, endpoint in (*operations.endpoints(), *actions.TABLE):
-        operation = endpoint.operation
-        if operation is not None and endpoint.stream is None and endpoint.media_type == JSON:
-            declared = named[operation]
-            if path not in declared.operation.also:
-                yield _call(f"{declared.service}_{operation.__name__.strip('_')}", method, path, endpoint)
+        assert endpoint.operation is not None
+        declared = named[endpoint.operation]
+        name = declared.called + ("_all" if path in declared.operation.also else "")
+        yield _call(name, method, path, endpoint, _answers(endpoint))
+        if endpoint.follows is not None:
+            yield _call(named[endpoint.follows].called, method, path, endpoint, endpoint.stream, streams=True)
+    for method, path, endpoint in resource_protocol.TABLE:
+        name = f"resources_{endpoint.ask.__name__.strip('_')}"
+        yield _call(name, method, path, endpoint, _answers(endpoint))
+        if endpoint.stream not in (None, endpoint.answers):
+            yield _call(f"{name}_watch", method, path, endpoint, endpoint.stream, streams=True)
 
 
-def _call(name: str, method: str, path: str, endpoint: Endpoint) -> str:
-    """Writes the function of one call."""
-    hints = typing.get_type_hints(endpoint.operation)
-    answers = _name_of(hints["return"] if endpoint.answers is None else endpoint.answers)
-    parts = {each: f"{each}_" if each == "id" else each for each in _PART.findall(path)}
-    where = _PART.sub(lambda found: f"{{part({parts[found[1]]})}}", path)
-    given = [f"{each}: str" for each in parts.values()]
-    sent = [f'"{method}"', f'{"f" if parts else ""}"{where}"', f"lambda: {answers}"]
-    if endpoint.takes is not None:
-        given.append(f"request: {_name_of(endpoint.takes)}")
+def _answers(endpoint: Endpoint) -> Any:
+    return typing.get_type_hints(endpoint.operation)["return"] if endpoint.answers is None else endpoint.answers
+
+
+def _call(name: str, method: str, path: str, endpoint: Endpoint, kind: Any, *, streams: bool = False) -> str:
+    """Writes the function of one call, whose answer, or each line of it, is a ``kind``."""
+    answers, given = _name_of(kind), []
+    if path.startswith(resource_protocol.ALL):
+        path = path.removeprefix(resource_protocol.ALL)
+        given.append("type_: Registration")
+    where = _PART.sub(lambda found: f"{{{_name(found[1])}}}" if found[2] else f"{{part({_name(found[1])})}}", path)
+    where = "{type_.collection}" * len(given) + where
+    given += [f"{_name(found[1])}: str" for found in _PART.finditer(path)]
+    sent = [f'"{method}"', f'{"f" if given else ""}"{where}"', f"lambda: {answers}"]
+    takes, media_type = next(((each, media) for media, each in endpoint.also_takes.items()), (endpoint.takes, ""))
+    if takes not in (None, bytes):
+        given.append(f"request: {_name_of(takes).replace('list[', 'Sequence[')}")
         sent.append("request")
-    if endpoint.query:
-        given += ["*", *(f"{each.name}: {_KINDS[each.kind]} | None = None" for each in endpoint.query)]
-        sent.append("query={" + ", ".join(f'"{each.name}": {each.name}' for each in endpoint.query) + "}")
+    query = [each for each in endpoint.query if each not in _SWITCHES]
+    asked = [f'"{each.name}": {_name(each.name)}' for each in query]
+    asked += [f'"{each.name}": True' for each in endpoint.query if streams and each in _SWITCHES]
+    if query:
+        given += ["*", *(f"{_name(each.name)}: {_KINDS[each.kind]} | None = None" for each in query)]
+    if asked:
+        sent.append("query={" + ", ".join(asked) + "}")
+    if media_type:
+        sent.append(f'media_type="{media_type}"')
     return f"def {name}({', '.join(given)}) -> ApiCall[{answers}]: return ApiCall({', '.join(sent)})\n"
+
+
+def _name(name: str) -> str:
+    """Returns the name in Python of a part of a path or a query: ``dry_run`` of ``dryRun``."""
+    name = re.sub("[A-Z]", lambda found: f"_{found[0].lower()}", name)
+    return f"{name}_" if name == "id" or keyword.iskeyword(name) else name
 
 
 def _name_of(kind: Any) -> str:

@@ -66,6 +66,8 @@ class Endpoint:
     """The type of the data of server-sent events, if the endpoint streams events but no lines."""
     operation: Callable[..., Any] | None = None
     """The operation that the endpoint calls, whose type and docstring tell the rest."""
+    follows: Callable[..., Any] | None = None
+    """The operation that it calls for a stream."""
     statuses: tuple[int, ...] = ()
     """Statuses of successful answers, if they differ from 200, or 202 for a task."""
 

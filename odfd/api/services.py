@@ -107,6 +107,11 @@ class Declared(NamedTuple):
     def name(self) -> str:
         return f"{self.service}.{self.function.__name__}"
 
+    @property
+    def called(self) -> str:
+        """The name of the function that makes a call of it (``odfd.control.calls``)."""
+        return f"{self.service}_{self.function.__name__.strip('_')}"
+
 
 def declared() -> Iterator[Declared]:
     """Yields all operations of all services, as their classes define them."""

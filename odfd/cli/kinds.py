@@ -1,4 +1,4 @@
-"""Lists the kinds of resource that ``get``, ``describe``, ``delete`` and ``wait`` know: their paths and tables."""
+"""Lists the kinds of resource that ``get``, ``describe``, ``delete`` and ``wait`` know: their calls and tables."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from odfd.cli import resource_tables as tables
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import calls, wire
-from odfd.control.client import Answer, Client
+from odfd.control.client import Answer, ApiCall, Client
 from odfd.errors import Usage
 from odfd.resources import registry
 from odfd.resources.registry import OWNER, STATE, VERSION, Registration
@@ -31,21 +31,24 @@ PAGE: Final = 5_000
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[V]):
-    """A kind of resource: its names, its path in the API, and the columns of its table."""
+    """A kind of resource: its names, its calls, and the columns of its table."""
 
     name: str
     aliases: tuple[str, ...]
-    path: str
     key: Callable[[V], str]
     """Returns the name of a resource in the API's paths."""
     columns: Callable[[Instant], tuple[TableColumn[V], ...]]
     """Returns the table's columns at the current time, as some show how long ago something was."""
     view_type: Callable[[], type[V]]
     """Returns ``view``, whose module is loaded then."""
-    is_declared: bool = False
-    """Whether it is a type of resources, which are shown as their manifests."""
-    state: str = ""
-    """The class in ``wire`` of what only the running node knows of a resource, if the kind's JSON has that."""
+    registration: Registration | None = None
+    """The type of resources that it is, which are shown as their manifests."""
+    fetch_all: Callable[[], ApiCall[list[V]]] | None = None
+    """Makes the call for all things of a kind that is no type."""
+    fetch: Callable[[str], ApiCall[V]] | None = None
+    """Makes the call for one of them; ``None``: it is found among all."""
+    delete: Callable[[str], ApiCall[V]] | None = None
+    """``None``: they are not deleted."""
 
     @property
     def plural(self) -> str:
@@ -55,7 +58,8 @@ class Kind(Generic[V]):
     @property
     def fields(self) -> tuple[type[wire.Value], ...]:
         """The types whose fields a condition names: of its state, and of a resource."""
-        return (getattr(wire, self.state), self.view) if self.state else (self.view,)
+        state = "" if self.registration is None else self.registration.state
+        return (getattr(wire, state), self.view) if state else (self.view,)
 
     @property
     def view(self) -> type[V]:
@@ -63,9 +67,9 @@ class Kind(Generic[V]):
         return self.view_type()
 
     def all(self, session: Session) -> Answer[list[V]]:
-        if self.is_declared:
-            return list_resources(session.client, self.path)  # type: ignore[return-value]  # the view is a manifest
-        return session.client.get(self.path, list[self.view])  # type: ignore[name-defined]  # a type that is a value
+        if self.fetch_all is not None:
+            return session.client.do(self.fetch_all())
+        return list_resources(session.client, self)  # type: ignore[return-value]  # the view is a manifest
 
     def show(self, session: Session, answer: Answer[V]) -> None:
         session.answer(answer, lambda row: self._table([row], session))
@@ -143,22 +147,24 @@ def id_of(sent: Any) -> str:
 
 
 def list_resources(
-    client: Client, path: str, query: Mapping[str, object] | None = None
+    client: Client, kind: Kind[Any], *, labels: str | None = None, name: str | None = None
 ) -> Answer[list[wire.ResourceManifest]]:
-    """Returns the resources of a type, from all pages."""
+    """Returns the resources of a type, from all pages. ``labels`` and ``name`` select some."""
+    assert kind.registration is not None
     values: list[wire.ResourceManifest] = []
     sent: list[Any] = []
-    asked = {"limit": PAGE, **(query or {})}
+    rest: str | None = None
     while True:
-        page = client.get(path, wire.ResourceList, asked)
+        call = calls.resources_all(kind.registration, labels=labels, name=name, limit=PAGE, continue_=rest)
+        page = client.do(call)
         values += page.value.items
         sent += page.sent["items"]
-        if page.value.rest is None and path == TASK.path:  # in the order in which they began
+        rest = page.value.rest
+        if rest is None and kind is TASK:  # in the order in which they began
             order = sorted(range(len(values)), key=lambda at: str(values[at].headers["createdAt"]))
             return Answer([values[at] for at in order], [sent[at] for at in order])
-        if page.value.rest is None:
+        if rest is None:
             return Answer(values, sent)
-        asked["continue"] = page.value.rest
 
 
 def dataset_view(client: Client, ref: str) -> wire.DatasetView:
@@ -196,11 +202,16 @@ def _name(row: wire.ResourceManifest) -> str:
 
 def _make_kind(names: Registration) -> Kind[wire.ResourceManifest]:
     """Makes a kind whose resources are shown as their manifests."""
-    columns, path = partial(tables.columns, names), f"/{names.context}/{VERSION}/{names.plural}"
     return Kind(
-        names.name.lower(), (names.plural, *names.aliases), path, _name, columns, lambda: wire.ResourceManifest,
-        is_declared=True, state=names.state,
-    )  # fmt: skip
+        names.name.lower(),
+        (names.plural, *names.aliases),
+        _name,
+        partial(tables.columns, names),
+        lambda: wire.ResourceManifest,
+        names,
+        fetch=partial(calls.resources_one, names),
+        delete=partial(calls.resources_delete, names),
+    )
 
 
 DATASET: Final = _make_kind(registry.DATASET)
@@ -217,15 +228,16 @@ NODE: Final = _make_kind(registry.NODE)
 _OWN: Final = (DATASET, FLOW, MIRROR, ENGINE, NETWORK, PEER, VALIDATOR, TASK, REPOSITORY, ACCOUNT, NODE)
 """Kinds that commands name."""
 RENDITION: Final = Kind(
-    "rendition", ("renditions",), "/node/v1alpha1/renditions", lambda row: row.dataset, _renditions,
-    lambda: wire.RenditionView,
+    "rendition", ("renditions",), lambda row: row.dataset, _renditions, lambda: wire.RenditionView,
+    fetch_all=calls.renditions_list_all,
 )  # fmt: skip
 UNMANAGED: Final = Kind(
-    "unmanaged", (), "/node/v1alpha1/unmanaged", lambda row: row.id, _unmanaged_columns, lambda: wire.UnmanagedView
-)
+    "unmanaged", (), lambda row: row.id, _unmanaged_columns, lambda: wire.UnmanagedView,
+    fetch_all=calls.unmanaged_list, fetch=calls.unmanaged_get, delete=calls.unmanaged_delete,
+)  # fmt: skip
 RESOURCE: Final = Kind(
-    "resource", ("resources", "all"), "/resource/v1alpha1/resources", lambda row: f"{row.type}/{row.name}",
-    tables.resources, lambda: wire.ResourceManifest,
+    "resource", ("resources", "all"), lambda row: f"{row.type}/{row.name}", tables.resources,
+    lambda: wire.ResourceManifest, fetch_all=calls.resources_of_all_types,
 )  # fmt: skip
 """Resources of all types; a name has its type before it: ``Flow/hourly``."""
 _BY_NAME: Final[Mapping[str, Kind[Any]]] = {each.name: each for each in _OWN}

@@ -20,7 +20,7 @@ def declare(session: Session, type_: str, name: str, spec: dict[str, Any], *, ke
     ``key``: field of the spec that identifies resources of this type instead of the name: an existing one keeps its
     name. Existing labels and annotations are kept too.
     """
-    standing = kinds.list_resources(session.client, kinds.find(type_).path).value
+    standing = kinds.list_resources(session.client, kinds.find(type_)).value
     same = [each for each in standing if _is_same(each, name, spec, key)]
     headers: dict[str, Any] = {"name": same[0].name if same else name}
     headers |= {part: same[0].headers[part] for part in _WRITTEN if same and same[0].headers.get(part)}

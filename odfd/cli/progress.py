@@ -15,8 +15,8 @@ from chain.instant import SECOND
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import MANIFESTS, Answer, ApiCall, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer, ApiCall
 from odfd.errors import Bug, from_problem
 
 LINE_SECONDS: Final = 5.0
@@ -151,24 +151,38 @@ def submit(session: Session, call: ApiCall[wire.TaskRef], kind: type[T]) -> Answ
 
 
 def apply_manifests(
-    session: Session, manifests: Sequence[wire.ManifestText], **query: str | bool | None
+    session: Session,
+    manifests: Sequence[wire.ManifestText],
+    *,
+    dry_run: bool = False,
+    generation: int | None = None,
+    prune: str | None = None,
+    force: bool = False,
+    on_error: str | None = None,
 ) -> Answer[wire.ApplyResult]:
-    """Applies manifests, and follows the task. ``query``: parameters of the API's path; empty ones are left out."""
-    asked = {"task": "true", **{key: "true" if value is True else value for key, value in query.items() if value}}
-    sent = session.client.ask("POST", "/resource/v1alpha1/apply", manifests, asked, media_type=MANIFESTS)
-    return Answer.of(_result(session, _member(sent, "id")), wire.ApplyResult)
+    """Applies manifests, and follows the task. ``generation``: of the resource as it was read; ``None``: any."""
+    call = calls.resources_apply(
+        manifests,
+        dry_run=dry_run,
+        generation=generation,
+        prune=prune or None,
+        force=force,
+        on_error=on_error,
+        task=True,
+    )
+    return Answer.of(_result(session, _member(session.client.ask(call), "id")), wire.ApplyResult)
 
 
 def result_of(session: Session, call: ApiCall[wire.TaskRef]) -> Any:
     """Returns the JSON of the result of ``submit``. Loads the types for progress while the daemon works."""
-    return _result(session, _member(session.client.ask(call.method, call.path, call.request), "id"))
+    return _result(session, _member(session.client.ask(call), "id"))
 
 
 def _result(session: Session, task_id: str) -> Any:
     meter = Meter(session, output.error_stream())
     task: Any = None
     try:
-        for task in session.client.stream_json(f"/node/v1alpha1/tasks/{part(task_id)}", {"follow": "1"}):
+        for task in session.client.stream_json(calls.tasks_follow(task_id)):
             if not session.quiet and _member(task, "state") in _GOING_ON:
                 meter.show(Answer.of(task, wire.TaskState).value)
     except KeyboardInterrupt as stop:

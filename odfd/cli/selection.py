@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 from odfd.cli import kinds
 from odfd.cli.command import argument
 from odfd.cli.session import Session
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
 
@@ -38,7 +38,7 @@ def meant_by(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> l
     for each in names:
         if is_pattern(kind, each):
             check_declared(kind, "are not selected by patterns")
-            meant = [kind.key(row) for row in list_selected(session, kind, {"name": each}).value]
+            meant = [kind.key(row) for row in list_selected(session, kind, name=each).value]
             found += [name for name in meant if name not in found]
         else:
             found.append(each)
@@ -47,14 +47,18 @@ def meant_by(session: Session, kind: kinds.Kind[Any], names: Sequence[str]) -> l
 
 def list_labelled(session: Session, kind: kinds.Kind[V], labels: str) -> Answer[list[V]]:
     """Returns the resources of a kind that ``labels`` selects."""
-    return list_selected(session, kind, {"labels": labels})
+    return list_selected(session, kind, labels=labels)
 
 
-def list_selected(session: Session, kind: kinds.Kind[V], asked: Mapping[str, str]) -> Answer[list[V]]:
-    """Returns the resources of a kind that ``asked``, parameters of its list, selects."""
+def list_selected(
+    session: Session, kind: kinds.Kind[V], *, labels: str | None = None, name: str | None = None
+) -> Answer[list[V]]:
+    """Returns the resources of a kind that have such labels, or such a name."""
     if kind is kinds.RESOURCE:
-        return session.client.get(kind.path, list[kind.view], asked)  # type: ignore[name-defined]
-    return kinds.list_resources(session.client, kind.path, asked)  # type: ignore[return-value]  # the view is a manifest
+        found = session.client.do(calls.resources_of_all_types(name=name, labels=labels))
+    else:
+        found = kinds.list_resources(session.client, kind, labels=labels, name=name)
+    return found  # type: ignore[return-value]  # the view is a manifest
 
 
 def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:

@@ -1,4 +1,4 @@
-"""Makes the calls of the API's operations, each with the types of its body and its answer (``Client.do``).
+"""Makes the calls of the API's operations, each with the types of its body and its answer (``Client``).
 
 Written by ``python -m odfd.api.calls``, from the methods that declare them; ``openapi.json`` says what each does.
 """
@@ -8,11 +8,16 @@ Written by ``python -m odfd.api.calls``, from the methods that declare them; ``o
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from odfd.control import wire
 from odfd.control.client import ApiCall, part
 
+if TYPE_CHECKING:
+    from odfd.resources.registry import Registration
+
+def about_doctor(*, deep: bool | None = None, each: bool | None = None) -> ApiCall[list[wire.Probe]]: return ApiCall("GET", "/node/v1alpha1/doctor", lambda: list[wire.Probe], query={"deep": deep, "each": each})
+def about_examine(*, deep: bool | None = None, each: bool | None = None) -> ApiCall[wire.Probe]: return ApiCall("GET", "/node/v1alpha1/doctor", lambda: wire.Probe, query={"deep": deep, "each": each})
 def about_settings() -> ApiCall[wire.SettingsView]: return ApiCall("GET", "/node/v1alpha1/settings", lambda: wire.SettingsView)
 def about_status() -> ApiCall[wire.Status]: return ApiCall("GET", "/node/v1alpha1/status", lambda: wire.Status)
 def accounts_create_token(request: wire.TokenRequest) -> ApiCall[wire.TokenView]: return ApiCall("POST", "/auth/v1alpha1/tokens", lambda: wire.TokenView, request)
@@ -35,7 +40,10 @@ def datasets_tail(ref: str, *, limit: int | None = None) -> ApiCall[wire.Records
 def declarations_rotate_secrets() -> ApiCall[wire.SecretRotation]: return ApiCall("POST", "/config/v1alpha1/keys/rotation", lambda: wire.SecretRotation)
 def declarations_secret_key() -> ApiCall[wire.SecretKey]: return ApiCall("GET", "/config/v1alpha1/keys", lambda: wire.SecretKey)
 def endpoints_drop(name: str, *, number: int | None = None) -> ApiCall[wire.EndpointView]: return ApiCall("DELETE", f"/source/v1alpha1/sources/{part(name)}/waiting", lambda: wire.EndpointView, query={"number": number})
+def endpoints_push(name: str, *, id_: str | None = None) -> ApiCall[wire.PushReceipt]: return ApiCall("POST", f"/source/v1alpha1/sources/{part(name)}/ingest", lambda: wire.PushReceipt, query={"id": id_})
 def endpoints_show(name: str) -> ApiCall[wire.EndpointView]: return ApiCall("GET", f"/source/v1alpha1/sources/{part(name)}/endpoint", lambda: wire.EndpointView)
+def events_follow(*, kind: Sequence[str] | None = None, kept: bool | None = None, since: int | None = None, log: str | None = None) -> ApiCall[wire.EventView]: return ApiCall("GET", "/resource/v1alpha1/events", lambda: wire.EventView, query={"kind": kind, "kept": kept, "since": since, "log": log})
+def events_kept(*, kind: Sequence[str] | None = None, kept: bool | None = None, since: int | None = None, log: str | None = None) -> ApiCall[list[wire.EventView]]: return ApiCall("GET", "/resource/v1alpha1/events", lambda: list[wire.EventView], query={"kind": kind, "kept": kept, "since": since, "log": log})
 def flow_advance(ref: str) -> ApiCall[wire.TaskRef]: return ApiCall("PUT", f"/dataset/v1alpha1/datasets/{part(ref)}/upper", lambda: wire.TaskRef)
 def flow_alter_schema(ref: str, request: wire.AlterSchemaRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/schema", lambda: wire.TaskRef, request)
 def flow_correct(ref: str, request: wire.CorrectRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/correct", lambda: wire.TaskRef, request)
@@ -44,11 +52,14 @@ def flow_import(request: wire.ImportRequest) -> ApiCall[wire.TaskRef]: return Ap
 def flow_ingest(ref: str, request: wire.IngestRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/ingest", lambda: wire.TaskRef, request)
 def flow_pull(request: wire.PullRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", "/node/v1alpha1/pull", lambda: wire.TaskRef, request)
 def flow_set_watermark(ref: str, request: wire.WatermarkRequest) -> ApiCall[wire.TaskRef]: return ApiCall("PUT", f"/dataset/v1alpha1/datasets/{part(ref)}/watermark", lambda: wire.TaskRef, request)
+def flow_stage(*, name: str | None = None) -> ApiCall[wire.Upload]: return ApiCall("POST", "/node/v1alpha1/uploads", lambda: wire.Upload, query={"name": name})
 def flows_backfill(name: str, request: wire.BackfillRequest) -> ApiCall[wire.BackfillView]: return ApiCall("POST", f"/flow/v1alpha1/flows/{part(name)}/backfill", lambda: wire.BackfillView, request)
 def flows_pause(name: str) -> ApiCall[wire.ResourceManifest]: return ApiCall("PUT", f"/flow/v1alpha1/flows/{part(name)}/pause", lambda: wire.ResourceManifest)
 def flows_resume(name: str) -> ApiCall[wire.ResourceManifest]: return ApiCall("DELETE", f"/flow/v1alpha1/flows/{part(name)}/pause", lambda: wire.ResourceManifest)
 def flows_run(name: str, request: wire.FlowRunRequest) -> ApiCall[wire.ResourceManifest]: return ApiCall("POST", f"/flow/v1alpha1/flows/{part(name)}/run", lambda: wire.ResourceManifest, request)
 def gaps_run(ref: str, request: wire.GapRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/gap", lambda: wire.TaskRef, request)
+def history_follow(*, since: str | None = None, limit: int | None = None, of: str | None = None, bookmark: bool | None = None) -> ApiCall[wire.ResourceChange]: return ApiCall("GET", "/resource/v1alpha1/changes", lambda: wire.ResourceChange, query={"since": since, "limit": limit, "of": of, "bookmark": bookmark, "watch": True})
+def history_last(*, since: str | None = None, limit: int | None = None, of: str | None = None, bookmark: bool | None = None) -> ApiCall[list[wire.ResourceChange]]: return ApiCall("GET", "/resource/v1alpha1/changes", lambda: list[wire.ResourceChange], query={"since": since, "limit": limit, "of": of, "bookmark": bookmark})
 def holds_list(*, dataset: str | None = None) -> ApiCall[list[wire.HoldView]]: return ApiCall("GET", "/node/v1alpha1/holds", lambda: list[wire.HoldView], query={"dataset": dataset})
 def holds_release(id_: str, *, fence: int | None = None) -> ApiCall[wire.HoldView]: return ApiCall("DELETE", f"/node/v1alpha1/holds/{part(id_)}", lambda: wire.HoldView, query={"fence": fence})
 def holds_renew(id_: str, request: wire.HoldRenewal) -> ApiCall[wire.HoldView]: return ApiCall("PUT", f"/node/v1alpha1/holds/{part(id_)}", lambda: wire.HoldView, request)
@@ -56,6 +67,8 @@ def holds_take(request: wire.HoldRequest) -> ApiCall[wire.HoldView]: return ApiC
 def journal_recovery_sign_again(request: wire.SignRequest) -> ApiCall[wire.SigningView]: return ApiCall("POST", "/node/v1alpha1/signers", lambda: wire.SigningView, request)
 def lineage_graph(ref: str) -> ApiCall[wire.LineageGraph]: return ApiCall("GET", f"/dataset/v1alpha1/datasets/{part(ref)}/lineage", lambda: wire.LineageGraph)
 def lineage_trace(ref: str, request: wire.LineageRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/lineage", lambda: wire.TaskRef, request)
+def log_lines_follow(*, limit: int | None = None, task: str | None = None, level: str | None = None, part: str | None = None) -> ApiCall[wire.LogLineView]: return ApiCall("GET", "/node/v1alpha1/logs", lambda: wire.LogLineView, query={"limit": limit, "task": task, "level": level, "part": part, "follow": True})
+def log_lines_last(*, limit: int | None = None, task: str | None = None, level: str | None = None, part: str | None = None) -> ApiCall[list[wire.LogLineView]]: return ApiCall("GET", "/node/v1alpha1/logs", lambda: list[wire.LogLineView], query={"limit": limit, "task": task, "level": level, "part": part})
 def mirrors_add(request: wire.MirrorRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", "/node/v1alpha1/mirrors", lambda: wire.TaskRef, request)
 def mirrors_pause(ref: str) -> ApiCall[wire.ResourceManifest]: return ApiCall("PUT", f"/net/v1alpha1/mirrors/{part(ref)}/pause", lambda: wire.ResourceManifest)
 def mirrors_resume(ref: str) -> ApiCall[wire.ResourceManifest]: return ApiCall("DELETE", f"/net/v1alpha1/mirrors/{part(ref)}/pause", lambda: wire.ResourceManifest)
@@ -78,6 +91,8 @@ def publications_list() -> ApiCall[list[wire.PublicationView]]: return ApiCall("
 def publications_publish(request: wire.PublishRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", "/node/v1alpha1/publications", lambda: wire.TaskRef, request)
 def publications_withdraw(ref: str) -> ApiCall[wire.PublicationView]: return ApiCall("DELETE", f"/node/v1alpha1/publications/{part(ref)}", lambda: wire.PublicationView)
 def pushing_push(request: wire.PushRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", "/node/v1alpha1/push", lambda: wire.TaskRef, request)
+def queries_answer(request: wire.QueryRequest) -> ApiCall[bytes]: return ApiCall("POST", "/node/v1alpha1/query", lambda: bytes, request)
+def queries_slices(request: wire.SlicesRequest) -> ApiCall[bytes]: return ApiCall("POST", "/node/v1alpha1/slices", lambda: bytes, request)
 def raw_attest(ref: str, request: wire.AttestRawRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/raw/attest", lambda: wire.TaskRef, request)
 def raw_bind(ref: str) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/raw/bind", lambda: wire.TaskRef)
 def raw_drop(ref: str) -> ApiCall[wire.RawView]: return ApiCall("DELETE", f"/dataset/v1alpha1/datasets/{part(ref)}/raw/captures", lambda: wire.RawView)
@@ -87,14 +102,30 @@ def renditions_abandon(ref: str, number: str) -> ApiCall[wire.RenditionView]: re
 def renditions_create(ref: str, request: wire.RenditionRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/renditions", lambda: wire.TaskRef, request)
 def renditions_hand_over(ref: str, number: str, request: wire.HandoverRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/renditions/{part(number)}/handover", lambda: wire.TaskRef, request)
 def renditions_list(ref: str) -> ApiCall[list[wire.RenditionView]]: return ApiCall("GET", f"/dataset/v1alpha1/datasets/{part(ref)}/renditions", lambda: list[wire.RenditionView])
+def renditions_list_all() -> ApiCall[list[wire.RenditionView]]: return ApiCall("GET", "/node/v1alpha1/renditions", lambda: list[wire.RenditionView])
 def renditions_reading(ref: str) -> ApiCall[wire.HandoverReading]: return ApiCall("GET", f"/dataset/v1alpha1/datasets/{part(ref)}/handover", lambda: wire.HandoverReading)
 def resolving_resolve(ref: str, request: wire.ResolveRequest) -> ApiCall[wire.Resolved]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/trust/resolve", lambda: wire.Resolved, request)
+def resources_all(type_: Registration, *, since: str | None = None, name: str | None = None, labels: str | None = None, account: str | None = None, limit: int | None = None, continue_: str | None = None) -> ApiCall[wire.ResourceList]: return ApiCall("GET", f"{type_.collection}", lambda: wire.ResourceList, query={"since": since, "name": name, "labels": labels, "account": account, "limit": limit, "continue": continue_})
+def resources_all_watch(type_: Registration, *, since: str | None = None, name: str | None = None, labels: str | None = None, account: str | None = None, limit: int | None = None, continue_: str | None = None) -> ApiCall[wire.ResourceManifestNews]: return ApiCall("GET", f"{type_.collection}", lambda: wire.ResourceManifestNews, query={"since": since, "name": name, "labels": labels, "account": account, "limit": limit, "continue": continue_, "watch": True})
+def resources_apply(request: Sequence[wire.ManifestText], *, dry_run: bool | None = None, generation: int | None = None, prune: str | None = None, manager: str | None = None, force: bool | None = None, on_error: str | None = None, task: bool | None = None) -> ApiCall[wire.ApplyResult]: return ApiCall("POST", "/resource/v1alpha1/apply", lambda: wire.ApplyResult, request, query={"dryRun": dry_run, "generation": generation, "prune": prune, "manager": manager, "force": force, "onError": on_error, "task": task}, media_type="application/vnd.odfd.manifests+json")
+def resources_create(type_: Registration, request: dict[str, Any], *, dry_run: bool | None = None, manager: str | None = None) -> ApiCall[wire.ApplyItem]: return ApiCall("POST", f"{type_.collection}", lambda: wire.ApplyItem, request, query={"dryRun": dry_run, "manager": manager})
+def resources_delete(type_: Registration, ref: str, *, generation: int | None = None, force: bool | None = None, objects: str | None = None) -> ApiCall[wire.ResourceManifest]: return ApiCall("DELETE", f"{type_.collection}/{part(ref)}", lambda: wire.ResourceManifest, query={"generation": generation, "force": force, "objects": objects})
+def resources_label(type_: Registration, ref: str, request: wire.LabelRequest) -> ApiCall[wire.ResourceManifest]: return ApiCall("PUT", f"{type_.collection}/{part(ref)}/labels", lambda: wire.ResourceManifest, request)
+def resources_of_all_types(*, name: str | None = None, labels: str | None = None) -> ApiCall[list[wire.ResourceManifest]]: return ApiCall("GET", "/resource/v1alpha1/resources", lambda: list[wire.ResourceManifest], query={"name": name, "labels": labels})
+def resources_one(type_: Registration, ref: str, *, form: str | None = None, generation: int | None = None) -> ApiCall[wire.ResourceManifest]: return ApiCall("GET", f"{type_.collection}/{part(ref)}", lambda: wire.ResourceManifest, query={"form": form, "generation": generation})
+def resources_patch(type_: Registration, ref: str, request: dict[str, Any], *, dry_run: bool | None = None, generation: int | None = None, manager: str | None = None, force: bool | None = None) -> ApiCall[wire.ApplyItem]: return ApiCall("PATCH", f"{type_.collection}/{part(ref)}", lambda: wire.ApplyItem, request, query={"dryRun": dry_run, "generation": generation, "manager": manager, "force": force})
+def resources_put(type_: Registration, ref: str, request: dict[str, Any], *, dry_run: bool | None = None, generation: int | None = None, manager: str | None = None, force: bool | None = None) -> ApiCall[wire.ApplyItem]: return ApiCall("PUT", f"{type_.collection}/{part(ref)}", lambda: wire.ApplyItem, request, query={"dryRun": dry_run, "generation": generation, "manager": manager, "force": force})
+def resources_rename(type_: Registration, ref: str, request: wire.RenameRequest) -> ApiCall[wire.ResourceManifest]: return ApiCall("POST", f"{type_.collection}/{part(ref)}/rename", lambda: wire.ResourceManifest, request)
+def resources_watch(*, since: str | None = None) -> ApiCall[wire.ResourceManifestNews]: return ApiCall("GET", "/resource/v1alpha1/watch", lambda: wire.ResourceManifestNews, query={"since": since})
 def rewriting_rewrite(ref: str, request: wire.RewriteRequest) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/dataset/v1alpha1/datasets/{part(ref)}/rewrite", lambda: wire.TaskRef, request)
 def schemas_explain(word: str, *, path: str | None = None) -> ApiCall[wire.Explanation]: return ApiCall("GET", f"/resource/v1alpha1/types/{part(word)}", lambda: wire.Explanation, query={"path": path})
-def schemas_schema(path: str) -> ApiCall[dict[str, Any]]: return ApiCall("GET", f"/schemas/{part(path)}", lambda: dict[str, Any])
+def schemas_schema(path: str) -> ApiCall[dict[str, Any]]: return ApiCall("GET", f"/schemas/{path}", lambda: dict[str, Any])
 def schemas_types() -> ApiCall[list[wire.TypeView]]: return ApiCall("GET", "/resource/v1alpha1/types", lambda: list[wire.TypeView])
 def search_card(ref: str) -> ApiCall[wire.CardView]: return ApiCall("GET", f"/node/v1alpha1/cards/{part(ref)}", lambda: wire.CardView)
 def search_search(request: wire.SearchRequest) -> ApiCall[wire.SearchView]: return ApiCall("POST", "/node/v1alpha1/search", lambda: wire.SearchView, request)
+def tasks_follow(id_: str) -> ApiCall[wire.TaskState]: return ApiCall("GET", f"/node/v1alpha1/tasks/{part(id_)}", lambda: wire.TaskState, query={"follow": True})
+def tasks_get(id_: str) -> ApiCall[wire.TaskState]: return ApiCall("GET", f"/node/v1alpha1/tasks/{part(id_)}", lambda: wire.TaskState)
+def trust_evidence(id_: str) -> ApiCall[bytes]: return ApiCall("GET", f"/node/v1alpha1/evidence/{part(id_)}", lambda: bytes)
 def trust_fetch_evidence(id_: str) -> ApiCall[wire.TaskRef]: return ApiCall("POST", f"/node/v1alpha1/evidence/{part(id_)}", lambda: wire.TaskRef)
 def trust_lift(request: wire.LiftRequest) -> ApiCall[list[str]]: return ApiCall("POST", "/node/v1alpha1/validators/lift", lambda: list[str], request)
 def trust_show(ref: str) -> ApiCall[wire.TrustView]: return ApiCall("GET", f"/dataset/v1alpha1/datasets/{part(ref)}/trust", lambda: wire.TrustView)

@@ -1,8 +1,8 @@
 """Calls the control API. Imports little, so that ``odfctl`` starts quickly.
 
-One connection a request. A request is a value of ``wire``; its answer is decoded as the type that the caller names. An
-``Answer`` also holds the JSON as received, which ``-o json`` prints, with fields of a newer daemon that the types here
-lack. A problem is raised as the fault that it describes.
+One connection a request. ``odfd.control.calls`` makes the calls, each with the type of its answer. An ``Answer`` also
+holds the JSON as received, which ``-o json`` prints, with fields of a newer daemon that the types here lack. A problem
+is raised as the fault that it describes.
 
 ``msgspec`` and the types are loaded when a value is first used: ``ask`` and ``stream_json`` take and give JSON alone,
 for a command that asks before it loads what it shows.
@@ -41,6 +41,7 @@ Query = Mapping[str, object]
 Body: TypeAlias = "wire.Request | Sequence[wire.Request] | Mapping[str, object]"
 """One or several requests, or their JSON."""
 JSON: Final = "application/json"
+OCTETS: Final = "application/octet-stream"
 MANIFESTS: Final = "application/vnd.odfd.manifests+json"
 """Media type of a list of texts of manifests with their names."""
 T = TypeVar("T")
@@ -75,23 +76,20 @@ class Answer(Generic[T]):
 class ApiCall(Generic[T]):
     """A call of an operation. ``odfd.control.calls`` makes them."""
 
-    __slots__ = ("kind", "method", "path", "query", "request")
+    __slots__ = ("kind", "media_type", "method", "path", "query", "request")
 
     def __init__(
         self, method: str, path: str, kind: Callable[[], type[T]], request: Body | None = None,
-        query: Query | None = None,
+        query: Query | None = None, media_type: str = JSON,
     ) -> None:  # fmt: skip
         """``kind``: loads the type of the answer. ``query``: parameters; one that is ``None`` is not sent."""
-        self.method, self.path, self.kind, self.request = method, path, kind, request
+        self.method, self.path, self.kind, self.request, self.media_type = method, path, kind, request, media_type
         said = {} if query is None else {key: value for key, value in query.items() if value is not None}
         self.query = {key: "true" if value is True else value for key, value in said.items() if value is not False}
 
 
 class Client:
-    """Calls the daemon that listens at ``path``. Methods raise the fault that the daemon reports, or Unreachable.
-
-    ``kind`` is the type of the answer: a value of ``wire``, or a list of them.
-    """
+    """Calls the daemon that listens at ``path``. Methods raise the fault that the daemon reports, or Unreachable."""
 
     def __init__(
         self,
@@ -113,70 +111,43 @@ class Client:
 
     def do(self, call: ApiCall[T]) -> Answer[T]:
         """Performs a call. The type of the answer is loaded while the daemon works."""
-        data = None if call.request is None else _encode(call.request)
-        headers = {"content-type": JSON}
-        with self._exchange(call.method, call.path, call.query, data, headers, meanwhile=call.kind) as answer:
+        with self._exchange(call, meanwhile=call.kind) as answer:
             return Answer.of(_parse(answer.whole(MAX_ANSWER)), call.kind())
 
-    def get(self, path: str, kind: type[T], query: Query | None = None) -> Answer[T]:
-        return self._json("GET", path, kind, query=query)
+    def ask(self, call: ApiCall[Any]) -> Any:
+        """Performs a call; returns the JSON of the response."""
+        return _parse(self.raw(call))
 
-    def post(self, path: str, kind: type[T], request: wire.Request | None = None) -> Answer[T]:
-        return self._json("POST", path, kind, request)
-
-    def put(self, path: str, kind: type[T], request: wire.Request | None = None) -> Answer[T]:
-        return self._json("PUT", path, kind, request)
-
-    def delete(self, path: str, kind: type[T]) -> Answer[T]:
-        return self._json("DELETE", path, kind)
-
-    def ask(
-        self, method: str, path: str, body: Body | None = None, query: Query | None = None, media_type: str = JSON
-    ) -> Any:
-        """Sends a request; returns the JSON of the response."""
-        data = None if body is None else _encode(body)
-        with self._exchange(method, path, query, data, {"content-type": media_type}) as answer:
-            return _parse(answer.whole(MAX_ANSWER))
-
-    def raw(self, path: str) -> bytes:
-        with self._exchange("GET", path) as answer:
+    def raw(self, call: ApiCall[Any]) -> bytes:
+        with self._exchange(call) as answer:
             return answer.whole(MAX_ANSWER)
 
-    def download(self, path: str, out: BinaryIO) -> int:
+    def download(self, call: ApiCall[bytes], out: BinaryIO) -> int:
         """Writes the bytes of a response to ``out`` as they arrive; returns their number."""
         total = 0
-        with self._exchange("GET", path) as answer:
+        with self._exchange(call) as answer:
             for data in answer.chunks():
                 out.write(data)
                 total += len(data)
         return total
 
-    def upload(self, name: str, source: BinaryIO) -> Answer[wire.Upload]:
-        """Sends the bytes of ``source`` to the daemon."""
-        return self.send("/node/v1alpha1/uploads", source, wire.Upload, {"name": name})
+    def send(self, call: ApiCall[T], source: BinaryIO) -> Answer[T]:
+        """Performs a call whose body is the bytes of ``source``."""
+        with self._exchange(call, source) as answer:
+            return Answer.of(_parse(answer.whole(MAX_ANSWER)), call.kind())
 
-    def send(self, path: str, source: BinaryIO, kind: type[T], query: Query) -> Answer[T]:
-        """Posts the bytes of ``source``; returns the response."""
-        headers = {"content-type": "application/octet-stream"}
-        with self._exchange("POST", path, query, source, headers) as answer:
-            return Answer.of(_parse(answer.whole(MAX_ANSWER)), kind)
-
-    def stream(
-        self, path: str, kind: type[T], query: Query | None = None, begun: Callable[[], None] | None = None
-    ) -> Generator[Answer[T], None, None]:
+    def stream(self, call: ApiCall[T], begun: Callable[[], None] | None = None) -> Generator[Answer[T], None, None]:
         """Yields values of an NDJSON response as they arrive; faults as of ``stream_json``."""
-        for sent in self.stream_json(path, query, begun):
-            yield Answer.of(sent, kind)
+        for sent in self.stream_json(call, begun):
+            yield Answer.of(sent, call.kind())
 
-    def stream_json(
-        self, path: str, query: Query | None = None, begun: Callable[[], None] | None = None
-    ) -> Generator[Any, None, None]:
+    def stream_json(self, call: ApiCall[Any], begun: Callable[[], None] | None = None) -> Generator[Any, None, None]:
         """Yields the JSON of each line of an NDJSON response as it arrives.
 
         Raises the fault in its last line, if there is one. A daemon that stops may end the stream regularly; a caller
-        that expects more raises ``gone()``. ``begun`` is called when the daemon has accepted the request.
+        that expects more raises ``lost_connection()``. ``begun`` is called when the daemon has accepted the request.
         """
-        with self._exchange("GET", path, query, patience=None) as answer:
+        with self._exchange(call, patience=None) as answer:
             if begun is not None:
                 begun()
             for line in answer.lines(MAX_LINE):
@@ -187,14 +158,13 @@ class Client:
 
     @contextlib.contextmanager
     def frames(
-        self, path: str, request: Body, meanwhile: Callable[[], object] | None = None
+        self, call: ApiCall[bytes], meanwhile: Callable[[], object] | None = None
     ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
         """Yields an iterator over the frames of an answer; the fault that ends the answer is raised.
 
         Leaving the block earlier cancels the daemon's work for it. ``meanwhile`` is called while the daemon works.
         """
-        headers = {"content-type": "application/json"}
-        with self._exchange("POST", path, None, _encode(request), headers, None, meanwhile) as answer:
+        with self._exchange(call, patience=None, meanwhile=meanwhile) as answer:
             yield self._read_frames(answer)
 
     def _read_frames(self, answer: Exchange) -> Iterator[tuple[bytes, bytes]]:
@@ -217,31 +187,28 @@ class Client:
             hint="odfctl status tells whether it is back; its log says why it went",
         )
 
-    def _json(
-        self, method: str, path: str, kind: type[T], request: wire.Request | None = None, query: Query | None = None
-    ) -> Answer[T]:
-        return Answer.of(self.ask(method, path, request, query), kind)
-
     @contextlib.contextmanager
     def _exchange(
         self,
-        method: str,
-        path: str,
-        query: Query | None = None,
-        body: bytes | BinaryIO | None = None,
-        headers: Mapping[str, str] | None = None,
+        call: ApiCall[Any],
+        source: BinaryIO | None = None,
         patience: float | None = ANSWER_SECONDS,
         meanwhile: Callable[[], object] | None = None,
     ) -> Iterator[Exchange]:
-        """Sends a request; yields the exchange with the head of the answer read."""
-        target = path + ("?" + urlencode(query, doseq=True) if query else "")
+        """Sends a request; yields the exchange with the head of the answer read.
+
+        ``source``: the body, in place of the call's. ``patience``: most seconds to wait for bytes; ``None``: any.
+        """
+        target = call.path + ("?" + urlencode(call.query, doseq=True) if call.query else "")
+        body = source if source is not None or call.request is None else _encode(call.request)
+        headers = {} if body is None else {"content-type": call.media_type if source is None else OCTETS}
         connection = _connect(self._place, patience)
         try:
             exchange = Exchange(connection)
-            exchange.send(method, target, {**self._acting, **(headers or {})}, body)
+            exchange.send(call.method, target, {**self._acting, **headers}, body)
             if meanwhile is not None:
                 meanwhile()
-            is_query = patience is None and method == "POST"  # it takes the time that it takes
+            is_query = patience is None and call.method == "POST"  # it takes the time that it takes
             if not is_query and not select.select([connection], [], [], SILENT_SECONDS)[0]:
                 self._told(f"no answer from the daemon at {self.path} yet; waiting for it")
             status = exchange.begin()

@@ -89,6 +89,11 @@ class Registration(NamedTuple):
     """The context that its schema has in the format, if it is another one than that of its paths."""
 
     @property
+    def collection(self) -> str:
+        """The path of its resources in the API."""
+        return f"/{self.context}/{VERSION}/{self.plural}"
+
+    @property
     def uri(self) -> str:
         return f"{self.base}/{self.path}"
 

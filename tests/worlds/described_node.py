@@ -57,10 +57,8 @@ class DescribedNode:
         """Bytes of an answer that can be proven."""
 
     @contextmanager
-    def frames(
-        self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        yield self._frames(request)
+    def frames(self, call: Any, _meanwhile: object = None) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        yield self._frames(call.request)
 
     def _frames(self, request: wire.QueryRequest) -> Iterator[tuple[bytes, bytes]]:
         lines: Any = request.lines
@@ -94,10 +92,7 @@ class DescribedNode:
         yield END, msgspec.json.encode(wire.QueryEnd(rows=self._table.num_rows, proof=proof))
 
     def do(self, call: Any) -> Any:
-        return self.get(call.path, call.kind(), call.query)
-
-    def get(self, path: str, kind: Any, _query: object = None) -> Any:
-        name = path.partition("/datasets/")[2]
+        name = call.path.partition("/datasets/")[2]
         match name.partition("/")[2]:
             case "detail" if name.startswith("did"):
                 answer: Any = wire.DatasetDetail(dataset=self._view(name.partition("/")[0].replace("%3A", ":")))
@@ -106,7 +101,7 @@ class DescribedNode:
             case "schema":
                 fields = (wire.Column(name="station", type="String", optional=False, comment="where"),)
                 answer = wire.Schema(ref="weather", fields=fields)
-        assert isinstance(answer, kind)
+        assert isinstance(answer, call.kind())
         return argparse.Namespace(value=answer)
 
     def _view(self, identity: str) -> wire.DatasetView:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from chain.errors import Fault
-from odfd.control import wire
+from odfd.control import calls
 from odfd.control.client import Client
 from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import place_of
@@ -333,9 +333,8 @@ def pushes(_: Path) -> Iterator[Growing]:
             if each % 3 == 0:
                 body = body.ljust(SMALL + 1)  # it becomes a file at once
             try:
-                path = "/source/v1alpha1/sources/gate/ingest"
                 for _ in range(2 if each % 5 == 0 else 1):  # some did not hear the answer, and ask again
-                    client.send(path, io.BytesIO(body), wire.PushReceipt, {"id": f"n{each}"})
+                    client.send(calls.endpoints_push("gate", id_=f"n{each}"), io.BytesIO(body))
             except Fault:
                 waiting.put(each)
                 return

@@ -78,7 +78,7 @@ def apply_texts(
 ) -> int:
     """Applies manifests, and returns what ``show_applied`` does."""
     on_error = "skip" if keep_going else None
-    result = apply_manifests(session, manifests, dryRun=dry_run, prune=prune, force=force, onError=on_error)
+    result = apply_manifests(session, manifests, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
     return show_applied(session, result, dry_run=dry_run)
 
 
@@ -94,7 +94,7 @@ def show_applied(session: Session, result: Answer[wire.ApplyResult], *, dry_run:
 def show_changes(session: Session, places: Sequence[str], prune: str | None) -> int:
     """Shows what an apply of manifests would change; changes nothing."""
     manifests = tuple(text for place in places for text in read(place))
-    result = apply_manifests(session, manifests, dryRun=True, prune=prune)
+    result = apply_manifests(session, manifests, dry_run=True, prune=prune)
     session.answer(result, _changes)
     changed = any(item.action in ("created", "updated", "deleted") for item in result.value.items)
     return max(_report(session, result.value, is_shown=True), ExitCode.NO if changed else ExitCode.OK)

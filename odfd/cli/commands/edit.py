@@ -13,11 +13,10 @@ from chain.errors import Fault, Invalid
 from odfd.cli import kinds
 from odfd.cli.command import Commands, argument
 from odfd.cli.commands.apply import show_applied
-from odfd.cli.commands.resources import manifest_text
+from odfd.cli.commands.resources import manifest_text, one
 from odfd.cli.progress import apply_manifests
 from odfd.cli.session import Session
 from odfd.control import wire
-from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
 
 _WRONG = "# odfctl: "
@@ -40,8 +39,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
     if kind not in kinds.DECLARED:
         known = ", ".join(each.name for each in kinds.DECLARED)
         raise Usage(f"{kind.plural} have no manifests", hint=f"these have: {known}")
-    path = f"{kind.path}/{part(args.name)}"
-    before = session.client.get(path, wire.ResourceManifest).value
+    before = one(session, kind, args.name).value
     text = manifest_text(session, kind, args.name)
     wrong, tries = "", 0
     told: Invalid | None = None
@@ -56,7 +54,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
         try:
             manifest = wire.ManifestText(source=f"{kind.name} {args.name}", text=text, base="")
             _check_same(session, manifest, before.name)
-            return show_applied(session, apply_manifests(session, (manifest,), generation=str(before.generation)))
+            return show_applied(session, apply_manifests(session, (manifest,), generation=before.generation))
         except Invalid as fault:
             tries, told = tries + 1, fault
             if tries == _TRIES:
@@ -66,9 +64,8 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
 
 def _check_same(session: Session, manifest: wire.ManifestText, name: str) -> None:
     """Raises Invalid for another name, under which another resource would be made."""
-    made = [
-        each.name for each in apply_manifests(session, (manifest,), dryRun=True).value.items if each.action == "created"
-    ]
+    planned = apply_manifests(session, (manifest,), dry_run=True).value
+    made = [each.name for each in planned.items if each.action == "created"]
     if made:
         hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {made[0]} as another"
         raise Invalid(f"the name became {made[0]}: an edit is of one resource", rule="edit-name", hint=hint)

@@ -11,7 +11,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.cli.watch_retry import resume
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer
 from odfd.errors import Usage
 from odfd.usage import how_many
@@ -42,36 +42,34 @@ _COLUMNS: tuple[TableColumn[wire.ResourceChange], ...] = (
     example="--for flow/hourly\n-w --for dataset/nyc.flights",
 )
 def _events(session: Session, args: argparse.Namespace) -> None:
-    asked = {"of": args.of, "limit": args.limit, "since": args.since}
-    query: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
     if not args.watch:
         if args.since is not None:
             raise Usage("--since tells what comes after", hint=f"odfctl events -w --since {args.since}")
-        rows = session.client.get("/resource/v1alpha1/changes", list[wire.ResourceChange], query)
+        rows = session.client.do(calls.history_last(of=args.of, limit=args.limit))
         session.answer(rows, lambda found: render(_COLUMNS, found))
         return
     output.end_when_unread()
     try:
-        for news in _changes(session, query | {"watch": "true", "bookmark": "true"}):
+        for news in _changes(session, args):
             _line(session, news.value, news.sent)
             output.flush()
     except KeyboardInterrupt:  # the usual end of watching
         return
 
 
-def _changes(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire.ResourceChange]]:
+def _changes(session: Session, args: argparse.Namespace) -> Iterator[Answer[wire.ResourceChange]]:
     """Yields changes; goes on when the account's rights changed, or the daemon was away."""
-    query = dict(asked)
+    since: str | None = args.since
 
     def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.ResourceChange]]:
+        nonlocal since
         again = True
         while again:
             again = False
-            for news in session.client.stream("/resource/v1alpha1/changes", wire.ResourceChange, query, begun):
+            call = calls.history_follow(since=since, limit=args.limit, of=args.of, bookmark=True)
+            for news in session.client.stream(call, begun):
                 again = news.value.change == "Reset"
-                query["since"] = news.value.version
-                if again:
-                    del query["since"]
+                since = None if again else news.value.version
                 if news.value.change != "Bookmark":
                     yield news
 

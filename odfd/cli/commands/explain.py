@@ -38,7 +38,7 @@ def _explain(session: Session, args: argparse.Namespace) -> None:
     word, _, path = args.what.partition(".")
     found = session.client.do(calls.schemas_explain(word, path=path))
     if args.schema:
-        schema = session.client.get("/schemas" + found.value.uri.partition("/schemas")[2], dict[str, object])
+        schema = session.client.do(calls.schemas_schema(found.value.uri.partition("/schemas/")[2]))
         if session.output == "table":
             session.output = "json"
         session.answer(schema, str)

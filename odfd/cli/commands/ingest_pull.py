@@ -105,9 +105,9 @@ class _Sent(io.RawIOBase):
 
 def _send(session: Session, name: str) -> wire.Upload:
     if name == "-":
-        return session.client.upload("-", sys.stdin.buffer).value
+        return session.client.send(calls.flow_stage(name="-"), sys.stdin.buffer).value
     with open_file(name) as file, _Sent(session, file, Path(name).name) as sent:
-        return session.client.upload(Path(name).name, cast("BinaryIO", sent)).value
+        return session.client.send(calls.flow_stage(name=Path(name).name), cast("BinaryIO", sent)).value
 
 
 @commands.add(

@@ -10,8 +10,8 @@ from odfd.cli import kinds, resource_tables
 from odfd.cli.command import Commands, argument
 from odfd.cli.selection import BY_LABELS, list_labelled, meant_by, several
 from odfd.cli.session import Session
-from odfd.control import wire
-from odfd.control.client import Answer, part
+from odfd.control import calls, wire
+from odfd.control.client import Answer
 from odfd.errors import Usage
 
 commands = Commands()
@@ -60,7 +60,8 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
         names = meant_by(session, kind, [args.name]) or []
     else:
         names = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
-    done = [session.client.put(f"{kind.path}/{part(each)}/labels", wire.ResourceManifest, request) for each in names]
+    assert kind.registration is not None
+    done = [session.client.do(calls.resources_label(kind.registration, each, request)) for each in names]
     if not done:
         session.remark(f"no {kind.plural} are so; nothing was changed")
     text = "\n".join(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
-from typing import Final
+from typing import Any, Final
 
 from config.log_levels import LEVELS
 from config.paths import has_part
@@ -13,7 +13,7 @@ from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, clean
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.errors import Usage
 from odfd.usage import how_many
 
@@ -34,10 +34,14 @@ _TASK: Final = "task"
     example="-f --level warning\ntask/1f0a2b3c\n--part odfd.mirrors -n 20",
 )
 def _logs(session: Session, args: argparse.Namespace) -> None:
-    asked = {"task": _task_id(args.task), "limit": args.limit, "level": args.level, "part": args.part}
-    query: dict[str, object] = {key: value for key, value in asked.items() if value is not None}
+    asked: dict[str, Any] = {
+        "task": _task_id(args.task),
+        "limit": args.limit,
+        "level": args.level,
+        "part": args.part,
+    }
     if not args.follow:
-        lines = session.client.get("/node/v1alpha1/logs", list[wire.LogLineView], query)
+        lines = session.client.do(calls.log_lines_last(**asked))
         session.answer(lines, lambda found: "\n".join(map(_text, found)))
         if not lines.value and args.part and not has_part(args.part):
             raise Usage(f"no part of the daemon is called {args.part!r}", hint="each line names its part: odfctl logs")
@@ -46,7 +50,7 @@ def _logs(session: Session, args: argparse.Namespace) -> None:
         return
     output.end_when_unread()
     try:
-        for news in session.client.stream("/node/v1alpha1/logs", wire.LogLineView, query | {"follow": "true"}):
+        for news in session.client.stream(calls.log_lines_follow(**asked)):
             session.line(news.sent, _text(news.value))
             output.flush()
     except KeyboardInterrupt:  # the usual end of following

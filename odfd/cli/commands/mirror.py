@@ -9,7 +9,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.control import calls, wire
-from odfd.control.client import part
+from odfd.resources import registry
 
 commands = Commands()
 mirror = commands.group(
@@ -99,7 +99,7 @@ _NAME = argument("ref", metavar="NAME")
     example="flights",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/net/v1alpha1/mirrors/{part(args.ref)}", wire.ResourceManifest)
+    gone = session.client.do(calls.resources_delete(registry.MIRROR, args.ref))
     session.answer(gone, lambda row: f"{row.name} is a mirror no longer; odfctl delete dataset {row.name} frees it")
 
 

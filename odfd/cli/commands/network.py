@@ -17,8 +17,8 @@ from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import calls, wire
-from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.resources import registry
 from odfd.usage import how_many
 
 INVITATION: Final = "odf:"
@@ -230,7 +230,7 @@ def _show_code(text: str) -> None:
 
 @network.add("leave", argument("name", metavar="NAME"), help="leave a network", example="demo")
 def _leave(session: Session, args: argparse.Namespace) -> None:
-    left = session.client.delete(f"/net/v1alpha1/networks/{part(args.name)}", wire.ResourceManifest)
+    left = session.client.do(calls.resources_delete(registry.NETWORK, args.name))
     session.answer(left, lambda row: f"left {row.name}")
 
 
@@ -360,7 +360,7 @@ def _block(session: Session, args: argparse.Namespace) -> None:
 @peer.add("unblock", _PEER, help="allow a blocked peer again", example="12D3KooWQ…")
 def _unblock(session: Session, args: argparse.Namespace) -> None:
     peer = kinds.whole_peer(session, args.peer)
-    gone = session.client.delete(f"/net/v1alpha1/peers/{part(peer)}", wire.ResourceManifest)
+    gone = session.client.do(calls.resources_delete(registry.PEER, peer))
     session.answer(gone, lambda row: f"{row.spec['peerId']} is not blocked any more")
 
 

@@ -44,7 +44,7 @@ def _status(session: Session, args: argparse.Namespace) -> None:
     began = session.clock.monotonic()
     while True:
         try:
-            sent = session.client.ask("GET", "/node/v1alpha1/status")
+            sent = session.client.ask(calls.about_status())
             break
         except Unreachable:
             if session.clock.monotonic() - began >= patience * SECOND:
@@ -182,7 +182,7 @@ def _disk(disk: wire.DiskView | None) -> str:
     example="--deep",
 )
 def _doctor(session: Session, args: argparse.Namespace) -> int:
-    probes = _probes(session, {"deep": "true"} if args.deep else {"each": "true"})
+    probes = _probes(session, deep=args.deep)
     session.answer(probes, doctor_text)
     return ExitCode.NO if any(probe.result == "failed" for probe in probes.value) else ExitCode.OK
 
@@ -198,13 +198,13 @@ def doctor_text(probes: Sequence[wire.Probe]) -> str:
     return Stack([render(columns, probes), *(["", "to do:", hints] if hints else [])])
 
 
-def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Probe]]:
+def _probes(session: Session, *, deep: bool) -> Answer[list[wire.Probe]]:
     """Collects the probes' results, and on a terminal shows the progress."""
     found: list[Answer[wire.Probe]] = []
     stream = output.error_stream()
     shows = not session.quiet and output.draws(stream)
     try:
-        for probe in session.client.stream("/node/v1alpha1/doctor", wire.Probe, query):
+        for probe in session.client.stream(calls.about_examine(deep=deep, each=not deep)):
             found.append(probe)
             if shows:
                 output.draw(stream, f"Examining the node  {len(found)} done, last: {clean(probe.value.name, WHOLE)}")
@@ -224,33 +224,29 @@ def _probes(session: Session, query: dict[str, object]) -> Answer[list[wire.Prob
     example="--since 0 dataset verdict",
 )
 def _watch(session: Session, args: argparse.Namespace) -> None:
-    query: dict[str, object] = {"log": ""} | ({"kind": args.kinds} if args.kinds else {})
-    if args.since is not None:
-        query["since"] = args.since
     output.end_when_unread()
     try:
-        for event in _events(session, query):
+        for event in _events(session, args.kinds, args.since):
             session.line(event.sent, _event_text(event.value))
     except KeyboardInterrupt:
         # The usual end of watching.
         return
 
 
-def _events(session: Session, asked: dict[str, object]) -> Iterator[Answer[wire.EventView]]:
-    """Yields events; goes on when the account's rights changed, or the daemon was away."""
-    query = dict(asked)
+def _events(session: Session, names: Sequence[str], since: int | None) -> Iterator[Answer[wire.EventView]]:
+    """Yields events of kinds; goes on when the account's rights changed, or the daemon was away."""
+    log = ""
 
     def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.EventView]]:
+        nonlocal since, log
         again = True
         while again:
             again = False
-            for event in session.client.stream("/resource/v1alpha1/events", wire.EventView, query, begun):
+            for event in session.client.stream(calls.events_follow(kind=names, since=since, log=log), begun):
                 again = event.value.kind == RESET
-                query["since"] = event.value.sequence
-                if again:
-                    del query["since"]
+                since = None if again else event.value.sequence
                 if event.value.kind == BOOKMARK:
-                    query["log"] = event.value.data["log"]
+                    log = event.value.data["log"]
                 else:
                     yield event
 

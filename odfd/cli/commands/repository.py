@@ -13,8 +13,8 @@ from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render
 from odfd.control import calls, wire
-from odfd.control.client import part
 from odfd.errors import ExitCode, Usage
+from odfd.resources import registry
 
 commands = Commands()
 repo = commands.group(
@@ -67,7 +67,7 @@ def _list(session: Session, _: argparse.Namespace) -> None:
     example="archive",
 )
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/net/v1alpha1/repositories/{part(args.name)}", wire.ResourceManifest)
+    gone = session.client.do(calls.resources_delete(registry.REPOSITORY, args.name))
     session.answer(gone, lambda row: f"{row.name} is known no longer; what lies at {row.spec['url']} stays")
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, TypeVar
 
 from chain.errors import Fault, NotFound
@@ -11,13 +12,14 @@ from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
 from odfd.cli.renditions import RENDITION, read_of, renditions_of
-from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, list_labelled, meant_by, several
+from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, list_labelled, list_selected, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resume
 from odfd.control import calls, wire
-from odfd.control.client import Answer, part
+from odfd.control.client import Answer
 from odfd.errors import ExitCode, Usage
-from odfd.resources.registry import state
+from odfd.resources import registry
+from odfd.resources.registry import Registration, state
 
 V = TypeVar("V", bound=wire.Value)
 
@@ -35,10 +37,10 @@ def one(session: Session, kind: kinds.Kind[V], name: str) -> Answer[V]:
     of, slash, rest = name.partition("/")
     if kind is kinds.PEER:
         name = kinds.whole_peer(session, name)
-    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).is_declared:  # a list of all leaves some out
-        return session.client.get(f"{typed.path}/{part(rest)}", kind.view)
-    if kind not in (kinds.RENDITION, kinds.RESOURCE):
-        return session.client.get(f"{kind.path}/{part(name)}", kind.view)
+    if kind is kinds.RESOURCE and slash and (typed := kinds.find(of)).registration:  # a list of all leaves some out
+        return one(session, typed, rest)
+    if kind.fetch is not None:
+        return session.client.do(kind.fetch(name))
     rows = kind.all(session)
     for value, sent in zip(rows.value, rows.sent, strict=True):
         if name in (kind.key(value), kinds.id_of(sent)):
@@ -57,7 +59,7 @@ def resolve_names(session: Session, word: str, names: Sequence[str]) -> tuple[ki
         if names or word.count("/") > 1:
             raise
         try:
-            every = session.client.get(kinds.RESOURCE.path, list[wire.ResourceManifest]).value
+            every = kinds.RESOURCE.all(session).value
         except Fault:  # without a daemon it is said that there is no such kind
             every = []
         found = [kinds.find(each.type) for each in every if word.casefold() in _names(each)]
@@ -110,7 +112,7 @@ def _get(session: Session, args: argparse.Namespace) -> int:
     args.names = names
     if session.output in MANIFESTS:
         return _manifest(session, kind, args.names)
-    if session.output == "yaml" and (kind.is_declared or kind is kinds.RESOURCE):
+    if session.output == "yaml" and (kind.registration or kind is kinds.RESOURCE):
         return _canonical(session, kind, args)
     if kind is kinds.RENDITION and names:
         found = renditions_of(session, names)
@@ -138,20 +140,13 @@ def _rows(session: Session, kind: kinds.Kind[V], args: argparse.Namespace) -> An
 
 def _canonical(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) -> int:
     """Prints resources in RFC-018's canonical form, a document each, so that they can be applied as they are."""
-    asked = {} if args.labels is None else {"labels": args.labels}
-    if args.names and kind is kinds.RESOURCE:
+    if args.names:
         found = [one(session, kind, name).sent for name in args.names]
-    elif args.names:
-        found = [session.client.get(f"{kind.path}/{part(name)}", wire.ResourceManifest).sent for name in args.names]
-    elif kind is kinds.RESOURCE:
-        found = session.client.get(kind.path, list[wire.ResourceManifest], asked).sent
     else:
-        # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
-        found = [
-            each
-            for each in kinds.list_resources(session.client, kind.path, asked).sent
-            if each["headers"]["generation"]
-        ]
+        found = list_selected(session, kind, labels=args.labels).sent
+        if kind is not kinds.RESOURCE:
+            # Of what only the node saw, such as a peer, there is nothing to apply: its generation is 0.
+            found = [each for each in found if each["headers"]["generation"]]
     output.say("---\n".join(map(to_yaml, found)).rstrip("\n"))
     return ExitCode.OK
 
@@ -171,17 +166,17 @@ def _check_selection(kind: kinds.Kind[Any], args: argparse.Namespace) -> None:
 
 def _news(session: Session, kind: kinds.Kind[Any], since: str) -> Iterator[Answer[wire.ResourceManifestNews]]:
     """Yields the news of a watch; goes on when rights changed, or the daemon was away."""
-    of_all = kind is kinds.RESOURCE
-    path, asked = ("/resource/v1alpha1/watch", {}) if of_all else (kind.path, {"watch": "true"})
+    watch = calls.resources_watch
+    if kind.registration is not None:
+        watch = partial(calls.resources_all_watch, kind.registration)
     at: WatchPosition[Answer[wire.ResourceManifestNews]] = WatchPosition(since)
 
     def open_(begun: Callable[[], None]) -> Iterator[Answer[wire.ResourceManifestNews]]:
         reset = True
         while reset:
             reset = False
-            more = {"since": at.version} if at.version else {}
             at.begin()
-            for news in session.client.stream(path, wire.ResourceManifestNews, asked | more, begun):
+            for news in session.client.stream(watch(since=at.version or None), begun):
                 yield from at.take(news.value.op, news.value.version, news)
                 reset = news.value.op == "Reset"
 
@@ -204,10 +199,7 @@ def _watch(session: Session, kind: kinds.Kind[Any], args: argparse.Namespace) ->
 
 def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | None) -> str:
     """Returns manifests that can be applied, here or on another node."""
-    if name is None:
-        rows = kinds.list_resources(session.client, kind.path).value
-    else:
-        rows = [session.client.get(f"{kind.path}/{part(name)}", wire.ResourceManifest).value]
+    rows = kinds.list_resources(session.client, kind).value if name is None else [one(session, kind, name).value]
     texts = []
     for row in rows:
         if row.spec is None:
@@ -220,10 +212,9 @@ def _resource_manifests(session: Session, kind: kinds.Kind[Any], name: str | Non
 
 def _dataset_manifest(session: Session, name: str) -> str:
     """Returns the manifest of a dataset: declarations of its chain, and settings that this node keeps beside it."""
-    path = f"{kinds.DATASET.path}/{part(name)}"
     if session.output == LEGACY:
-        return to_yaml(session.client.get(f"{path}/snapshot", dict[str, Any]).value)
-    found = session.client.get(path, wire.ResourceManifest, {"form": "input"}).value
+        return to_yaml(session.client.do(calls.datasets_snapshot(name)).value)
+    found = session.client.do(calls.resources_one(registry.DATASET, name, form="input")).value
     return to_yaml({"$schema": found.schema, "headers": found.headers, "spec": found.spec})
 
 
@@ -291,23 +282,21 @@ def _describe(session: Session, args: argparse.Namespace) -> None:
     example="nyc.flights flights\nflow/hourly daily",
 )
 def _rename(session: Session, args: argparse.Namespace) -> None:
-    request = wire.RenameRequest(name=args.name)
-    kind, ref = _parse_ref(args.ref)
-    path = f"{kind.path}/{part(ref)}/rename"
-    renamed = session.client.post(path, wire.ResourceManifest, request)
+    type_, ref = _parse_ref(args.ref)
+    renamed = session.client.do(calls.resources_rename(type_, ref, wire.RenameRequest(name=args.name)))
     session.answer(renamed, lambda row: f"{args.ref} is now {row.name}")
 
 
-def _parse_ref(ref: str) -> tuple[kinds.Kind[Any], str]:
-    """Returns the kind and the name in ``KIND/NAME``; without a kind, which may be an account, that of datasets."""
+def _parse_ref(ref: str) -> tuple[Registration, str]:
+    """Returns the type and the name in ``KIND/NAME``; without a kind, which may be an account, that of datasets."""
     try:
         kind, names = kinds.parse_names(ref, []) if "/" in ref else (kinds.DATASET, [ref])
     except Usage:
-        return kinds.DATASET, ref
+        return registry.DATASET, ref
     check_declared(kind, "are not renamed")
-    if kind is kinds.RESOURCE or len(names) != 1:
+    if kind.registration is None or len(names) != 1:
         raise Usage(f"{ref[:100]!r} names no single thing", hint="odfctl rename KIND/NAME NEW_NAME")
-    return kind, names[0]
+    return kind.registration, names[0]
 
 
 @commands.add(
@@ -355,11 +344,16 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
         confirm(_question(kind, names, purge=args.purge), "nothing was deleted")
     gone: list[Answer[Any]] = []
     words: list[str] = []
-    query = "?objects=purge" if args.purge else ""
+    delete = kind.delete
+    if delete is None:
+        hint = "odfctl delete KIND NAME, or odfctl rendition abandon NAME"
+        raise Usage(f"{kind.plural} are not deleted as such", hint=hint)
+    if args.purge:
+        delete = partial(calls.resources_delete, registry.DATASET, objects="purge")
     try:
         for name in names:
             before: wire.ResourceManifest | None = one(session, kind, name).value if kind is kinds.TASK else None
-            gone.append(session.client.delete(f"{kind.path}/{part(name)}{query}", kind.view))
+            gone.append(session.client.do(delete(name)))
             words.append("deleted" if before is None else _end_text(before, gone[-1].value))
     finally:
         _print_deleted(session, kind, gone, list(zip(names, words, strict=False)), purge=args.purge)

@@ -10,7 +10,6 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.files import open_file
 from odfd.cli.session import Session
 from odfd.control import calls, wire
-from odfd.control.client import part
 from odfd.errors import Usage
 
 commands = Commands()
@@ -33,13 +32,12 @@ _NAME = argument("source", metavar="SOURCE")
     example="sensor.temp readings.ndjson",
 )
 def _push(session: Session, args: argparse.Namespace) -> None:
-    query = {} if args.id is None else {"id": args.id}
-    path = f"/source/v1alpha1/sources/{part(args.source)}/ingest"
+    call = calls.endpoints_push(args.source, id_=args.id)
     if args.file == "-":
-        receipt = session.client.send(path, sys.stdin.buffer, wire.PushReceipt, query)
+        receipt = session.client.send(call, sys.stdin.buffer)
     else:
         with open_file(args.file) as file:
-            receipt = session.client.send(path, file, wire.PushReceipt, query)
+            receipt = session.client.send(call, file)
     session.answer(receipt, _receipt)
 
 

@@ -13,35 +13,39 @@ import platform
 import re
 import sys
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from chain.errors import Fault
 from odfd import __version__, output
 from odfd.cli import formatting
 from odfd.cli.command import Commands, argument
+from odfd.cli.kinds import PAGE
 from odfd.cli.new_file import NewFile
 from odfd.cli.session import Session, to_json
+from odfd.control import calls
+from odfd.control.client import ApiCall
 from odfd.errors import ExitCode
+from odfd.resources import registry
 
-_PARTS: Final = {
-    "status.json": "/node/v1alpha1/status",
-    "doctor.json": "/node/v1alpha1/doctor",
-    "settings.json": "/node/v1alpha1/settings",
-    "engines.json": "/node/v1alpha1/engines",
-    "tasks.json": "/flow/v1alpha1/tasks",
-    "events.json": "/resource/v1alpha1/events?kept=true",
-    "datasets.json": "/dataset/v1alpha1/datasets?limit=5000",
-    "mirrors.json": "/net/v1alpha1/mirrors",
-    "flows.json": "/flow/v1alpha1/flows",
-    "publications.json": "/node/v1alpha1/publications",
-    "networks.json": "/net/v1alpha1/networks",
-    "peers.json": "/net/v1alpha1/peers?limit=5000",
-    "validators.json": "/trust/v1alpha1/validators",
-    "policy.json": "/node/v1alpha1/policy",
+_PARTS: Final[Mapping[str, ApiCall[Any]]] = {
+    "status.json": calls.about_status(),
+    "doctor.json": calls.about_doctor(),
+    "settings.json": calls.about_settings(),
+    "engines.json": calls.resources_all(registry.ENGINE),
+    "tasks.json": calls.resources_all(registry.TASK),
+    "events.json": calls.events_kept(kept=True),
+    "datasets.json": calls.resources_all(registry.DATASET, limit=PAGE),
+    "mirrors.json": calls.resources_all(registry.MIRROR),
+    "flows.json": calls.resources_all(registry.FLOW),
+    "publications.json": calls.publications_list(),
+    "networks.json": calls.resources_all(registry.NETWORK),
+    "peers.json": calls.resources_all(registry.PEER, limit=PAGE),
+    "validators.json": calls.resources_all(registry.VALIDATOR),
+    "policy.json": calls.policies_policy(),
 }
-"""Names of files in the archive, with the requests that fill them."""
+"""Names of files in the archive, with the calls that fill them."""
 _SECRETS: Final = re.compile(
     rb"(?P<kept>://)[^/@\s\"]+(?=@)|(?P<named>(?i:token|secret|password|passwd|signature|sig|key)=)[^&\s\"\\]+"
 )
@@ -62,7 +66,7 @@ commands = Commands()
 )
 def _support(session: Session, args: argparse.Namespace) -> int:
     file = NewFile(args.file, is_private=True)
-    session.client.raw("/node/v1alpha1/status")  # without a daemon there is nothing to write
+    session.client.raw(calls.about_status())  # without a daemon there is nothing to write
     missing: dict[str, str] = {}
     masked = _write(file, _collect(session, missing))
     for name, why in missing.items():
@@ -75,9 +79,9 @@ def _support(session: Session, args: argparse.Namespace) -> int:
 def _collect(session: Session, missing: dict[str, str]) -> Iterator[tuple[str, bytes]]:
     machine = {"odfctl": __version__, "python": sys.version, "platform": platform.platform(), "cores": os.cpu_count()}
     yield "machine.json", to_json(machine).encode()
-    for name, path in _PARTS.items():
+    for name, call in _PARTS.items():
         try:
-            yield name, session.client.raw(path)
+            yield name, session.client.raw(call)
         except Fault as fault:
             missing[name] = fault.message
     if missing:

@@ -18,8 +18,8 @@ from odfd.cli.session import Session
 from odfd.cli.table import Stack, TableColumn, clean, render
 from odfd.cli.trust_text import trust_text
 from odfd.control import calls, wire
-from odfd.control.client import part
 from odfd.errors import Usage
+from odfd.resources import registry
 
 commands = Commands()
 trust = commands.group(
@@ -49,17 +49,17 @@ def _show(session: Session, args: argparse.Namespace) -> None:
     example="f162044d0… -O lie.odfe",
 )
 def _evidence(session: Session, args: argparse.Namespace) -> None:
-    path = f"/node/v1alpha1/evidence/{part(args.id)}"
+    evidence = calls.trust_evidence(args.id)
     target = None if args.out is None else NewFile(args.out, replace=args.replace)
     if args.fetch:
         submit(session, calls.trust_fetch_evidence(args.id), wire.EvidenceFetched)
     if target is None:
         if output.is_terminal():
             raise Usage("a bundle of evidence is no text", hint="write it to a file: --out FILE")
-        output.say_bytes(session.client.raw(path))
+        output.say_bytes(session.client.raw(evidence))
         return
     with target.writing() as file:
-        size = session.client.download(path, file)
+        size = session.client.download(evidence, file)
     answer = {"id": args.id, "file": args.out, "size": size}
     session.show(answer, lambda _: f"{formatting.size(size)} in {args.out}")
     session.remark(f"anyone who has the engine can check it, with no daemon: odfctl trust recheck {args.out}")
@@ -132,7 +132,7 @@ def _add(session: Session, args: argparse.Namespace) -> None:
 
 @validator.add("remove", argument("key", metavar="DID"), help="remove a validator", example="did:key:z6Mk…")
 def _remove(session: Session, args: argparse.Namespace) -> None:
-    gone = session.client.delete(f"/trust/v1alpha1/validators/{part(args.key)}", wire.ResourceManifest)
+    gone = session.client.do(calls.resources_delete(registry.VALIDATOR, args.key))
     session.answer(gone, lambda row: f"{row.spec['did']} counts no longer")
 
 

@@ -126,7 +126,7 @@ def _reach(folder: Path, process: subprocess.Popen[bytes]) -> Client:
     for _ in range(int(START_SECONDS / LOOK_SECONDS)):
         client = Client(folder / "control.sock")
         with suppress(Unreachable):
-            client.ask("GET", "/node/v1alpha1/status")
+            client.ask(calls.about_status())
             return client
         with suppress(subprocess.TimeoutExpired):
             process.wait(LOOK_SECONDS)

@@ -40,7 +40,7 @@ def describe(client: Client, name: str, form: str) -> None:
     else:
         from odfd.cli import kinds  # which loads much, and a query needs nothing of it
 
-        datasets = kinds.list_resources(client, kinds.DATASET.path)
+        datasets = kinds.list_resources(client, kinds.DATASET)
         _print(datasets.value, render(_DATASETS, datasets.value), form)
 
 

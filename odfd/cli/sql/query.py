@@ -10,16 +10,16 @@ import io
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, cast
 
 from engines.query.frames import COLUMNS, END, HEAD, LINES, PLAIN, ROWS
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.errors import Bug
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfd.control.client import Client
+    from odfd.control.client import ApiCall, Client
 
 PAGE: Final = 1000
 """Rows that are shown together."""
@@ -154,14 +154,14 @@ def _read_head(frames: Iterator[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, S
 @contextmanager
 def query_lines(client: Client, request: Question, lines: str) -> Iterator[Printed]:
     """Runs a query for lines of text, ``csv`` or ``ndjson``. Leaving the block before the end cancels it."""
-    with client.frames("/node/v1alpha1/query", with_fields(request, lines=lines), _load_types) as frames:
+    with client.frames(_call(with_fields(request, lines=lines)), _load_types) as frames:
         yield Printed(frames)
 
 
 @contextmanager
 def query_values(client: Client, request: Question) -> Iterator[Shown]:
     """Runs a query for values of JSON. Leaving the block before the end cancels it."""
-    with client.frames("/node/v1alpha1/query", with_fields(request, plain=True), _load_types) as frames:
+    with client.frames(_call(with_fields(request, plain=True)), _load_types) as frames:
         yield Shown(frames)
 
 
@@ -170,13 +170,17 @@ def query_batches(client: Client, request: Question) -> Iterator[Answered]:
     """Runs a query for batches of Arrow. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()
-    with client.frames("/node/v1alpha1/query", request) as frames:
+    with client.frames(_call(request)) as frames:
         source = _Source(frames)
         source.begin()
         loading.join()
         import pyarrow as pa
 
         yield Answered(source, pa.ipc.open_stream(io.BufferedReader(source, 1 << 18)))
+
+
+def _call(request: Question) -> ApiCall[bytes]:
+    return calls.queries_answer(cast("wire.QueryRequest", request))
 
 
 def with_fields(request: Question, **fields: Any) -> Question:

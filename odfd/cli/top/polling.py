@@ -10,6 +10,7 @@ from odfd.cli.formatting import plural
 from odfd.cli.kinds import PAGE
 from odfd.control import calls, wire
 from odfd.control.client import Client
+from odfd.resources import registry
 from odfd.resources.registry import state
 from odfd.runtime.clock import Clock
 
@@ -63,21 +64,21 @@ class NodePoller:
 
     def look(self) -> Look:
         """Polls once. Raises the fault that the node reports, or Unreachable."""
-        get, at, last = self._client.get, self._clock.monotonic() / SECOND, self._last
+        do, at, last = self._client.do, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
             datasets, probes = (
-                kinds.list_resources(self._client, kinds.DATASET.path).value,
-                get("/node/v1alpha1/doctor", list[wire.Probe]).value,
+                kinds.list_resources(self._client, kinds.DATASET).value,
+                do(calls.about_doctor()).value,
             )
             self._asked = at
         else:
             datasets, probes = list(last.datasets), list(last.probes)
         self._last = Look(
             at=at,
-            status=self._client.do(calls.about_status()).value,
-            tasks=get("/flow/v1alpha1/tasks", wire.ResourceList, {"limit": PAGE}).value.items,
-            mirrors=get("/net/v1alpha1/mirrors", wire.ResourceList).value.items,
-            peers=get("/net/v1alpha1/peers", wire.ResourceList).value.items,
+            status=do(calls.about_status()).value,
+            tasks=do(calls.resources_all(registry.TASK, limit=PAGE)).value.items,
+            mirrors=do(calls.resources_all(registry.MIRROR)).value.items,
+            peers=do(calls.resources_all(registry.PEER)).value.items,
             datasets=datasets,
             probes=probes,
         )

@@ -18,7 +18,7 @@ import trio
 from chain.instant import Instant
 from odfd.api.routes import application
 from odfd.control import endpoint
-from odfd.control.client import Client
+from odfd.control.client import ApiCall, Client
 from odfd.control.endpoint import ControlServer, Gate
 from odfd.obs.events import EventLog
 from odfd.runtime.http import Limits
@@ -39,15 +39,19 @@ def _module(name: str) -> ModuleType:
 
 
 class Served:
-    """``node`` behind ``path``; ``ask`` runs a client's method in a thread, as ``odfctl`` would be another process."""
+    """``node`` behind ``path``; ``do`` and ``ask`` call it in a thread, as ``odfctl`` would be another process."""
 
     def __init__(self, node: Any, path: Path) -> None:
         self.node, self.path = node, path
         self.client = Client(path)
 
-    async def ask(self, method: str, *args: Any) -> Any:
+    async def do(self, call: ApiCall[Any]) -> Any:
         with trio.fail_after(PATIENCE):
-            return await trio.to_thread.run_sync(lambda: getattr(self.client, method)(*args))
+            return await trio.to_thread.run_sync(self.client.do, call)
+
+    async def ask(self, method: str, path: str, kind: Any, body: Any = None) -> Any:
+        """Calls what no function of ``calls`` does: another version's path or type, or what is refused."""
+        return await self.do(ApiCall(method, path, lambda: kind, body))
 
 
 @asynccontextmanager

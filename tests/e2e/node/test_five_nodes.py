@@ -19,7 +19,7 @@ from typing import Any
 import pytest
 
 from odfd.cli.kinds import with_state
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Client
 from worlds.eventually import until
 from worlds.lan import NoLan, Switch, Weather, open_lan
@@ -58,8 +58,8 @@ class Five:
         request = wire.PullRequest(refs=("cities",))
         for _ in range(times):
             self._write()
-            task = client.post("/node/v1alpha1/pull", wire.TaskRef, request).value
-            *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
+            task = client.do(calls.flow_pull(request)).value
+            *_, last = client.stream(calls.tasks_follow(task.id))
             assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
         return self.head(self.daemons[0])
 

@@ -35,7 +35,7 @@ import pytest
 
 from chain.instant import Instant
 from odfd.cli.kinds import with_state
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Client
 from odfd.network.invitation import read_invitation
 from p2p.identity import peer_of_did
@@ -164,15 +164,15 @@ class Town:
         return Client(self.daemons[number].socket)
 
     def blocks(self, client: Client) -> int:
-        return client.get("/dataset/v1alpha1/datasets/cities/detail", wire.DatasetDetail).value.dataset.blocks
+        return client.do(calls.datasets_describe("cities")).value.dataset.blocks
 
     def commit(self, client: Client) -> None:
         """One more file, and a pull over the socket."""
         self.files += 1
         file = self.daemons[0].folder / f"{self.files:05}.csv"
         file.write_text(f"event_time,city,population\n2024-01-01T00:00:00Z,c{self.files},{self.files}\n")
-        task = client.post("/node/v1alpha1/pull", wire.TaskRef, wire.PullRequest(refs=("cities",))).value
-        *_, last = client.stream(f"/node/v1alpha1/tasks/{task.id}", wire.TaskState, {"follow": "1"})
+        task = client.do(calls.flow_pull(wire.PullRequest(refs=("cities",)))).value
+        *_, last = client.stream(calls.tasks_follow(task.id))
         assert [item["outcome"] for item in last.value.result["items"]] == ["updated"], last
 
     def publish(self) -> None:
@@ -206,7 +206,7 @@ class Town:
         others = set(self.peers[1:]) if number == 0 else {self.peers[0]}
         while not self.over.is_set():
             began = time.monotonic()
-            client.get("/node/v1alpha1/status", wire.Status)
+            client.do(calls.about_status())
             self.figures.status.append(time.monotonic() - began)
             self.figures.looks += 1
             self.figures.missing += not others <= self.connected(number)

@@ -41,10 +41,8 @@ class Daemon:
         self._table, self._rows, self._fault = table, rows, fault
 
     @contextmanager
-    def frames(
-        self, _path: str, request: wire.QueryRequest, _meanwhile: object = None
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        yield self._frames(request.plain, request.lines)
+    def frames(self, call: Any, _meanwhile: object = None) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        yield self._frames(call.request.plain, call.request.lines)
 
     def _frames(self, plain: bool, lines: Any) -> Iterator[tuple[bytes, bytes]]:
         yield HEAD, msgspec.json.encode(HEAD_SAID)

@@ -10,7 +10,7 @@ import yaml
 
 from odfd.cli import main
 from odfd.cli.session import Session
-from odfd.control.client import MANIFESTS, Client
+from odfd.control.client import MANIFESTS, Answer, ApiCall, Client
 
 PEER = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -39,19 +39,22 @@ class Daemon(Client):
         self.standing = standing
         self.applied: list[dict[str, Any]] = []
 
-    def ask(self, method: str, path: str, body: Any = None, query: Any = None, media_type: str = "") -> Any:
-        if (method, path) == ("POST", "/resource/v1alpha1/apply"):
-            assert (query, media_type) == ({"task": "true"}, MANIFESTS)
-            (manifest,) = body
+    def do(self, call: ApiCall[Any]) -> Any:
+        return Answer.of(self.ask(call), call.kind())
+
+    def ask(self, call: ApiCall[Any]) -> Any:
+        if (call.method, call.path) == ("POST", "/resource/v1alpha1/apply"):
+            assert (call.query, call.media_type) == ({"task": "true"}, MANIFESTS)
+            (manifest,) = call.request  # type: ignore[misc]
             self.applied.append(json.loads(manifest.text))
             return {"id": "task"}
-        if path in LISTS:
+        if call.path in LISTS:
             return {"resourceVersion": "f00-1", "items": self.standing}
-        assert query is None
-        return VIEWS[path]
+        assert not call.query
+        return VIEWS[call.path]
 
-    def stream_json(self, path: str, query: Any = None) -> Any:
-        assert (path, query) == ("/node/v1alpha1/tasks/task", {"follow": "1"})
+    def stream_json(self, call: ApiCall[Any], begun: Any = None) -> Any:
+        assert (call.path, call.query) == ("/node/v1alpha1/tasks/task", {"follow": "true"})
         manifest = self.applied[-1]
         kind, name = manifest["$schema"].lower(), manifest["headers"]["name"]
         items = [{"kind": kind, "name": name, "action": "created"}]

@@ -52,13 +52,10 @@ class Node:
         self.asked: list[str] = []
 
     def do(self, call: Any) -> Any:
-        return self.get(call.path, call.kind(), call.query)
-
-    def get(self, path: str, kind: Any, query: Any = None) -> Any:
-        self.asked.append(path)
-        _, context, _, _, name, *rest = path.split("/")
+        self.asked.append(call.path)
+        _, context, _, _, name, *rest = call.path.split("/")
         assert (context, name) == ("dataset", self.name)
-        return argparse.Namespace(value=self._answer(rest, query or {}))
+        return argparse.Namespace(value=self._answer(rest, call.query))
 
     def _answer(self, rest: list[str], query: Any) -> Any:
         if rest == ["detail"]:

@@ -29,7 +29,7 @@ from odfd.cli.resource_tables import conditions_text
 from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import trust_text, witness_lines
-from odfd.control import wire
+from odfd.control import calls, wire
 from odfd.control.client import Answer, Client
 from odfd.errors import Unreachable, Usage
 from odfd.resources import registry
@@ -435,11 +435,8 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
     things = [named("Dataset", "sales"), named("Mirror", "rain"), named("Dataset", "rain")]
 
     class Client:
-        def do(self, call: Any) -> Any:
-            return self.get(call.path, call.kind())
-
-        def get(self, path: str, _: object) -> Answer[Any]:
-            assert path == kinds.RESOURCE.path
+        def do(self, call: Any) -> Answer[Any]:
+            assert call.path == "/resource/v1alpha1/resources"
             return Answer(things, [])
 
     session: Any = argparse.Namespace(client=Client())
@@ -476,7 +473,7 @@ def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(
             server.accept()[0].close()
 
         with pytest.raises(Unreachable, match="went away"):
-            Client(tmp_path / "s", told=told).ask("GET", "/x")
+            Client(tmp_path / "s", told=told).ask(calls.about_status())
     assert said == [f"no answer from the daemon at {tmp_path / 's'} yet; waiting for it"]
 
 

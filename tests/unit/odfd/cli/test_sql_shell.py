@@ -49,10 +49,7 @@ class Node:
         self.asked: list[wire.QueryRequest] = []
 
     def do(self, call: Any) -> Any:
-        return self.get(call.path, call.kind(), call.query)
-
-    def get(self, path: str, kind: Any, _query: Any = None) -> Any:
-        if path == "/dataset/v1alpha1/datasets":
+        if call.path == "/dataset/v1alpha1/datasets":
             state = {"kind": "root", "blocks": 4, "records": 2}
             status = {"conditions": {"x/State": {"value": state}}}
             told = wire.ResourceManifest(schema="Dataset", headers={"name": "weather"}, status=status)
@@ -60,10 +57,9 @@ class Node:
         return Namespace(value=wire.Schema(ref="weather", fields=(wire.Column(name="city", type="String"),)))
 
     @contextmanager
-    def frames(
-        self, path: str, request: wire.QueryRequest, _meanwhile: object = None
-    ) -> Iterator[Iterator[tuple[bytes, bytes]]]:
-        assert path == "/node/v1alpha1/query"
+    def frames(self, call: Any, _meanwhile: object = None) -> Iterator[Iterator[tuple[bytes, bytes]]]:
+        assert call.path == "/node/v1alpha1/query"
+        request = call.request
         self.asked.append(request)
         if request.sql == "wrong":
             raise Invalid("it is wrong", rule="query")

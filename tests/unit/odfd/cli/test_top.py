@@ -110,13 +110,10 @@ class Asked:
         self.paths: list[str] = []
 
     def do(self, call: Any) -> Any:
-        return self.get(call.path, call.kind(), call.query)
-
-    def get(self, path: str, kind: Any, query: Any = None) -> Answer[Any]:
-        self.paths.append(path)
-        if kind is wire.ResourceList:
+        self.paths.append(call.path)
+        if call.kind() is wire.ResourceList:
             return Answer(wire.ResourceList(resource_version="", items=()), {"items": []})
-        return Answer(status() if path == "/node/v1alpha1/status" else [], None)
+        return Answer(status() if call.path == "/node/v1alpha1/status" else [], None)
 
 
 def test_what_costs_a_step_for_each_dataset_is_asked_seldom() -> None:

@@ -29,7 +29,7 @@ class Asked:
     def __init__(self, alice: Any) -> None:
         self._alice = alice
 
-    def frames(self, _path: str, request: wire.QueryRequest, _meanwhile: object = None) -> Any:
+    def frames(self, call: Any, _meanwhile: object = None) -> Any:
         from contextlib import nullcontext
 
         from engines.query.frames import AnswerFrameReader
@@ -39,7 +39,7 @@ class Asked:
         async def take(data: bytes) -> None:
             said.extend(data)
 
-        trio.from_thread.run(self._alice.api.queries.answer, request, take)
+        trio.from_thread.run(self._alice.api.queries.answer, call.request, take)
         return nullcontext(AnswerFrameReader().feed(bytes(said)))
 
 

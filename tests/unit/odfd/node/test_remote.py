@@ -26,7 +26,7 @@ from config.check import cross
 from config.model import Api, Settings
 from odfd.access.tokens import token_of
 from odfd.api.routes import application
-from odfd.control import remote, wire
+from odfd.control import calls, remote, wire
 from odfd.control.client import Client
 from odfd.control.endpoint import CALLER, Caller
 from odfd.control.remote import LIMITS, RemoteApplication, RemoteServer
@@ -160,7 +160,7 @@ async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_
         assert (status, problem["rule"]) == (403, "access-account")
         # As odfctl asks.
         client = there.client(alice)
-        view = await trio.to_thread.run_sync(client.get, "/auth/v1alpha1/self", wire.AccountView)
+        view = await trio.to_thread.run_sync(client.do, calls.accounts_me())
         assert (view.value.name, view.value.node_owner) == ("alice", False)
 
 
@@ -416,16 +416,16 @@ def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_p
 async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         client = there.client(await there.token("alice"))
-        assert (await trio.to_thread.run_sync(client.ask, "GET", "/auth/v1alpha1/self"))["name"] == "alice"
+        assert (await trio.to_thread.run_sync(client.ask, calls.accounts_me()))["name"] == "alice"
         other = tmp_path / "other"
         other.mkdir()
         node = remote_node(there.server.urls[0], str(tmp_path / "token"), str(certified(other)[0]))
         with pytest.raises(Refused) as refused:
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, "GET", "/auth/v1alpha1/self")
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, calls.accounts_me())
         assert refused.value.rule == "certificate"
         plain = remote_node(there.server.urls[0].replace("https", "http"), str(tmp_path / "token"), "")
         with pytest.raises(Fault):
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, "GET", "/auth/v1alpha1/self")
+            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, calls.accounts_me())
 
 
 async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path) -> None:
