@@ -17,8 +17,9 @@ from argparse_manpage.manpage import Manpage
 
 from config.paths import PAGES, PRIVATE
 from odfd.cli import main as odfctl
-from odfd.cli import registry, shells
+from odfd.cli import registry
 from odfd.cli.command import Subparsers
+from odfd.cli.commands.completions import BASH, FISH, ZSH
 from odfd.daemon import main as odfd
 
 TREE: Final = Path(__file__).parents[1]
@@ -117,9 +118,9 @@ def shared() -> dict[str, str]:
     made = {
         "share/man/man1/odfd.1": manual(odfd._parser(), "odfd"),
         "share/man/man1/odfctl.1": manual(whole_parser(), "odfctl"),
-        "share/bash-completion/completions/odfctl": shells.BASH,
-        "share/zsh/site-functions/_odfctl": shells.ZSH,
-        "share/fish/vendor_completions.d/odfctl.fish": shells.FISH,
+        "share/bash-completion/completions/odfctl": BASH,
+        "share/zsh/site-functions/_odfctl": ZSH,
+        "share/fish/vendor_completions.d/odfctl.fish": FISH,
     }
     return made | {place: (TREE / "systemd" / source).read_text() for place, source in UNITS.items()}
 

@@ -1,4 +1,4 @@
-"""Lists the kinds of resource that ``get``, ``describe``, ``delete`` and ``wait`` know: their calls and tables."""
+"""Lists the kinds of things that commands know: their calls, their tables, and how names and labels select them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from chain.instant import Instant
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli import resource_tables as tables
+from odfd.cli.command import argument
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import calls, wire
@@ -287,3 +288,55 @@ def find(word: str) -> Kind[Any]:
     near = difflib.get_close_matches(low, names, n=1, cutoff=0.7)
     guess = f"did you mean {near[0]}?" if near else f"if it is a dataset's name, write: dataset {word[:100]}"
     raise Usage(f"there is no kind {word[:100]!r}", hint=f"{guess}  kinds are {', '.join(names)}")
+
+
+BY_LABELS: Final = argument(
+    "-l", "--labels", metavar="SELECTOR", help="select by labels: 'env=prod,team in (a,b),!old'"
+)
+
+
+def check_declared(kind: Kind[Any], text: str) -> None:
+    if kind not in (*DECLARED, RESOURCE):
+        known = ", ".join(each.name for each in DECLARED)
+        raise Usage(f"{kind.plural} {text}", hint=f"these are: {known}")
+
+
+def is_pattern(kind: Kind[Any], name: str) -> bool:
+    """Whether a text selects by names: it has a wildcard, which no name of a resource has."""
+    return "%" in name or ("_" in name and kind in (*DECLARED, RESOURCE))
+
+
+def meant_by(session: Session, kind: Kind[Any], names: Sequence[str]) -> list[str] | None:
+    """Returns names with each pattern replaced by what it selects; ``None`` if there were some, and nothing is left.
+
+    Raises Usage for a kind whose things are not selected.
+    """
+    found: list[str] = []
+    for each in names:
+        if is_pattern(kind, each):
+            check_declared(kind, "are not selected by patterns")
+            meant = [kind.key(row) for row in list_selected(session, kind, name=each).value]
+            found += [name for name in meant if name not in found]
+        else:
+            found.append(each)
+    return found if found or not names else None
+
+
+def list_labelled(session: Session, kind: Kind[V], labels: str) -> Answer[list[V]]:
+    """Returns the resources of a kind that ``labels`` selects."""
+    return list_selected(session, kind, labels=labels)
+
+
+def list_selected(
+    session: Session, kind: Kind[V], *, labels: str | None = None, name: str | None = None
+) -> Answer[list[V]]:
+    """Returns the resources of a kind that have such labels, or such a name."""
+    if kind is RESOURCE:
+        found = session.client.do(calls.resources_of_all_types(name=name, labels=labels))
+    else:
+        found = list_resources(session.client, kind, labels=labels, name=name)
+    return found  # type: ignore[return-value]  # the view is a manifest
+
+
+def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
+    return Answer([each.value for each in answers], [each.sent for each in answers])

@@ -1,4 +1,4 @@
-"""Writes the files that a person names for the output of a command, by one rule for all commands (ADR 84).
+"""Opens files that a person names, and writes those for the output of a command, by one rule for all (ADR 84).
 
 A file that is there already is kept: the command refuses before it asks the daemon for anything, unless it has
 ``--replace``, or the file is empty, as ``mktemp`` and a shell's ``>`` leave one. A new file appears when it is
@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
-from chain.errors import Fault, Invalid
+from chain.errors import Environment, Fault, Invalid, NotFound
 from chain.store import durable
 from odfd.errors import Usage, unwritable
 
@@ -121,3 +121,19 @@ def check_distinct(**files: NewFile | None) -> None:
         if other != option:
             options = " and ".join(f"--{each.replace('_', '-')}" for each in (other, option))
             raise Usage(f"{options} name one file, {file.path}", hint="name two files")
+
+
+@contextmanager
+def open_file(name: str) -> Iterator[BinaryIO]:
+    """Opens a file for reading. Raises NotFound, Usage for a folder, Environment for one that may not be read."""
+    try:
+        file = Path(name).open("rb")  # noqa: SIM115 - closed below; faults of its reader are not faults of the file
+    except FileNotFoundError as error:
+        raise NotFound(f"there is no file {name}", hint="name files, or - for standard input") from error
+    except IsADirectoryError as error:
+        hint = f"name the files in it: {name.rstrip('/')}/*; a source with fetch: {{kind: FilesGlob}} follows a folder"
+        raise Usage(f"{name} is a folder", rule="file", hint=hint) from error
+    except OSError as error:
+        raise Environment(f"cannot read {name}: {error.strerror}", rule="file") from error
+    with file:
+        yield file

@@ -52,13 +52,13 @@ GROUPS: Final = (
             CommandEntry("delete", "delete them; cancel a task", _HERE + "resources"),
             CommandEntry("adopt", "take back a deleted dataset whose data was kept", _HERE + "resources"),
             CommandEntry("rename", "give a resource another name on this node", _HERE + "resources"),
-            CommandEntry("label", "set labels of a resource, to select by", _HERE + "labels"),
-            CommandEntry("annotate", "set annotations of a resource", _HERE + "labels"),
+            CommandEntry("label", "set labels of a resource, to select by", _HERE + "edit"),
+            CommandEntry("annotate", "set annotations of a resource", _HERE + "edit"),
             CommandEntry("account", "show which account you act as, and its rights", _HERE + "account"),
-            CommandEntry("token", "tokens of an account, for use from other machines", _HERE + "token"),
-            CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "secret"),
+            CommandEntry("token", "tokens of an account, for use from other machines", _HERE + "account"),
+            CommandEntry("secret", "the key that values of SecretSets are sealed to", _HERE + "account"),
             CommandEntry("events", "what happened to resources: created, changed, deleted, failed", _HERE + "events"),
-            CommandEntry("logs", "the last lines of the daemon's log, of all or of a task", _HERE + "logs"),
+            CommandEntry("logs", "the last lines of the daemon's log, of all or of a task", _HERE + "events"),
             CommandEntry("wait", "wait until a condition holds", _HERE + "wait"),
         ),
     ),
@@ -80,8 +80,8 @@ GROUPS: Final = (
             CommandEntry("advance", "promise that the times up to now are complete", _HERE + "ingest_pull"),
             CommandEntry("hold", "keep the history of a dataset as it is for a reader", _HERE + "hold"),
             CommandEntry("source", "push to the endpoint of a Source, show what waits", _HERE + "source"),
-            CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "raw"),
-            CommandEntry("gap", "what a source let go of before it was taken; go on without it", _HERE + "gap"),
+            CommandEntry("raw", "keep the bytes of a source; compute blocks again from them", _HERE + "source"),
+            CommandEntry("gap", "what a source let go of before it was taken; go on without it", _HERE + "source"),
             CommandEntry("rendition", "decode a history again, and hand readers over to it", _HERE + "rendition"),
             CommandEntry("correct", "correct or retract a row of a ledger", _HERE + "correct"),
             CommandEntry(
@@ -116,7 +116,7 @@ GROUPS: Final = (
         (
             CommandEntry("verify", "check a dataset or a directory (†) on this machine", _HERE + "verify"),
             CommandEntry(
-                "engine", "prove that another engine gives the same results, and move to it", _HERE + "engine"
+                "engine", "prove that another engine gives the same results, and move to it", _HERE + "verify"
             ),
             CommandEntry("trust", "how far a dataset may be relied on, and who says so", _HERE + "trust"),
         ),

@@ -4,7 +4,7 @@ Written by ``python -m odfd.api.calls``, from the methods that declare them; ``o
 """
 
 # fmt: off
-# ruff: noqa: E501, E704, I001
+# ruff: noqa: E501
 from __future__ import annotations
 
 from collections.abc import Sequence

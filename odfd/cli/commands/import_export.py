@@ -11,8 +11,8 @@ from typing import Final
 from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, REPLACE, Commands, argument
+from odfd.cli.commands.rendition import RENDITION, read_of
 from odfd.cli.progress import Meter, submit
-from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
 from odfd.control import calls, wire

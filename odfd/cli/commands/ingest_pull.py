@@ -14,7 +14,7 @@ from odfd import output
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
 from odfd.cli.dataset_text import rows_text
-from odfd.cli.files import open_file
+from odfd.cli.new_file import open_file
 from odfd.cli.progress import Meter, follow, result_of, submit
 from odfd.cli.session import Session
 from odfd.cli.table import TableColumn, render

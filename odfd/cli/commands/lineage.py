@@ -9,10 +9,9 @@ from typing import Final
 
 from odfd import output
 from odfd.cli.command import REF, Commands, argument
-from odfd.cli.lineage_svg import svg
-from odfd.cli.lineage_text import dot, graph_tree, mermaid, record_tree
+from odfd.cli.commands.rendition import RENDITION, read_of
+from odfd.cli.lineage_text import dot, graph_tree, mermaid, record_tree, svg
 from odfd.cli.progress import submit
-from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import FORMATS, Session
 from odfd.control import calls, wire
 from odfd.errors import Usage

@@ -11,9 +11,9 @@ from chain.errors import Remote
 from odfd import output
 from odfd.cli import details, formatting, kinds
 from odfd.cli.command import YES, Commands, argument, confirm, seconds
+from odfd.cli.commands.apply import declare
 from odfd.cli.commands.node import doctor_text
 from odfd.cli.commands.resources import one
-from odfd.cli.manifest_commands import declare
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import calls, wire

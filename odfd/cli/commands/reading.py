@@ -8,8 +8,8 @@ from typing import Any, Final
 
 from odfd.cli import formatting
 from odfd.cli.command import REF, Commands, argument
+from odfd.cli.commands.rendition import RENDITION, read_of
 from odfd.cli.dataset_text import rows_text
-from odfd.cli.renditions import RENDITION, read_of
 from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, is_cut, last_rows, source, without_places
 from odfd.cli.table import TableColumn, render

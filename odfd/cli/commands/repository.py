@@ -7,8 +7,7 @@ from pathlib import Path
 
 from odfd.cli import formatting, kinds
 from odfd.cli.command import Commands, argument
-from odfd.cli.commands.apply import apply_texts
-from odfd.cli.manifest_commands import manifest_text
+from odfd.cli.commands.apply import apply_texts, manifest_text
 from odfd.cli.progress import submit
 from odfd.cli.session import Session
 from odfd.cli.table import WHOLE, TableColumn, render

@@ -11,8 +11,8 @@ from chain.errors import Fault, NotFound
 from odfd import output
 from odfd.cli import kinds, resource_tables
 from odfd.cli.command import REF, YES, Commands, argument, confirm
-from odfd.cli.renditions import RENDITION, read_of, renditions_of
-from odfd.cli.selection import BY_LABELS, check_declared, is_pattern, list_labelled, list_selected, meant_by, several
+from odfd.cli.commands.rendition import RENDITION, read_of, renditions_of
+from odfd.cli.kinds import BY_LABELS, check_declared, is_pattern, list_labelled, list_selected, meant_by, several
 from odfd.cli.session import LEGACY, MANIFESTS, SHAPES, Session, to_yaml
 from odfd.cli.watch_retry import WatchPosition, resume
 from odfd.control import calls, wire

@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 
-from odfd.cli.shells import SCRIPTS
+from odfd.cli.commands.completions import SCRIPTS
 from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e

@@ -9,8 +9,7 @@ import pytest
 
 from chain.model.events import MetadataEvent
 from odfd.cli import registry
-from odfd.cli.commands.completions import EVENTS, words_of
-from odfd.cli.completion import FILES, Candidate, candidates
+from odfd.cli.commands.completions import EVENTS, FILES, Candidate, candidates, words_of
 from odfd.cli.main import command_parser
 
 

@@ -9,8 +9,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfd.cli.lineage_svg import svg
-from odfd.cli.lineage_text import dot, mermaid
+from odfd.cli.lineage_text import dot, mermaid, svg
 from odfd.control import wire
 
 

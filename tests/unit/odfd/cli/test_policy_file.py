@@ -6,7 +6,7 @@ from pathlib import Path
 
 import msgspec
 
-from odfd.cli.commands.policy import rules_of
+from odfd.cli.commands.trust import rules_of
 from odfd.control import wire
 
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"

@@ -17,11 +17,12 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.instant import SECOND, Instant
 from chain.terminal_text import is_visible
-from odfd.cli import conditions, formatting, kinds
+from odfd.cli import formatting, kinds
 from odfd.cli.command import seconds
 from odfd.cli.commands.publishing import _outcome_text
 from odfd.cli.commands.resources import resolve_names
 from odfd.cli.commands.verify import doubt_of, report_text
+from odfd.cli.commands.wait import parse_condition
 from odfd.cli.offline import recheck
 from odfd.cli.offline.files import is_directory
 from odfd.cli.progress import Meter, bar, describe
@@ -220,20 +221,20 @@ def test_bars_have_one_width(share: float) -> None:
     ],
 )  # fmt: skip
 def test_conditions(condition: str, value: Any, holds: bool) -> None:
-    assert conditions.parse(condition).holds(value) is holds
+    assert parse_condition(condition).holds(value) is holds
 
 
 @pytest.mark.parametrize("text", ["", "=", "state", "state fresh", "1=2", "state="])
 def test_what_is_no_condition(text: str) -> None:
     with pytest.raises(Usage):
-        conditions.parse(text)
+        parse_condition(text)
 
 
 def test_what_cannot_be_compared() -> None:
     with pytest.raises(Usage, match="blocks is a number"):
-        conditions.parse("blocks>=many").holds({"blocks": 1})
+        parse_condition("blocks>=many").holds({"blocks": 1})
     with pytest.raises(Usage, match="relyOn has parts of its own") as caught:
-        conditions.parse("relyOn=1").holds({"relyOn": {"blocks": 1}})
+        parse_condition("relyOn=1").holds({"relyOn": {"blocks": 1}})
     assert caught.value.hint == "name one: relyOn.…"
 
 
@@ -348,7 +349,7 @@ def test_a_step_that_was_run_again_is_told_with_the_cells_that_differ() -> None:
     ],
 )
 def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
-    conditions.parse(text).check(wire.ResourceManifest, wire.DatasetState)
+    parse_condition(text).check(wire.ResourceManifest, wire.DatasetState)
 
 
 @pytest.mark.parametrize(
@@ -366,7 +367,7 @@ def test_conditions_that_can_come_true_are_waited_for(text: str) -> None:
     ],
 )
 def test_a_condition_that_can_never_come_true_is_refused(text: str, told: str) -> None:
-    condition = conditions.parse(text)
+    condition = parse_condition(text)
     with pytest.raises(Usage) as caught:
         condition.check(wire.ResourceManifest, wire.DatasetState)
     assert told in f"{caught.value.message} {caught.value.hint}"
