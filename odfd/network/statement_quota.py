@@ -20,8 +20,6 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import SECOND, Instant
 from chain.statements.statement import (
     AnyPredicate,
-    Attestation,
-    Observation,
     PolicyStatement,
 )
 from odfd.policy.witness_quorum import Witnesses
@@ -117,16 +115,14 @@ class StatementQuota:
 
     def takes(self, predicate: AnyPredicate, found: Judged, sender: PeerId, now: Instant) -> bool:
         """Whether one more statement of this signer is taken now from ``sender``."""
-        if isinstance(predicate, PolicyStatement) or found.signer is None:
+        if found.signer is None:
             return True
         key = (predicate.dataset, found.signer)
-        if found.contradicts:
-            paced = self._contradictions
-        else:
-            paced = self._renewals if found.is_renewal else self._words[predicate.KIND]
-        is_unlisted = isinstance(predicate, Attestation | Observation) and not self.is_known((found.signer,))
+        usual = self._renewals if found.is_renewal else self._words.get(predicate.KIND)
+        paced = self._contradictions if found.contradicts else usual
+        is_unlisted = KINDS[predicate.KIND].by_unlisted and not self.is_known((found.signer,))
         with self._lock:
-            if not paced.spend(key, now / SECOND):
+            if paced is not None and not paced.spend(key, now / SECOND):
                 return False
         return not is_unlisted or self.takes_unlisted(sender, now)
 

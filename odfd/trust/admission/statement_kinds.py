@@ -80,6 +80,8 @@ class StatementKind(NamedTuple):
     """The topic on which they are gossiped."""
     pace: Rate | None = None
     """How often one signer may say something of one dataset; ``None``: as often as it has something new."""
+    by_unlisted: bool = False
+    """Whether keys that nobody listed may sign it: their statements of all such kinds share one limit."""
     has_room: Callable[[sqlite3.Connection, Any, IsListed], bool] = _has_room
     """Whether one more may be kept, for a known dataset."""
     store: Callable[[sqlite3.Connection], WordStore] | None = None
@@ -182,6 +184,7 @@ KINDS: Final = {
     ATTESTATION: StatementKind(
         Topic.ATTEST,
         pace=Rate(per_second=1 / 60, burst=8.0),
+        by_unlisted=True,
         has_room=_has_room_for_validator,
         journal=_journal_attestation,
         notice=_notice_attestation,
@@ -189,6 +192,7 @@ KINDS: Final = {
     OBSERVATION: StatementKind(
         Topic.ATTEST,
         pace=Rate(per_second=1 / 10, burst=64.0),
+        by_unlisted=True,
         has_room=_has_room_for_observer,
         store=Observations,
         notice=_notice_observation,

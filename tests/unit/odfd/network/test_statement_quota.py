@@ -15,6 +15,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import proof as proofs
+from chain.statements.statement import HEAD
 from chain.store.database import Database, open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
@@ -25,7 +26,8 @@ from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
-from odfd.trust.admission.statement_kinds import MAX_LISTED, MAX_UNLISTED
+from odfd.trust.admission.statement_kinds import KINDS, MAX_LISTED, MAX_UNLISTED
+from p2p.budget.buckets import Rate
 from p2p.machines.reconcile import Done, Fetch, Reconcile, Show, answer
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
 from worlds.statements import NOW, PEER, attestation, authority, head, key
@@ -177,6 +179,24 @@ def test_listed_validators_have_room_that_others_cannot_take(database: Database,
     assert strangers == [Judgement.ACCEPT] * MAX_UNLISTED + [Judgement.IGNORE] * 3
     known = [hear(number) for number in range(9000, 9000 + MAX_LISTED + 1)]
     assert known == [Judgement.ACCEPT] * MAX_LISTED + [Judgement.IGNORE]
+
+
+def test_a_kind_without_a_pace_is_taken_as_often_as_it_comes(
+    database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    owner = key(1)
+
+    def hear_three() -> list[Judgement]:
+        board = Board(database, strangers(owner.dataset_id), tmp_path)
+        return [board.hear(head(owner, 8 + number, number)) for number in range(3)]
+
+    paced = KINDS[HEAD]._replace(pace=Rate(per_second=1e-9, burst=1.0))
+    monkeypatch.setitem(KINDS, HEAD, paced)
+    assert hear_three() == [Judgement.ACCEPT, Judgement.IGNORE, Judgement.IGNORE]
+    monkeypatch.setitem(KINDS, HEAD, paced._replace(pace=None))
+    with database.write() as connection:
+        connection.execute("DELETE FROM trust_live")
+    assert hear_three() == [Judgement.ACCEPT] * 3
 
 
 def test_what_came_too_early_is_heard_later(database: Database, tmp_path: Path) -> None:
