@@ -57,12 +57,11 @@ RECHECKED: Final = Sealed(
 )
 SEALED_LATE: Final = (LIVE, CHAINS, REPLAYS, RUNS, AUTHORITIES, WITNESSED, COSIGNATURES, PROOFS, ACCUSED)
 """Tables that got their seals by a later migration."""
-SEALED: Final = (
-    *(*SEALED_LATE, RESOLVED, STRIKES, SUSPENDED, PARDONS, AGAIN),
-    *(WANTED, MET, OBSERVED, RULES, RECHECKED, CARDS, NODE_CARDS),
+REMADE: Final = tuple(
+    each
+    for each in list(globals().values())
+    if isinstance(each, Sealed) and each.hint == _REPAIR and each is not CHAINS
 )
-"""Tables whose rows need seals because nothing else vouches for them; the log is protected by its links."""
-REMADE: Final = tuple(each for each in SEALED if each.hint == _REPAIR and each is not CHAINS)
 """Tables whose damaged rows may be deleted, because they are made or received again."""
 
 LATER: Final = (
