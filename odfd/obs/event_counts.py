@@ -7,9 +7,10 @@ from typing import Final
 
 from odfd.obs.events import Event
 from odfd.obs.meter import NodeMeter
+from odfd.obs.metric_table import BY_NAME
 
-_HEARD: Final = ("head", "authority", "attestation", "observation", "policy", "cosignature")
-_VERDICTS: Final = ("reproduced", "mismatch", "not-reproducible-here", "put-off")
+_HEARD: Final = BY_NAME["odfd_statements_heard_total"].labels["kind"]
+_VERDICTS: Final = BY_NAME["odfd_verdicts_total"].labels["result"]
 _CONTRADICTIONS: Final = {
     "dataset.forked": "dataset",
     "authority.forked": "authority",
