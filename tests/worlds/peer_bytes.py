@@ -77,14 +77,8 @@ DATASET = DatasetId.from_public_key(bytes(range(32)))
 SID = Multihash.sha3_256(b"object")
 WIRE = {name: bytes.fromhex(text) for name, text in json.loads((GOLDEN / "wire" / "messages.json").read_text()).items()}
 NOW = instant.parse("2026-11-20T08:00:00Z")
-SEALED = [
-    (GOLDEN / "trust" / name).read_bytes()
-    for name in (
-        *("head.json", "attestation.json", "observation.json", "policy.json"),
-        *("card.json", "card-of-a-node.json", "card-with-a-sample.json", "card-with-words.json", "node-card.json"),
-    )
-]
 PROOFS = [(GOLDEN / "trust" / name).read_bytes() for name in ("fork.json", "double-vote.json")]
+SEALED = [raw for path in sorted((GOLDEN / "trust").glob("*.json")) if (raw := path.read_bytes()) not in PROOFS]
 BUNDLE = (GOLDEN / "trust" / "lie.odfe").read_bytes()
 PAYLOADS = [envelope.unseal(raw, statement.MAX_ANY).payload for raw in SEALED]
 BLOCK = next((GOLDEN / "kamu").glob("*/blocks/*")).read_bytes()

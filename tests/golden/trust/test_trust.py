@@ -1,7 +1,7 @@
 """Bytes of statements, proofs and bundles, pinned: what was signed once must be readable for ever.
 
-``make()`` wrote these files once. They are read here, never written: a test that fails means that others' statements
-would no longer be understood.
+``make()`` wrote these files once. Tests read them, and never write: one that fails means that others' statements would
+no longer be understood. ``PYTHONPATH=tests python -m golden.trust.test_trust`` writes the files of new statements.
 """
 
 from __future__ import annotations
@@ -275,12 +275,18 @@ async def test_a_bundle_is_still_evidence(tmp_path: Path) -> None:
     assert [(cell.row, cell.column) for cell in found.finding.cells] == [(0, "k")]
 
 
+def write_new(folder: Path) -> None:
+    """Writes the statements that have no file."""
+    for name, (said, key) in SEALED.items():
+        if not (folder / name).exists():
+            (folder / name).write_bytes(envelope.seal(statement.encode(said), key))
+
+
 async def make(folder: Path) -> None:
     """Write the files; done once."""
     from chain.statements.tree import Frontier
 
-    for name, (said, key) in SEALED.items():
-        (folder / name).write_bytes(envelope.seal(statement.encode(said), key))
+    write_new(folder)
     leaves = [[Multihash.sha3_256(bytes([each])).digest for each in row] for row in ([0, 1, 2, 3], [0, 1, 9])]
     heads = [envelope.seal(statement.encode(head(len(row), Frontier().extend(row).root)), OWNER) for row in leaves]
     forked = proof.fork(*heads, *(lambda start, stop, row=row: row[start:stop] for row in leaves))
@@ -296,3 +302,7 @@ async def make(folder: Path) -> None:
         accused = accused_world.Accused(Path(place) / "world")
         await accused.publish(2)
         (folder / "lie.odfe").write_bytes(await accused.bundle())
+
+
+if __name__ == "__main__":
+    write_new(HERE)

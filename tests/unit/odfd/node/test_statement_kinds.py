@@ -1,4 +1,4 @@
-"""A kind of statement has a row in each table that something is decided by, and the specification names it."""
+"""A kind of statement has a row in each table that something is decided by; the specification and events name it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 from typing import get_args
 
 import pytest
+from unit.chain.statements.test_spoken import SPOKEN
 
 from chain.statements import predicate, statement
+from odfd.obs.events import EVENT_KINDS
 from odfd.store.ledger import kinds
 from odfd.trust.admission import statement_kinds
 
@@ -37,6 +39,13 @@ def test_every_kind_has_one_row(rows: list[str], wanted: Collection[str]) -> Non
 
 def test_a_journal_has_topics_of_known_kinds_only() -> None:
     assert set(statement.KINDS) >= statement_kinds.JOURNALLED
+
+
+@pytest.mark.parametrize("said", SPOKEN, ids=lambda said: type(said).__name__)
+def test_the_event_of_a_statement_is_listed(said: statement.AnyPredicate) -> None:
+    notice = statement_kinds.KINDS[said.KIND].notice
+    assert notice is not None
+    assert notice(said, "weather").kind in EVENT_KINDS
 
 
 @pytest.mark.parametrize("kind", statement.KINDS.values(), ids=lambda kind: kind.KIND)
