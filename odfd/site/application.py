@@ -22,11 +22,11 @@ from chain.multihash import Multihash
 from chain.statements.submission import MAX_SUBMISSION
 from chain.store.layout import BLOCKS, CHECKPOINTS, DATA, HEAD
 from odfd.errors import PROBLEM_JSON, to_problem, told_to_others
-from odfd.published import dcat
 from odfd.published.packs import number_in
+from odfd.runtime.extensions import ExportFormats
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.site.ports import CheckpointReceiver, SiteLibrary
+from odfd.site.ports import CatalogueFormat, CheckpointReceiver, SiteLibrary
 from odfd.site.requests import taken
 
 Args = TypeVarTuple("Args")
@@ -40,6 +40,7 @@ PIECE: Final = 128 << 10
 LISTED: Final = 1000
 CATALOGUE: Final = "catalog.jsonld"
 """The datasets as a DCAT catalogue. It is looked up before datasets, so none can hide it."""
+CATALOGUES: Final = ExportFormats("site")
 SUBMIT: Final = "/witness/add-checkpoint"
 """Path at which a witness takes checkpoints (c2sp.org/tlog-witness): its submission prefix is ``/witness``."""
 _RANGE: Final = re.compile(r"bytes=(\d{0,18})-(\d{0,18})")
@@ -88,6 +89,7 @@ class Site:
             body = json.dumps({"datasets": [msgspec.to_builtins(each) for each in shown]}, indent=1).encode() + b"\n"
             return await answer.whole(body, "application/json", _ANEW)
         if (ref, file) == (CATALOGUE, ""):
+            dcat: CatalogueFormat = await self._ask(CATALOGUES.load, "dcat")
             body = json.dumps(dcat.catalogue(await self._ask(self._library.cards, LISTED)), indent=1).encode() + b"\n"
             return await answer.whole(body, dcat.MEDIA_TYPE, _ANEW)
         dataset = await self._ask(self._library.find, ref, file)

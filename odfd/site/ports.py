@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Iterable, Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -54,6 +54,14 @@ class SiteLibrary(Protocol):
 
     def read_object(self, name: Multihash, offset: int, length: int) -> bytes:
         """Reads at most ``length`` bytes. Raises NotFound."""
+
+
+class CatalogueFormat(Protocol):
+    """A standard in which the site's cards are one document."""
+
+    MEDIA_TYPE: str
+
+    def catalogue(self, cards: Iterable[tuple[str, Card]]) -> dict[str, Any]: ...
 
 
 class CheckpointReceiver(Protocol):

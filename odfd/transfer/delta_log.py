@@ -64,7 +64,7 @@ def check_types(chain: ChainReader) -> None:
         table_schema(schema_of(declared))
 
 
-def write_delta_log(directory: Path, dataset: DatasetId, name: str, chain: ChainReader, head: Head) -> int | None:
+def write_log(directory: Path, dataset: DatasetId, name: str, chain: ChainReader, head: Head) -> int | None:
     """Adds a version for the slices up to ``head`` that the log lacks. Returns the newest; ``None`` without rows.
 
     Raises Invalid for types that Delta lacks and columns that changed their type, Conflict when the folder's log is of

@@ -169,7 +169,7 @@ CLI_OFFLINE = "odfd.cli.offline"
 """Commands that work on files with no daemon: the one part of the command line that may know chain and verify."""
 
 
-EXTRAS = ["odfd.flight", "odfd.kamu"]
+EXTRAS = ["odfd.cli.standards", "odfd.flight", "odfd.kamu", "odfd.published.dcat", "odfd.transfer.delta_log"]
 """Packages that are reached by their entry points alone: all else works without them."""
 CLIENT = TREE / "client"
 """A distribution of its own: its package is ``odfd_client``."""

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, Protocol
 
 from odfd import output
 from odfd.cli import formatting
@@ -17,7 +17,12 @@ from odfd.cli.session import Session
 from odfd.cli.sql.read_options import TIMES, all_rows, is_cut, source, without_places
 from odfd.control import calls, wire
 from odfd.errors import ExitCode, Usage
+from odfd.runtime.extensions import ExportFormats
 from odfd.usage import how_many
+
+if TYPE_CHECKING:
+    from odfd.cli.sql.output_file import Exported
+    from odfd.control.client import Client
 
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 UNWRITTEN: Final = frozenset(
@@ -26,7 +31,8 @@ UNWRITTEN: Final = frozenset(
 """Endings of files that people may expect, though they are not written; no directory is called so."""
 HUB: Final = "huggingface"
 """A folder of rows, with its card, as repositories of datasets have it."""
-DOCUMENTS: Final = ("frictionless", "croissant")
+FORMATS: Final = ExportFormats("format", *FORMS)
+DOCUMENTS: Final = ExportFormats("describe")
 STANDARD_OUTPUT: Final = "-"
 
 
@@ -38,13 +44,20 @@ def _place(text: str) -> str:
     return text if "://" in text else str(Path(text).expanduser().resolve())
 
 
+class FolderExport(Protocol):
+    """A folder of rows, by a standard. Made with the command's arguments; raises Usage, Invalid for what cannot be."""
+
+    def write(self, client: Client, told: Callable[[int, int], None]) -> tuple[Exported, Sequence[str]]:
+        """Writes it, and returns the answer and remarks. ``told`` takes the numbers of rows and bytes."""
+
+
 @commands.add(
     "export",
     REF,
     argument("to", metavar="DIR|URL|FILE", help="- prints the rows that --format asks for"),
     argument(
         "--format",
-        choices=(*FORMS, HUB),
+        choices=FORMATS,
         metavar="FORMAT",
         help=f"write rows, as {', '.join(FORMS)}; {HUB}: Parquet and a dataset card in DIR",
     ),
@@ -82,15 +95,16 @@ def _place(text: str) -> str:
 )
 def _export(session: Session, args: argparse.Namespace) -> int:
     form = args.format or _form_of(args.to)
-    if args.no_proof and form != HUB:
+    is_folder = form not in ("", *FORMS)
+    if args.no_proof and not is_folder:
         raise Usage(f"--no-proof is about a folder of {HUB}", hint=f"--format {HUB}")
-    if form and args.table and (form != HUB or args.to == STANDARD_OUTPUT):
+    if form and args.table and (not is_folder or args.to == STANDARD_OUTPUT):
         raise Usage("--table is about a directory with slices", hint="leave out --format, and name a directory")
     if not form and args.to != STANDARD_OUTPUT:
         _check_folder(args)
     args.ref = read_of(session, args.ref, args)
-    if form == HUB and args.to != STANDARD_OUTPUT:
-        return _hub(session, args)
+    if is_folder and args.to != STANDARD_OUTPUT:
+        return _folder(session, args, form)
     if args.to == STANDARD_OUTPUT:
         return _print_rows(session, args, form)
     if form:
@@ -145,9 +159,9 @@ def _print_rows(session: Session, args: argparse.Namespace, form: str) -> int:
 
 
 def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
+    from odfd.cli.descriptions import check_documents, write_documents
     from odfd.cli.sql.formats import remarks_of
     from odfd.cli.sql.output_file import Destination, to_files
-    from odfd.cli.standards.documents import check_documents, write_documents
 
     documents = check_documents(args, form)
     request = wire.QueryRequest(sql=all_rows(source(args.ref, args)))
@@ -162,11 +176,10 @@ def _rows(session: Session, args: argparse.Namespace, form: str) -> int:
     return ExitCode.OK
 
 
-def _hub(session: Session, args: argparse.Namespace) -> int:
+def _folder(session: Session, args: argparse.Namespace, form: str) -> int:
     from odfd.cli.sql.formats import remarks_of
-    from odfd.cli.standards.hub_folder import HubFolder
 
-    folder = HubFolder(args)
+    folder: FolderExport = FORMATS.load(form)(args)
     with _meter_rows(session, args) as show:
         written, told = folder.write(session.client, show)
     for line in (*remarks_of(written.head, written.rows), *written.remarks, *told):

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Callable, Mapping
-from typing import Final
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Final, Protocol
 
 from odfd import output
 from odfd.cli.command import REF, Commands, argument
@@ -15,10 +15,21 @@ from odfd.cli.progress import submit
 from odfd.cli.session import FORMATS, Session
 from odfd.control import calls, wire
 from odfd.errors import Usage
+from odfd.runtime.extensions import ExportFormats
 from odfd.usage import how_many
 
 commands = Commands()
+EVENTS: Final = ExportFormats("events")
 DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot, "svg": svg, "mermaid": mermaid}
+
+
+class RunEvents(Protocol):
+    """Run events of a derived dataset's newest transactions. Made with a client, a dataset, and how many at most."""
+
+    left_out: bool
+    """Whether there are older transactions."""
+
+    def events(self) -> Iterator[dict[str, Any]]: ...
 
 
 @commands.add(
@@ -37,8 +48,9 @@ DRAWINGS: Final[Mapping[str, Callable[[wire.LineageGraph], str]]] = {"dot": dot,
     argument("--graph", choices=tuple(DRAWINGS), help="the same as -o dot, svg or mermaid"),
     argument(
         "--events",
-        choices=("openlineage",),
-        help="print the newest transactions of a derived dataset as run events, one a line",
+        choices=EVENTS,
+        metavar="STANDARD",
+        help="print the newest transactions of a derived dataset as run events, one a line: openlineage",
     ),
     argument(
         "--limit",
@@ -98,9 +110,7 @@ def _check(args: argparse.Namespace) -> None:
 
 def _events(session: Session, args: argparse.Namespace) -> None:
     """Writes NDJSON whatever the output format: tools that take events read lines of JSON."""
-    from odfd.cli.standards.runs import TransactionRuns
-
-    runs = TransactionRuns(session.client, args.ref, args.limit)
+    runs: RunEvents = EVENTS.load(args.events)(session.client, args.ref, args.limit)
     for event in runs.events():
         output.say_json(json.dumps(event, ensure_ascii=False))
     if runs.left_out:

@@ -10,7 +10,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from chain.errors import Invalid
-from odfd.cli.standards.described import Described, DescribedColumn
+from odfd.cli.descriptions import Described, DescribedColumn, DocumentFormat
 
 FILE: Final = "croissant.json"
 _MEDIA_TYPES: Final = {"csv": "text/csv", "ndjson": "application/jsonlines", "parquet": "application/x-parquet"}
@@ -156,3 +156,6 @@ def _kind(column: DescribedColumn, form: str) -> tuple[str, bool] | None:
 
 def _plain(kind: str) -> str | None:
     return next((each for begin, each in _TYPES if kind.startswith(begin)), None)
+
+
+FORMAT: Final = DocumentFormat("Croissant", FILE, dataset, one_file=True, list_omitted=list_omitted)

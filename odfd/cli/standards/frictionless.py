@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from chain.errors import Invalid
 from chain.wording import plural
-from odfd.cli.standards.described import Described, DescribedColumn, DescribedFile
+from odfd.cli.descriptions import Described, DescribedColumn, DescribedFile, DocumentFormat
 
 FILE: Final = "datapackage.json"
 MOST_FILES: Final = 1000
@@ -104,3 +104,6 @@ def _field(column: DescribedColumn) -> dict[str, Any]:
     if column.required:
         field["constraints"] = {"required": True}
     return field
+
+
+FORMAT: Final = DocumentFormat("Frictionless", FILE, package)

@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Fault
 from odfd.cli import formatting
+from odfd.cli.descriptions import Described, describe
 from odfd.cli.new_file import NewFile
 from odfd.cli.sql.output_file import PLAIN_PARQUET, Destination, Exported, to_files
 from odfd.cli.sql.read_options import all_rows, source, without_places
 from odfd.cli.standards import huggingface
-from odfd.cli.standards.described import Described, describe
 from odfd.control import wire
 from odfd.errors import Usage, unwritable
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from chain.errors import Invalid
 from chain.terminal_text import one_line, visible
 from chain.wording import plural
-from odfd.cli.standards.described import Described
+from odfd.cli.descriptions import Described
 from odfd.cli.standards.frictionless import slug
 
 if TYPE_CHECKING:

@@ -34,6 +34,7 @@ from odfd.published.signed import read_statements, signed_state, write_statement
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
+from odfd.runtime.extensions import ExportFormats
 from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
 from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.tasks import Report, outside
@@ -47,7 +48,6 @@ from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.history_rewrite import kept_tree
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.references import keep_references
-from odfd.transfer.delta_log import check_types, write_delta_log
 from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
 from odfd.transfer.former_chain import FormerChain, former_head
 from odfd.transfer.former_comparison import Compared, compare_former
@@ -63,7 +63,18 @@ BATCH: Final = 4096
 SHOW_SECONDS: Final = 0.2
 """Seconds between two updates of the shown progress."""
 _PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and ipns://"
+TABLES: Final = ExportFormats("table")
 Work = Callable[[Report], Awaitable[wire.TransferResult]]
+
+
+class TableFormat(Protocol):
+    """A format of tables, whose metadata stands beside the slices of an exported folder."""
+
+    def check_types(self, chain: ChainReader) -> None:
+        """Raises Invalid, before anything is written, if the format lacks the type of a column."""
+
+    def write_log(self, directory: Path, dataset: DatasetId, name: str, chain: ChainReader, head: Head) -> int | None:
+        """Adds a version for the slices up to ``head``. Returns the newest; ``None`` without rows."""
 
 
 class AttendingStore(StatementStore, Protocol):
@@ -108,14 +119,19 @@ class ImportExport:
     ) -> wire.TransferResult:
         """Exports one chain up to ``head``; ``None``: all of it."""
         need_data(self._home, entry.id, entry.name, whole=True)
-        if request.table is not None:
-            check_types(self._home.chains.chain(entry.id))
+        table: TableFormat | None = None if request.table is None else TABLES.load(request.table)
+        if table is not None:
+            table.check_types(self._home.chains.chain(entry.id))
         report.begin(f"writing {folder}", None, "blocks")
         done = self._export(entry.id, folder, partial(_show, report), head)
         result = _result(entry.name, str(folder), done)
-        if request.table is None:
+        if table is None:
             return result
-        return msgspec.structs.replace(result, table_version=self._table(entry, folder))
+        # The export stays if this fails.
+        chain = DirectoryChain(folder)
+        head = chain.head()
+        assert head is not None, "it was exported"
+        return msgspec.structs.replace(result, table_version=table.write_log(folder, entry.id, entry.name, chain, head))
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
@@ -167,14 +183,6 @@ class ImportExport:
             if signed.is_here:
                 write_statements(folder, signed)
         return done
-
-    @staticmethod
-    def _table(entry: DatasetEntry, folder: Path) -> int | None:
-        """Writes a Delta log for the exported folder, and returns its version. The export stays if this fails."""
-        chain = DirectoryChain(folder)
-        head = chain.head()
-        assert head is not None, "it was exported"
-        return write_delta_log(folder, entry.id, entry.name, chain, head)
 
     async def pull(self, target: Target, as_name: str | None, report: Report) -> wire.PullItem:
         """Pulls a dataset from a repository; an older copy brings nothing new.

@@ -45,7 +45,7 @@ from odfd.store.keys.keystore import KeyStore
 from odfd.store.keys.secret_keys import SecretKeys
 from odfd.store.spool import SMALL as SMALL_PUSH
 from odfd.store.spool import PushSpool
-from odfd.transfer.delta_log import LOG, write_delta_log
+from odfd.transfer.delta_log import LOG, write_log
 from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
 from odfd.trust.evidence.bundle_store import BundleStore
 from worlds import store_life
@@ -360,7 +360,7 @@ def write_delta(home: Path, promise: Callable[[Any], None]) -> None:
             chain = store.chains.chain(store_life.TABLE)
             head = chain.head()
             assert head is not None
-            promise(write_delta_log(home / "table", store_life.TABLE, "one", chain, head))
+            promise(write_log(home / "table", store_life.TABLE, "one", chain, head))
 
 
 def look_for_versions(home: Path, promised: Promises) -> None:

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Invalid
+from odfd.cli.descriptions import check_documents, write_documents
 from odfd.cli.sql.output_file import Destination, to_files
-from odfd.cli.standards.documents import check_documents, write_documents
 from odfd.control import wire
 from odfd.errors import Usage
 from worlds.described_node import AWAY, DID, PRIVATE, PUBLIC, TABLE, WHEN, DescribedNode

@@ -19,7 +19,7 @@ from chain.model import schema as odf
 from chain.model.events import Seed
 from chain.store.base import Head
 from chain.store.layout import DirectoryChain
-from odfd.transfer.delta_log import LOG, check_types, table_schema, write_delta_log
+from odfd.transfer.delta_log import LOG, check_types, table_schema, write_log
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 READABLE = ("airlines", "changes", "events", "flights", "flights.long", "nested", "places")
@@ -39,7 +39,7 @@ def written(name: str, target: Path, *sizes: int) -> Path:
     head = chain.head()
     assert head is not None
     for size in (*sizes, head.size):
-        write_delta_log(folder, dataset, name, chain, Head(chain.block_at(size - 1).hash, size - 1))
+        write_log(folder, dataset, name, chain, Head(chain.block_at(size - 1).hash, size - 1))
     return folder
 
 
@@ -101,13 +101,13 @@ def test_an_export_without_news_writes_nothing(tmp_path: Path) -> None:
     assert head is not None
     seed = decode_block(next(iter(chain.raw_blocks(0, 1)))).event
     assert isinstance(seed, Seed)
-    assert write_delta_log(folder, seed.dataset_id, "flights", chain, head) == 0
+    assert write_log(folder, seed.dataset_id, "flights", chain, head) == 0
     assert {file.name: file.read_bytes() for file in (folder / LOG).iterdir()} == before
 
 
 def test_a_dataset_without_rows_has_no_table(tmp_path: Path) -> None:
     folder, chain, dataset = copied("flights", tmp_path / "table")
-    assert write_delta_log(folder, dataset, "flights", chain, Head(chain.block_at(0).hash, 0)) is None
+    assert write_log(folder, dataset, "flights", chain, Head(chain.block_at(0).hash, 0)) is None
     assert not (folder / LOG).exists()
 
 
@@ -129,7 +129,7 @@ def test_a_log_of_another_program_is_left_alone(tmp_path: Path, text: str) -> No
     head = chain.head()
     assert head is not None
     with pytest.raises(Conflict, match="is not a version that odfd wrote"):
-        write_delta_log(folder, dataset, "flights", chain, head)
+        write_log(folder, dataset, "flights", chain, head)
     assert [file.read_text() for file in (folder / LOG).iterdir()] == [text]
 
 
@@ -142,7 +142,7 @@ def test_a_log_of_another_history_is_refused(tmp_path: Path) -> None:
     head = chain.head()
     assert head is not None
     with pytest.raises(Conflict, match="of another history"):
-        write_delta_log(other, dataset, "airlines", chain, head)
+        write_log(other, dataset, "airlines", chain, head)
 
 
 def test_what_delta_has_no_type_for_is_refused_by_column(tmp_path: Path) -> None:

@@ -1,24 +1,32 @@
-"""Gathers the facts for documents about exported rows: from the daemon, and from the written files.
+"""Describes exported rows by documents of standards beside their files, for which packages add the formats.
 
-Such a document is passed on with its files, so it names no input that this node keeps private.
+The facts are from the daemon, and from the written files. Such a document is passed on with its files, so it names no
+input that this node keeps private.
 """
 
 from __future__ import annotations
 
+import argparse
 import hashlib
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from chain.errors import NotFound
-from odfd.cli import kinds
+from odfd.cli import formatting, kinds
+from odfd.cli.new_file import NewFile
 from odfd.cli.sql.output_file import Exported
 from odfd.control import calls, wire
-from odfd.errors import unwritable
+from odfd.errors import Usage, unwritable
+from odfd.runtime.extensions import ExportFormats
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
 
+FORMS: Final = ("csv", "ndjson", "parquet")
+"""Formats of rows that a document can describe: readers of the standards know these."""
+FORMATS: Final = ExportFormats("describe")
 _PIECE: Final = 1 << 20
 
 
@@ -69,6 +77,53 @@ class Described(NamedTuple):
         """The licence's URL; empty if there is none, or it is no web address: chains are not trusted."""
         url = self.detail.license.website_url if self.detail.license else ""
         return url if url.startswith(("https://", "http://")) else ""
+
+
+class DocumentFormat(NamedTuple):
+    """A standard for documents about exported rows."""
+
+    title: str
+    file: str
+    """Name of the document."""
+    make: Callable[[Described], dict[str, Any]]
+    one_file: bool = False
+    """Whether it describes one file of rows alone."""
+    list_omitted: Callable[[Described], Sequence[str]] = lambda _: ()
+    """Returns the columns for which the standard has no type."""
+
+
+def check_documents(args: argparse.Namespace, form: str) -> list[NewFile]:
+    """Checks the requested documents before any row is read, and returns their files. Raises Usage, Invalid."""
+    formats = _formats(args)
+    if formats and form not in FORMS:
+        raise Usage(f"rows as {form} are not described", hint=f"--format {' or '.join(FORMS)}")
+    for title in (each.title for each in formats if each.one_file and args.rows_per_file is not None):
+        raise Usage(f"{title} describes one file of rows", hint="leave out --rows-per-file, or --describe frictionless")
+    folder = Path(args.to).expanduser().parent
+    return [NewFile(folder / each.file, replace=args.replace) for each in formats]
+
+
+def _formats(args: argparse.Namespace) -> list[DocumentFormat]:
+    return [FORMATS.load(name) for name in dict.fromkeys(args.describe)]
+
+
+def write_documents(
+    client: Client, args: argparse.Namespace, form: str, exported: Exported, places: Sequence[NewFile]
+) -> list[str]:
+    """Writes each document of ``args.describe`` once, and returns remarks for people."""
+    rows = describe(client, args.ref, form, exported, current=args.current)
+    remarks = []
+    formats = _formats(args)
+    for each, place in zip(formats, places, strict=True):
+        place.write(json.dumps(each.make(rows), indent=2, ensure_ascii=False) + "\n")
+        remarks.append(f"described in {each.file}")
+    for each in formats:
+        if without := each.list_omitted(rows):
+            columns = formatting.plural(len(without), "column")
+            remarks.append(f"{each.file} has no type for {columns}: {', '.join(without)}")
+    if rows.unnamed:
+        remarks.append(f"{formatting.plural(rows.unnamed, 'input')} not named: private, or not held here")
+    return remarks
 
 
 def describe(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
