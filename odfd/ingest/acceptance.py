@@ -11,6 +11,8 @@ from collections.abc import Callable, Iterator
 from typing import Final
 from zoneinfo import available_timezones
 
+import msgspec
+
 from chain.data.ddl import parse_ddl
 from chain.data.type_limits import check_schema
 from chain.errors import Invalid, Refused
@@ -21,7 +23,6 @@ from chain.model.schema import DataSchema, DataType, Duration, List, Map, Option
 from chain.model.source import (
     FetchStep,
     MergeAppend,
-    MergeSnapshot,
     ReadCsv,
     ReadJson,
     ReadNdJson,
@@ -202,11 +203,10 @@ def _check_merge(event: SetPollingSource | AddPushSource) -> None:
     if event.preprocess is not None or declared is None or not declared.fields:
         return  # the columns are those of a query, or guessed from files
     columns = [field.name for field in declared.fields]
-    compared = (merge.compare_columns or ()) if isinstance(merge, MergeSnapshot) else ()
-    for what, names in (("primaryKey", merge.primary_key), ("compareColumns", compared)):
-        if missing := [name for name in names if name not in columns]:
+    for field in msgspec.structs.fields(merge):  # each is a list of columns
+        if missing := [name for name in getattr(merge, field.name) or () if name not in columns]:
             raise Invalid(
-                f"{what} names {listed(missing)}, and the read schema has {listed(columns)}",
+                f"{field.encode_name} names {listed(missing)}, and the read schema has {listed(columns)}",
                 rule="primary-key",
                 hint="name columns of the read schema; without a schema the files decide",
             )

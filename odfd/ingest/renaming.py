@@ -13,8 +13,6 @@ from typing import Final
 import msgspec
 
 from chain.model.source import (
-    MergeAppend,
-    MergeSnapshot,
     MergeStrategy,
     Transform,
 )
@@ -64,12 +62,8 @@ def ours(
 
 
 def _keys_named(merge: MergeStrategy, columns: Mapping[str, str]) -> MergeStrategy:
-    if isinstance(merge, MergeAppend):
-        return merge
-    merge = msgspec.structs.replace(merge, primary_key=rename_keys(merge.primary_key, columns))
-    if isinstance(merge, MergeSnapshot) and merge.compare_columns is not None:
-        merge = msgspec.structs.replace(merge, compare_columns=rename_keys(merge.compare_columns, columns))
-    return merge
+    said = msgspec.structs.asdict(merge)  # each field of a merge strategy is a list of columns
+    return msgspec.structs.replace(merge, **{key: rename_keys(names, columns) for key, names in said.items() if names})
 
 
 def rename_keys(keys: tuple[str, ...], columns: Mapping[str, str]) -> tuple[str, ...]:

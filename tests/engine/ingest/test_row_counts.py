@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +21,7 @@ from chain.model.source import (
     MergeUpsertStream,
     SqlQueryStep,
     TransformSql,
+    traits,
 )
 from engines.contract import RowCounts, SkippedFile, Success
 from engines.output_check import operations
@@ -119,18 +120,14 @@ def merged(
                     after[key] = row
                 else:
                     found["unchanged"] += 1
+        case _:
+            raise AssertionError(strategy)
     return found, after, seen
 
 
 @pytest.mark.parametrize(
     "strategy",
-    [
-        MergeAppend(),
-        MergeLedger(primary_key=KEYS),
-        MergeChangelogStream(primary_key=KEYS),
-        MergeSnapshot(primary_key=KEYS),
-        MergeUpsertStream(primary_key=KEYS),
-    ],
+    [kind(**dict.fromkeys(kind.__struct_fields__[:1], KEYS)) for kind in get_args(MergeStrategy)],
     ids=lambda strategy: type(strategy).__name__,
 )
 @few
@@ -143,11 +140,11 @@ def test_each_row_is_accounted_for(
     strategy: MergeStrategy,
     given_batches: list[list[Row]],
 ) -> None:
-    op = isinstance(strategy, MergeChangelogStream | MergeUpsertStream)
+    op = traits(strategy).carries_op
     made = dataset_class(spark, tmp_path_factory.mktemp("rows"), strategy)
     before: list[list[Row]] = []
     for batch in given_batches:
-        rows = list({row[1]: row for row in batch}.values()) if isinstance(strategy, MergeSnapshot) else batch
+        rows = list({row[1]: row for row in batch}.values()) if traits(strategy).whole_state else batch
         watermark = made.watermark
         answer = made.ingest(text(rows, op=op), csv_step(OP_DDL if op else DDL))
         found = said(made, answer)
