@@ -14,8 +14,7 @@ import trio
 from chain.errors import Environment, Invalid, Refused
 from chain.model.events import SourceState
 from chain.model.source import FetchUrl
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.source import Source
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Source, Unchanged
 from odfd.ingest.settings import IngestSettings
 
 POSITION: Final = "example.org/journal"

@@ -23,7 +23,7 @@ from chain.store.base import ChainReader
 from engines.contract import SkippedFile
 from engines.skipped import bounded_list
 from odfd.ingest.bucket_objects import decode
-from odfd.ingest.fetch.base import ETAG, OBJECT
+from odfd.ingest.fetch.source import ETAG, OBJECT
 
 LOOKED_AT: Final = 1000
 """Files looked at per call, of each kind: those that no block names, the newest, and all others in turn."""

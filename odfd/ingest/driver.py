@@ -40,8 +40,8 @@ from engines.errors import EngineFault, engine_failed
 from engines.output_check import operations
 from odfd.datasets.commit import Commit, CommitPart, Committer, Record, block_time
 from odfd.ingest.consumed_files import ConsumedFileIndex
-from odfd.ingest.fetch.base import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.fetch.files import check_unchanged, left_alone
+from odfd.ingest.fetch.source import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.given_source import GivenSource
 from odfd.ingest.plan import (

@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from chain.model.defaults import same
 from chain.model.events import SetPollingSource
 from chain.state import ChainState
-from odfd.ingest.fetch.base import FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.fetch.source import FetchJob, FetchOutcome, Unchanged
 
 Fetch: TypeAlias = Callable[[FetchJob], Awaitable[FetchOutcome]]
 

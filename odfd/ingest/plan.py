@@ -30,7 +30,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import UpperMove
 from engines.contract import IngestBatchRequest, QuarantineTarget, SkippedFile
-from odfd.ingest.fetch.base import Local
+from odfd.ingest.fetch.source import Local
 from odfd.ingest.settings import IngestSettings
 
 LINK_TYPE: Final = "opendatafabric.org/type"

@@ -36,7 +36,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader, Head
 from odfd.ingest.driver import IngestDependencies, IngestTotals, PullOutcome, load, transact
-from odfd.ingest.fetch.base import file_identity
+from odfd.ingest.fetch.source import file_identity
 from odfd.ingest.plan import Batch, SourceInForce, find_push_source
 from odfd.ingest.progress import Report, quiet
 from odfd.store.pushes import Push, PushOutcome

@@ -36,7 +36,7 @@ from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.output_check import measure_slice, operations
 from odfd.ingest.driver import IngestDependencies, prepare_batch
-from odfd.ingest.fetch.base import Fetched
+from odfd.ingest.fetch.source import Fetched
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.gaps import gap_between, gap_transaction
 from odfd.ingest.plan import (

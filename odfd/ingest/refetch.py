@@ -27,9 +27,8 @@ from engines.contract import EngineInternalError, InvalidQuery, Success
 from engines.errors import EngineFault, engine_failed
 from engines.spark.ingest.unpack import OF_LIMITS
 from odfd.ingest.driver import IngestDependencies, prepare_batch
-from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import fetch, polled_source
-from odfd.ingest.fetch.source import NOT_OPEN
+from odfd.ingest.fetch.source import NOT_OPEN, Fetched, FetchJob
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import Batch, EarlierSlices, PlanTerms, SourceInForce, plan_ingest, polling
 from odfd.ingest.settings import CHUNK, IngestSettings

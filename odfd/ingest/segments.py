@@ -3,7 +3,7 @@
 The merge strategy decides which rows a segment keeps. Snapshot and UpsertStream need the newest row of each key, so
 only that stays, retracted or not, and slices of any size are merged: the size of an ingest's input grows with the
 number of keys. A Ledger needs all rows of a key, so all stay; only small slices are merged, since of larger ones the
-engine is given those that may hold a key of the batch (``odfd.ingest.key_bounds``). A strategy therefore finds in
+engine is given those that may hold a key of the batch (``odfd.ingest.slices``). A strategy therefore finds in
 segments what it would find in their slices, for any batch. Segments lie beside the chain and can be made anew at any
 time: a set that is damaged, or of another history, is thrown away. Synchronous.
 """

@@ -18,8 +18,8 @@ from chain.instant import DAY, SECOND, Instant, date_of, parse, render
 from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchStep, ReadStep
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.dispatch import fetch, source_of
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, FetchJob, FetchOutcome, Unchanged
 
 TIME: Final = "trigger.time"
 DATE: Final = "trigger.date"

@@ -26,7 +26,7 @@ ALLOWED: Final = {
     ("engines.sandbox.escape_probe", "create_connection"): "an attempt to break out, which must fail",
     ("odfd.cli.commands.apply", "urlopen"): "a manifest whose URL a person types, in their own process",
     ("odfd.control.client", "HTTPConnection"): "a unix socket",
-    ("odfd.ingest.servers.ftp_session", "create_connection"): "what the opener resolved, in a process apart",
+    ("odfd.ingest.clients.ftp", "create_connection"): "what the opener resolved, in a process apart",
     ("odfd.control.remote_node", "create_connection"): "a node whose URL a person types, in their own process",
 }
 

@@ -66,7 +66,7 @@ from engines.contract import (
 )
 from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
-from odfd.ingest.renaming import renamed_columns
+from odfd.ingest.source_manifest import renamed_columns
 
 R = TypeVar("R")
 _BAD: Final = pa.schema([arrow_schema().field(name) for name in ("file", "line", "column", "raw", "reason", "rule")])

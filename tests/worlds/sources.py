@@ -14,7 +14,7 @@ from chain.model.events import SetPollingSource
 from odfd.datasets.creation import with_columns
 from odfd.ingest import preparation
 from odfd.ingest.fetch import dispatch
-from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.source import FetchJob
 
 
 def fetch(step: Any, job: FetchJob) -> Any:

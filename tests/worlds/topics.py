@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from odfd.ingest.brokers.gaps import LogBounds
+from odfd.ingest.clients.kafka import LogBounds
 
 
 def message(city: str, population: int) -> bytes:

@@ -23,9 +23,8 @@ from chain.model.fetch_options import BucketAccess
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
 from engines.contract import SkippedFile
 from odfd.ingest.bucket_objects import Keys, Position, StoredObject, ahead, decode, in_order
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, OBJECT, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
-from odfd.ingest.fetch.source import Source
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, OBJECT, Fetched, FetchJob, FetchOutcome, Source, Unchanged
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, check_text, fill

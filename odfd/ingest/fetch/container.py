@@ -23,16 +23,16 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import ContainerAccess
 from chain.model.source import EnvVar, FetchContainer
 from odfd.ingest.containers import OUT, RULE, ContainerJob, check_left, no_podman, run_container
-from odfd.ingest.fetch.base import (
+from odfd.ingest.fetch.source import (
     DEFAULT_SOURCE,
     ETAG,
     LAST_MODIFIED,
     Fetched,
     FetchJob,
     FetchOutcome,
+    Source,
     Unchanged,
 )
-from odfd.ingest.fetch.source import Source
 from odfd.ingest.settings import CHUNK, IngestSettings
 from odfd.ingest.templates import TEMPLATE, fill
 

@@ -16,14 +16,13 @@ from chain.errors import Invalid
 from chain.model.events import SetPollingSource
 from chain.model.fetch_options import BUCKET, KINDS, RULE, SFTP, FetchOptions, Plugin, fetch_options
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
-from odfd.ingest.fetch.base import FetchJob, FetchOutcome
 from odfd.ingest.fetch.container import ContainerSource
 from odfd.ingest.fetch.evm import EthereumSource
 from odfd.ingest.fetch.files import FilesSource
 from odfd.ingest.fetch.ftp import FtpSource
 from odfd.ingest.fetch.http_pages import HttpSource
 from odfd.ingest.fetch.mqtt import MqttSource
-from odfd.ingest.fetch.source import AnySource, tag_of, url_of, web_step
+from odfd.ingest.fetch.source import AnySource, FetchJob, FetchOutcome, tag_of, url_of, web_step
 from odfd.ingest.fetch.url import UrlSource
 from odfd.ingest.settings import IngestSettings
 from odfd.runtime.extensions import SOURCES, load_extension

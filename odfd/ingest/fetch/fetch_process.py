@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from typing import Final, NamedTuple
 
 import msgspec
@@ -28,8 +27,8 @@ class TimeLimit(NamedTuple):
     fewer: str
 
 
-async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str, time: TimeLimit) -> R:
-    """Runs the module of ``main`` as a process and returns its answer. ``shown``: the source's name in messages.
+async def ask(program: str, job: SourceJob, kind: type[R], shown: str, time: TimeLimit) -> R:
+    """Runs the module ``program`` as a process and returns its answer. ``shown``: the source's name in messages.
 
     Raises the fault in the answer, Remote when no answer came in time, Environment.
     """
@@ -37,7 +36,7 @@ async def ask(main: Callable[[], int], job: SourceJob, kind: type[R], shown: str
     done = None
     with trio.move_on_after(time.seconds):
         done = await trio.run_process(
-            [sys.executable, "-m", main.__module__],
+            [sys.executable, "-m", program],
             stdin=msgspec.json.encode(job),
             capture_stdout=True,
             capture_stderr=True,

@@ -27,17 +27,17 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import RULE, BucketAccess, FetchOptions
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
 from engines.contract import SkippedFile
-from odfd.ingest.fetch.base import (
+from odfd.ingest.fetch.source import (
     DEFAULT_SOURCE,
     ETAG,
     Fetched,
     FetchJob,
     FetchOutcome,
     Local,
+    Source,
     Unchanged,
     file_identity,
 )
-from odfd.ingest.fetch.source import Source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 

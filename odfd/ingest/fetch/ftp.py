@@ -16,14 +16,12 @@ from chain.errors import Invalid, Remote
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, FromSystemTime
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.clients.ftp import FTP, FtpJob, FtpResult, Tls, main
+from odfd.ingest.clients.remote_files import Pattern
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
-from odfd.ingest.fetch.source import Source, url_of
-from odfd.ingest.servers.ftp import main
-from odfd.ingest.servers.job import FTP, FtpJob, FtpResult, Tls
-from odfd.ingest.servers.remote_files import Pattern
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Source, Unchanged, url_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, filled_url, tells
 from p2p.dial import resolve
@@ -55,7 +53,7 @@ async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutc
     place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
     target, time = job.folder / "download", TimeLimit(job.settings.patience.total, "have it served in smaller files")
     request = await _request(place, job, url, target, pattern)
-    done = await ask(main, request, FtpResult, str(url), time)
+    done = await ask(main.__module__, request, FtpResult, str(url), time)
     return _file(step, url, done, job, target) if pattern is None else _file_of(step, url, done, job, pattern)
 
 

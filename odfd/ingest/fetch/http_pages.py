@@ -20,9 +20,8 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import OWN_SCHEME, ClientCredentials, HttpRequest, Paging
 from chain.model.source import FetchUrl, FromSystemTime
 from chain.wording import plural
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, page, patient_page
-from odfd.ingest.fetch.source import Source, web_step
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Source, Unchanged, web_step
 from odfd.ingest.fetch.url import WITH_FILE, UrlSource, address_of, headers_of, remedy, save
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, fill

@@ -17,12 +17,18 @@ from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl, ReadStep
-from odfd.ingest.brokers import gaps
-from odfd.ingest.brokers.job import RULE, GapsResult, TopicJob, TopicPosition, TopicResult, decode_position
-from odfd.ingest.brokers.kafka import main
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.clients.kafka import RULE, GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, main
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask, authorities
-from odfd.ingest.fetch.source import AddressRange, Source, check_lines
+from odfd.ingest.fetch.source import (
+    DEFAULT_SOURCE,
+    AddressRange,
+    Fetched,
+    FetchJob,
+    FetchOutcome,
+    Source,
+    Unchanged,
+    check_lines,
+)
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, check_user_info, filled_url
 from odfd.runtime.extensions import check_client
@@ -50,7 +56,7 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
     async def fetch(self, job: FetchJob) -> FetchOutcome:
         """Fetches the next messages. Raises Remote (no broker answers), NotFound, Refused, Invalid, Environment."""
         shown, request = self._job(job)
-        done = await ask(main, request, TopicResult, shown, _time_limit(job.settings))
+        done = await ask(main.__module__, request, TopicResult, shown, _time_limit(job.settings))
         if not done.messages or done.position is None:
             return Unchanged()
         return Fetched(
@@ -96,10 +102,10 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
         shown, request = self._job(job)
         if request.after is None:
             return ()
-        done = await ask(gaps.main, request, GapsResult, shown, _time_limit(job.settings))
-        return tuple(
-            AddressRange(f"{request.after.topic}/{each.partition}", each.start, each.end) for each in done.ranges
-        )
+        asked = msgspec.structs.replace(request, gaps=True)
+        done = await ask(main.__module__, asked, GapsResult, shown, _time_limit(job.settings))
+        topic = request.after.topic
+        return tuple(AddressRange(f"{topic}/{each.partition}", each.start, each.end) for each in done.ranges)
 
     def skip(self, before: SourceState, lost: tuple[AddressRange, ...]) -> SourceState:
         position = decode_position(before.value)

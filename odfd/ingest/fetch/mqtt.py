@@ -15,11 +15,9 @@ from chain.errors import Invalid
 from chain.model.events import SourceState
 from chain.model.source import FetchMqtt, ReadStep
 from engines.contract import SkippedFile
-from odfd.ingest.brokers.mqtt import main
-from odfd.ingest.brokers.mqtt_session import RULE, SessionJob, SessionResult, decode_taken
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.clients.mqtt import RULE, SessionJob, SessionResult, decode_taken, main
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
-from odfd.ingest.fetch.source import Source, check_lines
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Source, Unchanged, check_lines
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_secret, fill
 from odfd.runtime.extensions import check_client
@@ -71,7 +69,7 @@ class MqttSource(Source[FetchMqtt, None]):
             silence=job.settings.patience.silence,
         )
         time = TimeLimit(job.settings.patience.total, "take fewer topics")
-        done = await ask(main, request, SessionResult, shown, time)
+        done = await ask(main.__module__, request, SessionResult, shown, time)
         lost = (SkippedFile(name=shown, reason=_FORGOTTEN),) if known is not None and not done.is_resumed else ()
         if not done.messages or done.taken is None:
             return Unchanged(lost)

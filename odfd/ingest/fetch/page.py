@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Refused, Remote
 from chain.instant import SECOND, Instant
-from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.source import FetchJob
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import Allows, anywhere, is_global
 from p2p.web.client import body_of, is_from_inside, keeps_scheme, lively, machine_authorities, new_client

@@ -18,9 +18,9 @@ from chain.model.source import (
 )
 from engines.contract import SkippedFile
 from odfd.ingest.bucket_objects import Position, decode
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, OBJECT, FetchJob
+from odfd.ingest.clients.remote_files import Pattern, RemoteFile
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, time_in_path
-from odfd.ingest.servers.remote_files import Pattern, RemoteFile
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, OBJECT, FetchJob
 
 
 def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:

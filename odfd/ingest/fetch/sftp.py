@@ -11,14 +11,12 @@ from pathlib import Path
 from chain.errors import Invalid, Refused, Remote
 from chain.model.fetch_options import SftpAccess
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
-from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
+from odfd.ingest.clients.remote_files import Pattern
+from odfd.ingest.clients.sftp_job import PROGRAM, SFTP, SftpJob, SftpResult
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
-from odfd.ingest.fetch.source import Source, url_of
-from odfd.ingest.servers.remote_files import Pattern
-from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
-from odfd.ingest.servers.sftp_process import main
+from odfd.ingest.fetch.source import ETAG, Fetched, FetchJob, FetchOutcome, Source, Unchanged, url_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import (
     TEMPLATE,
@@ -54,7 +52,7 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
         target, pattern = job.folder / "download", pattern_of(self.step, job)
         request = await _request(place, self.options, job, url, target, pattern)
         time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
-        done = await ask(main, request, SftpResult, str(url), time)
+        done = await ask(PROGRAM, request, SftpResult, str(url), time)
         late = late_files(done.behind, job)
         if done.found is None and pattern is not None and pattern.last is None:
             raise no_match(str(url), SFTP)

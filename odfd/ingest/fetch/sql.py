@@ -21,18 +21,26 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery
 from chain.model.schema import DataSchema
 from chain.model.source import FetchUrl, ReadStep
-from odfd.ingest.databases.connections import KINDS
-from odfd.ingest.databases.job import (
+from odfd.ingest.clients.databases import (
+    KINDS,
     RULE,
     QueryJob,
     QueryResult,
     decode_position,
     encode_position,
+    main,
 )
-from odfd.ingest.databases.querying import main
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
-from odfd.ingest.fetch.source import Source, check_rows
+from odfd.ingest.fetch.source import (
+    DEFAULT_SOURCE,
+    ETAG,
+    Fetched,
+    FetchJob,
+    FetchOutcome,
+    Source,
+    Unchanged,
+    check_rows,
+)
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import FilledTemplate, check_secret, check_text, check_url_password, filled_url
 from odfd.runtime.extensions import check_client
@@ -71,7 +79,7 @@ class SqlSource(Source[FetchUrl, SqlQuery]):
             columns=_columns(job.columns),
         )
         time = TimeLimit(job.settings.patience.total, "ask for fewer rows (batchRows)")
-        done = await ask(main, request, QueryResult, str(url), time)
+        done = await ask(main.__module__, request, QueryResult, str(url), time)
         digest = f"sha3-256:{done.digest}"
         if self.options.cursor and not done.rows and job.state is not None:
             return Unchanged()

@@ -21,9 +21,18 @@ from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.fetch_options import ServerEvents
 from chain.model.source import FetchUrl, ReadStep
-from odfd.ingest.fetch.base import CREDENTIALS, DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
 from odfd.ingest.fetch.page import Page, page
-from odfd.ingest.fetch.source import Source, check_lines, web_step
+from odfd.ingest.fetch.source import (
+    CREDENTIALS,
+    DEFAULT_SOURCE,
+    Fetched,
+    FetchJob,
+    FetchOutcome,
+    Source,
+    Unchanged,
+    check_lines,
+    web_step,
+)
 from odfd.ingest.fetch.url import UrlSource, address_of, headers_of, plain_headers, remedy
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings

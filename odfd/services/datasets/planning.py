@@ -47,7 +47,7 @@ from odfd.datasets.engine_pins import ENGINE_CHANGED, Engines, engine_for, short
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.ingest import sharded_writes
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.change_kind import ChangeKind, change_kind_of
+from odfd.ingest.alteration import ChangeKind, change_kind_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import check_text
 from odfd.obs.events import EventLog

@@ -38,8 +38,7 @@ from odfd.datasets.feeding import check_fed, is_fed
 from odfd.datasets.shard_reading import resolve_chains
 from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
-from odfd.ingest.alteration import Alteration, Altered, plan_alteration
-from odfd.ingest.change_kind import altered_change_kind
+from odfd.ingest.alteration import Alteration, Altered, altered_change_kind, plan_alteration
 from odfd.ingest.correction import CorrectionSpec, correct
 from odfd.ingest.driver import ATTEMPTS, Ingested, load
 from odfd.ingest.given_source import GivenSource

@@ -11,8 +11,15 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import SOURCE_PATH, Parameter, Permission, operation
-from odfd.ingest.endpoint import RestEndpoint, buffer_of, records_in
-from odfd.ingest.hook_signature import check_signature, key_of, secret_name, unknown_source
+from odfd.ingest.endpoint import (
+    RestEndpoint,
+    buffer_of,
+    check_signature,
+    key_of,
+    records_in,
+    secret_name,
+    unknown_source,
+)
 from odfd.ingest.push import MAX_ID
 from odfd.resources.store import ResourceStore
 from odfd.runtime.shared_calls import SharedCalls

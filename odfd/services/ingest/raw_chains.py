@@ -29,9 +29,10 @@ from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.datasets.commit import Commit, CommitPart, Committer, block_time
 from odfd.datasets.local_data import need_data
-from odfd.ingest.capture_bindings import RULE, Division, layout_of
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.raw_chain import (
+    RULE,
+    Division,
     PlacedCapture,
     binding_event,
     bindings_in,
@@ -39,6 +40,7 @@ from odfd.ingest.raw_chain import (
     find_place,
     founding_of,
     is_named,
+    layout_of,
     naming,
 )
 from odfd.ingest.raw_replay import RawReplay, replay

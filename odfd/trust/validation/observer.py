@@ -30,7 +30,7 @@ from chain.store.base import ChainReader
 from chain.store.objects import sound_path
 from engines.output_check import operations
 from odfd.ingest.driver import IngestDependencies
-from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED
+from odfd.ingest.fetch.source import ETAG, LAST_MODIFIED
 from odfd.ingest.refetch import Refetched, refetch
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.slots import Slots

@@ -14,13 +14,11 @@ from chain import instant
 from chain.errors import Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchEthereumLogs
-from odfd.ingest.evm import decoding
-from odfd.ingest.evm.job import DecodeJob, DecodeResult
-from odfd.ingest.evm.signature import parse_event, selector
+from odfd.ingest.clients.evm import DecodeJob, DecodeResult, answer, parse_event, selector
 from odfd.ingest.fetch import evm
-from odfd.ingest.fetch.base import FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.source import FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.anvil import FINAL, Anvil, anvil_served
 
@@ -41,7 +39,7 @@ def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are made in this process, which starts at once."""
 
     async def ask(_main: object, job: DecodeJob, _kind: object, shown: str, _time: object) -> DecodeResult:
-        return without_fault(await trio.to_thread.run_sync(decoding.answer, job), shown)
+        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
 
     monkeypatch.setattr(evm, "ask", ask)
 

@@ -24,8 +24,8 @@ from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import decode
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import bucket
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.runtime import buckets
 from worlds.s3_server import new_bucket, s3_server

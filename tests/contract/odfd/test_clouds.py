@@ -18,9 +18,9 @@ from chain.model.source import FetchFilesGlob
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import decode
 from odfd.ingest.consumed_files import ConsumedFiles
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.bucket import place_of
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.manifest import place_of as repository_at

@@ -25,8 +25,8 @@ from odfd.ingest import containers
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.containers import ContainerJob, arguments, check_left
 from odfd.ingest.fetch import container
-from odfd.ingest.fetch.base import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.source import ETAG, Fetched, FetchJob, Unchanged
 from odfd.ingest.refetch import confine
 from odfd.ingest.settings import PATIENCE, FormerContainers, IngestSettings
 from worlds.containers import image_of_programs, of_this_test

@@ -20,13 +20,12 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.source import FetchUrl
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.databases import connections
-from odfd.ingest.databases.job import QueryJob, QueryResult
-from odfd.ingest.databases.querying import answer
+from odfd.ingest.clients import databases
+from odfd.ingest.clients.databases import QueryJob, QueryResult, answer
 from odfd.ingest.fetch import sql
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redact
@@ -266,8 +265,8 @@ def test_it_is_asked_by_a_process_of_its_own(base: Served, tmp_path: Path) -> No
 
 
 def test_of_an_error_with_a_number_its_words_are_told() -> None:
-    assert connections._words(Exception(2003, "Can't connect\n to it")) == "Can't connect to it"
-    assert connections._words(Exception("no such table: t")) == "no such table: t"
+    assert databases._words(Exception(2003, "Can't connect\n to it")) == "Can't connect to it"
+    assert databases._words(Exception("no such table: t")) == "no such table: t"
 
 
 def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:

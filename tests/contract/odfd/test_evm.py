@@ -19,14 +19,12 @@ from chain.errors import Fault, Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchEthereumLogs, ReadParquet
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.evm import decoding
-from odfd.ingest.evm.job import DecodeJob, DecodeResult
-from odfd.ingest.evm.log_filter import parse_filter
-from odfd.ingest.evm.signature import parse_event, selector
+from odfd.ingest.clients.evm import DecodeJob, DecodeResult, answer, parse_event, selector
 from odfd.ingest.fetch import evm
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.evm import parse_filter
 from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
@@ -53,7 +51,7 @@ def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are made in this process, which starts at once."""
 
     async def ask(_main: object, job: DecodeJob, _kind: object, shown: str, _time: object) -> DecodeResult:
-        return without_fault(await trio.to_thread.run_sync(decoding.answer, job), shown)
+        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
 
     monkeypatch.setattr(evm, "ask", ask)
 

@@ -29,14 +29,13 @@ from chain.model.source import (
     SourceOrdering,
 )
 from odfd.ingest.acceptance import check_source
+from odfd.ingest.clients import ftp as process
+from odfd.ingest.clients.ftp import FtpJob, FtpResult
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import ftp
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.fetch_process import without_fault
-from odfd.ingest.servers import ftp as process
-from odfd.ingest.servers import ftp_session
-from odfd.ingest.servers.job import FtpJob, FtpResult
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redact
 from p2p.dial import NotAllowed
@@ -181,7 +180,7 @@ def test_a_server_that_sends_to_a_service_of_its_own_is_refused(
     server: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server.put("a.csv", b"1\n")
-    monkeypatch.setattr(ftp_session, "_FIRST_PORT", 1 << 16)
+    monkeypatch.setattr(process, "_FIRST_PORT", 1 << 16)
     with pytest.raises(Refused, match="to its port") as caught:
         fetched(server.url("a.csv"), tmp_path)
     assert caught.value.rule == "ftp-redirect"
@@ -196,7 +195,7 @@ def test_lines_and_bytes_of_a_server_of_ftp_are_bounded(
         with pytest.raises(Refused) as caught:
             fetched(server.url("large"), tmp_path, max_source_bytes=1000)
         assert caught.value.rule == "max-source-bytes"
-    monkeypatch.setattr(ftp_session, "MAX_LINES", 5)
+    monkeypatch.setattr(process, "MAX_LINES", 5)
     with pytest.raises(Remote, match="more than 5 lines"):
         fetched(server.url("large"), tmp_path)
 

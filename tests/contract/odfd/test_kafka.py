@@ -23,13 +23,12 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import KafkaTopic, fetch_options
 from chain.model.source import FetchUrl
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.brokers import gaps
-from odfd.ingest.brokers import kafka as process
-from odfd.ingest.brokers.job import GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, starts
+from odfd.ingest.clients import kafka as process
+from odfd.ingest.clients.kafka import GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, starts
 from odfd.ingest.fetch import kafka
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.eventually import until
 from worlds.kafka import PASSWORD, Broker, kafka_served
@@ -49,9 +48,8 @@ def broker() -> Iterator[Broker]:
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
 
-    async def ask(main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult | GapsResult:
-        answer: Any = gaps.answer if main is gaps.main else process.answer
-        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
+    async def ask(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult | GapsResult:
+        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
 
     monkeypatch.setattr(kafka, "ask", ask)
 

@@ -19,8 +19,8 @@ from chain.errors import Fault, Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchMqtt, MqttQos, MqttTopicSubscription
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.brokers import mqtt as process
-from odfd.ingest.brokers.mqtt_session import (
+from odfd.ingest.clients import mqtt as process
+from odfd.ingest.clients.mqtt import (
     MAX_MESSAGES,
     Packet,
     SessionJob,
@@ -30,9 +30,9 @@ from odfd.ingest.brokers.mqtt_session import (
     decode_taken,
 )
 from odfd.ingest.fetch import mqtt
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.mqtt import PASSWORD, MqttBroker, mosquitto_served
 from worlds.sources import examples, source

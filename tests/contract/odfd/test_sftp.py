@@ -23,14 +23,14 @@ from chain.model.fetch_options import SftpAccess, fetch_options
 from chain.model.source import FetchFilesGlob, FetchUrl, FromMetadata, FromPath, SourceOrdering
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import Position
+from odfd.ingest.clients import sftp as process
+from odfd.ingest.clients.remote_files import Pattern, RemoteFile, next_files
+from odfd.ingest.clients.sftp_job import SftpJob, SftpResult
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import sftp
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
-from odfd.ingest.servers import sftp_process as process
-from odfd.ingest.servers.remote_files import Pattern, RemoteFile, next_files
-from odfd.ingest.servers.sftp_job import SftpJob, SftpResult
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redact
 from p2p.dial import NotAllowed
@@ -185,7 +185,7 @@ def test_folders_below_and_times_in_names(server: Served) -> None:
 def test_a_listing_of_sftp_has_an_end(server: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in range(5):
         server.put(f"daily/{name}.csv", b"1")
-    monkeypatch.setattr("odfd.ingest.servers.sftp.MAX_LISTED", 4)
+    monkeypatch.setattr("odfd.ingest.clients.sftp.MAX_LISTED", 4)
     with pytest.raises(Refused, match="more than 4 entries"):
         asked(server, FetchFilesGlob(path=server.url("/daily/*.csv")))
 

@@ -20,8 +20,8 @@ from chain.model.fetch_options import ServerEvents, fetch_options
 from chain.model.source import FetchUrl, RequestHeader
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch import sse
-from odfd.ingest.fetch.base import FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.source import FetchJob, Unchanged
 from odfd.ingest.fetch.sse import EventReader, ServerEvent
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.sources import examples, source

@@ -25,8 +25,8 @@ from engines.io_plan import SandboxView
 from engines.request_control import CallLimits
 from engines.staging import Staging
 from odfd.cli.commands import apply
-from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.source import FetchJob
 from odfd.ingest.settings import IngestSettings
 from p2p.host.host import open_host
 from p2p.host.limits import HostLimits

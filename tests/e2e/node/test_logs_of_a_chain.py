@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from odfd.ingest.evm.signature import parse_event, selector
+from odfd.ingest.clients.evm import parse_event, selector
 from worlds.evm import MINTED, chain_served
 
 eth_abi = pytest.importorskip("eth_abi")

@@ -216,7 +216,7 @@ async def test_a_ledger_that_is_given_only_what_can_matter_makes_the_same_blocks
 ) -> None:
     """New keys, and once some of long ago; ``aware``: whether the engine knows what bounds are for."""
     monkeypatch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
-    monkeypatch.setattr("odfd.ingest.key_bounds.RECENT", 2)
+    monkeypatch.setattr("odfd.ingest.slices.RECENT", 2)
     merge = MergeLedger(primary_key=("carrier",))
     chain, deps = begun("whole", merge)
     bounded, quick = begun("bounded", merge, SliceIndex(tmp_path / "segments"))

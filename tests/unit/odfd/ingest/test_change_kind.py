@@ -10,7 +10,7 @@ from chain.model.events import AddData, AddPushSource, SetDataSchema, SetInfo, S
 from chain.model.schema import DataSchema
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
 from chain.state import ChainState
-from odfd.ingest.change_kind import change_kind_of
+from odfd.ingest.alteration import change_kind_of
 
 COLUMNS = ("city STRING", "people INT")
 SYSTEM = ("offset BIGINT", "op INT", "system_time TIMESTAMP", "event_time TIMESTAMP")

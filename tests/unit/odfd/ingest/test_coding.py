@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Refused
-from odfd.ingest.fetch.coding import ContentDecoder
+from odfd.ingest.fetch.url import ContentDecoder
 
 EMPTY = gzip.compress(b"")
 RATIO = 250

@@ -27,9 +27,9 @@ from chain.model.source import (
     RequestHeader,
     SourceOrdering,
 )
-from odfd.ingest.fetch.base import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.fetch.files import time_in_path
+from odfd.ingest.fetch.source import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import fill
 from worlds.sources import fetch

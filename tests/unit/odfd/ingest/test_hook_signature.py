@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from chain.errors import Environment, Invalid, Refused
 from chain.instant import SECOND, Instant
-from odfd.ingest.hook_signature import (
+from odfd.ingest.endpoint import (
     LEAST_SECRET,
     TOLERANCE,
     HmacSignature,

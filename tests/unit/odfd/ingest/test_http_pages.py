@@ -25,8 +25,8 @@ from chain.model.source import CompressionFormat, Decompress, FetchUrl, MergeApp
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.driver import prepare_batch
 from odfd.ingest.fetch import page
-from odfd.ingest.fetch.base import Fetched, FetchJob, Unchanged
 from odfd.ingest.fetch.dispatch import check_fetch, source_of
+from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import IngestSettings
 from worlds.sources import examples, fetch, source
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from chain import instant
 from chain.errors import Environment, Invalid, NotFound
 from chain.model.source import FetchFilesGlob, FetchStep, FetchUrl
-from odfd.ingest.fetch.base import Fetched, FetchJob
 from odfd.ingest.fetch.dispatch import check_fetch
+from odfd.ingest.fetch.source import Fetched, FetchJob
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import IngestSettings
 from worlds.sources import fetch

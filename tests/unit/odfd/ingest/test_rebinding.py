@@ -15,7 +15,7 @@ from chain.errors import Refused
 from chain.instant import Instant
 from chain.model.source import FetchUrl
 from odfd.ingest.fetch import dispatch
-from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.source import FetchJob
 from odfd.ingest.settings import IngestSettings
 from p2p.ip import is_global
 from worlds.internet import Internet

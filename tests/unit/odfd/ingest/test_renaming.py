@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chain.model.source import MergeAppend, MergeLedger, MergeSnapshot, SqlQueryStep, TransformSql
-from odfd.ingest.renaming import of_any_engine, ours, renamed_columns
+from odfd.ingest.source_manifest import of_any_engine, ours, renamed_columns
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from chain.model.source import MergeAppend, MergeLedger, ReadCsv
 from engines.contract import RowCounts, SkippedFile, Success
 from odfd.ingest import trigger
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
-from odfd.ingest.fetch.base import Unchanged
+from odfd.ingest.fetch.source import Unchanged
 from odfd.ingest.push import PushTerms, push_files
 from worlds.fake_engine import FakeEngine
 

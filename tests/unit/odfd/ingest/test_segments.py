@@ -284,7 +284,7 @@ def test_of_a_ledger_of_large_slices_as_much_is_given_and_read_late_as_early(
         footers += 1
         return footer(path)
 
-    monkeypatch.setattr("odfd.ingest.key_bounds.footer", counted)
+    monkeypatch.setattr("odfd.ingest.slices.footer", counted)
     with history() as past:
         index, costs = SliceIndex(past.folder / "segments"), []
         for number in range(300):
@@ -321,7 +321,7 @@ def test_no_slice_that_may_hold_a_key_is_left_out(steps: list[Any], batch: list[
     keys = pa.table({"city": sorted(wanted)})
     with pytest.MonkeyPatch.context() as patch, history() as past:
         patch.setattr("odfd.ingest.segments.SMALL_SLICE", 100)
-        patch.setattr("odfd.ingest.key_bounds.RECENT", 2)
+        patch.setattr("odfd.ingest.slices.RECENT", 2)
         index = SliceIndex(past.folder / "segments")
         for step in [*steps, [0]]:
             if step == "again":

@@ -13,8 +13,7 @@ from chain.errors import Invalid, Refused
 from chain.model.fetch_options import BUCKET, KINDS, SFTP, Plugin, SqlQuery, fetch_options
 from chain.model.source import FetchContainer, FetchFilesGlob, FetchUrl
 from odfd.ingest.fetch import dispatch
-from odfd.ingest.fetch.base import FetchJob, FetchOutcome, Unchanged
-from odfd.ingest.fetch.source import Source
+from odfd.ingest.fetch.source import FetchJob, FetchOutcome, Source, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.trigger import SPECIMEN, at_time
 from odfd.runtime import extensions

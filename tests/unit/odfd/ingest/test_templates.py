@@ -21,7 +21,7 @@ from chain.errors import Environment, Fault, Invalid, Refused, Remote
 from chain.instant import Instant
 from chain.model.source import FetchUrl, Pipe, RequestHeader
 from odfd.errors import to_problem
-from odfd.ingest.fetch.base import FetchJob
+from odfd.ingest.fetch.source import FetchJob
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import SHORT, check_secret, check_url_password, check_user_info, fill, redact
 from p2p.ip import is_global, parse_ip

@@ -25,7 +25,7 @@ from chain.model.source import (
 )
 from chain.state import ChainState
 from odfd.flows.schedule import Cron, Every, offset_at
-from odfd.ingest.fetch.base import DEFAULT_SOURCE, ETAG, Fetched, Unchanged
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, Fetched, Unchanged
 from odfd.ingest.refetch import refetch
 from odfd.ingest.trigger import STATE, TriggerTime, _state_for, _with_time, at_time, check_trigger, is_uncacheable
 

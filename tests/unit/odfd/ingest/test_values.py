@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from chain.errors import Invalid, Refused
-from odfd.ingest.values import nothing_of, value_of
+from odfd.ingest.correction import nothing_of, value_of
 
 
 @pytest.mark.parametrize(

@@ -30,8 +30,8 @@ from chain.store.base import UpperMove
 from odfd.control import wire
 from odfd.datasets import shard_reading
 from odfd.ingest import decoding, driver, raw_replay
-from odfd.ingest.brokers import job
-from odfd.ingest.brokers.job import TopicPosition
+from odfd.ingest.clients import kafka
+from odfd.ingest.clients.kafka import TopicPosition
 from odfd.queries import sharded_cuts
 from odfd.services.renditions.effects import RenditionEffects
 from odfd.store import captures, pushes
@@ -132,9 +132,9 @@ async def dropped_or_read(world: Any, worlds: Any) -> None:
 async def topics_apart(world: Any, worlds: Any) -> None:
     """A topic that is made again under its name counts other messages."""
     after = TopicPosition(topic="made first", next={"0": 5})
-    assert job.starts(after, "made first", [0]) == {0: 5}
+    assert kafka.starts(after, "made first", [0]) == {0: 5}
     with pytest.raises(Refused, match="made again"):
-        job.starts(after, "made again", [0])
+        kafka.starts(after, "made again", [0])
 
 
 async def commits_apart(world: Any, worlds: Any) -> None:
@@ -261,12 +261,12 @@ def _at_upper(patch: pytest.MonkeyPatch, _: Any) -> None:
 
 
 def _any_topic(patch: pytest.MonkeyPatch, _: Any) -> None:
-    starts = job.starts
+    starts = kafka.starts
 
     def by_name(after: TopicPosition | None, topic: str, partitions: list[int]) -> dict[int, int]:
         return starts(None if after is None else msgspec.structs.replace(after, topic=topic), topic, partitions)
 
-    patch.setattr(job, "starts", by_name)
+    patch.setattr(kafka, "starts", by_name)
 
 
 def _unlinked(patch: pytest.MonkeyPatch, _: Any) -> None:

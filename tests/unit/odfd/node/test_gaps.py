@@ -9,12 +9,9 @@ import pytest
 from chain.errors import Refused
 from chain.model.events import AddData
 from odfd.control import wire
-from odfd.ingest.brokers.gaps import lost_ranges
-from odfd.ingest.brokers.job import TopicPosition, decode_position, starts
-from odfd.ingest.brokers.kafka import missing_message
-from odfd.ingest.fetch.base import Fetched, Unchanged
+from odfd.ingest.clients.kafka import TopicPosition, decode_position, lost_ranges, missing_message, starts
 from odfd.ingest.fetch.kafka import state_of
-from odfd.ingest.fetch.source import AddressRange
+from odfd.ingest.fetch.source import AddressRange, Fetched, Unchanged
 from odfd.ingest.gaps import EXTRA
 from worlds.manifests import in_shards
 from worlds.topics import ModelTopic, message

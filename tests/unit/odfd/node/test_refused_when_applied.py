@@ -28,8 +28,8 @@ from chain.model.source import (
 from config import model
 from odfd.control import wire
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.fetch.base import FetchJob
 from odfd.ingest.fetch.dispatch import fetch
+from odfd.ingest.fetch.source import FetchJob
 from odfd.ingest.preparation import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.services.resources.reading import read_drafts

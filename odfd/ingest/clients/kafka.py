@@ -1,7 +1,8 @@
 """Reads a Kafka topic in its own process: writes committed messages after a position to a file, up to a number of them.
 
 It joins no consumer group and writes nothing to the broker: the chain holds the position. Aborted transactions are
-skipped, and nothing after an open one is read. Offsets may have gaps, as compaction and transactions leave.
+skipped, and nothing after an open one is read. Offsets may have gaps, as compaction and transactions leave. It also
+tells which messages after a position the broker let go of.
 """
 
 from __future__ import annotations
@@ -13,13 +14,109 @@ from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Final, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 
 import msgspec
 
 from chain.errors import Fault, Invalid, NotFound, Refused, Remote
-from odfd.ingest.brokers.job import POSITION_RULE, RULE, TopicJob, TopicPosition, TopicResult, starts
-from odfd.ingest.source_process import run_job, serve
+from odfd.ingest.source_process import SourceJob, SourceResult, run_job, serve
+
+RULE: Final = "source-kafka"
+POSITION_RULE: Final = "kafka-position"
+MAX_PARTITIONS: Final = 1_000
+"""Partitions of one topic: each block holds a position in all of them."""
+
+
+class TopicPosition(msgspec.Struct, frozen=True, kw_only=True):
+    """The position up to which a topic was read: the next offset of each partition."""
+
+    topic: Annotated[str, msgspec.Meta(max_length=64)]
+    """The id of the topic; a topic that is made again under the same name has another id."""
+    next: dict[str, Annotated[int, msgspec.Meta(ge=0)]]
+
+    def encode(self) -> str:
+        ordered = {name: self.next[name] for name in sorted(self.next, key=int)}
+        return msgspec.json.encode(msgspec.structs.replace(self, next=ordered)).decode()
+
+
+class TopicJob(SourceJob, frozen=True, kw_only=True):
+    """The request to read a topic. ``settings`` has the secrets."""
+
+    settings: dict[str, str]
+    """Settings of the Kafka client."""
+    topic: str
+    after: TopicPosition | None
+    messages: int
+    envelope: bool
+    silence: float
+    """Seconds without a word from the broker after which the read fails."""
+    gaps: bool = False
+    """Whether to ask only which messages after the position the broker let go of, and to read none."""
+
+
+class TopicResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that reads a topic."""
+
+    messages: int = 0
+    more: bool = False
+    position: TopicPosition | None = None
+    rule: str = RULE
+
+
+class OffsetRange(msgspec.Struct, frozen=True):
+    """Describes messages of one partition: from ``start`` to before ``end``."""
+
+    partition: int
+    start: int
+    end: int
+
+
+class GapsResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that asks what a broker let go of, by partition."""
+
+    ranges: tuple[OffsetRange, ...] = ()
+    rule: str = RULE
+
+
+def decode_position(text: str) -> TopicPosition:
+    """Decodes the position in a source state. Raises Invalid."""
+    try:
+        found = msgspec.json.decode(text, type=TopicPosition)
+    except msgspec.DecodeError as error:
+        raise Invalid(f"the chain's position in the topic cannot be read: {error}", rule=POSITION_RULE) from error
+    if len(found.next) > MAX_PARTITIONS or not all(name.isdecimal() and len(name) < 10 for name in found.next):
+        raise Invalid("the chain's position in the topic names partitions that there are not", rule=POSITION_RULE)
+    return found
+
+
+def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> dict[int, int]:
+    """Returns the next offset of each existing partition; 0 for a new one.
+
+    ``topic``: the id of the topic that the broker has now. Raises Refused if the topic was made again, a known
+    partition is gone, or there are too many.
+    """
+    if len(partitions) > MAX_PARTITIONS:
+        raise Refused(
+            f"the topic has {len(partitions):,} partitions, and a position in at most {MAX_PARTITIONS:,} is kept",
+            rule=POSITION_RULE,
+            hint="take it in by several topics",
+        )
+    if after is None:
+        return dict.fromkeys(partitions, 0)
+    if after.topic != topic:
+        raise Refused(
+            "the topic was deleted and made again: its offsets count other messages than those that were taken",
+            rule=POSITION_RULE,
+            hint="read it into another dataset, or begin again: `odfctl reset` takes back what was ingested",
+        )
+    if gone := sorted({int(name) for name in after.next} - set(partitions)):
+        raise Refused(
+            f"partition {gone[0]} of the topic, of which messages were taken, is not there any more",
+            rule=POSITION_RULE,
+            hint="is it the right broker? else read it into another dataset, or begin again: `odfctl reset` takes back"
+            " what was ingested",
+        )
+    return {each: after.next.get(str(each), 0) for each in partitions}
 
 
 class Message(Protocol):
@@ -144,8 +241,10 @@ SETTINGS: Final = {
 }
 
 
-def answer(job: TopicJob) -> TopicResult:
-    """Reads the topic and writes its messages; a fault becomes an answer."""
+def answer(job: TopicJob) -> TopicResult | GapsResult:
+    """Reads the topic and writes its messages, or finds its gaps; a fault becomes an answer."""
+    if job.gaps:
+        return run_job(job, _find_gaps, GapsResult, "lower batchMessages")
     return run_job(job, _read, TopicResult, "lower batchMessages")
 
 
@@ -276,6 +375,56 @@ def fault_of(error: Any, job: TopicJob) -> Fault:
         hint = "are hosts and ports right, is TLS spoken there (kafka+tls://), and does the broker run? Try again later"
         return Remote("no broker answers there", rule=RULE, hint=hint)
     return Remote(f"the broker cannot be asked: {name}", rule=RULE, hint="try again later")
+
+
+class LogBounds(NamedTuple):
+    """The offsets between which a partition has messages that are committed."""
+
+    low: int
+    high: int
+
+
+def _find_gaps(job: TopicJob) -> GapsResult:
+    topic, partitions = describe(job)
+    begin = starts(job.after, topic, partitions)
+    return GapsResult(ranges=tuple(lost_ranges(job.after, begin, _bounds(job, partitions))))
+
+
+def lost_ranges(after: TopicPosition | None, begin: dict[int, int], bounds: dict[int, LogBounds]) -> list[OffsetRange]:
+    """Returns the messages after a position that the broker let go of. Raises Refused if it lost later ones.
+
+    Of a partition in which nothing was taken yet nothing is lost: it is read from its first message.
+    """
+    known = set() if after is None else {int(each) for each in after.next}
+    for each in sorted(known):
+        if begin[each] > bounds[each].high:
+            raise missing_message(each, begin[each])
+    return [
+        OffsetRange(each, begin[each], bounds[each].low) for each in sorted(known) if begin[each] < bounds[each].low
+    ]
+
+
+def _bounds(job: TopicJob, partitions: list[int]) -> dict[int, LogBounds]:
+    """Asks for the first offset of each partition, and for the one after its last stable message."""
+    import confluent_kafka.admin as client_admin
+    from confluent_kafka import IsolationLevel, KafkaException, TopicPartition
+
+    kafka: Any = client_admin
+
+    found: list[dict[int, int]] = []
+    try:
+        client = kafka.AdminClient({**job.settings, "log_level": "0"})
+        for spec in (kafka.OffsetSpec.earliest(), kafka.OffsetSpec.latest()):
+            asked = client.list_offsets(
+                {TopicPartition(job.topic, each): spec for each in partitions},
+                isolation_level=IsolationLevel.READ_COMMITTED,
+                request_timeout=job.silence,
+            )
+            found.append({place.partition: answer.result().offset for place, answer in asked.items()})
+    except (KafkaException, ValueError) as error:
+        raise fault_of(error.args[0], job) from None
+    low, high = found
+    return {each: LogBounds(low[each], high[each]) for each in partitions}
 
 
 def main() -> int:

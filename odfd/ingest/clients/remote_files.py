@@ -1,4 +1,7 @@
-"""Decides which file of a server's folders a pattern takes next, for any protocol that lists them. Pure."""
+"""Declares the request for files of a server and its answer, and decides which file a pattern takes next. Pure.
+
+For any protocol that lists folders.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ import msgspec
 from chain.instant import SECOND, Instant
 from chain.model.source import SourceOrdering
 from odfd.ingest.bucket_objects import QUIET, Keys, Position, StoredObject, ahead
+from odfd.ingest.source_process import SourceJob, SourceResult
 
 MAX_LISTED: Final = 100_000
 """Entries of folders that are looked at for one file."""
@@ -43,6 +47,38 @@ class RemoteFile(msgspec.Struct, frozen=True, kw_only=True):
     def as_object(self) -> StoredObject:
         """Returns the file as an object of a bucket, whose rules for patterns apply."""
         return StoredObject(self.key, self.size, self.version, Instant(self.modified * SECOND))
+
+
+class RemoteFileJob(SourceJob, frozen=True, kw_only=True):
+    """The request to read a file of a server. The user and the secrets are filled in."""
+
+    addresses: tuple[str, ...]
+    """Addresses that may be dialled, in this order; the name is not resolved again."""
+    port: int
+    user: str
+    path: str
+    """Path of one file, or a pattern; without a leading slash it is relative to the user's initial folder."""
+    known: str | None
+    """The version of the file that the chain took in, for a single file."""
+    pattern: Pattern | None
+    """Order and position of the pattern; ``None``: a single file is requested."""
+    connect: float
+    silence: float
+    """Seconds without a word from the server after which the read fails."""
+    reserve: int
+    """Bytes left free on the disk of the target."""
+
+
+class RemoteFileResult(SourceResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that reads a file of a server."""
+
+    found: RemoteFile | None = None
+    """The file that was read; ``None``: none is new."""
+    more: bool = False
+    matched: bool = False
+    """Whether any file fits the pattern."""
+    behind: tuple[RemoteFile, ...] = ()
+    """Files before the position, of which some may have appeared late."""
 
 
 class Folders:

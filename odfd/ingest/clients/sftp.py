@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import re
+import sys
 from collections.abc import AsyncIterator, Awaitable
 from pathlib import Path
 from typing import Final, TypeVar, cast
@@ -16,11 +17,11 @@ from typing import Final, TypeVar, cast
 import asyncssh
 
 from chain.errors import NotFound, Refused, Remote
+from odfd.ingest.clients.remote_files import MAX_LISTED, Folders, RemoteFile, next_files
+from odfd.ingest.clients.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.file_writer import FileWriter
-from odfd.ingest.servers.remote_files import MAX_LISTED, Folders, RemoteFile, next_files
-from odfd.ingest.servers.sftp_job import SFTP, SftpJob, SftpResult
 from odfd.ingest.settings import IngestSettings
-from odfd.ingest.source_process import run_job
+from odfd.ingest.source_process import run_job, serve
 from odfd.runtime.sftp import SftpLogin, connected, not_asked
 
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00]")
@@ -167,3 +168,12 @@ def _change_fault() -> Remote:
     return Remote(
         "the file changed while it was read, and nothing of it was kept", rule="source-changed", hint="pull again"
     )
+
+
+def main() -> int:
+    """Runs the process. Returns its exit code."""
+    return serve(SftpJob, answer)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,1 +1,0 @@
-"""Reads from message brokers in a separate process with bounded memory."""

@@ -1,1 +1,0 @@
-"""Reads files of servers by FTP or SFTP, in a separate process."""
