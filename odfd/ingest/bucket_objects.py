@@ -38,7 +38,7 @@ class StoredObject(NamedTuple):
     modified: Instant
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
+class ObjectPosition(msgspec.Struct, frozen=True, kw_only=True):
     """The last object that was taken, as a source state."""
 
     key: str
@@ -47,7 +47,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
     order: str
 
     @classmethod
-    def of(cls, taken: StoredObject, order: SourceOrdering) -> Position:
+    def of(cls, taken: StoredObject, order: SourceOrdering) -> ObjectPosition:
         return cls(key=taken.key, tag=taken.tag, modified=render(taken.modified), order=order.value)
 
     def encode(self) -> str:
@@ -60,10 +60,10 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
         return (found.modified, found.key) > (parse(self.modified), self.key)
 
 
-def decode(value: str) -> Position:
+def decode(value: str) -> ObjectPosition:
     """Decodes a source state. Raises Invalid if it is no position in a bucket."""
     try:
-        found = msgspec.json.decode(value, type=Position)
+        found = msgspec.json.decode(value, type=ObjectPosition)
         parse(found.modified)
     except (msgspec.DecodeError, Invalid) as error:
         raise Invalid(f"the source state of the chain is no object of a bucket: {error}", rule=RULE) from error
@@ -128,7 +128,7 @@ def in_order(listed: Iterable[StoredObject]) -> Iterator[StoredObject]:
 
 
 def ahead(
-    listed: Iterable[StoredObject], keys: Keys, last: Position | None, order: SourceOrdering, now: Instant
+    listed: Iterable[StoredObject], keys: Keys, last: ObjectPosition | None, order: SourceOrdering, now: Instant
 ) -> list[StoredObject]:
     """Returns the next object to take and the one after it, as far as they exist."""
     wanted = (each for each in listed if keys.fit(each) and (last is None or last.is_before(each)))

@@ -114,7 +114,7 @@ def snapshot_events(
     return made
 
 
-class Group(NamedTuple):
+class BlockGroup(NamedTuple):
     """Blocks that are copied together: all blocks of one time, in order for each shard."""
 
     blocks: tuple[tuple[Block, ...], ...]
@@ -128,7 +128,7 @@ class Group(NamedTuple):
         return next(block.system_time for own in self.blocks for block in own)
 
 
-def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) -> list[Group]:
+def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) -> list[BlockGroup]:
     """Lists the blocks of some shards that follow the first ``count`` blocks of all together, in groups, oldest first.
 
     With one chain each block is a group by itself, unless ``by_time``. Raises Conflict if ``count`` ends inside of a
@@ -137,15 +137,15 @@ def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) ->
     heads = [chain.head() for chain in chains]
     ends = [0 if head is None else head.size for head in heads]
     if len(chains) == 1 and not by_time:
-        return [Group(((chains[0].block_at(number),),)) for number in range(count, ends[0])]
-    found: list[Group] = []
+        return [BlockGroup(((chains[0].block_at(number),),)) for number in range(count, ends[0])]
+    found: list[BlockGroup] = []
     while sum(ends) > count:
         newest = [chain.block_at(end - 1).system_time if end else None for chain, end in zip(chains, ends, strict=True)]
         time = max(each for each in newest if each is not None)
         least = count if len(chains) == 1 else 0
         blocks = tuple(_of_time(chain, end, time, least) for chain, end in zip(chains, ends, strict=True))
         ends = [end - len(own) for end, own in zip(ends, blocks, strict=True)]
-        found.append(Group(blocks))
+        found.append(BlockGroup(blocks))
     if sum(ends) != count:
         raise Conflict(
             "a rendition has a part of a transaction of another one", rule="rendition-copy", hint="report it"
@@ -153,7 +153,7 @@ def groups_after(chains: Sequence[ChainReader], count: int, *, by_time: bool) ->
     return found[::-1]
 
 
-def copied_group(deps: IngestDependencies, group: Group, state: ChainState) -> Copied:
+def copied_group(deps: IngestDependencies, group: BlockGroup, state: ChainState) -> Copied:
     """Builds the events of a group for the chain in ``state``, which represents all shards of its own rendition."""
     if len(group.blocks) == 1:
         return _copied_blocks(deps, group.blocks[0], state)

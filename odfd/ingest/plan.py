@@ -83,7 +83,7 @@ class EarlierSlices(NamedTuple):
 NO_HISTORY: Final = EarlierSlices([])
 
 
-class Quarantine(msgspec.Struct, frozen=True, kw_only=True):
+class QuarantineDataset(msgspec.Struct, frozen=True, kw_only=True):
     """The quarantine dataset that receives another's unreadable records; ``None``: not made yet."""
 
     path: Path
@@ -109,7 +109,7 @@ class PlanTerms(msgspec.Struct, frozen=True, kw_only=True):
     """Slices, if the strategy needs them."""
     founding: tuple[MetadataEvent, ...] = ()
     """Events to commit before the data: a push source that its first use creates."""
-    quarantine: Quarantine | None = None
+    quarantine: QuarantineDataset | None = None
     """The dataset for records that cannot be read; ``None``: files with such records are refused."""
     needs_event_time: bool = False
     """Whether the files must have an event time, as earlier ones had."""
@@ -129,7 +129,7 @@ class IngestPlan(msgspec.Struct, frozen=True, kw_only=True):
     skipped: tuple[SkippedFile, ...] = ()
     remarks: tuple[str, ...] = ()
     founding: tuple[MetadataEvent, ...] = ()
-    quarantine: Quarantine | None = None
+    quarantine: QuarantineDataset | None = None
 
 
 def polling(state: ChainState) -> tuple[SetPollingSource, SourceInForce]:
@@ -279,7 +279,7 @@ def plan_ingest(
     )
 
 
-def _target(state: ChainState, quarantine: Quarantine | None) -> QuarantineTarget | None:
+def _target(state: ChainState, quarantine: QuarantineDataset | None) -> QuarantineTarget | None:
     if quarantine is None:
         return None
     return QuarantineTarget(path=str(quarantine.path), next_offset=quarantine.next_offset, follows=str(state.head))

@@ -17,7 +17,7 @@ from chain.state import ChainState
 from chain.store.base import ObjectStore
 from engines.contract import IngestBatchRequest, RowCounts, Success
 from odfd.datasets.commit import CommitPart
-from odfd.ingest.plan import IngestPlan, Quarantine, SourceInForce
+from odfd.ingest.plan import IngestPlan, QuarantineDataset, SourceInForce
 from odfd.ingest.settlement import beside
 from odfd.ingest.slices import keep_slice
 
@@ -38,7 +38,7 @@ class Quarantines(Protocol):
 
 def standing(
     quarantines: Quarantines | None, source: SourceInForce, dataset: DatasetId, objects: ObjectStore, load: Load
-) -> Quarantine | None:
+) -> QuarantineDataset | None:
     """Returns the current quarantine; ``None``: the source refuses unreadable records. Raises Refused."""
     if quarantine_of(source.read.schema) is None:
         return None
@@ -46,7 +46,11 @@ def standing(
         raise Refused("there is no place for records that cannot be read", rule="on-error", hint="leave out onError")
     found = quarantines.find(dataset)
     path = objects.stage()
-    return Quarantine(path=path) if found is None else Quarantine(path=path, dataset=found, state=load(found))
+    return (
+        QuarantineDataset(path=path)
+        if found is None
+        else QuarantineDataset(path=path, dataset=found, state=load(found))
+    )
 
 
 def way_on(request: IngestBatchRequest, rule: str | None) -> str:

@@ -44,7 +44,7 @@ from odfd.ingest.plan import (
     EarlierSlices,
     IngestPlan,
     PlanTerms,
-    Quarantine,
+    QuarantineDataset,
     find_push_source,
     plan_ingest,
     polling,
@@ -229,7 +229,7 @@ def _plan(
         output=folder / "rows",
         settings=deps.settings,
         earlier=EarlierSlices(parts),
-        quarantine=Quarantine(path=folder / "aside") if sets_aside else None,  # discarded with the folder
+        quarantine=QuarantineDataset(path=folder / "aside") if sets_aside else None,  # discarded with the folder
         needs_event_time=needs_event_time(batch, source, chains),
         purpose="replay:",
     )

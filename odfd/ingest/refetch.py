@@ -41,7 +41,7 @@ MAX_BYTES: Final = 256 << 20
 """Bytes of one document named by another node's manifest."""
 
 
-class Rows(msgspec.Struct, frozen=True, kw_only=True):
+class BlockRows(msgspec.Struct, frozen=True, kw_only=True):
     """The computed contents of a block."""
 
     logical_hash: Multihash | None
@@ -57,7 +57,7 @@ class Refetched(msgspec.Struct, frozen=True, kw_only=True):
     size: int
     state: SourceState | None
     """The version that the source reports."""
-    rows: Rows | None
+    rows: BlockRows | None
     """The rows; ``None``: the bytes cannot be read by the manifest's steps."""
 
 
@@ -113,7 +113,7 @@ async def _rows(
     batch: Batch,
     time: Instant,
     out: Path,
-) -> Rows | None:
+) -> BlockRows | None:
     earlier = deps.index.parts(reader, state, deps.objects, source.merge) if traits(source.merge).asks_history else []
     terms = PlanTerms(
         output=out,
@@ -135,12 +135,12 @@ async def _rows(
     raise EngineFault(f"the engine gave an answer of no known kind: {type(answer).__name__}", rule="engine")
 
 
-def _read_rows(answer: Success, out: Path) -> Rows:
+def _read_rows(answer: Success, out: Path) -> BlockRows:
     logical = None
     if answer.new_offset_interval is not None:
         with open_slice(out):
             logical = logical_hash_file(out)
-    return Rows(logical_hash=logical, offsets=answer.new_offset_interval, watermark=answer.new_watermark)
+    return BlockRows(logical_hash=logical, offsets=answer.new_offset_interval, watermark=answer.new_watermark)
 
 
 def _digest(path: Path) -> tuple[str, int]:

@@ -18,8 +18,8 @@ ROOTS = ("config", "chain", "engines", "p2p", "odfd", "client")
 
 SHARED = {
     "the client is a distribution of its own, and a caller sees the node's words in it": """
-        Answer Block Bug Column Conflict Cut Environment Exchange Invalid NotFound Pin Position Progress Proof Query
-        ReadStanding Refused Remote Rows Selection SliceFile SliceFiles Snapshot Source StoredChain StoredFile
+        Answer Block Bug Column Conflict Cut Environment Exchange Invalid NotFound Pin Progress Proof Query
+        ReadStanding Refused Remote Selection SliceFile SliceFiles Snapshot Source StoredChain StoredFile
         Transport Unreachable
     """,
     "a section of the settings is named by what it sets": """
@@ -29,8 +29,8 @@ SHARED = {
         CardColumn EngineProcess Problem QueryEnd RowCounts SkippedFile
     """,
     "two things that need names of their own: rename the one above, not the one in chain": """
-        Backoff Body Chains Choice Client Database Difference FolderPlace Holds Interval Look Manifest Mark Mismatch
-        Notice Number Page Part Place Quarantine Reader Response Rights Roots Rules Run Signed Span Table View
+        Backoff Body Chains Choice Client Difference FolderPlace Holds Interval Look Manifest Mark Mismatch
+        Notice Number Part Place Reader Response Rights Roots Rules Run Signed Span Table View
     """,
 }
 """Reason -> names that classes of several roots may have."""

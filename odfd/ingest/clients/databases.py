@@ -126,7 +126,7 @@ def value_at(kind: str, text: str) -> Any:
     raise Invalid(f"the chain's position in the source is of an unknown type {kind!r}", rule=CURSOR_RULE)
 
 
-class Database(ABC):
+class SourceDatabase(ABC):
     """One connection to a database, in one transaction that only reads."""
 
     quote: str = '"'
@@ -152,7 +152,7 @@ class Database(ABC):
         return f"{self.quote}{name.replace(self.quote, self.quote * 2)}{self.quote}"
 
 
-class Sqlite(Database):
+class Sqlite(SourceDatabase):
     """Reads an SQLite file of this machine; other processes may write to it meanwhile."""
 
     def __init__(self, url: str) -> None:
@@ -211,7 +211,7 @@ def _twice(names: Sequence[str]) -> Invalid:
     )
 
 
-class Postgres(Database):
+class Postgres(SourceDatabase):
     """Reads PostgreSQL by the driver of Apache Arrow, which decodes PostgreSQL's binary form."""
 
     def __init__(self, url: str) -> None:
@@ -243,7 +243,7 @@ class Postgres(Database):
         return found
 
 
-class Mysql(Database):
+class Mysql(SourceDatabase):
     """Reads MySQL and MariaDB. Instants are requested in UTC; the driver escapes values in the server's own way."""
 
     quote = "`"
@@ -356,7 +356,7 @@ def _mysql_type(code: int, scale: int) -> pa.DataType | None:
 
 
 _REACH: Final = "look at host, port, user and password of its url, and whether it takes connections from this machine"
-KINDS: Final[Mapping[str, type[Database]]] = {
+KINDS: Final[Mapping[str, type[SourceDatabase]]] = {
     "sqlite": Sqlite,
     "postgresql": Postgres,
     "postgres": Postgres,
@@ -365,7 +365,7 @@ KINDS: Final[Mapping[str, type[Database]]] = {
 """The class of database by the scheme of a URL."""
 
 
-def connect(url: str) -> Database:
+def connect(url: str) -> SourceDatabase:
     """Connects to the database of a URL, by its scheme. Raises Remote, Invalid."""
     return KINDS[urllib.parse.urlsplit(url).scheme](url)  # type: ignore[call-arg]
 
@@ -396,7 +396,7 @@ def _query(job: QueryJob) -> QueryResult:
         return _write(job, *_batch(base, job))
 
 
-def _batch(base: Database, job: QueryJob) -> tuple[pa.Table, bool]:
+def _batch(base: SourceDatabase, job: QueryJob) -> tuple[pa.Table, bool]:
     """Returns the rows of one batch, and whether more follow. Raises Invalid, Refused."""
     # On lines of its own: a comment at the end of the query (-- …) would take in the bracket.
     inner = f"SELECT * FROM (\n{job.query.strip().rstrip(';')}\n) AS q"  # noqa: S608  the query is the owner's own
@@ -422,7 +422,7 @@ def _row(parts: Sequence[str]) -> str:
     return f"({', '.join(parts)})" if len(parts) > 1 else parts[0]
 
 
-def _refuse_nulls(base: Database, inner: str, names: Sequence[str], cursor: Sequence[str]) -> None:
+def _refuse_nulls(base: SourceDatabase, inner: str, names: Sequence[str], cursor: Sequence[str]) -> None:
     """Raises Invalid if a cursor column has nulls, which are neither before nor after any position."""
     empty = " OR ".join(f"{name} IS NULL" for name in names)
     if base.table(f"{inner} WHERE {empty} LIMIT 1").num_rows:

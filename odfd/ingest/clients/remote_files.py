@@ -11,7 +11,7 @@ import msgspec
 
 from chain.instant import SECOND, Instant
 from chain.model.source import SourceOrdering
-from odfd.ingest.bucket_objects import QUIET, Keys, Position, StoredObject, ahead
+from odfd.ingest.bucket_objects import QUIET, Keys, ObjectPosition, StoredObject, ahead
 from odfd.ingest.source_process import SourceJob, SourceResult
 
 MAX_LISTED: Final = 100_000
@@ -26,7 +26,7 @@ class Pattern(msgspec.Struct, frozen=True, kw_only=True):
     """The order of a pattern's files, and how far they were taken."""
 
     order: str
-    last: Position | None
+    last: ObjectPosition | None
     now: int
 
 

@@ -22,7 +22,7 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import BucketAccess
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, FromSystemTime, SourceOrdering
 from engines.contract import SkippedFile
-from odfd.ingest.bucket_objects import Keys, Position, StoredObject, ahead, decode, in_order
+from odfd.ingest.bucket_objects import Keys, ObjectPosition, StoredObject, ahead, decode, in_order
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time, time_in_path
 from odfd.ingest.fetch.source import DEFAULT_SOURCE, OBJECT, Fetched, FetchJob, FetchOutcome, Source, Unchanged
 from odfd.ingest.file_writer import FileWriter
@@ -156,7 +156,7 @@ class _Source:
     def _take(self, found: StoredObject, *, has_more: bool, late: tuple[SkippedFile, ...]) -> Fetched:
         path = self._job.folder / "object"
         digest = self._save(found, path)
-        position = Position.of(found, self._order).encode()
+        position = ObjectPosition.of(found, self._order).encode()
         return Fetched(
             path=path,
             name=found.key,
@@ -194,7 +194,7 @@ class _Source:
                 if each["path"] > after:  # not each store begins its list there
                     yield StoredObject(each["path"], each["size"], each["e_tag"] or "", _instant(each["last_modified"]))
 
-    def _late(self, last: Position) -> tuple[SkippedFile, ...]:
+    def _late(self, last: ObjectPosition) -> tuple[SkippedFile, ...]:
         """Returns what lies before the position and is not in the chain as it is now: of many, others in turn."""
         taken = self._job.taken
         if taken is None:

@@ -20,7 +20,7 @@ from chain.model.events import SourceState
 from chain.model.fetch_options import OWN_SCHEME, ClientCredentials, HttpRequest, Paging
 from chain.model.source import FetchUrl, FromSystemTime
 from chain.wording import plural
-from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, page, patient_page
+from odfd.ingest.fetch.page import TOO_MANY, PageResponse, asked_too_often, page, patient_page
 from odfd.ingest.fetch.source import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Source, Unchanged, web_step
 from odfd.ingest.fetch.url import WITH_FILE, UrlSource, address_of, headers_of, remedy, save
 from odfd.ingest.settings import IngestSettings
@@ -168,7 +168,7 @@ async def _one_page(service: _Service, address: str, path: Path) -> _Saved:
         return await _keep(service, found, path)
 
 
-async def _keep(service: _Service, found: Page, path: Path) -> _Saved:
+async def _keep(service: _Service, found: PageResponse, path: Path) -> _Saved:
     if found.status == NOT_FOUND:
         raise NotFound(f"{service.shown} answers 404", rule="url-http", hint=remedy(NOT_FOUND))
     if found.status not in WITH_FILE:

@@ -35,7 +35,7 @@ _AGAIN: Final = "try again later"
 _SLOW: Final = "try again later, or wait longer: ingest.silence-seconds, ingest.least-rate and ingest.fetch-seconds"
 
 
-class Page(NamedTuple):
+class PageResponse(NamedTuple):
     """A response with any status but a redirect's."""
 
     status: int
@@ -53,7 +53,7 @@ async def page(
     confidential: Collection[str],
     settings: IngestSettings,
     body: bytes | None = None,
-) -> AsyncIterator[Page]:
+) -> AsyncIterator[PageResponse]:
     """Requests a page; messages show ``shown`` for ``url``; ``confidential`` names headers for its origin only.
 
     A ``body`` is sent by POST, and never to the target of a redirect. Raises Remote: not reachable, too slow, redirects
@@ -66,7 +66,7 @@ async def page(
             response = await _follow(stack, _Question(httpx.URL(url), headers, confidential, body), shown, settings)
             raw = await stack.enter_async_context(body_of(response, response.aiter_raw()))
             parts = await stack.enter_async_context(aclosing(lively(shown, raw, patience, deadline, _SLOW)))
-            yield Page(response.status_code, response.reason_phrase, response.headers, parts)
+            yield PageResponse(response.status_code, response.reason_phrase, response.headers, parts)
     except httpx.TimeoutException as error:
         raise Remote(f"{shown}: the server gave nothing in time", rule="web-slow", hint=_SLOW) from error
     except (httpx.HTTPError, httpx.InvalidURL, OSError) as error:
@@ -90,7 +90,7 @@ async def patient_page(
     confidential: Collection[str],
     job: FetchJob,
     body: bytes | None = None,
-) -> AsyncIterator[Page]:
+) -> AsyncIterator[PageResponse]:
     """Requests a page as ``page`` does; if the server answers that it is asked too often, waits as it says and repeats.
 
     Yields the last response, which may be the same answer: after ``TRIES``, or if the wait exceeds ``LONGEST_WAIT``.
@@ -104,7 +104,7 @@ async def patient_page(
         await trio.sleep(wait)
 
 
-def _wait(found: Page, number: int, now: Instant) -> float | None:
+def _wait(found: PageResponse, number: int, now: Instant) -> float | None:
     """Returns seconds until a page may be requested again (RFC 9110, 10.2.3); ``None``: the response is final."""
     if found.status not in _TOO_OFTEN:
         return None

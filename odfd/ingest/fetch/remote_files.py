@@ -17,7 +17,7 @@ from chain.model.source import (
     SourceOrdering,
 )
 from engines.contract import SkippedFile
-from odfd.ingest.bucket_objects import Position, decode
+from odfd.ingest.bucket_objects import ObjectPosition, decode
 from odfd.ingest.clients.remote_files import Pattern, RemoteFile
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, time_in_path
 from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, OBJECT, FetchJob
@@ -42,7 +42,7 @@ def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
     """Returns the source state after a file was taken."""
     if pattern is None:
         return SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=found.version)
-    position = Position.of(found.as_object(), SourceOrdering(pattern.order)).encode()
+    position = ObjectPosition.of(found.as_object(), SourceOrdering(pattern.order)).encode()
     return SourceState(source_name=DEFAULT_SOURCE, kind=OBJECT, value=position)
 
 

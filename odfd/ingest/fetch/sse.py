@@ -21,7 +21,7 @@ from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.fetch_options import ServerEvents
 from chain.model.source import FetchUrl, ReadStep
-from odfd.ingest.fetch.page import Page, page
+from odfd.ingest.fetch.page import PageResponse, page
 from odfd.ingest.fetch.source import (
     CREDENTIALS,
     DEFAULT_SOURCE,
@@ -185,7 +185,7 @@ class ServerEventsSource(Source[FetchUrl, ServerEvents]):
         check_lines(read, "kind: Sse")
 
 
-def _check_answer(found: Page, url: FilledTemplate) -> None:
+def _check_answer(found: PageResponse, url: FilledTemplate) -> None:
     if found.status != _OK:
         raise Remote(f"{url} answers {found.status} {found.reason}", rule="url-http", hint=remedy(found.status))
     kind = found.headers.get("Content-Type", "").partition(";")[0].strip().lower()
@@ -203,7 +203,7 @@ def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate
         )
 
 
-async def _read_batch(found: Page, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
+async def _read_batch(found: PageResponse, stream: ServerEvents) -> tuple[list[ServerEvent], list[bytes], bool]:
     """Returns the events and lines of one batch, and whether the batch ended because it was full."""
     events: list[ServerEvent] = []
     lines: list[bytes] = []

@@ -29,7 +29,7 @@ from chain.model.source import FetchUrl, FromPath, FromSystemTime
 from chain.wording import plural
 from engines.spark.ingest.unpack import FREE
 from odfd.ingest.fetch.ftp import check_ftp, fetch_ftp
-from odfd.ingest.fetch.page import TOO_MANY, Page, asked_too_often, http_date, patient_page
+from odfd.ingest.fetch.page import TOO_MANY, PageResponse, asked_too_often, http_date, patient_page
 from odfd.ingest.fetch.source import (
     CREDENTIALS,
     DEFAULT_SOURCE,
@@ -398,7 +398,7 @@ def plain_headers(headers: Mapping[str, str]) -> dict[str, FilledTemplate]:
     return {name: FilledTemplate(value, value) for name, value in headers.items()}
 
 
-async def save(found: Page, path: Path, url: FilledTemplate, job: FetchJob) -> str:
+async def save(found: PageResponse, path: Path, url: FilledTemplate, job: FetchJob) -> str:
     """Streams the body to ``path`` and returns its sha3-256. Raises Refused over the limit, Remote, Environment."""
     digest, waiting = hashlib.sha3_256(), bytearray()
     promised = read_whole(found.headers.get("Content-Length", ""))

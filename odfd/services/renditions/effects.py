@@ -25,7 +25,7 @@ from chain.store.shards import SEALED
 from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.ingest import segments
-from odfd.ingest.copying import Group, copied_group, groups_after
+from odfd.ingest.copying import BlockGroup, copied_group, groups_after
 from odfd.ingest.decoding import decode, remaining
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies
 from odfd.ingest.push import commit_point
@@ -232,7 +232,7 @@ class RenditionEffects:
         with self._home.database.read() as connection:
             return {each.block: each for each in captures.of(connection, state.active.dataset)}
 
-    def _copy(self, state: CollectionState, number: int, group: Group, bound: BoundCapture | None) -> None:
+    def _copy(self, state: CollectionState, number: int, group: BlockGroup, bound: BoundCapture | None) -> None:
         """Copies one group of blocks, with their capture, and counts it as copied, in one transaction."""
         target = state.member(number).dataset
         own = load_state(self._home.chains.chain(target))
@@ -271,7 +271,7 @@ class RenditionEffects:
     def chains(self, member: Member) -> Sequence[ChainReader]:
         return [self._home.chains.chain(each) for each in member.shards]
 
-    def _list_uncopied(self, state: CollectionState, member: Member) -> Sequence[Group]:
+    def _list_uncopied(self, state: CollectionState, member: Member) -> Sequence[BlockGroup]:
         """Lists the blocks of the active rendition that another of the same content lacks."""
         count = state.active.synced + member.copied
         return groups_after(self.chains(state.active), count, by_time=len(member.row.shards) > 1)
@@ -433,12 +433,12 @@ def _reach(connection: sqlite3.Connection, move: Move, time: int) -> None:
             uppers.move_on(connection, shard, upper)
 
 
-def _last_of(group: Group) -> Multihash:
+def _last_of(group: BlockGroup) -> Multihash:
     """Returns the last block of a group in the first shard that has one."""
     return next(own[-1].hash for own in group.blocks if own)
 
 
-def _is_more(group: Group, bound: BoundCapture) -> bool:
+def _is_more(group: BlockGroup, bound: BoundCapture) -> bool:
     """Whether a group has other blocks than those that became of a capture."""
     numbers = [(own[0].sequence_number, own[-1].sequence_number) for own in group.blocks if own]
     return numbers != [(part.first, part.last) for part in bound.parts]

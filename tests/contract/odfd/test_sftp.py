@@ -22,7 +22,7 @@ from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import SftpAccess, fetch_options
 from chain.model.source import FetchFilesGlob, FetchUrl, FromMetadata, FromPath, SourceOrdering
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.bucket_objects import Position
+from odfd.ingest.bucket_objects import ObjectPosition
 from odfd.ingest.clients import sftp as process
 from odfd.ingest.clients.remote_files import Pattern, RemoteFile, next_files
 from odfd.ingest.clients.sftp_job import SftpJob, SftpResult
@@ -208,7 +208,7 @@ def test_each_file_is_taken_once_in_any_order_of_the_listing(
 ) -> None:
     """At 20 s, and again when all of them are old."""
     taken: list[RemoteFile] = []
-    last: Position | None = None
+    last: ObjectPosition | None = None
     for now in (20, 100):
         while True:
             chance.shuffle(files)
@@ -219,7 +219,7 @@ def test_each_file_is_taken_once_in_any_order_of_the_listing(
                 break
             assert found[0].modified <= now - 10
             taken.append(found[0])
-            last = Position.of(found[0].as_object(), order)
+            last = ObjectPosition.of(found[0].as_object(), order)
     assert sorted(taken, key=lambda each: each.key) == sorted(files, key=lambda each: each.key)
 
 

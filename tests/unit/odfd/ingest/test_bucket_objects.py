@@ -12,7 +12,7 @@ from chain.errors import Invalid, Refused
 from chain.instant import SECOND, Instant
 from chain.model.source import SourceOrdering
 from odfd.ingest import bucket_objects
-from odfd.ingest.bucket_objects import QUIET, Keys, Position, StoredObject, ahead, decode, in_order
+from odfd.ingest.bucket_objects import QUIET, Keys, ObjectPosition, StoredObject, ahead, decode, in_order
 from odfd.ingest.consumed_files import ConsumedFiles
 
 NAME, TIME = SourceOrdering.BY_NAME, SourceOrdering.BY_EVENT_TIME
@@ -49,7 +49,7 @@ def test_each_object_is_taken_once_in_order_wherever_a_pull_stops(
         if data.draw(st.booleans(), "killed before the commit"):
             continue
         taken.append(found[0])
-        state = Position.of(found[0], order).encode()
+        state = ObjectPosition.of(found[0], order).encode()
     by = (lambda each: each.key) if order is NAME else (lambda each: (each.modified, each.key))
     assert taken == sorted(filter(keys.fit, objects), key=by)
 
