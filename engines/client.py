@@ -37,6 +37,8 @@ from engines.contract import (
     RawQueryOutcome,
     RawQueryRequest,
     RawQuerySuccess,
+    SessionRequest,
+    SessionState,
     Success,
     TransformOutcome,
     TransformRequest,
@@ -70,7 +72,6 @@ from engines.io_plan import (
     plan_transform,
 )
 from engines.request_control import CallLimits
-from engines.session import SessionRequest, SessionState
 from engines.staging import Staging
 
 Q = TypeVar("Q", bound=msgspec.Struct)

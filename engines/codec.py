@@ -15,8 +15,8 @@ import msgspec
 from chain.codec import flat, protobuf
 from chain.errors import Invalid
 from engines import contract
+from engines.contract import SessionRequest, SessionState
 from engines.errors import BadFrame
-from engines.session import SessionRequest, SessionState
 
 Q = TypeVar("Q", bound=msgspec.Struct)
 A = TypeVar("A", bound=msgspec.Struct)

@@ -9,21 +9,117 @@ files and never hold rows.
 
 from __future__ import annotations
 
-from typing import Final, Protocol, TypeAlias
+import enum
+from collections.abc import Callable, Iterable
+from typing import Annotated, Final, Protocol, TypeAlias
 
+import msgspec
+
+from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.model.events import OffsetInterval
 from chain.model.events import Vocab as Vocab
 from chain.model.schema import DataSchema
 from chain.model.source import MergeStrategy, ReadStep, Transform
-from chain.model.wire import U64, Time
-from engines.faults import Diagnostic
-from engines.faults import EngineInternalError as EngineInternalError
-from engines.faults import InvalidQuery as InvalidQuery
-from engines.progress import EngineProgress as EngineProgress
-from engines.progress import OnProgress as OnProgress
-from engines.progress import ignore_progress as ignore_progress
-from engines.tables import ContractTable, Variant
+from chain.model.wire import U64, Scalar, Time
+from chain.wording import plural
+
+
+class ContractTable(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base of a table of the contract."""
+
+
+class Variant(ContractTable, frozen=True, kw_only=True, tag_field="kind"):
+    """Base of an alternative in a response."""
+
+
+STARTING: Final = "starting"
+"""Stage reported by whoever starts engine processes, while the engine does not run yet."""
+STAGES: Final = (STARTING, "planning", "reading", "computing", "writing")
+"""Stages of a request, in this order; not every request has all of them."""
+
+
+class EngineProgress(Variant, frozen=True, kw_only=True, tag="Progress"):
+    """A progress report, sent at least every few seconds. Unknown values are absent."""
+
+    bytes_read: U64 | None = None
+    """Extension: bytes parsed so far of an ingest's files."""
+    bytes_total: U64 | None = None
+    """Extension: bytes of all of an ingest's files."""
+    stage: str | None = None
+    """Extension: the current stage, one of ``STAGES``; a reader takes unknown ones for ``computing``."""
+    tasks_done: U64 | None = None
+    """Extension: tasks finished for this request, of a cluster or of threads."""
+    tasks_total: U64 | None = None
+    """Extension: tasks known so far; each step of a query adds its own when it begins."""
+    rows_read: U64 | None = None
+    """Extension: rows that these tasks read from slices; rows read twice count twice."""
+
+
+OnProgress: TypeAlias = Callable[[EngineProgress], None]
+
+
+def ignore_progress(_: EngineProgress) -> None:
+    """Drops a report of progress."""
+
+
+class Severity(enum.Enum):
+    ERROR = "error"
+    WARNING = "warning"
+
+
+class Diagnostic(ContractTable, frozen=True, kw_only=True):
+    """One fault of a query, with its place in the text and a remedy."""
+
+    code: str
+    """Stable, documented name of the fault: ``float-aggregate``, ``join-unbounded``, …"""
+    severity: Annotated[Severity, Scalar("int32")]
+    message: str
+    query: U64 = 0
+    line: U64 | None = None
+    column: U64 | None = None
+    replace: str | None = None
+
+
+class InvalidQuery(Variant, frozen=True, kw_only=True, tag="InvalidQuery"):
+    """Reports a fault of the query or of its data, in parts: ``message`` repeats nothing of the other fields.
+
+    A coordinator that knows only ODF's table reads ``message`` alone. So an engine's server puts all parts into the
+    message (``whole``) for a caller that does not set ``reads_extensions``; our coordinator sets it in each request.
+    Methods of ``odfd.Engine`` have no other callers and always answer in parts.
+    """
+
+    message: str
+    rule: str | None = None
+    """Extension: name of the rule that was broken."""
+    hint: str | None = None
+    """Extension: what the user should do next."""
+    place: str | None = None
+    """Extension: place in the data or the query, as ``data.csv:3`` or ``line 2, column 8``."""
+
+    @classmethod
+    def of(cls, fault: Fault) -> InvalidQuery:
+        return cls(message=fault.message, rule=fault.rule or None, hint=fault.hint or None, place=fault.place or None)
+
+    def __str__(self) -> str:
+        here = f"{self.place}: " if self.place else ""
+        rule = f" [{self.rule}]" if self.rule else ""
+        hint = f" ({self.hint})" if self.hint else ""
+        return f"{here}{self.message}{rule}{hint}"
+
+    @property
+    def whole(self) -> InvalidQuery:
+        """Returns the same fault with all parts in the message; the rule stays as a name for programs."""
+        return InvalidQuery(message=str(self), rule=self.rule)
+
+
+class EngineInternalError(Variant, frozen=True, kw_only=True, tag="InternalError"):
+    """Reports a fault of the engine itself, not of the query."""
+
+    message: str
+    backtrace: str | None = None
+    rule: str | None = None
+    """Extension: the limit exceeded, or that the JVM ended (``engines.errors``); ``None`` for a bug."""
 
 
 class Watermark(ContractTable, frozen=True, kw_only=True):
@@ -122,7 +218,7 @@ class RowCounts(ContractTable, frozen=True, kw_only=True):
     quarantined: U64 | None = None
     """Records that were set aside because they could not be read."""
     skipped: tuple[SkippedFile, ...] = ()
-    """The first ``MAX_SKIPPED`` skipped files; the last entry counts those beyond (``engines.skipped``)."""
+    """The first ``MAX_SKIPPED`` skipped files; the last entry counts those beyond (``engines.contract``)."""
     remarks: tuple[str, ...] = ()
     """Remarks in words on what was passed over or assumed within the files; the first ``MAX_REMARKS``."""
 
@@ -454,6 +550,53 @@ ProvenanceResponse: TypeAlias = EngineProgress | ProvenanceSuccess | InvalidQuer
 
 class ProvenanceResponseRoot(ContractTable, frozen=True, kw_only=True):
     value: ProvenanceResponse
+
+
+class SessionRequest(ContractTable, frozen=True, kw_only=True):
+    """Asks what an engine has started beyond its process, which only some requests need: for Spark, Java."""
+
+    starts: bool = False
+    """Start it, and answer when it is ready or has failed."""
+
+
+SESSION_STATES: Final = ("stopped", "starting", "ready", "failed")
+
+
+class SessionState(ContractTable, frozen=True, kw_only=True):
+    """Tells what an engine has started.
+
+    If not ``ready``, requests without need of a session, as most ingests are, run at once, and others start one.
+    ``failed``: the last start failed; a later request tries again.
+    """
+
+    state: str
+    message: str = ""
+    """Reason of a failure."""
+    lingering: U64 = 0
+    """Milliseconds for which the oldest request works on whose caller has gone; 0: there is none."""
+
+
+NOT_NAMED: Final = f"only the first {MAX_SKIPPED - 1} are named"
+"""Reason in the last entry, which stands for all files that are not listed."""
+
+
+def bounded_list(files: Iterable[SkippedFile]) -> tuple[SkippedFile, ...]:
+    """Lists each file once, the first ``MAX_SKIPPED``; if there are more, the last entry counts them.
+
+    The given lists may have been cut already; then a file in several of them counts once.
+    """
+    unique = dict.fromkeys(files)
+    named = tuple(each for each in unique if each.reason != NOT_NAMED)
+    others = max((_number(each) for each in unique if each.reason == NOT_NAMED), default=0)
+    if not others and len(named) <= MAX_SKIPPED:
+        return named
+    others += max(0, len(named) - MAX_SKIPPED + 1)
+    return (*named[: MAX_SKIPPED - 1], SkippedFile(name=plural(others, "more file"), reason=NOT_NAMED))
+
+
+def _number(entry: SkippedFile) -> int:
+    digits = entry.name.partition(" ")[0].replace(",", "")
+    return int(digits) if digits.isdecimal() and len(digits) < 20 else 0
 
 
 TransformOutcome: TypeAlias = Success | InvalidQuery | EngineInternalError

@@ -58,7 +58,7 @@ class RequestControl:
             self._measure = None
 
     def stage(self, name: str) -> None:
-        """Sets the stage (``engines.progress.STAGES``) for the next progress report. Costs nothing."""
+        """Sets the stage (``engines.contract.STAGES``) for the next progress report. Costs nothing."""
         self._stage = name
 
     @contextmanager

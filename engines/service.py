@@ -43,6 +43,8 @@ from engines.contract import (
     RawQueryOutcome,
     RawQueryRequest,
     RawQueryResponseRoot,
+    SessionRequest,
+    SessionState,
     Success,
     TransformOutcome,
     TransformRequest,
@@ -53,7 +55,6 @@ from engines.contract import (
 from engines.errors import DEADLINE, DISK, MAX_BACKTRACE, MEMORY, TRACE
 from engines.listen_address import READY, cannot_listen, check_free, parse_address
 from engines.request_control import RequestControl
-from engines.session import SessionRequest, SessionState
 
 MAX_STATUS: Final = 3_000
 """Most characters of a message in the status of a call, which gRPC bounds."""

@@ -17,9 +17,17 @@ import msgspec
 
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
-from engines.image.oci import CODE, SPARK, read_manifest
-from engines.image.tree import check, digest_of, encode, list_entries
-from engines.image.unpack import is_unpacked, unpack_image
+from engines.image.oci import (
+    CODE,
+    SPARK,
+    check,
+    digest_of,
+    encode,
+    is_unpacked,
+    list_entries,
+    read_manifest,
+    unpack_image,
+)
 
 SITE: Final = "opt/odf"
 PYTHON: Final = "/usr/bin/python3.11"

@@ -1,13 +1,18 @@
-"""Reads and writes an OCI image layout: one manifest, its configuration and uncompressed layers, named by digest.
+"""Writes, reads and unpacks an OCI image layout: one manifest, its configuration and uncompressed layers, by digest.
 
-Layers are plain tar on purpose: the output of a compressor changes with its version, and the digest with it.
+Layers are plain tar on purpose: the output of a compressor changes with its version, and the digest with it. A listing
+of all files (path, kind, mode, content by digest) has its digest among the annotations of the manifest: pinning the
+manifest pins every file, and an unpacked image can be checked at each start without its layers. An image is unpacked
+without privilege, by the standard library alone: only what ``write_layers`` writes is accepted, each name once.
 """
 
 from __future__ import annotations
 
 import hashlib
 import io
+import os
 import re
+import shutil
 import stat
 import tarfile
 from collections.abc import Iterable, Iterator, Mapping
@@ -18,7 +23,104 @@ from typing import IO, Final
 import msgspec
 
 from chain.errors import Environment
-from engines.image.tree import TreeEntry
+from engines.identity import FileDigests
+
+WRITTEN: Final = {
+    "/etc/passwd": b"odf:x:1000:1000::/tmp:/bin/sh\n",
+    "/etc/group": b"odf:x:1000:\n",
+    "/etc/hosts": b"127.0.0.1 localhost\n::1 localhost\n",
+    "/etc/nsswitch.conf": b"passwd: files\ngroup: files\nhosts: files\n",
+}
+"""Files that are added: without an entry for its user Hadoop finds no home and fails; without hosts
+``localhost`` is unknown."""
+
+
+class TreeEntry(msgspec.Struct, frozen=True, array_like=True, order=True):
+    """One file, folder or link; ``content``: hex sha256 of a file, the text of a link, empty for a folder."""
+
+    path: str
+    """Path from the root, without a slash at either end."""
+    kind: str
+    """``f`` for a file, ``d`` for a folder, ``l`` for a link."""
+    mode: int
+    content: str
+
+
+def encode(entries: Iterable[TreeEntry]) -> bytes:
+    """Encodes a listing canonically: sorted, one JSON array a line."""
+    return b"\n".join(msgspec.json.encode(entry) for entry in sorted(entries))
+
+
+def digest_of(raw: bytes) -> str:
+    return "sha256:" + hashlib.sha256(raw).hexdigest()
+
+
+def check(root: Path, listing: bytes, digest: str, digests: FileDigests) -> None:
+    """Compares a folder with the listing whose digest is ``digest``, and hashes files that look changed. Raises
+    Environment.
+
+    A daemon does this at its start for thousands of files, and never gives back the memory that it takes. So entries
+    are read one by one, paths are texts, as ``pathlib`` interns each part of each, and what is too much is counted.
+    """
+    if digest_of(listing) != digest:
+        raise Environment("the listing of an unpacked image is not the one that its manifest names", rule="image-tree")
+    count = 0
+    for count, entry in enumerate(_entries(listing), start=1):  # noqa: B007  it is read below
+        place = f"{root}/{entry.path}"
+        try:
+            there = os.lstat(place)
+        except (FileNotFoundError, NotADirectoryError):
+            raise _differs(entry.path, "is missing") from None
+        if (entry.kind, entry.mode) != (_kind(there), _mode(there)):
+            raise _differs(entry.path, "has another kind or mode")
+        content = digests.of(place) if entry.kind == "f" else str(Path(place).readlink()) if entry.kind == "l" else ""
+        if content != entry.content:
+            raise _differs(entry.path, "has another content")
+    if sum(1 for _ in _walk(root)) != count:  # no path twice: a listing is sorted, and its digest is that of the image
+        known = {entry.path for entry in _entries(listing)}
+        raise _differs(next(path for path, _ in _walk(root) if path not in known), "is not in the image")
+
+
+def _entries(listing: bytes) -> Iterator[TreeEntry]:
+    return (msgspec.json.decode(line, type=TreeEntry) for line in io.BytesIO(listing))
+
+
+def list_entries(root: Path, digests: FileDigests) -> Iterator[TreeEntry]:
+    """Yields a folder's files and folders. Raises Environment for anything else."""
+    for path, item in _walk(root):
+        found = item.stat(follow_symlinks=False)
+        kind = _kind(found)
+        if kind not in ("f", "d"):
+            raise Environment(f"{root / path} is neither a file nor a folder", rule="image-tree")
+        yield TreeEntry(path, kind, _mode(found), digests.of(root / path) if kind == "f" else "")
+
+
+def _walk(root: Path) -> Iterator[tuple[str, os.DirEntry[str]]]:
+    folders = [""]
+    while folders:
+        folder = folders.pop()
+        with os.scandir(root / folder) as inside:
+            for item in inside:
+                path = f"{folder}/{item.name}" if folder else item.name
+                yield path, item
+                if item.is_dir(follow_symlinks=False):
+                    folders.append(path)
+
+
+def _kind(found: os.stat_result) -> str:
+    if stat.S_ISREG(found.st_mode):
+        return "f"
+    return "d" if stat.S_ISDIR(found.st_mode) else "l" if stat.S_ISLNK(found.st_mode) else "?"
+
+
+def _mode(found: os.stat_result) -> int:
+    return 0o777 if stat.S_ISLNK(found.st_mode) else stat.S_IMODE(found.st_mode)
+
+
+def _differs(path: str, how: str) -> Environment:
+    return Environment(f"the unpacked engine image is damaged: {path} {how}", rule="image-tree",
+                   hint="remove the folder engine-image of the node's cache: it is unpacked anew")  # fmt: skip
+
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
 CONFIG: Final = "application/vnd.oci.image.config.v1+json"
@@ -237,6 +339,136 @@ class _Hashing(io.RawIOBase):
         self._hash.update(data)
         self.size += len(data)
         return self._file.write(data)
+
+    @property
+    def digest(self) -> str:
+        return "sha256:" + self._hash.hexdigest()
+
+
+ROOTFS: Final = "rootfs"
+LISTING: Final = "listing"
+
+
+def unpack_image(layout: Path, cache: Path, digests: FileDigests) -> Path:
+    """Returns the image's root file system below ``cache``, unpacked if absent, and checked file by file.
+
+    ``digests``: remembers them, so that only changed files are hashed again. Raises Environment.
+    """
+    digest, manifest = read_manifest(layout)
+    folder = _folder(cache, digest)
+    tree = manifest.annotations.get(TREE, "")
+    if not (folder / LISTING).is_file():
+        _unpack(layout, manifest, tree, folder)
+    try:
+        listing = (folder / LISTING).read_bytes()
+    except OSError as error:
+        raise Environment(f"cannot read {folder}: {error.strerror}", rule="image-tree") from error
+    check(folder / ROOTFS, listing, tree, digests)
+    return folder / ROOTFS
+
+
+def is_unpacked(cache: Path, digest: str) -> bool:
+    """Whether the image of this manifest is below ``cache``; does not check its contents."""
+    return (_folder(cache, digest) / LISTING).is_file()
+
+
+def _folder(cache: Path, digest: str) -> Path:
+    return cache / digest.removeprefix("sha256:")[:16]
+
+
+def _unpack(layout: Path, manifest: ImageManifest, tree: str, folder: Path) -> None:
+    staged = folder.with_name(folder.name + ".new")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        (staged / ROOTFS).mkdir(parents=True)
+        entries: list[TreeEntry] = []
+        for layer in manifest.layers:
+            if layer.media_type != LAYER:
+                hint = "build the image again: odfctl docs install tells how"
+                raise Environment(f"a layer of type {layer.media_type}", rule="image-layer", hint=hint)
+            entries += _unpack_layer(blob_path(layout, layer.digest), layer.digest, staged / ROOTFS)
+        listing = encode(entries)
+        if digest_of(listing) != tree:
+            raise Environment("the layers of an image do not make the tree that its manifest names", rule="image-tree")
+        (staged / LISTING).write_bytes(listing)
+        shutil.rmtree(folder, ignore_errors=True)
+        staged.replace(folder)
+    except OSError as error:
+        raise Environment(
+            f"cannot unpack the engine image: {error.strerror}", rule="image-unpack", hint="it takes 1 GB of disk"
+        ) from error
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _unpack_layer(blob: Path, digest: str, root: Path) -> list[TreeEntry]:
+    """Unpacks a layer. Raises Environment before anything of the layer is used: the folder is then deleted."""
+    entries = []
+    with blob.open("rb") as file:
+        hashed = _HashedLayer(file)
+        try:
+            with tarfile.open(fileobj=hashed, mode="r|") as tar:
+                for member in tar:
+                    entries.append(_place(tar, member, root))
+        except tarfile.TarError as error:
+            raise Environment(f"a layer is no tar: {error}", rule="image-layer") from error
+        # A tar may end before its file does, and the digest is that of the file.
+        while hashed.read(_CHUNK):
+            pass
+    if hashed.digest != digest:
+        raise Environment(f"a layer is not {digest}", rule="image-digest", hint="build or copy the image anew")
+    return entries
+
+
+def _place(tar: tarfile.TarFile, member: tarfile.TarInfo, root: Path) -> TreeEntry:
+    path = PurePosixPath(member.name)
+    if path.is_absolute() or ".." in path.parts or not path.parts or str(path) != member.name.rstrip("/"):
+        raise Environment(f"a layer names {member.name!r}", rule="image-layer")
+    here = root
+    for part in path.parts[:-1]:
+        here = here / part
+        # A link that an earlier member made could lead out of the folder.
+        if here.is_symlink() or not here.is_dir():
+            raise Environment(f"a layer names {member.name!r} below what is no folder", rule="image-layer")
+    target = root / path
+    if target.is_symlink() or target.exists():
+        raise Environment(f"a layer names {member.name!r} twice", rule="image-layer")
+    if member.isdir():
+        target.mkdir(mode=0o755)
+        target.chmod(0o755)
+        return TreeEntry(str(path), "d", 0o755, "")
+    if member.issym():
+        target.symlink_to(member.linkname)
+        return TreeEntry(str(path), "l", 0o777, member.linkname)
+    if not member.isreg():
+        raise Environment(f"a layer holds {member.name!r}, which is no file, folder or link", rule="image-layer")
+    return TreeEntry(str(path), "f", member.mode & 0o755, _write(tar, member, target))
+
+
+def _write(tar: tarfile.TarFile, member: tarfile.TarInfo, target: Path) -> str:
+    source, hashed = tar.extractfile(member), hashlib.sha256()
+    assert source is not None
+    with target.open("xb") as file:
+        while piece := source.read(_CHUNK):
+            hashed.update(piece)
+            file.write(piece)
+    target.chmod(member.mode & 0o755)
+    # As in a container: bytecode and class data archives identify their sources by this time, wherever made.
+    os.utime(target, (member.mtime, member.mtime))
+    return hashed.hexdigest()
+
+
+class _HashedLayer(io.RawIOBase):
+    """Hashes the bytes read from a file."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self._hash = hashlib.sha256()
+
+    def read(self, size: int = -1) -> bytes:
+        piece: bytes = self._file.read(size)
+        self._hash.update(piece)
+        return piece
 
     @property
     def digest(self) -> str:

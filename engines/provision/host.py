@@ -25,7 +25,7 @@ from engines.provision.settings import Isolation, OnEvent, Program, WarmSettings
 from engines.provision.warm import WarmEngine
 from engines.request_control import CallLimits
 from engines.sandbox.base import Sandbox, SandboxLevel
-from engines.sandbox.leftovers import label_of
+from engines.sandbox.container import label_of
 from engines.sandbox.probe import SandboxChoice, choose, choose_unconfined
 from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
 from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master

@@ -21,6 +21,7 @@ import trio
 from chain.errors import Environment, Invalid
 from chain.ids import DatasetId
 from engines.contract import (
+    STARTING,
     Engine,
     EngineIdentity,
     EngineInternalError,
@@ -41,9 +42,7 @@ from engines.contract import (
     ignore_progress,
 )
 from engines.errors import ALIVE, DEADLINE, JVM_LOST, SESSION, EngineFault, EngineLost, LimitExceeded
-from engines.progress import STARTING
-from engines.provision.process import EngineProcess
-from engines.provision.processes import Processes
+from engines.provision.processes import EngineProcess, Processes
 from engines.provision.settings import Isolation, OnEvent, StartStatus, WarmSettings
 
 if TYPE_CHECKING:

@@ -19,7 +19,7 @@ from typing import Final
 
 from config.paths import code_environment
 from engines.image.installed import ENVIRONMENT, JAVA_HOME, PYTHON, Image
-from engines.image.tree import WRITTEN
+from engines.image.oci import WRITTEN
 from engines.sandbox.base import Job, Mount, SandboxCommand, SandboxLevel, tether_command
 from engines.sandbox.seccomp import assemble, engine_filter
 

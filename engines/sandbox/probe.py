@@ -29,8 +29,7 @@ from engines.image.installed import Image
 from engines.sandbox.base import Job, Mount, PlainProcess, Sandbox, SandboxLevel
 from engines.sandbox.bubblewrap import Bubblewrap, host_runtime, image_runtime
 from engines.sandbox.cgroups import Groups, find_groups
-from engines.sandbox.container import TOOLS, Container
-from engines.sandbox.leftovers import remove_left
+from engines.sandbox.container import TOOLS, Container, remove_left
 from engines.sandbox.process import ConfinedProcess, start
 
 TRIAL_SECONDS: Final = 20.0

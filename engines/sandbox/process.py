@@ -21,7 +21,7 @@ import trio
 from engines.errors import EngineLost
 from engines.sandbox.base import Job, Sandbox
 from engines.sandbox.cgroups import ControlGroup, Groups
-from engines.sandbox.leftovers import remove_named
+from engines.sandbox.container import remove_named
 
 DYING_SECONDS: Final = 1.5
 """Seconds for killed processes to give back their memory."""

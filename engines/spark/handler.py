@@ -22,6 +22,8 @@ from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.data.parquet import open_slice, write_slice
 from chain.errors import Environment, Invalid
 from engines.contract import (
+    STARTING,
+    Diagnostic,
     EngineIdentity,
     IngestAnswer,
     IngestBatchRequest,
@@ -33,6 +35,9 @@ from engines.contract import (
     RawQueryRequest,
     RawQuerySuccess,
     RawQueryView,
+    SessionRequest,
+    SessionState,
+    Severity,
     TransformOutcome,
     TransformRequest,
     ValidateInput,
@@ -40,10 +45,7 @@ from engines.contract import (
     ValidateResponse,
 )
 from engines.errors import EngineLost
-from engines.faults import Diagnostic, Severity
-from engines.progress import STARTING
 from engines.request_control import RequestCancelled, RequestControl
-from engines.session import SessionRequest, SessionState
 from engines.spark.analysis.declarations import DeclaredQuery, Reading, read_query
 from engines.spark.analysis.determinism import find_misplaced
 from engines.spark.analysis.parsed import PlanSize

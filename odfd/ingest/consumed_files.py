@@ -20,8 +20,7 @@ from chain.model.events import AddData
 from chain.multihash import Multihash
 from chain.state import ChainState
 from chain.store.base import ChainReader
-from engines.contract import SkippedFile
-from engines.skipped import bounded_list
+from engines.contract import SkippedFile, bounded_list
 from odfd.ingest.bucket_objects import decode
 from odfd.ingest.fetch.source import ETAG, OBJECT
 

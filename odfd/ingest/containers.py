@@ -24,7 +24,7 @@ import trio
 
 from chain.errors import Environment, Invalid, Refused
 from chain.wording import plural
-from engines.sandbox.leftovers import label_of, tool_environment
+from engines.sandbox.container import label_of, tool_environment
 from engines.sandbox.process import ConfinedProcess
 from odfd.errors import sole_fault
 from odfd.ingest.file_writer import FileWriter

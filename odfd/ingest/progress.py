@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from engines.progress import STARTING, EngineProgress, OnProgress
+from engines.contract import STARTING, EngineProgress, OnProgress
 from odfd.errors import sole_faults
 
 _PHASES: Final = {STARTING: "starting the engine for", "writing": "writing what is new of"}

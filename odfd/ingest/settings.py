@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from engines.sandbox.base import SandboxLevel
-from engines.sandbox.leftovers import label_of, remove_left
+from engines.sandbox.container import label_of, remove_left
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.templates import check_allowed, check_template

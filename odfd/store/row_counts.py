@@ -17,8 +17,7 @@ import msgspec
 from chain.data.operations import Operations
 from chain.ids import DatasetId
 from chain.store.seals import Sealed
-from engines.contract import MAX_REMARKS, RowCounts, SkippedFile
-from engines.skipped import bounded_list
+from engines.contract import MAX_REMARKS, RowCounts, SkippedFile, bounded_list
 
 _NUMBERS: Final = tuple(name for name in RowCounts.__struct_fields__ if name not in ("skipped", "remarks"))
 _ZEROS: Final[dict[str, Any]] = dict.fromkeys(_NUMBERS, 0)

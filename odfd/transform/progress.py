@@ -10,7 +10,7 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.wording import plural, size
-from engines.progress import STAGES, STARTING, EngineProgress, OnProgress
+from engines.contract import STAGES, STARTING, EngineProgress, OnProgress
 from odfd.transform.plan import TransformPlan
 
 _SAID: Final = {STARTING: "starting the engine"}
@@ -21,7 +21,7 @@ class TransformStep(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of one transaction."""
 
     stage: str
-    """Stage of an engine (``engines.progress.STAGES``), or of the node: ``checking`` or ``committing``."""
+    """Stage of an engine (``engines.contract.STAGES``), or of the node: ``checking`` or ``committing``."""
     slices: int = 0
     """Number of input slices that the transaction reads."""
     bytes: int = 0

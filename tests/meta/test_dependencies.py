@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 
-from engines.closure import find_imports
+from engines.identity import find_imports
 from worlds.source_tree import parsed
 
 TREE = Path(__file__).parents[2]

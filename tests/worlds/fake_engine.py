@@ -37,6 +37,7 @@ from chain.model.source import MergeAppend, MergeLedger, ReadCsv, ReadNdJson, Re
 from engines.codec import VALIDATE
 from engines.contract import (
     DerivationNeeded,
+    Diagnostic,
     EngineIdentity,
     EngineProgress,
     HistoryNeeded,
@@ -56,6 +57,7 @@ from engines.contract import (
     RawQuerySuccess,
     RecordProvenance,
     RowCounts,
+    Severity,
     Success,
     TransformOutcome,
     TransformRequest,
@@ -64,7 +66,6 @@ from engines.contract import (
     Vocab,
     ignore_progress,
 )
-from engines.faults import Diagnostic, Severity
 from engines.key_bounds import NAME, read_bounds
 from odfd.ingest.source_manifest import renamed_columns
 

@@ -35,9 +35,9 @@ from engines.contract import (
     RowCounts,
     SkippedFile,
     Success,
+    bounded_list,
 )
 from engines.request_control import RequestControl
-from engines.skipped import bounded_list
 from engines.spark.analysis.source_declarations import SourceDeclarations, read_source
 from engines.spark.ingest import range_tasks
 from engines.spark.ingest.encodings import with_guess

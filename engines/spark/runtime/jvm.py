@@ -23,8 +23,8 @@ from pyspark.sql import SparkSession
 
 from chain.backoff import Backoff
 from chain.terminal_text import visible
+from engines.contract import SessionState
 from engines.errors import JVM_LOST, SESSION, EngineLost
-from engines.session import SessionState
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 
 _OUT_OF_MEMORY: Final = 3

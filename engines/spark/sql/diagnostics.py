@@ -15,7 +15,7 @@ from pyspark.errors import PySparkException
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
-from engines.faults import Diagnostic, Severity
+from engines.contract import Diagnostic, Severity
 from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.phrases import Phrase
 from engines.spark.analysis.refusals import HOP_CALENDAR, QueryRefused

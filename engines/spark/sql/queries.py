@@ -18,8 +18,7 @@ from pyspark.sql import types as st
 
 from chain.errors import Invalid
 from chain.model.source import SqlQueryStep
-from engines.contract import Vocab
-from engines.faults import Diagnostic, Severity
+from engines.contract import Diagnostic, Severity, Vocab
 from engines.spark.analysis.classify import Classification, classify
 from engines.spark.analysis.determinism import QueryFinding, literals
 from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign

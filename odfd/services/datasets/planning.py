@@ -37,8 +37,8 @@ from chain.state import ChainState, load_state
 from chain.store.base import Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.wording import plural
+from engines.contract import Diagnostic, Severity
 from engines.errors import EngineFault, EngineLost
-from engines.faults import Diagnostic, Severity
 from engines.spark.analysis.source_declarations import read_source
 from odfd.control import wire
 from odfd.datasets.commit import CommitPart

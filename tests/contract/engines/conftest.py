@@ -24,6 +24,7 @@ from engines.contract import (
     ProvenanceSuccess,
     RawQuerySuccess,
     RecordProvenance,
+    SessionState,
     Success,
     TransformRequest,
     TransformRequestInput,
@@ -33,7 +34,6 @@ from engines.contract import (
 from engines.io_plan import SandboxView
 from engines.request_control import CallLimits, RequestControl
 from engines.service import EngineServer, ServiceLimits, serve
-from engines.session import SessionState
 from engines.staging import Staging
 
 IDENTITY = EngineIdentity(name="scripted", version="1", digest="sha256:00", sandbox="none", platform="linux/amd64")

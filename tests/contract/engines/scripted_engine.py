@@ -10,9 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from chain.model.events import OffsetInterval
-from engines.contract import EngineIdentity, InvalidQuery, RawQuerySuccess, Success, ValidateResponse
+from engines.contract import EngineIdentity, InvalidQuery, RawQuerySuccess, SessionState, Success, ValidateResponse
 from engines.service import serve
-from engines.session import SessionState
 
 
 class Handler:

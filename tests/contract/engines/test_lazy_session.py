@@ -11,12 +11,18 @@ import trio
 
 from chain.instant import Instant
 from chain.model.source import MergeAppend, ReadCsv, SqlQueryStep, TransformSql
-from engines.contract import IngestBatchRequest, Success, TransformRequest, Vocab
+from engines.contract import (
+    STARTING,
+    EngineProgress,
+    IngestBatchRequest,
+    SessionState,
+    Success,
+    TransformRequest,
+    Vocab,
+)
 from engines.errors import SESSION, EngineLost
-from engines.progress import STARTING, EngineProgress
 from engines.provision.warm import WarmEngine
 from engines.sandbox.base import PlainProcess
-from engines.session import SessionState
 from worlds.eventually import PATIENCE, became
 
 from .test_warm_engine import Bed

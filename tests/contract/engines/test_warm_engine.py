@@ -18,8 +18,10 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import (
+    STARTING,
     EngineIdentity,
     EngineInternalError,
+    EngineProgress,
     InvalidQuery,
     Success,
     TransformRequest,
@@ -27,7 +29,6 @@ from engines.contract import (
     Vocab,
 )
 from engines.errors import EngineLost, LimitExceeded
-from engines.progress import STARTING, EngineProgress
 from engines.provision.settings import ENGINE_FAILED, Isolation, WarmSettings, WarmthLimits
 from engines.provision.warm import EnginePool, WarmEngine
 from engines.sandbox.base import Mount, PlainProcess, Sandbox, SandboxLevel

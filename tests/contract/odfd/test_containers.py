@@ -19,8 +19,7 @@ from chain.errors import Environment, Fault, Invalid, Refused
 from chain.model.events import SourceState
 from chain.model.fetch_options import ContainerAccess, fetch_options
 from chain.model.source import EnvVar, FetchContainer
-from engines.sandbox import leftovers
-from engines.sandbox.leftovers import label_of
+from engines.sandbox.container import label_of
 from odfd.ingest import containers
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.containers import ContainerJob, arguments, check_left
@@ -274,7 +273,7 @@ def test_a_podman_that_says_nothing_is_left(tmp_path: Path, monkeypatch: pytest.
     silent.chmod(0o755)
     monkeypatch.setattr(shutil, "which", lambda name, **_: str(silent))
     monkeypatch.setattr(containers, "REMOVE_SECONDS", 0.1)
-    monkeypatch.setattr(leftovers, "SECONDS", 0.1)
+    monkeypatch.setattr("engines.sandbox.container.SECONDS", 0.1)
     step, job = FetchContainer(image=NAMED), Program(NAMED, tmp_path).job()
     with pytest.raises(Environment, match=r"podman ps gave no answer in 0\.1 s"):
         trio.run(fetch, step, job)

@@ -15,8 +15,7 @@ from conformance import nexmark
 from conformance.coordinator import Bed, dataset_of
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
-from engines.faults import Severity
+from engines.contract import EngineIdentity, Severity, ValidateInput, ValidateRequest, Vocab
 from engines.spark.analysis.dialects import QUOTED, foreign
 from engines.spark.analysis.flink import TEMPORAL, WINDOW
 from engines.spark.handler import SparkHandler

@@ -19,8 +19,7 @@ import pytest
 from chain.data.arrow_schema import from_arrow
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.coordinator import dataset_of
-from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
-from engines.faults import Severity
+from engines.contract import EngineIdentity, Severity, ValidateInput, ValidateRequest, Vocab
 from engines.spark.analysis.functions import DENIALS
 from engines.spark.handler import SparkHandler
 

@@ -10,12 +10,11 @@ import pytest
 import trio
 import trio.testing
 
-from engines.contract import EngineIdentity
+from engines.contract import EngineIdentity, SessionState
 from engines.errors import EngineLost, LimitExceeded
-from engines.provision.process import EngineProcess
+from engines.provision.processes import EngineProcess
 from engines.provision.settings import WarmSettings, WarmthLimits
 from engines.sandbox.base import PlainProcess
-from engines.session import SessionState
 
 LIMITS = WarmthLimits(cancelled=10, pulse=5)
 SETTINGS = WarmSettings(

@@ -12,8 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.closure import OURS, closure, files_of, find_imports
-from engines.identity import ENGINE, FileDigests, code_digest, code_digests
+from engines.identity import ENGINE, OURS, FileDigests, closure, code_digest, code_digests, files_of, find_imports
 
 TREE = Path(__file__).parents[3]
 SOURCES = sorted(path for name in OURS for path in (TREE / name).rglob("*.py"))
@@ -134,6 +133,6 @@ def test_only_what_runs_inside_makes_another_engine(
         file.write("# a word\n")
     find = {name: tmp_path / name / "__init__.py" for name in OURS}
     monkeypatch.setattr(
-        "engines.closure.importlib.util.find_spec", lambda name: type("Spec", (), {"origin": str(find[name])})
+        "engines.identity.importlib.util.find_spec", lambda name: type("Spec", (), {"origin": str(find[name])})
     )
     assert (code_digest(FileDigests(None)) != before) is other

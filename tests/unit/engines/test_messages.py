@@ -16,8 +16,8 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataField, DataSchema, Int64, Option, String, Timestamp
 from chain.model.source import MergeLedger, ReadCsv, SqlQueryStep, TransformSql
 from engines import codec, contract
+from engines.contract import Diagnostic, Severity
 from engines.errors import BadFrame
-from engines.faults import Diagnostic, Severity
 from engines.identity import FileDigests, digest_of, identity_of
 from engines.io_plan import CHECKPOINT, DATA, SandboxView, plan_ingest, plan_raw_query, plan_transform
 from engines.staging import Staging

@@ -5,8 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.contract import MAX_SKIPPED, SkippedFile
-from engines.skipped import bounded_list
+from engines.contract import MAX_SKIPPED, SkippedFile, bounded_list
 
 
 def files(*numbers: int) -> tuple[SkippedFile, ...]:

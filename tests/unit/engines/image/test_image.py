@@ -15,7 +15,7 @@ import pytest
 
 from chain.errors import Environment
 from engines.identity import FileDigests, code_digest
-from engines.image import debian
+from engines.image import build
 from engines.image.build import install_wheels
 from engines.image.installed import (
     PREPARED_LISTING,
@@ -29,17 +29,21 @@ from engines.image.installed import (
 from engines.image.oci import (
     CODE,
     LAYER,
+    LISTING,
+    ROOTFS,
     TREE,
     Descriptor,
     Item,
     LayerContent,
+    TreeEntry,
+    digest_of,
+    encode,
     files_below,
     read_manifest,
+    unpack_image,
     write_image,
     write_layers,
 )
-from engines.image.tree import TreeEntry, digest_of, encode
-from engines.image.unpack import LISTING, ROOTFS, unpack_image
 
 
 def grown(folder: Path, order: list[str], mode: int, times: int) -> Path:
@@ -311,7 +315,7 @@ def test_packages_land_below_usr(tmp_path: Path) -> None:
         member("./lib64/ld.so", tarfile.SYMTYPE, "/lib/ld"),
         member("./usr/share/doc/x/copyright"), member("./etc/thing"),
     )  # fmt: skip
-    found = {str(item.path): item for item in debian.items(deb)}
+    found = {str(item.path): item for item in build.package_items(deb)}
     assert set(found) == {"usr/bin/tool", "usr/lib64/ld.so", "etc/thing"}
     assert found["usr/lib64/ld.so"].source == "/usr/lib/ld"
     assert found["usr/bin/tool"].executable
@@ -320,15 +324,15 @@ def test_packages_land_below_usr(tmp_path: Path) -> None:
 def test_what_is_no_package_and_no_lock_is_said(tmp_path: Path) -> None:
     (tmp_path / "x.deb").write_bytes(b"!<arch>\nshort")
     with pytest.raises(Environment, match="no Debian package"):
-        list(debian.items(tmp_path / "x.deb"))
+        list(build.package_items(tmp_path / "x.deb"))
     (tmp_path / "lock").write_text("# head\nbash 5.2 nothex\n")
     with pytest.raises(Environment, match="not a lock"):
-        debian.read_lock(tmp_path / "lock")
+        build.read_lock(tmp_path / "lock")
 
 
 def test_the_lock_names_every_package_once() -> None:
-    locked = debian.read_lock(Path(__file__).parents[4] / "requirements" / "engine-image.txt")
-    assert sorted(each.name for each in locked) == sorted(debian.PACKAGES)
+    locked = build.read_lock(Path(__file__).parents[4] / "requirements" / "engine-image.txt")
+    assert sorted(each.name for each in locked) == sorted(build.PACKAGES)
 
 
 def test_a_package_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -337,9 +341,9 @@ def test_a_package_that_is_not_the_locked_one_is_not_used(tmp_path: Path, monkey
         (folder / "bash_1.deb").write_bytes(b"another")
         return folder / "bash_1.deb"
 
-    monkeypatch.setattr(debian, "_download", download)
+    monkeypatch.setattr(build, "_download", download)
     with pytest.raises(Environment, match="not the file that the lock names"):
-        debian.fetch(debian.Locked("bash", "1", "0" * 64), tmp_path)
+        build.fetch_package(build.Locked("bash", "1", "0" * 64), tmp_path)
     assert not list(tmp_path.glob("*.deb"))
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from chain.errors import Environment
-from engines.sandbox import leftovers
+from engines.sandbox import container
 from engines.sandbox.base import Job, PlainProcess, SandboxCommand
-from engines.sandbox.leftovers import label_of, remove_left
+from engines.sandbox.container import label_of, remove_left
 from engines.sandbox.process import start
 
 
@@ -53,12 +53,12 @@ async def test_a_tool_that_fails_is_told(tmp_path: Path) -> None:
 
 
 async def test_a_tool_that_is_silent_is_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(leftovers, "SECONDS", 0.01)
-    monkeypatch.setattr(leftovers, "END_SECONDS", 0.01)
+    monkeypatch.setattr(container, "SECONDS", 0.01)
+    monkeypatch.setattr(container, "END_SECONDS", 0.01)
     silent = tool(tmp_path, "exec sleep 1000")
     with pytest.raises(Environment, match="gave no answer"):
         await remove_left(silent, label_of(tmp_path))
-    await leftovers.remove_named(silent, "odfd-a")
+    await container.remove_named(silent, "odfd-a")
 
 
 class Made(PlainProcess):

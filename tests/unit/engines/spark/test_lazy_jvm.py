@@ -8,9 +8,8 @@ from typing import Any
 
 import pytest
 
-from engines.contract import EngineIdentity
+from engines.contract import EngineIdentity, SessionRequest
 from engines.errors import SESSION, EngineLost
-from engines.session import SessionRequest
 from engines.spark.handler import SparkHandler
 from engines.spark.runtime import jvm as module
 from engines.spark.runtime.jvm import Jvm

@@ -6,8 +6,7 @@ import pytest
 from pyspark.errors import PySparkException
 
 from chain.model.source import SqlQueryStep, TransformSql
-from engines.contract import InvalidQuery
-from engines.faults import Diagnostic, Severity
+from engines.contract import Diagnostic, InvalidQuery, Severity
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.sql.spark_errors import answer_faults
 

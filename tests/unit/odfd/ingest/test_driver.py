@@ -24,6 +24,7 @@ from chain.model.source import (
 )
 from chain.state import load_state
 from engines.contract import (
+    STARTING,
     EngineInternalError,
     EngineProgress,
     IngestAnswer,
@@ -34,7 +35,6 @@ from engines.contract import (
     ignore_progress,
 )
 from engines.errors import EngineFault
-from engines.progress import STARTING
 from odfd.ingest.driver import Ingested, NothingNew, pull_root
 from odfd.ingest.push import PushTerms, push_files
 from worlds.fake_engine import FakeEngine

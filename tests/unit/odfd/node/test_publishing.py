@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from chain.errors import Environment, Invalid, NotFound, Refused
-from engines.contract import ValidateResponse
+from engines.contract import Diagnostic, Severity, ValidateResponse
 from engines.errors import ALIVE, JVM_LOST, EngineFault, EngineLost
-from engines.faults import Diagnostic, Severity
 from odfd.control import wire
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")

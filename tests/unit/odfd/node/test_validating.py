@@ -15,8 +15,8 @@ from chain import instant
 from chain.errors import Environment, Fault, Invalid, Refused
 from chain.multihash import Multihash
 from config import model
+from engines.contract import EngineProgress
 from engines.errors import EngineLost, LimitExceeded
-from engines.progress import EngineProgress
 from odfd.control import wire
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.runs import Runs

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
-from engines.progress import STAGES, STARTING, EngineProgress
+from engines.contract import STAGES, STARTING, EngineProgress
 from odfd.control import wire
 from odfd.runtime.tasks import Report
 from odfd.services.views.task_progress import show_failures, show_transform
