@@ -28,8 +28,13 @@ from engines.sandbox.base import Sandbox, SandboxLevel
 from engines.sandbox.container import label_of
 from engines.sandbox.probe import SandboxChoice, choose, choose_unconfined
 from engines.spark.runtime.java import Java, find_archive, find_java, installed_digests
-from engines.spark.runtime.masters import EXECUTOR_SECONDS, parse_master
-from engines.spark.runtime.settings import MEMORY_BEYOND_HEAP, heap_bytes, manifest_settings
+from engines.spark.runtime.settings import (
+    EXECUTOR_SECONDS,
+    MEMORY_BEYOND_HEAP,
+    heap_bytes,
+    manifest_settings,
+    parse_master,
+)
 
 R = TypeVar("R")
 MEMORY_TOGETHER: Final = 2

@@ -63,12 +63,10 @@ from engines.spark.provenance.derive import derive
 from engines.spark.runtime.jvm import REAPED_SECONDS, Jvm
 from engines.spark.runtime.limits import DiskWatch, limit_met
 from engines.spark.runtime.task_counts import LastSample, TaskCounts
-from engines.spark.sql.diagnostics import diagnostic_at, diagnostic_of, refusal
-from engines.spark.sql.input_views import QueryInput
+from engines.spark.sql.diagnostics import answer_faults, blames_query, diagnostic_at, diagnostic_of, refusal
 from engines.spark.sql.parsing import analyse_query, as_json, parse_query
 from engines.spark.sql.queries import Analyst
-from engines.spark.sql.spark_errors import answer_faults, blames_query
-from engines.spark.sql.views import name_view, view_schema
+from engines.spark.sql.views import QueryInput, name_view, view_schema
 
 STOP_SECONDS: Final = 1.0
 """Seconds that tasks of a cancelled request get to end; in trials they took a tenth of a second."""

@@ -19,7 +19,7 @@ COUNTED: Final = re.compile(rf" ({NOUNS})\b")
 MANY: Final = {
     "engines.spark.ingest.parse": "of so many records, as a share",
     "engines.spark.ingest.row_checks": "a branch for one",
-    "engines.spark.ingest.json_guess": "likewise",
+    "engines.spark.ingest.json_text": "likewise",
     "engines.spark.analysis.walk": "a constant",
     "engines.spark.analysis.growth": "a factor of growth",
     "engines.spark.provenance.question": "a constant",

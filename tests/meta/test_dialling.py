@@ -22,7 +22,7 @@ ALLOWED: Final = {
     ("p2p.host.host", "dial_addr"): "what the opener resolved",
     ("engines.listen_address", "getaddrinfo"): "where to listen",
     ("engines.client", "insecure_channel"): "a unix socket",
-    ("engines.spark.runtime.masters", "create_connection"): "the Spark cluster of the settings",
+    ("engines.spark.runtime.settings", "create_connection"): "the Spark cluster of the settings",
     ("engines.sandbox.escape_probe", "create_connection"): "an attempt to break out, which must fail",
     ("odfd.cli.commands.apply", "urlopen"): "a manifest whose URL a person types, in their own process",
     ("odfd.control.client", "HTTPConnection"): "a unix socket",

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from engines.spark.analysis.lexical import Word
-from engines.spark.analysis.phrases import Phrase
+from engines.spark.analysis.lexical import Phrase, Word
 
 
 def translated(sql: str, words: Sequence[Word], phrases: Sequence[Phrase]) -> str:

@@ -49,10 +49,9 @@ from config.model import Group, Settings
 from engines.query.duckdb_session import QuerySession, SessionLimits
 from engines.query.text_rows import heading
 from engines.spark.analysis.lexical import check_depth, read_words
-from engines.spark.ingest.csv_head import read_head
+from engines.spark.ingest.csv_text import read_head
 from engines.spark.ingest.dialect import csv_dialect
-from engines.spark.ingest.json_guess import guess_json
-from engines.spark.ingest.json_text import parse_json
+from engines.spark.ingest.json_text import guess_json, parse_json
 from engines.spark.ingest.records import array_records, feature_records, object_lines
 from engines.spark.ingest.text_columns import check_once
 from odfd.api.graphql_limits import check_size

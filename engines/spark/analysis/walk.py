@@ -3,6 +3,11 @@
 Each operator has one rule; an operator without a rule is refused. New shapes are new rules. The walk collects every
 finding instead of stopping at the first, so that a person can correct all faults at once. Spec:
 docs/spec/engine-semantics.md#influence, #shapes, #classification.
+
+The query of an ingest is checked by the same code and lists as a transform, so that the same bytes of a source give the
+same rows, whoever reads them and however they are cut into parts. What differs: an ingest has all of its rows, so
+nothing is refused because of rows that are still to come; and it may use the functions that the table of functions
+permits in ``preprocess``.
 """
 
 from __future__ import annotations
@@ -13,7 +18,8 @@ from typing import Final
 
 from chain.errors import Invalid
 from engines.spark.analysis import running_windows
-from engines.spark.analysis.determinism import QueryFinding, computed_exactly, examine, is_float, is_map
+from engines.spark.analysis.determinism import QueryFinding, arguments, computed_exactly, examine, is_float, is_map
+from engines.spark.analysis.functions import SUBQUERIES, Use
 from engines.spark.analysis.influence import (
     FieldInfluences,
     Influence,
@@ -41,6 +47,7 @@ from engines.spark.analysis.joins import (
 from engines.spark.analysis.refusals import (
     AS_OF,
     GROUPING_SET_TIME,
+    HISTORY,
     MIXED_MODE,
     NO_TIME,
     NO_WINDOW,
@@ -72,7 +79,13 @@ from engines.spark.analysis.relation import (
 )
 from engines.spark.analysis.tables import RANKS, Core
 from engines.spark.analysis.tree import PASSING, PlanNode, build, temp_view
-from engines.spark.analysis.window_functions import find_undecided, frames_of, live_columns, relation_of
+from engines.spark.analysis.window_functions import (
+    find_undecided,
+    frames_of,
+    live_columns,
+    relation_of,
+    undecided_limit,
+)
 
 _EXPRESSIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "Project": ("projectList",),
@@ -503,3 +516,71 @@ def _extreme(expression: PlanNode, below: QueryRelation, key: Influence) -> Infl
     if inner.kind != "AggregateExpression" or inner.only.kind not in ("Min", "Max"):
         return None
     return widen_to_key(path_of(influence(inner.only.only, below.scope)), key)
+
+
+_OF_TIME: Final = frozenset(
+    refusal.code
+    for refusal in (
+        UNBOUNDED_JOIN, UNBOUNDED_FRAME, NO_WINDOW, GROUPING_SET_TIME, NOT_KEY_LOCAL, MIXED_MODE, HISTORY, OUTER_TIME,
+    )
+)  # fmt: skip
+"""Findings about rows that are still to come."""
+_ONE_ZERO: Final = "float-key"
+"""The finding about keys in floating point: Spark groups all rows at once, and makes one zero and one NaN of them."""
+
+
+def walk_of_ingest(plan: PlanNode, view: str) -> list[QueryFinding]:
+    """Lists what is not permitted in an analysed query over the rows in ``view``."""
+    walk = _WalkOfIngest({view: ""})
+    walk.of(plan)
+    return [each for each in walk.findings if each.code not in _OF_TIME | {_ONE_ZERO}]
+
+
+@dataclass(slots=True)
+class _WalkOfIngest(Walk):
+    def _rule(self, kind: str) -> Callable[[Walk, PlanNode], QueryRelation] | None:
+        return _MORE.get(kind) or Walk._rule(self, kind)
+
+    def _examine(self, expression: PlanNode) -> None:
+        self.findings.extend(examine(expression, Use.PREPROCESS))
+        for part in expression.preorder():
+            for plan in part.expressions("plan") if part.kind in SUBQUERIES else ():
+                self.go(plan)
+
+    def _sessions(self, _node: PlanNode, _keys: tuple[PlanNode, ...], below: QueryRelation) -> QueryRelation:
+        return below  # their ends need not be known
+
+
+def _more(walk: Walk, node: PlanNode) -> QueryRelation:
+    for expression in arguments(node):
+        walk._examine(expression)
+    return walk._opaque(node)
+
+
+def _sort(walk: Walk, node: PlanNode) -> QueryRelation:
+    for expression in node.expressions("order"):
+        walk._examine(expression)
+    return walk.go(node.only)
+
+
+def _limit(walk: Walk, node: PlanNode) -> QueryRelation:
+    below = walk.go(node.only)
+    finding = undecided_limit(node, below, [walk.readings.offsets.get(alias) for alias in walk.paths])
+    if finding is not None:
+        walk.findings.append(finding)
+    return below
+
+
+def _constant(_: Walk, node: PlanNode) -> QueryRelation:
+    attributes = node.expressions("output")
+    return QueryRelation({}, columns_of(attributes), floats_of(attributes))
+
+
+_MORE: Final[Mapping[str, Callable[[Walk, PlanNode], QueryRelation]]] = {
+    "Sort": _sort,
+    **dict.fromkeys(("GlobalLimit", "Offset"), _limit),
+    "LocalLimit": Walk._pass,
+    **dict.fromkeys(("Except", "Intersect", "LateralJoin"), _more),
+    **dict.fromkeys(("LogicalRDD", "LocalRelation", "LogicalRelation", "OneRowRelation", "Range"), _constant),
+}
+"""Operators that an ingest may have and a transform may not."""

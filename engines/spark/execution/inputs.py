@@ -29,8 +29,7 @@ from engines.spark.planning.slice_facts import SliceFacts, SliceReader, only_add
 from engines.spark.planning.transaction import BlockFacts, InputFacts, SliceRead
 from engines.spark.rows.changelog import cancelled_by, data_of, positive, row_codes
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
-from engines.spark.sql.input_views import QueryInput
-from engines.spark.sql.views import FEW_ROWS, few_rows, slices_view, view_schema
+from engines.spark.sql.views import FEW_ROWS, QueryInput, few_rows, slices_view, view_schema
 
 _NANOS: Final = 1_000_000
 """Nanoseconds in a millisecond."""

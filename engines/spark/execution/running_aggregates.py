@@ -36,8 +36,7 @@ from engines.spark.catalyst.running_windows import (
 )
 from engines.spark.rows.changelog import row_codes
 from engines.spark.rows.tables import frame_of_rows
-from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.files import Kept, StoredTable
+from engines.spark.state.files import BucketedTable, Kept, StoredTable, hashes_of
 
 RUNNING: Final = "running"
 _PLACE: Final = "__odf_place"

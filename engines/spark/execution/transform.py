@@ -47,20 +47,35 @@ from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
 from engines.spark.execution.inputs import Inputs, micros
 from engines.spark.execution.running_aggregates import keep_unchanged, run_over_history
-from engines.spark.execution.scans import scan_rows, unite
-from engines.spark.execution.tables import FIRST, NO_SCANS, WRITTEN, Scans, TableInput, accumulate, reevaluate
+from engines.spark.execution.tables import (
+    FIRST,
+    NO_SCANS,
+    WRITTEN,
+    Scans,
+    TableInput,
+    accumulate,
+    reevaluate,
+    scan_rows,
+    unite,
+)
 from engines.spark.execution.versions import VersionRows, advance
-from engines.spark.output.slice import behind, final_rows, log_rows, schema_in_force, slice_of, stated_ops
-from engines.spark.output.sorted_runs import is_large, write_in_runs
+from engines.spark.output.slice import (
+    behind,
+    final_rows,
+    is_large,
+    log_rows,
+    schema_in_force,
+    slice_of,
+    stated_ops,
+    write_in_runs,
+)
 from engines.spark.planning.lateness import Ruling, rule
 from engines.spark.planning.slice_facts import InputWindows, Sessions, SliceReader, rows_before
 from engines.spark.planning.table_transaction import plan_table, plan_windows, windows_of
 from engines.spark.planning.transaction import InputFacts, TransactionStep, next_checkpoint, plan_step
 from engines.spark.rows.tables import frame_of_rows
-from engines.spark.sql.diagnostics import refusal
-from engines.spark.sql.prepared import prepare_query
-from engines.spark.sql.queries import Analyst, run_queries
-from engines.spark.sql.spark_errors import answer_faults
+from engines.spark.sql.diagnostics import answer_faults, refusal
+from engines.spark.sql.queries import Analyst, prepare_query, run_queries
 from engines.spark.sql.views import name_input, name_view
 from engines.spark.state.checkpoint import StateCheckpoint
 from engines.spark.state.files import Kept, State, StoredTable, load, save

@@ -2,16 +2,25 @@
 
 Pure over bytes. A number is converted from its digits to the type of its column: no decimal passes through a double.
 Fields that the schema does not name are skipped and counted.
+
+Types of objects that have no schema are inferred from the first of them. Guessing must not lose a digit: whole numbers
+beyond 64 bits become Decimals, and a value that a column cannot hold exactly is refused, naming the line. Texts stay
+texts, even if they look like times, as in the reference.
+
+pyarrow demands a required field even of a struct that is absent. So the fields are read as optional, and their presence
+is checked where the struct is present. Where it is absent, they get a value that is never read: Arrow and Parquet need
+one.
 """
 
 from __future__ import annotations
 
+import json
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from itertools import chain
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -20,21 +29,118 @@ import pyarrow.json as pa_json
 
 from chain.data.uuids import is_marked, named
 from chain.errors import Invalid
-from chain.wording import a, listed
-from engines.spark.ingest.nested_nulls import REFUSED, first_missing, loosen, needs_loosening, tighten
+from chain.wording import a, agree, listed
 from engines.spark.ingest.records import JsonRecords
 from engines.spark.ingest.text_columns import (
     Misfit,
     RowFault,
     check_present,
+    check_size,
     check_utf8,
     convert_column,
     misfit_fault,
+    text_of,
     to_dates,
     to_instants,
     to_uuids,
     type_name,
 )
+
+REFUSED: Final = "a required field was null"
+"""Part of pyarrow's message for this refusal."""
+
+
+def needs_loosening(schema: pa.Schema) -> bool:
+    """Whether the schema has a nullable struct with a field that is not nullable."""
+    return any(_is_strict(field, may_be_null=False) for field in schema)
+
+
+def _is_strict(field: pa.Field, *, may_be_null: bool) -> bool:
+    if not pa.types.is_struct(field.type):
+        return may_be_null and not field.nullable
+    if may_be_null and not field.nullable:
+        return True
+    return any(_is_strict(inner, may_be_null=may_be_null or field.nullable) for inner in field.type.fields)
+
+
+def loosen(schema: pa.Schema) -> pa.Schema:
+    """Makes all fields within structs optional."""
+    return pa.schema([field.with_type(_loose(field.type)) for field in schema])
+
+
+def _loose(type_: pa.DataType) -> pa.DataType:
+    if not pa.types.is_struct(type_):
+        return type_
+    return pa.struct([field.with_type(_loose(field.type)).with_nullable(True) for field in type_.fields])
+
+
+def first_missing(table: pa.Table, schema: pa.Schema) -> int | None:
+    """Returns the number of the first row with a struct that lacks a required field; ``None`` if there is none."""
+    rows, there = [], set(table.column_names)
+    for field in schema:
+        if pa.types.is_struct(field.type) and field.name in there:
+            column = table.column(field.name).combine_chunks()
+            rows += _missing(column, field.type)
+    return min(rows, default=None)
+
+
+def _missing(column: pa.StructArray, type_: pa.DataType) -> list[int]:
+    """Returns for each field that is missing somewhere the first row where it is."""
+    found = []
+    for number, field in enumerate(type_.fields):
+        inner = pc.struct_field(column, number)  # null where the struct is
+        if not field.nullable:
+            absent = pc.and_(column.is_valid(), inner.is_null())
+            found += [pc.index(absent, True).as_py()] if pc.any(absent).as_py() else []
+        if pa.types.is_struct(field.type):
+            found += _missing(inner, field.type)
+    return found
+
+
+def tighten(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Converts the columns to the types of the schema, after ``first_missing`` found none."""
+    columns, fields = [], []
+    for field in table.schema:
+        column, number = table.column(field.name), schema.get_field_index(field.name)
+        if number >= 0 and pa.types.is_struct(field.type):
+            field = schema.field(number)
+            column = _tight(column.combine_chunks(), field.type)
+        columns.append(column)
+        fields.append(field)
+    return pa.Table.from_arrays(columns, schema=pa.schema(fields))
+
+
+def _tight(column: pa.Array, type_: pa.DataType) -> pa.Array:
+    if not pa.types.is_struct(type_):
+        return column
+    inner = []
+    for number, field in enumerate(type_.fields):
+        values = _tight(pc.struct_field(column, number), field.type)
+        inner.append(values if field.nullable else _fill(values))
+    return pa.StructArray.from_arrays(inner, fields=list(type_.fields), mask=column.is_null())
+
+
+def _fill(values: pa.Array) -> pa.Array:
+    if not values.null_count:
+        return values
+    if pa.types.is_struct(values.type):
+        fields = list(values.type.fields)
+        inner = [values.field(number) for number in range(len(fields))]
+        return pa.StructArray.from_arrays(
+            [each if field.nullable else _fill(each) for each, field in zip(inner, fields, strict=True)],
+            fields=fields,
+        )
+    return pc.coalesce(values, _zero(values.type))
+
+
+def _zero(type_: pa.DataType) -> pa.Scalar:
+    """Returns a value of a type, empty or 0."""
+    if pa.types.is_nested(type_):
+        return pa.scalar([], type_)
+    zeros = pa.py_buffer(bytes(64))
+    more = [pa.py_buffer(b"")] if type_.num_buffers > 2 else []
+    return pa.Array.from_buffers(type_, 1, [None, zeros, *more])[0]
+
 
 _TEXT: Final = rb'"[^"\\\n]*+(?:\\[^\n][^"\\\n]*+)*+"?+'
 _BEGIN: Final = rb"(?<![\w.+-])"
@@ -347,3 +453,112 @@ def _spans(text: bytes) -> Iterator[tuple[int, int]]:
             depth = max(0, depth - 1)
         if not depth:
             yield start, token.end()
+
+
+INFER_ROWS: Final = 1000
+"""Rows from which types are guessed, as in the reference."""
+MAX_DEPTH: Final = 64
+"""Most levels of arrays and objects in a record whose types are guessed, since the parser recurses over them."""
+MAX_DIGITS: Final = 38
+"""Most digits of a whole number that is guessed to be a Decimal."""
+_NOT_BLANK: Final = re.compile(r"\S")
+_GIVE: Final = "give a schema"
+
+_Path = tuple[str, ...]
+
+
+class _Whole(str):
+    """Digits of a whole number."""
+
+
+def guess_json(records: JsonRecords, place: str) -> pa.Schema:
+    """Returns the columns in order of first appearance, with guessed types. Raises Invalid."""
+    sample = list(_first(records, place))
+    if not sample:
+        return pa.schema([])
+    numbers: dict[_Path, int] = {}
+    for _, value in sample:
+        _look(value, (), numbers)
+    text = "\n".join(text for text, _ in sample).encode()
+    table = read_objects(JsonRecords(text, records.line_of), None, place)
+    check_size(table.column_names, place)
+    if not table.num_columns:
+        first = agree(len(sample), "record has", f"{len(sample):,} records have")
+        what = f"the first {first} no fields, so no columns are guessed"
+        raise Invalid(what, rule="read-infer", hint=_GIVE, place=f"{place}:{records.line_of(0)}")
+    return pa.schema([(field.name, _plain_type(field.type, (field.name,), numbers, place)) for field in table.schema])
+
+
+def _first(records: JsonRecords, place: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yields text and value of the first objects. Raises Invalid for a value that is no object, or too
+    deeply nested."""
+    decoder = json.JSONDecoder(parse_int=_Whole)
+    text, at = text_of(records.text, place), 0
+    for number in range(INFER_ROWS):
+        found = _NOT_BLANK.search(text, at)
+        if found is None:
+            return
+        try:
+            value, at = decoder.raw_decode(text, found.start())
+            if _depth(value) > MAX_DEPTH:
+                raise RecursionError
+        except json.JSONDecodeError as error:
+            hint = "one JSON object per line is expected"
+            here = f"{place}:{records.line_of(number)}"
+            raise Invalid(f"not JSON: {error.msg}", rule="read-json", hint=hint, place=here) from error
+        except RecursionError as error:
+            raise Invalid(
+                f"nested deeper than {MAX_DEPTH} levels, so types are not guessed",
+                rule="read-json-depth",
+                hint=_GIVE,
+                place=f"{place}:{records.line_of(number)}",
+            ) from error
+        if not isinstance(value, dict):
+            hint = "records are JSON objects, {…}"
+            here = f"{place}:{records.line_of(number)}"
+            raise Invalid("a record that is no object", rule="read-json", hint=hint, place=here)
+        yield text[found.start() : at], value
+
+
+def _depth(value: object) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    return 1 + max(map(_depth, value), default=0) if isinstance(value, list) else 0
+
+
+def _look(value: object, path: _Path, numbers: dict[_Path, int]) -> None:
+    """Records in ``numbers`` the most digits of the whole numbers at each path; -1 if a number there is not whole."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            _look(each, (*path, name), numbers)
+    elif isinstance(value, list):
+        for each in value:
+            _look(each, (*path, "[]"), numbers)
+    elif isinstance(value, float):
+        numbers[path] = -1
+    elif isinstance(value, _Whole):
+        known = numbers.get(path, 0)
+        numbers[path] = known if known < 0 else max(known, len(value.lstrip("-")))
+
+
+def _plain_type(type_: pa.DataType, path: _Path, numbers: dict[_Path, int], place: str) -> pa.DataType:
+    """Returns the type to use: pyarrow takes some texts for times, and large whole numbers for doubles.
+    All nulls are text."""
+    if pa.types.is_temporal(type_) or pa.types.is_null(type_):
+        return pa.string()
+    if pa.types.is_list(type_):
+        return pa.list_(_plain_type(type_.value_type, (*path, "[]"), numbers, place))
+    if pa.types.is_struct(type_):
+        return pa.struct(
+            [(child.name, _plain_type(child.type, (*path, child.name), numbers, place)) for child in type_]
+        )
+    if not pa.types.is_floating(type_) or numbers.get(path, -1) < 0:
+        return type_
+    if numbers[path] > MAX_DIGITS:
+        raise Invalid(
+            f"column {'.'.join(path)!r} holds whole numbers of {numbers[path]} digits, and no number type holds them",
+            rule="read-infer",
+            hint=_GIVE,
+            place=place,
+        )
+    return pa.decimal128(MAX_DIGITS, 0)

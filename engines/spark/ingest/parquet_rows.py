@@ -1,7 +1,11 @@
-"""Reads Parquet files of sources: columns as slices can hold them, and the rows of a range."""
+"""Reads Parquet files of sources: columns as slices can hold them, and the rows of a range.
+
+A file may be cut between row groups, as its footer says: a group belongs to the range in which it begins.
+"""
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,15 +13,14 @@ from typing import Final
 
 import pyarrow as pa
 
-from chain.data.footer import UNREADABLE, ParquetFooter
+from chain.data.footer import UNREADABLE, ParquetFooter, RowGroup
 from chain.data.parquet import SliceFile, open_slice
 from chain.data.uuids import is_marked
 from chain.errors import Invalid
 from chain.wording import a, listed
 from engines.spark.ingest.encodings import BEGIN, PARQUET, found_kind
 from engines.spark.ingest.json_text import JsonTable
-from engines.spark.ingest.parquet_ranges import decoded_bytes, groups_of
-from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.ranges import TARGET, Range
 from engines.spark.ingest.text_columns import (
     Misfit,
     check_once,
@@ -26,6 +29,57 @@ from engines.spark.ingest.text_columns import (
     misfit_fault,
     type_name,
 )
+
+MOST: Final = 64
+"""Ranges of a file: the footer is read for each. A long one takes no more memory."""
+_MARKS: Final = 8
+"""Bytes for whether a value is there, and for where it begins."""
+
+
+def parquet_ranges(footer: ParquetFooter, size: int, target: int = TARGET) -> list[Range]:
+    """Returns ranges of a file of ``size`` bytes that cover it; the rows of each take about ``target`` bytes, or are of
+    one group. A file whose groups do not begin one after another is one range.
+    """
+    starts = _starts(footer, size)
+    if starts is None:
+        return [Range(0, size)]
+    each = [_bytes(group) for group in footer.groups]
+    target = max(target, sum(each) // MOST)
+    cuts, held = [0], 0
+    for start, own in zip(starts, each, strict=True):
+        if held and held + own > target:
+            cuts.append(start)
+            held = 0
+        held += own
+    return list(itertools.starmap(Range, itertools.pairwise([*cuts, size])))
+
+
+def groups_of(footer: ParquetFooter, span: Range, size: int) -> range:
+    """Returns the row groups of a range that ``parquet_ranges`` gives."""
+    starts = _starts(footer, size)
+    if starts is None:
+        return range(len(footer.groups))
+    found = [group for group, start in enumerate(starts) if span.start <= start < span.stop]
+    return range(found[0], found[-1] + 1) if found else range(0)
+
+
+def decoded_bytes(footer: ParquetFooter, groups: range) -> int:
+    """Estimates the bytes of these groups' rows in memory, without what texts take that come again and again."""
+    return sum(_bytes(footer.groups[group]) for group in groups)
+
+
+def _starts(footer: ParquetFooter, size: int) -> list[int] | None:
+    """Returns where each row group begins, or ``None`` if these do not rise within the file."""
+    if not footer.leaves:
+        return None
+    firsts = [group.chunks[0] for group in footer.groups]
+    starts = [first.data_page if first.dictionary_page is None else first.dictionary_page for first in firsts]
+    return starts if all(a < b for a, b in itertools.pairwise([-1, *starts, size])) else None
+
+
+def _bytes(group: RowGroup) -> int:
+    return sum(max(0, chunk.opened_size) + max(0, chunk.values) * _MARKS for chunk in group.chunks)
+
 
 MAX_DECIMAL128: Final = 38
 """Most digits of a decimal with 128 bits."""

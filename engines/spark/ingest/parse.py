@@ -33,11 +33,11 @@ from engines.contract import EngineProgress
 from engines.request_control import RequestControl
 from engines.spark.ingest import parquet_rows, range_tasks
 from engines.spark.ingest.bad_records import too_many
-from engines.spark.ingest.csv_head import BOM, read_head
+from engines.spark.ingest.csv_text import BOM, read_head
 from engines.spark.ingest.dialect import CsvDialect, check_text_options, csv_dialect
 from engines.spark.ingest.encodings import check_text
-from engines.spark.ingest.json_guess import INFER_ROWS, guess_json
-from engines.spark.ingest.parquet_ranges import parquet_ranges
+from engines.spark.ingest.json_text import INFER_ROWS, guess_json
+from engines.spark.ingest.parquet_rows import parquet_ranges
 from engines.spark.ingest.quoting import Quotes, check_quotes, record_pattern
 from engines.spark.ingest.range_tasks import Format, RangeTask
 from engines.spark.ingest.ranges import TARGET, WINDOW, Range, View, line_ranges

@@ -24,7 +24,7 @@ from chain.model.source import SqlQueryStep, Transform
 from engines.spark.analysis.determinism import literals
 from engines.spark.analysis.parsed import PlanSize
 from engines.spark.analysis.tree import parse_plan
-from engines.spark.analysis.walk_of_ingest import walk_of_ingest
+from engines.spark.analysis.walk import walk_of_ingest
 from engines.spark.catalyst.exact import run_exactly
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.catalyst.types import as_written, slice_types, struct_type
@@ -119,7 +119,7 @@ def _steps(transform: Transform) -> tuple[SqlQueryStep, ...]:
 
 def _check_plan(spark: SparkSession, plan: Any) -> str:
     """Returns the analysed plan's JSON. Raises Invalid if rows could depend on a clock, chance or the machine, as the
-    walk of a transform finds it (``walk_of_ingest`` says what differs)."""
+    walk of a transform finds it (``analysis.walk`` says what differs)."""
     text = as_json(plan)
     root = parse_plan(text)
     for finding in walk_of_ingest(root, INPUT):

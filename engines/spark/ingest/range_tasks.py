@@ -21,8 +21,7 @@ import pyarrow.parquet as pq
 from chain.errors import Environment, Invalid
 from chain.model.read_options import Quarantine
 from engines.spark.ingest import csv_text, json_text, parquet_rows, record_split, records
-from engines.spark.ingest.bad_records import BAD, OF_RECORDS, RecordParser, SetAside, without_bad
-from engines.spark.ingest.bad_values import CsvCells, JsonCells
+from engines.spark.ingest.bad_records import BAD, OF_RECORDS, CsvCells, JsonCells, RecordParser, SetAside, without_bad
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range

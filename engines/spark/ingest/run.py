@@ -69,7 +69,7 @@ from engines.spark.ingest.source_files import OpenedSources, bounds_of, open_sou
 from engines.spark.ingest.streamed import Streamed, rows_in_parts, stream_slice
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
 from engines.spark.runtime.memory import give_back
-from engines.spark.sql.spark_errors import blames_data, blames_query, fault_of
+from engines.spark.sql.diagnostics import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -11,8 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 from chain.errors import Invalid
-from engines.spark.analysis.classify import Classification, Mode, Path
-from engines.spark.analysis.correction import Passing, Windows
+from engines.spark.analysis.classify import Classification, Mode, Passing, Path, Windows
 from engines.spark.analysis.declarations import Declarations, DeclaredQuery, Late, LatePolicy
 from engines.spark.analysis.determinism import QueryFinding
 from engines.spark.analysis.influence import VersionedInput

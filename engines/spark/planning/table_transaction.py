@@ -28,8 +28,7 @@ from engines.spark.planning.transaction import (
     TransactionStep,
     progress,
 )
-from engines.spark.rows.changelog import LONG_AGO
-from engines.spark.rows.ordering import distinct
+from engines.spark.rows.changelog import LONG_AGO, distinct
 from engines.spark.state.checkpoint import OpenInput, StateCheckpoint
 
 Tick: TypeAlias = Floor | FloorMonths

@@ -37,20 +37,21 @@ from engines.spark.execution.transform import SharedCaches
 from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
 from engines.spark.planning.transaction import SliceRead
-from engines.spark.provenance.answers import FoundLineage, path_views, record_of
 from engines.spark.provenance.question import (
+    FoundLineage,
     ProvenanceContext,
     ShownInputs,
     microseconds_of,
     numbers,
+    path_views,
     reaching,
+    record_of,
     rows_of,
 )
-from engines.spark.provenance.row_lineage import LINEAGE, trace
-from engines.spark.provenance.row_numbers import pick
+from engines.spark.provenance.row_lineage import LINEAGE, pick, trace
 from engines.spark.provenance.table_mode import TableTracer
 from engines.spark.rows.tables import read_rows
-from engines.spark.sql.spark_errors import answer_faults
+from engines.spark.sql.diagnostics import answer_faults
 from engines.spark.sql.views import name_view
 
 

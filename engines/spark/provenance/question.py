@@ -3,15 +3,19 @@
 Made for one request. The transaction is planned again from the inputs' blocks alone, by the functions that planned it
 when it ran; no checkpoint is read, so none has to be stored or trusted. Spec: docs/spec/engine-semantics.md#law,
 #modes, #state.
+
+Also encodes the answer in the contract's form: rows up to the limit, paths with their steps, missing rows.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -19,7 +23,15 @@ from pyspark.sql import SparkSession
 
 from chain.data.parquet import open_slice
 from chain.errors import Invalid
-from engines.contract import MAX_QUESTIONS, ProvenanceRequest
+from engines.contract import (
+    MAX_QUESTIONS,
+    ProvenanceAbsence,
+    ProvenancePath,
+    ProvenanceRequest,
+    ProvenanceRow,
+    ProvenanceStep,
+    RecordProvenance,
+)
 from engines.spark.analysis.classify import Classification
 from engines.spark.analysis.classify import Path as InputPath
 from engines.spark.analysis.declarations import DeclaredQuery, read_query
@@ -41,8 +53,7 @@ from engines.spark.planning.transaction import (
     next_checkpoint,
     plan_step,
 )
-from engines.spark.provenance.row_lineage import ROW
-from engines.spark.provenance.row_numbers import ROWS
+from engines.spark.provenance.row_lineage import PATH, ROW, ROWS, PathOperator, RowWitness, Traced, witnesses
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.sql.diagnostics import refusal
 from engines.spark.sql.queries import Analyst, run_queries
@@ -277,3 +288,78 @@ def reaching(paths: Sequence[InputPath], at: int) -> tuple[int, int]:
     if any(isinstance(path.life, SessionWindow) for path in paths):
         return EARLIEST, high
     return min((least(path.high, at) for path in paths), default=EARLIEST), high
+
+
+_MAY_MISS: Final = frozenset({"left outer join", "right outer join", "full outer join", "left anti join", "asof join"})
+"""Joins that can give a row even if one side has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundLineage:
+    """The rows found for one record, before they are encoded."""
+
+    traced: Traced
+    lineage: np.ndarray
+    shown: ShownInputs
+    causes: frozenset[tuple[int, int]] = frozenset()
+    """(number of the input, offset) of rows whose arrival caused a changing table to write the record."""
+    others: tuple[ProvenanceRow, ...] = ()
+    """Rows that contributed to the record without being on any path to it."""
+
+
+def record_of(found: FoundLineage, offset: int, op: int, limit: int) -> RecordProvenance:
+    """Encodes the provenance of a record, with at most ``limit`` rows."""
+    told, count = witnesses(found.lineage, found.shown.sources, found.shown.offsets, limit)
+    rows = [*(_row(each, found.causes) for each in told), *found.others]
+    rows.sort(key=lambda row: (row.input, row.offset, -1 if row.path is None else row.path))
+    return RecordProvenance(
+        offset=offset,
+        op=op,
+        rows=tuple(rows[:limit]),
+        count=count + len(found.others),
+        absences=tuple(ProvenanceAbsence(path=path) for path in absent(found.traced.paths, found.lineage)),
+    )
+
+
+def _row(witness: RowWitness, causes: frozenset[tuple[int, int]]) -> ProvenanceRow:
+    return ProvenanceRow(
+        input=witness.source,
+        offset=witness.offset,
+        role="decides" if witness.decides else "value",
+        path=witness.path,
+        cause=(witness.source, witness.offset) in causes,
+    )
+
+
+def absent(paths: Sequence[Sequence[PathOperator]], lineage: np.ndarray) -> tuple[int, ...]:
+    """Returns the paths without a row that meet a path with rows in a join that allows one side to be missing."""
+    present = set(np.unique(lineage // PATH).tolist())
+    met = {step.number for path in present for step in paths[path] if step.operator in _MAY_MISS}
+    return tuple(
+        number
+        for number, steps in enumerate(paths)
+        if number not in present and any(step.number in met for step in steps)
+    )
+
+
+def path_views(traced: Traced, inputs: Mapping[str, int], last: int) -> tuple[ProvenancePath, ...]:
+    """Returns the paths; ``inputs``: number of each input by alias; ``last``: number of the last query."""
+    return tuple(
+        ProvenancePath(input=inputs[alias], steps=tuple(_step(reason, last) for reason in steps))
+        for alias, steps in zip(traced.inputs, traced.paths, strict=True)
+    )
+
+
+def _step(reason: PathOperator, last: int) -> ProvenanceStep:
+    return msgspec.convert(
+        {
+            "number": reason.number,
+            "operator": reason.operator,
+            "detail": reason.detail,
+            "query": last if reason.query is None else reason.query,
+            "line": reason.line,
+            "column": reason.column,
+            "hides": reason.hides,
+        },
+        ProvenanceStep,
+    )

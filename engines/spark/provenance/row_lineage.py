@@ -5,32 +5,183 @@ joined pair those of both sides, a rank its own row and those ranked before it. 
 column of the result is asked about, only rows on which that column, and the row's presence, depends are collected: for
 ``max`` the rows that attain it. Spec: docs/spec/engine-semantics.md#influence, #changelogs, #shapes; docs/provenance.md
 defines what a witness is.
+
+The elements of the lineage column are numbers: path, role and row of a witness in one integer, valid only within one
+request. Here they are also decoded, put in the order in which witnesses are reported, and counted. The steps of a path
+are the operators between an input and the result, as the JVM's plan has them, whose nodes know where in the text they
+were written.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+import numpy as np
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
-from engines.spark.catalyst.expressions import Catalyst, column, parts, references
-from engines.spark.catalyst.plans import items, kind_of
-from engines.spark.provenance.reasons import (
-    PathOperator,
-    looks_back_to_the_first,
-    name_of_view,
-    passes_over_nulls,
-    reason_of,
-)
-from engines.spark.provenance.row_numbers import DECIDES, PATH
+from engines.spark.catalyst.plans import Catalyst, column, items, kind_of, over_as_sql, parts, references
+
+MAX_DETAIL: Final = 300
+"""Most characters of an operator's condition, keys or functions."""
+
+_TOGETHER: Final = frozenset({"group by", "distinct", "over"})
+"""Operators that combine several rows into one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PathOperator:
+    """One operator on the path from an input to the result."""
+
+    number: int
+    """Number of the operator in its plan."""
+    operator: str
+    """``where``, ``group by``, ``left outer join``, ``over``, …"""
+    detail: str
+    """Its condition, keys or functions, as Spark writes them."""
+    query: int | None
+    """Number of the query; ``None``: the last."""
+    line: int | None
+    column: int | None
+    hides: bool = False
+    """Whether rows that it removed, or earlier rows that it added up, affect the record without being listed."""
+
+
+def reason_of(
+    plan: Any, kind: str, number: int, query: int | None, above: Sequence[PathOperator], history: bool = False,
+    asked: str | None = None,
+) -> PathOperator | None:  # fmt: skip
+    """Describes an operator; ``None`` for aliases and plain lists of columns. ``above``: its parents.
+
+    ``history``: of windows over all rows so far the earlier rows are not listed. ``asked``: the original functions,
+    where the operator was made in place of another.
+    """
+    told = _TOLD.get(kind)
+    if told is None:
+        return None
+    operator, detail = told(plan)
+    detail = asked or detail
+    origin = plan.origin()
+    known = not (origin.line().isEmpty() or origin.startPosition().isEmpty())
+    line, column = (origin.line().get(), origin.startPosition().get() + 1) if known else (None, None)
+    detail = detail if len(detail) <= MAX_DETAIL else detail[: MAX_DETAIL - 1] + "…"
+    counted = any(each.operator in _TOGETHER for each in above)
+    hides = counted and _takes_away(plan, operator)
+    if history and operator == "over":
+        hides = hides or any(map(looks_back_to_the_first, items(plan.windowExpressions())))
+    return PathOperator(number, operator, detail, query, line, column, hides)
+
+
+def looks_back_to_the_first(function: Any) -> bool:
+    """Whether the frame of a window function begins with the very first row, or skips any number of nulls."""
+    over = next(part for part in parts(function) if kind_of(part) == "WindowExpression")
+    low = kind_of(over.windowSpec().frameSpecification().lower())
+    return bool(over.windowSpec().orderSpec().size()) and (
+        low.startswith("UnboundedPreceding") or passes_over_nulls(over.windowFunction())
+    )
+
+
+def passes_over_nulls(function: Any) -> bool:
+    """Whether a function is ``lag`` or ``lead`` with IGNORE NULLS, whose frame does not bound its reach."""
+    return kind_of(function) in ("Lag", "Lead") and bool(function.ignoreNulls())
+
+
+def _takes_away(plan: Any, operator: str) -> bool:
+    """Whether a row can keep another out of the result: in an anti join, or by a condition on an aggregate."""
+    return operator == "left anti join" or (operator == "where" and _puts_together(plan.child()))
+
+
+def _puts_together(plan: Any) -> bool:
+    return kind_of(plan) in ("Aggregate", "Distinct", "Window") or any(map(_puts_together, items(plan.children())))
+
+
+def name_of_view(view: Any) -> str:
+    return str(view.desc().identifier().table())
+
+
+def _list_sql(expressions: Any) -> str:
+    return ", ".join(str(each.sql()) for each in items(expressions))
+
+
+def _join(plan: Any) -> tuple[str, str]:
+    condition = plan.condition()
+    return f"{str(plan.joinType().sql()).lower()} join", str(condition.get().sql()) if condition.isDefined() else ""
+
+
+def _as_of(plan: Any) -> tuple[str, str]:
+    asked = [str(plan.asOfCondition().sql())]
+    asked += [str(plan.condition().get().sql())] if plan.condition().isDefined() else []
+    return "asof join", " and ".join(asked)
+
+
+def _window(plan: Any) -> tuple[str, str]:
+    return "over", over_as_sql(plan)
+
+
+_TOLD: Final[Mapping[str, Any]] = {
+    "Filter": lambda plan: ("where", str(plan.condition().sql())),
+    "Aggregate": lambda plan: ("group by", _list_sql(plan.groupingExpressions())),
+    "Distinct": lambda _: ("distinct", ""),
+    "Generate": lambda plan: ("explode", str(plan.generator().sql())),
+    "Union": lambda _: ("union all", ""),
+    "Join": _join,
+    "AsOfJoin": _as_of,
+    "Window": _window,
+}
+
+
+ROWS: Final = 1 << 40
+"""Most rows of all inputs of one request."""
+DECIDES: Final = ROWS
+"""Bit set for a row that was compared but is not itself in the result: one ranked before, or found by a semi join."""
+PATH: Final = DECIDES << 1
+"""Unit of the path's number, an occurrence of an input in the plan; there are at most 64."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowWitness:
+    """A row of an input that contributed to a row of the result."""
+
+    source: int
+    """Number of the input."""
+    offset: int
+    path: int
+    decides: bool
+
+
+def witnesses(
+    lineage: np.ndarray, sources: np.ndarray, offsets: np.ndarray, limit: int
+) -> tuple[list[RowWitness], int]:
+    """Returns the first ``limit`` witnesses, ordered by input, offset and path; and their total number.
+
+    ``sources`` and ``offsets``: of every row of the request, by its number. A row that is in the result on a path is
+    not listed again for that path as one that decides.
+    """
+    numbers = np.unique(lineage)
+    rows, decides, paths = numbers % ROWS, (numbers // DECIDES) % 2, numbers // PATH
+    places = np.stack([sources[rows], offsets[rows], paths, decides]) if len(rows) else np.empty((4, 0), np.int64)
+    order = np.lexsort(places[::-1])
+    places = places[:, order]
+    first = np.ones(places.shape[1], bool)
+    first[1:] = np.any(places[:3, 1:] != places[:3, :-1], axis=0)
+    kept = places[:, first]
+    told = [RowWitness(int(s), int(o), int(p), bool(d)) for s, o, p, d in kept[:, :limit].T]
+    return told, kept.shape[1]
+
+
+def pick(same: Sequence[Sequence[int]], place: int) -> int:
+    """Picks, of equal rows, the one at ``place`` in the order of their lineage, so that the choice is
+    always the same."""
+    order = sorted(range(len(same)), key=lambda at: sorted(same[at]))
+    return order[place]
+
 
 ROW: Final = "__odf_row"
 """Hidden column below the views, with a number for every row of every input."""
 LINEAGE: Final = "__odf_lineage"
-"""Column ``array<bigint>`` of input rows, with path and role (``row_numbers``)."""
+"""Column ``array<bigint>`` of input rows, with path and role (``RowWitness``)."""
 _RIGHT: Final = "__odf_right"
 _UNIQUE: Final = "__odf_unique"
 _NULLS_PASSED: Final = frozenset({

@@ -27,16 +27,15 @@ from engines.spark.catalyst.types import as_written
 from engines.spark.output.slice import same_rows
 from engines.spark.planning.table_transaction import TableStep, plan_table, plan_windows
 from engines.spark.planning.transaction import InputFacts, TransactionStep
-from engines.spark.provenance.answers import FoundLineage
 from engines.spark.provenance.question import (
+    FoundLineage,
     ProvenanceContext,
     ShownInputs,
     microseconds_of,
     numbers,
     reaching,
 )
-from engines.spark.provenance.row_lineage import LINEAGE, Traced, trace
-from engines.spark.provenance.row_numbers import ROWS, pick
+from engines.spark.provenance.row_lineage import LINEAGE, ROWS, Traced, pick, trace
 from engines.spark.rows.changelog import LONG_AGO, positive
 from engines.spark.rows.tables import event_times, frame_of_rows, read_rows
 from engines.spark.rows.ticks import (

@@ -16,8 +16,7 @@ import pyarrow.compute as pc
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
 from engines.contract import Vocab
-from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, positive, row_codes
-from engines.spark.rows.ordering import distinct, total_order
+from engines.spark.rows.changelog import NEVER, cancelled_by, data_of, distinct, positive, row_codes, total_order
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,8 +21,7 @@ from pyspark.sql import SparkSession
 
 from engines.errors import EngineLost
 from engines.identity import FileDigests, code_digest
-from engines.spark.runtime.masters import EXECUTOR_SECONDS
-from engines.spark.runtime.settings import CONFINEMENT, JVM, MEANING, QUICK
+from engines.spark.runtime.settings import CONFINEMENT, EXECUTOR_SECONDS, JVM, MEANING, QUICK
 
 TRIALS_PER_CORE: Final = 4
 """Small tasks started per core, so that each executor that is there gets at least one."""

@@ -2,7 +2,7 @@
 
 Uses classic PySpark: the JVM is a child of this process and plans can be inspected. Made once per process, lives as
 long as it; each request works in a session of its own derived from it (``newSession``), so that no request sees the
-views of another. Kept plans (``sql.prepared``), whose names are resolved already, share one session.
+views of another. Kept plans (``sql.queries``), whose names are resolved already, share one session.
 """
 
 from __future__ import annotations
@@ -26,8 +26,7 @@ from pyspark.sql import SparkSession
 from engines.errors import EngineLost
 from engines.spark.runtime.cluster import Cluster, check_executors, cluster_settings
 from engines.spark.runtime.java import Java, find_java
-from engines.spark.runtime.masters import check_reachable, parse_master
-from engines.spark.runtime.settings import jvm_options, spark_settings
+from engines.spark.runtime.settings import check_reachable, jvm_options, parse_master, spark_settings
 
 _NAME: Final = "jvm"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from collections import OrderedDict
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 from weakref import WeakKeyDictionary
@@ -22,6 +23,8 @@ from chain.errors import Invalid
 from engines.contract import Vocab
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.analysis.monotone import EARLIEST, LATEST
+from engines.spark.analysis.relation import InputReadings
+from engines.spark.analysis.walk import VALID_FROM, VALID_TO
 from engines.spark.catalyst.plans import (
     HIDDEN,
     HIDDEN_BEFORE,
@@ -269,3 +272,61 @@ def _column(field: st.StructField, stored: st.StructType) -> str:
         return name
     value = name if field.name in stored.names else "null"
     return f"cast({value} as {field.dataType.simpleString()}) as {name}"
+
+
+@dataclass(frozen=True, slots=True)
+class QueryInput:
+    """One input as a query sees it."""
+
+    alias: str
+    schema: st.StructType
+    event_time: str
+    primary_key: tuple[str, ...] = ()
+    """If not empty, the query sees the versions of each key, with the times at which they were in force."""
+    operation: str = "op"
+    """Name of the column that says whether a row adds or takes back."""
+    changes: bool | None = None
+    """Whether rows can be taken back; ``None``: not known."""
+    log: bool = False
+    """Whether the query sees every statement as an event."""
+    offset: str = "offset"
+    """Name of the column that numbers the rows of the input's chain."""
+
+    @property
+    def columns(self) -> st.StructType:
+        if not self.primary_key:
+            return self.schema
+        times = [st.StructField(name, st.TimestampType()) for name in (VALID_FROM, VALID_TO)]
+        return st.StructType([*self.schema, *times])
+
+
+def readings_of(inputs: Sequence[QueryInput]) -> InputReadings:
+    return InputReadings(
+        operations={view.alias: view.operation for view in inputs},
+        logs=frozenset(view.alias for view in inputs if view.log),
+        changes={view.alias: view.changes for view in inputs},
+        offsets={view.alias: view.offset for view in inputs},
+    )
+
+
+def check_versions(view: QueryInput) -> None:
+    there = set(view.schema.names)
+    missing = [name for name in view.primary_key if name not in there]
+    if missing:
+        raise Invalid(
+            f"temporal table {view.alias}: its primary key names {missing[0]}, which the input does not have",
+            rule="temporal-table",
+            hint=f"columns: {', '.join(view.schema.names)}",
+        )
+    taken = [name for name in (VALID_FROM, VALID_TO) if name in there]
+    if view.primary_key and taken:
+        raise Invalid(
+            f"temporal table {view.alias} has a column {taken[0]} of its own",
+            rule="reserved-name",
+            hint="rename it in a dataset between",
+        )
+
+
+def name_inputs(session: SparkSession, inputs: Sequence[QueryInput]) -> None:
+    for view in inputs:
+        name_empty_view(session, view.columns, view.alias)

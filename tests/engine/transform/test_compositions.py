@@ -19,7 +19,7 @@ from conformance.runs import FIRST, RUNS, run
 from engines.contract import Vocab
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import read_query
-from engines.spark.sql.input_views import QueryInput
+from engines.spark.sql.views import QueryInput
 
 pytestmark = pytest.mark.engine
 COLUMNS = st.StructType(

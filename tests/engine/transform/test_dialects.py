@@ -16,8 +16,7 @@ from conformance.coordinator import Bed, dataset_of
 from conformance.duck import Duck
 from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import EngineIdentity, Severity, ValidateInput, ValidateRequest, Vocab
-from engines.spark.analysis.dialects import QUOTED, foreign
-from engines.spark.analysis.flink import TEMPORAL, WINDOW
+from engines.spark.analysis.dialects import QUOTED, TEMPORAL, WINDOW, foreign
 from engines.spark.handler import SparkHandler
 from engines.spark.sql.parsing import words_of
 from worlds.dialect_rewrite import translated

@@ -12,9 +12,8 @@ from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import EngineIdentity, ValidateInput, ValidateRequest, Vocab
 from engines.spark.handler import SparkHandler
 from engines.spark.sql import views
-from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.queries import Analyst
-from engines.spark.sql.views import view_schema
+from engines.spark.sql.views import QueryInput, view_schema
 
 pytestmark = pytest.mark.engine
 VOCAB = Vocab()

@@ -15,8 +15,8 @@ from conformance.histories import ADDED, CORRECT_TO
 from engines.contract import Vocab
 from engines.spark.analysis.declarations import read_query
 from engines.spark.catalyst.types import struct_type
-from engines.spark.sql.input_views import QueryInput
 from engines.spark.sql.queries import Analyst
+from engines.spark.sql.views import QueryInput
 
 pytestmark = pytest.mark.engine
 QUERIES = nexmark.queries()

@@ -14,8 +14,8 @@ from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.histories import START
 from engines.spark.execution.inputs import Inputs
 from engines.spark.runtime.settings import CONFINEMENT, MEANING
-from engines.spark.sql import prepared as plans
-from engines.spark.sql.prepared import prepare_query
+from engines.spark.sql import queries as plans
+from engines.spark.sql.queries import prepare_query
 from engines.spark.sql.views import FEW, FEW_ROWS
 
 pytestmark = pytest.mark.engine

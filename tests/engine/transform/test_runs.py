@@ -7,7 +7,7 @@ import pytest
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.spark.execution import inputs
-from engines.spark.output import sorted_runs
+from engines.spark.output import slice as slices
 
 pytestmark = pytest.mark.engine
 DAY = "time_bucket(interval '5' day, event_time)"
@@ -30,15 +30,15 @@ def test_runs_make_the_same_slices(lab, name, monkeypatch):
     schedule = [{"a": 3}, {"a": 2}, {"a": 3}]
     whole = lab.run(query, {"a": stream}, schedule)
     made = []
-    join = sorted_runs._join
+    join = slices._join
 
     def counted(files, *rest):
         made.append(len(files))
         return join(files, *rest)
 
-    monkeypatch.setattr(sorted_runs, "LARGE", -1)
-    monkeypatch.setattr(sorted_runs, "RUN", 300)
-    monkeypatch.setattr(sorted_runs, "_join", counted)
+    monkeypatch.setattr(slices, "LARGE", -1)
+    monkeypatch.setattr(slices, "RUN", 300)
+    monkeypatch.setattr(slices, "_join", counted)
     split = lab.run(query, {"a": stream}, schedule)
     assert max(made) > 2
     assert split.rows == whole.rows or name == "zeros"  # NaN is not itself

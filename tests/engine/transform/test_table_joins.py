@@ -14,7 +14,7 @@ import pytest
 
 import engines.spark.catalyst.plans as plans
 import engines.spark.execution.tables as tables
-import engines.spark.state.buckets as buckets
+import engines.spark.state.files as buckets
 from worlds.table_history import history, schedule, seen
 
 pytestmark = pytest.mark.engine

@@ -15,10 +15,9 @@ import pytest
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as ticking
-import engines.spark.state.buckets as buckets
 import engines.spark.state.files as arranged
+import engines.spark.state.files as buckets
 from engines.contract import InvalidQuery
-from engines.spark.execution import scans
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
 from worlds.table_history import FAR, history, seen, standing
@@ -140,9 +139,9 @@ def test_slices_that_spark_reads_by_itself_make_the_same_history(lab, monkeypatc
     monkeypatch.setattr(transform, "scan_rows", lambda *given: scanned.extend(given[1]) or kept(*given))
     read = lab.run(said + sql, streams, parts, restart=True)
     assert not scanned, "all are small"
-    monkeypatch.setattr(scans, "SCANNED", 0)
-    for ticks in (scans.MAX_TICKS, 1):
-        monkeypatch.setattr(scans, "MAX_TICKS", ticks)
+    monkeypatch.setattr(tables, "SCANNED", 0)
+    for ticks in (tables.MAX_TICKS, 1):
+        monkeypatch.setattr(tables, "MAX_TICKS", ticks)
         by_spark = lab.run(said + sql, streams, parts, restart=True)
         assert by_spark.rows == read.rows
         assert by_spark.state == read.state

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chain.errors import Environment, Invalid
-from engines.spark.ingest import foreign_files
+from engines.spark.ingest import source_files
 from engines.spark.ingest.foreign import sqlite_file, xml_records
 from engines.spark.ingest.foreign.converting import convert
 from engines.spark.ingest.foreign.job import Conversion, ConversionResult
@@ -28,7 +28,7 @@ TABLE = [["id", "name", "day", "ok"], [1, "a", dt.date(2024, 5, 1), True], [], [
 def here(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> None:
     """Without a process for each file, unless the test is about that."""
     if "process" not in request.fixturenames:
-        monkeypatch.setattr(foreign_files, "_run_process", lambda job, check: convert(job))
+        monkeypatch.setattr(source_files, "_run_process", lambda job, check: convert(job))
 
 
 @pytest.fixture
@@ -233,7 +233,7 @@ def job(tmp_path: Path, kind: str = "Xml") -> Any:
 
 def test_a_file_is_read_by_a_process_of_its_own(process: None, tmp_path: Path) -> None:
     step = read_step("kind: Xml\nrecord: feed/entry")
-    made_file = foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
+    made_file = source_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
     assert made_file.path.read_text().count("\n") >= 3
 
 
@@ -251,29 +251,29 @@ def test_a_reader_that_dies_is_told(
     dying = tmp_path / "python"
     dying.write_text(f"#!{sys.executable}\n{script}\n")
     dying.chmod(0o755)
-    monkeypatch.setattr(foreign_files.sys, "executable", str(dying))
+    monkeypatch.setattr(source_files.sys, "executable", str(dying))
     step = read_step("kind: Xml\nrecord: feed/entry")
     with pytest.raises(fault, match=said):
-        foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
+        source_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
 
 
 def test_a_stopped_request_ends_its_reader(process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = tmp_path / "python"
     waiting.write_text("#!/bin/sh\nexec sleep 600\n")
     waiting.chmod(0o755)
-    monkeypatch.setattr(foreign_files.sys, "executable", str(waiting))
+    monkeypatch.setattr(source_files.sys, "executable", str(waiting))
     step = read_step("kind: Xml\nrecord: feed/entry")
 
     def stop() -> None:
         raise InterruptedError
 
     with pytest.raises(InterruptedError):
-        foreign_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), stop)
+        source_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), stop)
 
 
 def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
     with pytest.raises(Invalid, match="unpacks to more than 10 bytes"):
-        foreign_files.converted_file(
+        source_files.converted_file(
             job(tmp_path),
             read_step("kind: Xml\nrecord: feed/entry"),
             tmp_path / "o",
@@ -294,4 +294,4 @@ def test_a_table_of_more_cells_than_memory_harms_its_reader_alone(process: None,
     path.write_bytes(made.zipped(parts))
     step, bounds = read_step("kind: Spreadsheet"), UnpackBounds()
     with pytest.raises(Invalid, match="its reader was ended, as for memory"):
-        foreign_files.converted_file(SourceFile(path, "bomb.xlsx"), step, tmp_path / "o", bounds, lambda: None)
+        source_files.converted_file(SourceFile(path, "bomb.xlsx"), step, tmp_path / "o", bounds, lambda: None)

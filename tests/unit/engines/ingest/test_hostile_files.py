@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from chain.errors import Invalid
-from engines.spark.ingest import foreign_files, unpack
+from engines.spark.ingest import source_files, unpack
 from engines.spark.ingest.foreign.converting import convert
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpack_source
 from worlds import foreign_bytes as made
@@ -21,7 +21,7 @@ SECRET = "what only this machine knows"
 
 @pytest.fixture(autouse=True)
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_files, "_run_process", lambda job, check: convert(job))
+    monkeypatch.setattr(source_files, "_run_process", lambda job, check: convert(job))
 
 
 @pytest.fixture

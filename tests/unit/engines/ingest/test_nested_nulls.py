@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.ingest.nested_nulls import first_missing, loosen, needs_loosening
+from engines.spark.ingest.json_text import first_missing, loosen, needs_loosening
 from worlds.reading import read, read_step
 
 POINT = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("label", pa.string())])

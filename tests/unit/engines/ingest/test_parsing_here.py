@@ -21,7 +21,7 @@ from chain.errors import Invalid
 from chain.model.source import ReadCsv, ReadParquet
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.ingest import parquet_rows, parse, range_tasks
-from engines.spark.ingest.parquet_ranges import groups_of, parquet_ranges
+from engines.spark.ingest.parquet_rows import groups_of, parquet_ranges
 from engines.spark.ingest.parse import SourceFile, parse_sources
 from engines.spark.ingest.ranges import Range, line_ranges
 

@@ -13,8 +13,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.ingest.csv_head import read_head
-from engines.spark.ingest.csv_text import parse_csv
+from engines.spark.ingest.csv_text import parse_csv, read_head
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import parse_json
 from engines.spark.ingest.quoting import Quotes, check_quotes

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.model.read_options import READ
 from chain.model.source import ReadCsv, ReadEsriShapefile, ReadParquet, ReadStep
-from engines.spark.ingest.localized_values import Spelling
+from engines.spark.ingest.dialect import Spelling
 from worlds.reading import NAME, read, read_step
 
 UTC = dt.UTC

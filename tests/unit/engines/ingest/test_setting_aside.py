@@ -22,7 +22,7 @@ from chain.model.read_options import ON_ERROR, Quarantine, quarantine_of
 from chain.model.schema import DataSchema
 from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson, ReadStep
 from engines.spark.ingest import csv_text, json_text, parse, ranges
-from engines.spark.ingest.bad_values import CsvCells, JsonCells
+from engines.spark.ingest.bad_records import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import RangeTask, bad_part, parse_to_part, place_of

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from engines.spark.ingest import foreign_files
+from engines.spark.ingest import source_files
 from engines.spark.ingest.foreign.converting import convert
 from worlds import foreign_bytes as made
 from worlds.reading import read, read_step
@@ -67,7 +67,7 @@ def more(folder: Path) -> dict[str, tuple[bytes, list[list[Any]]]]:
 
 @pytest.mark.parametrize("heading,text", EXAMPLES)
 def test_the_example_is_read(heading: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(foreign_files, "_run_process", lambda job, check: convert(job))
+    monkeypatch.setattr(source_files, "_run_process", lambda job, check: convert(job))
     data, rows = (FILES | more(tmp_path))[heading]
     got = read(tmp_path, data, read_step(text)).rows
     assert [[plain(value) for value in row] for row in got] == rows

@@ -13,9 +13,8 @@ from chain import instant
 from chain.errors import Invalid
 from chain.model.schema import MAX_COLUMNS, MAX_NAME
 from chain.model.source import ReadCsv
-from engines.spark.ingest import csv_head
-from engines.spark.ingest.csv_head import read_head
-from engines.spark.ingest.csv_text import parse_csv
+from engines.spark.ingest import csv_text
+from engines.spark.ingest.csv_text import parse_csv, read_head
 from engines.spark.ingest.dialect import CsvDialect, csv_dialect
 from engines.spark.ingest.text_columns import Misfit, millis_type, to_instants, type_name
 
@@ -118,8 +117,8 @@ NAMES = st.lists(st.text("ab_", min_size=1, max_size=5), min_size=1, max_size=6)
 
 @given(NAMES, NAMES)
 def test_names_alike_are_found_as_by_comparing_each(names: list[str], asked: list[str]) -> None:
-    among = csv_head._Alike(names)
-    assert [one in among for one in asked] == [any(csv_head._alike(one, name) for name in names) for one in asked]
+    among = csv_text._Alike(names)
+    assert [one in among for one in asked] == [any(csv_text._alike(one, name) for name in names) for one in asked]
 
 
 @pytest.mark.parametrize("header", [True, False])

@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.state import buckets
-from engines.spark.state.buckets import BucketedTable, hashes_of
-from engines.spark.state.files import StoredTable, pack, unpack
+from engines.spark.state import files
+from engines.spark.state.files import BucketedTable, StoredTable, hashes_of, pack, unpack
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = st.text("abcdé", max_size=3) | st.none()
@@ -49,8 +48,8 @@ def step(state, change):
 
 @pytest.fixture(autouse=True)
 def _small(monkeypatch):
-    monkeypatch.setattr(buckets, "BUCKET", 4)
-    monkeypatch.setattr(buckets, "MAX_BITS", 6)
+    monkeypatch.setattr(files, "BUCKET", 4)
+    monkeypatch.setattr(files, "MAX_BITS", 6)
 
 
 @pytest.mark.slow
@@ -124,7 +123,7 @@ def test_hashes_are_the_same_for_ever():
     assert len(set(map(int, hashes_of(keys)))) == 3
     sliced = pa.table({name: pa.concat_arrays([keys[name].combine_chunks()]).slice(1) for name in keys.column_names})
     assert list(hashes_of(sliced)) == list(hashes_of(keys)[1:])
-    assert list(hashes_of(keys.select([]))) == [buckets._STEP] * 3
+    assert list(hashes_of(keys.select([]))) == [files._STEP] * 3
 
 
 GOLDEN = {

@@ -9,8 +9,17 @@ import pytest
 from chain.errors import Invalid
 from engines.errors import EngineLost
 from engines.spark.runtime.cluster import Cluster, cluster_settings, read_settings
-from engines.spark.runtime.masters import check_reachable, parse_master
-from engines.spark.runtime.settings import CONFINEMENT, MEANING, PATIENT, QUICK, SPREAD, jvm_options, manifest_settings
+from engines.spark.runtime.settings import (
+    CONFINEMENT,
+    MEANING,
+    PATIENT,
+    QUICK,
+    SPREAD,
+    check_reachable,
+    jvm_options,
+    manifest_settings,
+    parse_master,
+)
 
 
 def written(tmp_path, text):

@@ -11,9 +11,8 @@ import pytest
 from chain.errors import Invalid
 from chain.model.source import TemporalTable, TransformSql
 from engines.contract import Vocab
-from engines.spark.analysis.classify import Classification, Mode, classify
+from engines.spark.analysis.classify import Classification, Mode, Passing, Windows, classify
 from engines.spark.analysis.classify import Path as Influenced
-from engines.spark.analysis.correction import Passing, Windows
 from engines.spark.analysis.declarations import read_query
 from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import DAY, Floor, FloorMonths

@@ -8,10 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.spark.analysis.dialects import QUOTED, foreign, may_be_foreign
-from engines.spark.analysis.flink import MAX_PHRASES, TEMPORAL, WINDOW
-from engines.spark.analysis.lexical import Word
-from engines.spark.analysis.phrases import MAX_SAID
+from engines.spark.analysis.dialects import MAX_PHRASES, QUOTED, TEMPORAL, WINDOW, foreign, may_be_foreign
+from engines.spark.analysis.lexical import MAX_SAID, Word
 from worlds.dialect_rewrite import translated
 
 COLUMNS = ("event_time", "v", "from", "a`b")

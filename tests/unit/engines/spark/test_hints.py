@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from engines.spark.sql.spark_errors import hint_of, hint_of_data
+from engines.spark.sql.diagnostics import hint_of, hint_of_data
 
 ENGINE = Path(__file__).parents[4] / "engines" / "spark"
 PARTS = ("analysis/*.py", "sql/*.py", "planning/lateness.py", "execution/transform.py")

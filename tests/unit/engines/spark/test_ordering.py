@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
-from engines.spark.rows.ordering import total_order
+from engines.spark.rows.changelog import total_order
 
 SCHEMA = pa.schema(
     [

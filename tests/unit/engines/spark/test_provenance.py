@@ -12,10 +12,9 @@ from engines.spark.analysis.classify import Path
 from engines.spark.analysis.influence import SessionWindow
 from engines.spark.analysis.monotone import DAY, MILLISECOND, Floor, Shift
 from engines.spark.planning.transaction import SliceRead
-from engines.spark.provenance.answers import absent
 from engines.spark.provenance.derive import narrow
-from engines.spark.provenance.reasons import PathOperator
-from engines.spark.provenance.row_numbers import DECIDES, PATH, RowWitness, pick, witnesses
+from engines.spark.provenance.question import absent
+from engines.spark.provenance.row_lineage import DECIDES, PATH, PathOperator, RowWitness, pick, witnesses
 from engines.spark.rows.changelog import NEVER
 from engines.spark.rows.ticks import dating, entering, lives, of_key
 

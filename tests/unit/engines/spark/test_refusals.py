@@ -7,8 +7,7 @@ from pyspark.errors import PySparkException
 
 from chain.model.source import SqlQueryStep, TransformSql
 from engines.contract import Diagnostic, InvalidQuery, Severity
-from engines.spark.sql.diagnostics import refusal
-from engines.spark.sql.spark_errors import answer_faults
+from engines.spark.sql.diagnostics import answer_faults, refusal
 
 ONE = TransformSql(engine="spark", queries=(SqlQueryStep(query="select a / b as c from input"),))
 TWO = TransformSql(

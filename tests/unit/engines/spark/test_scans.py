@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from pyspark.sql import types as spark
 
 from engines.contract import Vocab
-from engines.spark.execution.scans import SCANNED, scan_of
+from engines.spark.execution.tables import SCANNED, scan_of
 from engines.spark.planning.transaction import BlockFacts
-from engines.spark.rows.ordering import distinct
+from engines.spark.rows.changelog import distinct
 
 
 @dataclass(frozen=True)
