@@ -63,9 +63,11 @@ class LimitExceeded(Refused):
 def engine_failed(message: str, backtrace: str = "") -> EngineFault:
     """Makes the error for a fault that an engine reports of itself: one line for people, with a hint at the log."""
     return EngineFault(
-        f"the engine failed: {' '.join(message.split())[:MAX_LINE]}", rule="engine",
-        hint="the daemon's log has the whole trace; please report it", backtrace=backtrace,
-    )  # fmt: skip
+        f"the engine failed: {' '.join(message.split())[:MAX_LINE]}",
+        rule="engine",
+        hint="the daemon's log has the whole trace; please report it",
+        backtrace=backtrace,
+    )
 
 
 class BadFrame(Invalid):

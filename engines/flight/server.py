@@ -34,10 +34,13 @@ _TOKENS: Final = "flight-tokens"
 _CREATE, _CLOSE = "CreatePreparedStatement", "ClosePreparedStatement"
 _CANCEL, _CANCEL_QUERY = "CancelFlightInfo", "CancelQuery"
 ACTIONS: Final = {
-    _CREATE: "prepares a statement", _CLOSE: "forgets a prepared statement",
-    _CANCEL: "ends an answer", _CANCEL_QUERY: "the same, for older clients",
-    "odfd.query": "asks as POST /node/v1alpha1/query does", "odfd.datasets": "lists datasets",
-}  # fmt: skip
+    _CREATE: "prepares a statement",
+    _CLOSE: "forgets a prepared statement",
+    _CANCEL: "ends an answer",
+    _CANCEL_QUERY: "the same, for older clients",
+    "odfd.query": "asks as POST /node/v1alpha1/query does",
+    "odfd.datasets": "lists datasets",
+}
 
 
 OWN_ACTIONS: Final = {"odfd.query": "/query", "odfd.datasets": "/datasets"}

@@ -246,8 +246,10 @@ def build(layout: Path, packages: Path, wheels: Path, cache: Path) -> tuple[str,
         version = _version(site)
     config = {"architecture": machine, "os": "linux", "created": "1970-01-01T00:00:00Z", "config": RUN}
     annotations = {
-        TREE: digest_of(encode(entries)), SPARK: version, CODE_DIGEST: code_digest(FileDigests(None)),
-    }  # fmt: skip
+        TREE: digest_of(encode(entries)),
+        SPARK: version,
+        CODE_DIGEST: code_digest(FileDigests(None)),
+    }
     return write_image(layout, layers, config, annotations, "odfd-engine")
 
 

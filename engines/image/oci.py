@@ -118,8 +118,11 @@ def _mode(found: os.stat_result) -> int:
 
 
 def _differs(path: str, how: str) -> Environment:
-    return Environment(f"the unpacked engine image is damaged: {path} {how}", rule="image-tree",
-                   hint="remove the folder engine-image of the node's cache: it is unpacked anew")  # fmt: skip
+    return Environment(
+        f"the unpacked engine image is damaged: {path} {how}",
+        rule="image-tree",
+        hint="remove the folder engine-image of the node's cache: it is unpacked anew",
+    )
 
 
 MANIFEST: Final = "application/vnd.oci.image.manifest.v1+json"
@@ -193,9 +196,11 @@ def write_image(
     )
     raw = dump(manifest)
     only = Descriptor(
-        media_type=MANIFEST, digest=put(layout, raw), size=len(raw),
+        media_type=MANIFEST,
+        digest=put(layout, raw),
+        size=len(raw),
         annotations={"org.opencontainers.image.ref.name": name},
-    )  # fmt: skip
+    )
     (layout / "index.json").write_bytes(dump(_Index(schema_version=2, manifests=(only,))))
     (layout / "oci-layout").write_bytes(b'{"imageLayoutVersion":"1.0.0"}')
     return only.digest, told.digest

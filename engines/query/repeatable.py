@@ -137,8 +137,10 @@ def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
     if any(kind in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER") for kind in kinds) and not _is_by_all(modifiers):
         raise _refusal(
             "LIMIT and OFFSET, where rows may be equal in their order",
-            "say ORDER BY ALL LIMIT …, or QUALIFY rank() OVER (ORDER BY …) <= …", node, statement,
-        )  # fmt: skip
+            "say ORDER BY ALL LIMIT …, or QUALIFY rank() OVER (ORDER BY …) <= …",
+            node,
+            statement,
+        )
     if any(each.get("distinct_on_targets") for each in modifiers if isinstance(each, dict)):
         raise _refusal("DISTINCT ON", "say QUALIFY rank() OVER (PARTITION BY … ORDER BY …) = 1", node, statement)
     if node.get("ref_type") in ("POSITIONAL", "ASOF"):

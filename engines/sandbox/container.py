@@ -62,8 +62,11 @@ async def remove_named(binary: str, name: str) -> None:
     with trio.move_on_after(END_SECONDS):
         await trio.run_process(
             [binary, *_removal(binary), name],
-            capture_stdout=True, capture_stderr=True, check=False, env=tool_environment(),
-        )  # fmt: skip
+            capture_stdout=True,
+            capture_stderr=True,
+            check=False,
+            env=tool_environment(),
+        )
 
 
 def _removal(binary: str) -> tuple[str, ...]:

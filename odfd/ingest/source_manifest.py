@@ -291,7 +291,9 @@ def _texts(value: Any, path: str) -> list[tuple[str, str]]:
 SOURCE_TYPE: Final = ResourceType(
     names=registry.SOURCE,
     about="A source of records of root datasets, stored apart from their chains, for flows and odfctl pull.",
-    spec=SourceSpec, prepare=prepare, own_kinds=frozenset({"EthereumLogs"}),
+    spec=SourceSpec,
+    prepare=prepare,
+    own_kinds=frozenset({"EthereumLogs"}),
     is_silent=True,
     check=check_source_resource,
     example="""\
@@ -308,4 +310,4 @@ spec:
   read: {kind: Csv, header: true}
   merge: {kind: Ledger, primaryKey: [date]}
 """,
-)  # fmt: skip
+)

@@ -282,8 +282,11 @@ def classify(
         findings += find_misplaced_windows(root, walk.shared, walk.running, influence, output.event_time)
     if not findings and not linear and set(influence) != set(range(len(walk.paths))):
         missing = sorted({walk.paths[path] for path in range(len(walk.paths)) if path not in influence})
-        half = any(isinstance(relation.scope.get(identity), Half) for name, identity in relation.columns
-                   if name == output.event_time)  # fmt: skip
+        half = any(
+            isinstance(relation.scope.get(identity), Half)
+            for name, identity in relation.columns
+            if name == output.event_time
+        )
         findings.append(
             QueryFinding(OUTER_TIME.code, OUTER_TIME.message, OUTER_TIME.replace)
             if half

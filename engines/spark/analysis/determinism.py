@@ -278,9 +278,11 @@ def _cast(node: PlanNode) -> QueryFinding | None:
         return None
     constant = not any(part.kind == "AttributeReference" for part in node.preorder())
     return QueryFinding(
-        "not-data", "a text read as a time has the day on which the query runs, where it states none of its own",
-        _A_CONSTANT if constant else _A_PATTERN, node,
-    )  # fmt: skip
+        "not-data",
+        "a text read as a time has the day on which the query runs, where it states none of its own",
+        _A_CONSTANT if constant else _A_PATTERN,
+        node,
+    )
 
 
 def _find_misuse(node: PlanNode) -> QueryFinding | None:

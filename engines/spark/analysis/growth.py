@@ -94,9 +94,11 @@ def growth_of(
     found = _growth_of(node, name, below, columns, known)
     if found.times > MAX_TIMES or found.characters > MAX_CHARACTERS:
         raise _refusal(
-            node, f"{name or 'this'}: a value up to {found.times:.0f} times as large as a column, and of "
-            f"{found.characters:.0f} characters", f"at most {MAX_TIMES} times and {MAX_CHARACTERS} characters: shorter",
-        )  # fmt: skip
+            node,
+            f"{name or 'this'}: a value up to {found.times:.0f} times as large as a column, and of "
+            f"{found.characters:.0f} characters",
+            f"at most {MAX_TIMES} times and {MAX_CHARACTERS} characters: shorter",
+        )
     return found
 
 
@@ -322,8 +324,10 @@ def _function_name(node: PlanNode) -> str:
 
 def _alike(one: PlanNode, other: PlanNode) -> bool:
     """Whether two parsed expressions are written alike."""
-    here, there = ([(part.kind, str(part.fields.get("nameParts")), str(part.fields.get("value")))
-                    for part in node.preorder()] for node in (one, other))  # fmt: skip
+    here, there = (
+        [(part.kind, str(part.fields.get("nameParts")), str(part.fields.get("value"))) for part in node.preorder()]
+        for node in (one, other)
+    )
     return here == there
 
 

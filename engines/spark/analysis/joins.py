@@ -271,8 +271,11 @@ def _below(node: PlanNode, above: Above, found: Filters) -> list[tuple[PlanNode,
     if node.kind == "Filter":
         return [(node.only, (*above, *((each, id(node)) for each in node.expressions("condition"))))]
     if node.kind == "Project":
-        made = {each.id: each.only for each in node.expressions("projectList")
-                if each.kind == "Alias" and each.id is not None}  # fmt: skip
+        made = {
+            each.id: each.only
+            for each in node.expressions("projectList")
+            if each.kind == "Alias" and each.id is not None
+        }
         return [(node.only, tuple((with_columns(each, made), place) for each, place in above))]
     if node.kind in _ROW_BY_ROW and node.children:
         return [(node.only, above)]

@@ -291,9 +291,11 @@ def _not_a_query(kind: str) -> QueryRefused:
     if kind == "PlanWithUnresolvedIdentifier":
         return _identifier()
     said = {
-        "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE", "ScriptTransformation": "TRANSFORM … USING a program",
-        "CompoundBody": "a script BEGIN … END", "NamedStreamingRelation": "STREAM",
-    }.get(kind)  # fmt: skip
+        "UnresolvedExecuteImmediate": "EXECUTE IMMEDIATE",
+        "ScriptTransformation": "TRANSFORM … USING a program",
+        "CompoundBody": "a script BEGIN … END",
+        "NamedStreamingRelation": "STREAM",
+    }.get(kind)
     what = f"a statement that is not a query: {said or _display_name(kind)}"
     return QueryRefused(what, rule="not-a-query", hint=_COMMAND)
 
@@ -480,8 +482,11 @@ def _check_literal(node: PlanNode) -> None:
 def _makes(item: PlanNode, width: int) -> int:
     """Returns how many columns an expression joins into one, if it makes a structure; else 1."""
     parts = list(item.preorder())
-    if not any(part.kind == "CreateNamedStruct" or _function_name(part) in _STRUCTURES for part in parts
-               if part.kind in ("CreateNamedStruct", "UnresolvedFunction")):  # fmt: skip
+    if not any(
+        part.kind == "CreateNamedStruct" or _function_name(part) in _STRUCTURES
+        for part in parts
+        if part.kind in ("CreateNamedStruct", "UnresolvedFunction")
+    ):
         return 1
     return max(1, sum(width if part.kind in _STARS else 1 for part in parts if part.kind in _COLUMNS))
 

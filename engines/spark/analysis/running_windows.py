@@ -36,9 +36,11 @@ def judge_window(window: PlanNode, below: QueryRelation) -> QueryRelation | Quer
     for key in window.expressions("partitionSpec"):
         if is_float(key):
             return QueryFinding(
-                "float-key", f"{key.name or 'a key'} is floating point: 0.0 and -0.0 are one key with two values",
-                "partition by cast(x as decimal(38,12))", _node_to_show(window),
-            )  # fmt: skip
+                "float-key",
+                f"{key.name or 'a key'} is floating point: 0.0 and -0.0 are one key with two values",
+                "partition by cast(x as decimal(38,12))",
+                _node_to_show(window),
+            )
     made = window.expressions("windowExpressions")
     for each in made:
         if not _is_kept(each):
@@ -121,9 +123,11 @@ def find_misplaced_windows(
         )]  # fmt: skip
     return [
         QueryFinding(
-            UNBOUNDED_FRAME.code, f"OVER looks at all history in another order than that of {column}, in which rows "
-            "come out", f"select the time by which OVER orders as {column}, as it is", _node_to_show(core.node),
+            UNBOUNDED_FRAME.code,
+            f"OVER looks at all history in another order than that of {column}, in which rows come out",
+            f"select the time by which OVER orders as {column}, as it is",
+            _node_to_show(core.node),
         )
         for core in cores
         if path_of(influence(core.node.expressions("orderSpec")[0].only, core.below.scope)) != time
-    ]  # fmt: skip
+    ]

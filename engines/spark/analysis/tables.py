@@ -159,9 +159,11 @@ def _bounds(condition: PlanNode, rank: int | None) -> bool:
 
 def _not_selected(node: PlanNode) -> QueryFinding:
     return QueryFinding(
-        "key-not-selected", "what rows are grouped or joined by must be selected: it is the key of the result",
-        "select the grouping columns too", node,
-    )  # fmt: skip
+        "key-not-selected",
+        "what rows are grouped or joined by must be selected: it is the key of the result",
+        "select the grouping columns too",
+        node,
+    )
 
 
 def down_to(

@@ -303,10 +303,12 @@ class Walk:
             if not (whole.gap and whole.of and below.linear and len(shifts) == len(whole.of)) or key.id is None:
                 self._refuse(
                     OperatorRefusal(
-                        NOT_YET, "sessions are made of an input's own rows and times, with a constant gap",
+                        NOT_YET,
+                        "sessions are made of an input's own rows and times, with a constant gap",
                         "group by session_window(event_time, …) straight over an input",
-                    ), node,
-                )  # fmt: skip
+                    ),
+                    node,
+                )
                 continue
             members = self._members(keys, shifts, below)
             ends = {

@@ -136,9 +136,11 @@ def undecided_limit(limit: PlanNode, below: QueryRelation, offsets: Sequence[str
         inner = inner.only
     if inner.kind != "Sort":
         return QueryFinding(
-            "partial-order", "which rows LIMIT keeps depends on their order, and nothing decides it",
-            "order by …, all columns, and LIMIT behind it", limit,
-        )  # fmt: skip
+            "partial-order",
+            "which rows LIMIT keeps depends on their order, and nothing decides it",
+            "order by …, all columns, and LIMIT behind it",
+            limit,
+        )
     missing = _left_open(inner, inner.expressions("order"), None, below, offsets)
     return _partial_order("LIMIT", missing, below, limit) if missing else None
 
@@ -148,9 +150,11 @@ def _partial_order(called: str, missing: Sequence[str], below: QueryRelation, no
     floats = [name for name, identity in below.columns if identity in below.floats and name in missing]
     exact = "".join(f", over a query that selects cast({name} as decimal(38,12)) as {name}" for name in floats)
     return QueryFinding(
-        "partial-order", f"{called} depends on the order of rows that ORDER BY does not tell apart",
-        f"order by …, {names}{exact}", node,
-    )  # fmt: skip
+        "partial-order",
+        f"{called} depends on the order of rows that ORDER BY does not tell apart",
+        f"order by …, {names}{exact}",
+        node,
+    )
 
 
 def _left_open(

@@ -89,8 +89,10 @@ class _Cook:
         call = self.call
         typed = [(letter, kind) for letter, kind in zip("ab", call.types, strict=False)]
         typed += [("if", "boolean")] if call.filtered else []
-        given = [made.toAttribute() for made in self._read([f"cast(null as {kind}) as {call.name(letter)}"
-                 for letter, kind in typed], [])]  # fmt: skip
+        given = [
+            made.toAttribute()
+            for made in self._read([f"cast(null as {kind}) as {call.name(letter)}" for letter, kind in typed], [])
+        ]
         columns, layers = list(given), []
         for texts in _prepare(call, self.grids):
             layers.append(tuple(self._one_zero(made) for made in self._read(texts, columns)))
@@ -253,8 +255,10 @@ def _prepare(call: AggregateCall, grids: Grids) -> tuple[list[str], ...]:
         f"case when {numbers[0]} is null or ({holds}) then 0 when {nan} then {_NAN} when {plus} then {_POSITIVE} "
         f"when {minus} then {_NEGATIVE} else {_OFF} end as {call.name('f')}"
     )
-    second = [f"case when {holds} then {each} else 0D end as {call.name('z' + letter)}"
-              for each, letter in zip(numbers, letters, strict=True)]  # fmt: skip
+    second = [
+        f"case when {holds} then {each} else 0D end as {call.name('z' + letter)}"
+        for each, letter in zip(numbers, letters, strict=True)
+    ]
     products = [term for term in _terms(call.kind) if len(term) == 2] if call.kind in MOMENTS else []
     halves = [
         f"134217729D * {z} - (134217729D * {z} - {z}) as {call.name('h' + letter)}"
@@ -330,8 +334,10 @@ def _result(call: AggregateCall, grids: Grids) -> str:
     if not call.floating:
         return f"case when {count} > 0 then {value} end as {result}"
     cases = [f"when {flags} & {_NAN} <> 0 or {flags} & 3 = 3 then double('NaN')"]
-    cases += [f"when {flags} & {bit} <> 0 then double('{what}')"
-              for bit, what in ((_POSITIVE, "Infinity"), (_NEGATIVE, "-Infinity"))]  # fmt: skip
+    cases += [
+        f"when {flags} & {bit} <> 0 then double('{what}')"
+        for bit, what in ((_POSITIVE, "Infinity"), (_NEGATIVE, "-Infinity"))
+    ]
     if call.kind in MOMENTS:
         cases = [f"when {flags} & 7 <> 0 then double('NaN')"]
     if grids is QUICK:

@@ -43,8 +43,10 @@ class Partials:
     def merge(self) -> dict[str, str]:
         """Returns the function that merges each part, by the part's column name."""
         kinds = [kind_of(part.aggregateFunction()) for part in _aggregates(_core(self.plan))]
-        return {f"{BARE_PART}{number}": LISTS if kind == "CollectList" else MERGED_BY[kind]
-                for number, kind in enumerate(kinds)}  # fmt: skip
+        return {
+            f"{BARE_PART}{number}": LISTS if kind == "CollectList" else MERGED_BY[kind]
+            for number, kind in enumerate(kinds)
+        }
 
     def parts(self) -> pa.Table:
         """Computes the keys, bare aggregates and rounds of the rows in the views."""

@@ -122,9 +122,11 @@ class RunningQuery:
         made += [
             catalyst.read(f"{_alone(function, number)} as {PART}{number}") for number, function in enumerate(functions)
         ]
-        made += [catalyst.read(f"{_ARGUMENT}{number}_1 as {DEFAULT}{number}")
-                 for number, function in enumerate(functions)
-                 if kind_of(function) == "Lag" and len(_arguments(function)) > 1]  # fmt: skip
+        made += [
+            catalyst.read(f"{_ARGUMENT}{number}_1 as {DEFAULT}{number}")
+            for number, function in enumerate(functions)
+            if kind_of(function) == "Lag" and len(_arguments(function)) > 1
+        ]
         frames = [each.child().windowSpec().frameSpecification() for each in items(window.windowExpressions())]
         parts = [_part(function, frame) for function, frame in zip(functions, frames, strict=True)]
         directions = tuple(f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in order)

@@ -117,10 +117,13 @@ def _laid_out(given: TransformRequestInput, state: State, folder: Path) -> list[
         path = folder / f"open-{_digest(given.query_alias)}-{len(found)}"
         write_slice(state.tables[name], path)
         mark = int(place)
-        found.append(InputBlock(
-            data_path=str(path), watermark_before=None if mark == EARLIEST else from_millis(mark // MILLISECOND),
-            reopened=True,
-        ))  # fmt: skip
+        found.append(
+            InputBlock(
+                data_path=str(path),
+                watermark_before=None if mark == EARLIEST else from_millis(mark // MILLISECOND),
+                reopened=True,
+            )
+        )
     return found
 
 

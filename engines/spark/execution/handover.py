@@ -176,9 +176,12 @@ class Replay(Transaction):
         return Rebuilt(checkpoint, state, None if since is None else self.table_of(table, _round_trip(state), since))
 
     def _rebuilt_windows(
-        self, shape: Classification, table: TableShape, planned: tuple[TransactionStep, TableStep, tuple[int, ...]],
+        self,
+        shape: Classification,
+        table: TableShape,
+        planned: tuple[TransactionStep, TableStep, tuple[int, ...]],
         since: int | None,
-    ) -> Rebuilt:  # fmt: skip
+    ) -> Rebuilt:
         """Rebuilds all windows, for the comparison, and keeps in the state those that something can still change."""
         whole, ticking, waiting = planned
         until = ticking.until
@@ -347,8 +350,10 @@ class _Handover:
     def _is_relabelled(self) -> bool:
         """Whether only the engine's version differs, not the query or its columns: state
         does not depend on the engine."""
-        bare = [msgspec.structs.replace(each, version=None)
-                for each in (self._request.old_transform, self._request.transform)]  # fmt: skip
+        bare = [
+            msgspec.structs.replace(each, version=None)
+            for each in (self._request.old_transform, self._request.transform)
+        ]
         return bare[0] == bare[1] and self._old.knows == self._new.knows
 
     def _relabel(self) -> MigrateOutcome:

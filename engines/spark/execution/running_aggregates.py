@@ -117,10 +117,15 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
     order = [HIDDEN_ROW, *(f"{ORDER}{at} {direction}" for at, direction in enumerate(stage.directions))]
     by = f"{partition}order by {', '.join(order)}"
     defaults = [f"{DEFAULT}{at}" if f"{DEFAULT}{at}" in columns else "" for at in range(len(stage.parts))]
-    values = [f"{_value(part, f'{PART}{at}', by, default)} as {VALUE}{at}"
-              for at, (part, default) in enumerate(zip(stage.parts, defaults, strict=True))]  # fmt: skip
-    values += [f"{_value(replace(part, until=0), f'{PART}{at}', by, '')} as {_SO_FAR}{at}"
-               for at, part in enumerate(stage.parts) if part.preceding is None and part.until]  # fmt: skip
+    values = [
+        f"{_value(part, f'{PART}{at}', by, default)} as {VALUE}{at}"
+        for at, (part, default) in enumerate(zip(stage.parts, defaults, strict=True))
+    ]
+    values += [
+        f"{_value(replace(part, until=0), f'{PART}{at}', by, '')} as {_SO_FAR}{at}"
+        for at, part in enumerate(stage.parts)
+        if part.preceding is None and part.until
+    ]
     wanted = [each for each in columns if not each.startswith(ORDER)]
     return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
 

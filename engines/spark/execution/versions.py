@@ -80,8 +80,11 @@ def advance(
     offsets = np.asarray(rows.column(vocab.offset)).astype(np.int64)
     ranks, eras = offsets, []
     if changelog is None:
-        eras = _eras(keys, ops, [np.append(_column(former, name), np.full(fresh.num_rows, _UNKNOWN))[by_offset]
-                                 for name in (ERA, LATEST)])  # fmt: skip
+        eras = _eras(
+            keys,
+            ops,
+            [np.append(_column(former, name), np.full(fresh.num_rows, _UNKNOWN))[by_offset] for name in (ERA, LATEST)],
+        )
         ranks = np.argsort(np.lexsort((offsets, np.where(positive(ops), times, -NEVER), eras[0])))
     elif by_time or not changelog:
         ranks = np.argsort(np.lexsort((offsets, times)))

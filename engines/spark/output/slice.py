@@ -335,9 +335,12 @@ def write_in_runs(
 
 
 def _join(
-    runs: Iterable[Path], target: Path, schema: pa.Schema, columns: st.StructType,
+    runs: Iterable[Path],
+    target: Path,
+    schema: pa.Schema,
+    columns: st.StructType,
     settle: Callable[[pa.Table, int], pa.Table],
-) -> int:  # fmt: skip
+) -> int:
     """Joins runs to a slice, with one run in memory at a time. Names of Spark's files sort by partition."""
     count, wanted = 0, arrow_columns(columns)
     with SliceWriter(target, schema) as writer:

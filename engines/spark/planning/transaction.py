@@ -273,8 +273,11 @@ def _log_step(
     reads, opened = {}, []
     again: dict[str, tuple[SliceRead, ...]] = {}
     for given in inputs:
-        placed = [(block, EARLIEST if block.before is None else block.before - given.lateness)
-                  for block in given.blocks if _is_needed(query, given, block)]  # fmt: skip
+        placed = [
+            (block, EARLIEST if block.before is None else block.before - given.lateness)
+            for block in given.blocks
+            if _is_needed(query, given, block)
+        ]
         reads[given.alias] = tuple(
             SliceRead((block.path,), high=_needed_before(query, given, block), before=place)
             for block, place in placed

@@ -346,9 +346,11 @@ class _Tracing:
                 counts += f" and __odf_x{number}_{place} is not null"
             if extreme:
                 value = f"__odf_x{number}_0"
-                pieces.append(read(
-                    f"collect_list(struct({value} as x, {LINEAGE} as l)) filter (where {counts}) as __odf_p{number}"
-                ))  # fmt: skip
+                pieces.append(
+                    read(
+                        f"collect_list(struct({value} as x, {LINEAGE} as l)) filter (where {counts}) as __odf_p{number}"
+                    )
+                )
                 name = "min" if kind_of(call) == "Min" else "max"
                 pieces.append(read(f"{name}({value}) filter (where {counts}) as __odf_v{number}"))
             else:

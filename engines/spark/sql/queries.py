@@ -127,9 +127,12 @@ def run_queries(session: SparkSession, steps: Sequence[SqlQueryStep]) -> Any:
 
 
 def _analyse(
-    session: SparkSession, steps: Sequence[SqlQueryStep], inputs: Sequence[QueryInput], vocab: Vocab,
+    session: SparkSession,
+    steps: Sequence[SqlQueryStep],
+    inputs: Sequence[QueryInput],
+    vocab: Vocab,
     zones: Mapping[str, Zone],
-) -> Analysis:  # fmt: skip
+) -> Analysis:
     event_times = {view.alias: view.event_time for view in inputs}
     temporal = {view.alias: view.primary_key for view in inputs if view.primary_key}
     readings = readings_of(inputs)
