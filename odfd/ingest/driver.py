@@ -8,7 +8,8 @@ got further meanwhile: then it fetches again. Blocking work runs in worker threa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import shutil
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -17,7 +18,7 @@ from typing import Final, TypeAlias
 import msgspec
 import trio
 
-from chain.errors import Conflict, Fault, Invalid, NotFound
+from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model.defaults import same
@@ -26,6 +27,7 @@ from chain.model.fetch_options import fetch_options
 from chain.model.source import FetchFilesGlob, traits
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader, ChainStore, Head, ObjectStore, UpperMove
+from chain.store.objects import staged_in
 from engines.contract import (
     Engine,
     EngineInternalError,
@@ -43,7 +45,6 @@ from odfd.ingest.consumed_files import ConsumedFileIndex
 from odfd.ingest.fetch.files import check_unchanged, left_alone
 from odfd.ingest.fetch.source import Fetched, FetchJob, FetchOutcome, Unchanged, names_of
 from odfd.ingest.file_writer import staged_folder
-from odfd.ingest.given_source import GivenSource
 from odfd.ingest.plan import (
     Batch,
     IngestPlan,
@@ -56,7 +57,6 @@ from odfd.ingest.plan import (
 from odfd.ingest.preparation import prepare
 from odfd.ingest.progress import IngestStep, Report, by_engine, quiet, watch
 from odfd.ingest.quarantine import Quarantines, set_aside, standing, way_on
-from odfd.ingest.raw_capture import keep_raw
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.settlement import IngestOutcome, settle, with_answer
 from odfd.ingest.slices import SliceIndex, execute_request, keep_slice
@@ -66,6 +66,7 @@ from odfd.ingest.trigger import TriggerTime, check_wish, fetch_for, is_uncacheab
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.runtime.tasks import outside
+from odfd.store.captures import Capture, CapturedFile
 from odfd.store.pushes import Push
 from odfd.store.row_counts import NOTHING_READ, added, says_something, together
 
@@ -101,6 +102,72 @@ class NothingNew(msgspec.Struct, frozen=True, kw_only=True):
 
 
 PullOutcome: TypeAlias = Ingested | NothingNew
+Fetch: TypeAlias = Callable[[FetchJob], Awaitable[FetchOutcome]]
+
+
+class GivenSource(msgspec.Struct, frozen=True, kw_only=True):
+    """A Source that is declared outside of the chain, in the form of the chain's own source."""
+
+    id: str
+    dataset: DatasetId
+    name: str
+    """The name that the chain has for the Source: the one that it had when the dataset first took from it."""
+    polled: SetPollingSource
+    fetch: Fetch | None = None
+    """Replaces the fetch step of ``polled``, if given."""
+    keeps_raw: bool = False
+    """Whether the bytes that are taken from it are kept."""
+
+    def over(self, state: ChainState) -> ChainState:
+        """Returns the state as if the chain declared the source. Raises Refused for a second source of one dataset."""
+        seen = state.source_state
+        own = state.polling_source is not None and not same(state.polling_source, self.polled)
+        if own or state.active_push_sources or (seen is not None and seen.source_name != self.name):
+            by_chain = own or state.active_push_sources
+            has = "its metadata" if by_chain or seen is None else f"the source {seen.source_name}"
+            raise second_source(has, self.name)
+        return msgspec.structs.replace(state, set_polling_source=self.polled, polling_disabled=False)
+
+    def with_name(self, found: FetchOutcome) -> FetchOutcome:
+        """Returns the fetch's outcome with the name of the Source in its source state."""
+        if isinstance(found, Unchanged) or found.state is None:
+            return found
+        return msgspec.structs.replace(found, state=msgspec.structs.replace(found.state, source_name=self.name))
+
+
+def second_source(has: str, wanted: str) -> Refused:
+    """Returns the fault for a Source of a dataset that has another. ``has``: what that is."""
+    return Refused(
+        f"the dataset takes its records from {has}, and not from the Source {wanted}",
+        rule="second-source",
+        hint="one dataset has one source: make a dataset for the other, and derive a third from both",
+    )
+
+
+def keep_raw(objects: ObjectStore, batch: Batch, source: str, given: str = "") -> Capture:
+    """Stores the files of a batch. Returns the capture to commit with the blocks.
+
+    ``source``: name of the push source, or empty. ``given``: id of the Source, or empty. Raises Environment.
+    """
+    files = []
+    for number, path in enumerate(batch.raw or batch.paths):
+        name = batch.names[number] if number < len(batch.names) else path.name
+        with staged_in(objects) as staged:
+            try:
+                shutil.copyfile(path, staged)
+                size = staged.stat().st_size
+            except OSError as error:
+                raise Environment(f"cannot keep {name}: {error.strerror}", rule="capture") from error
+            files.append(CapturedFile(name, objects.add_file(staged), size))
+    return Capture(
+        files=tuple(files),
+        source=source,
+        given=given,
+        label=batch.state,
+        event_time=batch.event_time,
+        fills_event_time=batch.fills_event_time,
+        decoded=batch.decoded,
+    )
 
 
 @dataclass(slots=True)

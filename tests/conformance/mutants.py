@@ -14,10 +14,10 @@ import pyarrow as pa
 import pytest
 
 import engines.spark.execution.inputs as inputs
+import engines.spark.execution.inputs as versions
 import engines.spark.execution.running_aggregates as running
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
-import engines.spark.execution.versions as versions
 import engines.spark.output.slice as output
 import engines.spark.planning.slice_facts as input_windows
 import engines.spark.planning.slice_facts as sessions

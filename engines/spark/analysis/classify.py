@@ -25,10 +25,10 @@ from engines.spark.analysis.joins import LEFT_ONLY, kind_of
 from engines.spark.analysis.monotone import MILLISECOND, Floor, Function, Shift, Zone
 from engines.spark.analysis.refusals import HISTORY, OPERATION, OUTER_TIME
 from engines.spark.analysis.relation import UNKNOWN, InputReadings, QueryRelation, field_of_time, path_of, time_of
-from engines.spark.analysis.running_windows import find_misplaced_windows
 from engines.spark.analysis.tables import Core, TableShape, table_shape
 from engines.spark.analysis.tree import PASSING, PlanNode, parse_plan
 from engines.spark.analysis.walk import JOINS, Walk
+from engines.spark.analysis.window_functions import find_misplaced_windows
 
 
 @dataclass(frozen=True, slots=True)

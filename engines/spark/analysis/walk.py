@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, replace
 from typing import Final
 
 from chain.errors import Invalid
-from engines.spark.analysis import running_windows
 from engines.spark.analysis.determinism import QueryFinding, arguments, computed_exactly, examine, is_float, is_map
 from engines.spark.analysis.functions import SUBQUERIES, Use
 from engines.spark.analysis.influence import (
@@ -82,6 +81,7 @@ from engines.spark.analysis.tree import PASSING, PlanNode, build, temp_view
 from engines.spark.analysis.window_functions import (
     find_undecided,
     frames_of,
+    judge_window,
     live_columns,
     relation_of,
     undecided_limit,
@@ -413,7 +413,7 @@ class Walk:
             if all(frame.function in RANKS for frame in frames_of(node)) and node.fields.get("partitionSpec"):
                 self._table(node, below, UNBOUNDED_FRAME)
             else:
-                found = running_windows.judge_window(node, below)
+                found = judge_window(node, below)
                 if isinstance(found, QueryRelation):
                     self.running.append(Core(node, below, _finding(UNBOUNDED_FRAME, node)))
                     return found

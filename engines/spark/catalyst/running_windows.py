@@ -16,8 +16,8 @@ from typing import Any, Final, Protocol
 import pyarrow as pa
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.running_windows import PICKED
 from engines.spark.analysis.tables import LISTS, MERGED_BY
+from engines.spark.analysis.window_functions import PICKED
 from engines.spark.catalyst.exact import complete_plan
 from engines.spark.catalyst.plans import Catalyst, frame_of, inline_ctes, items, kind_of
 from engines.spark.rows.tables import frame_of_rows

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import SparkSession
 
-from engines.spark.analysis.running_windows import PICKED
 from engines.spark.analysis.tables import LISTS
+from engines.spark.analysis.window_functions import PICKED
 from engines.spark.catalyst.plans import HIDDEN_ROW
 from engines.spark.catalyst.running_windows import (
     COLUMN,

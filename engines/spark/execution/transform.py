@@ -45,7 +45,7 @@ from engines.spark.catalyst.plans import HIDDEN, HIDDEN_ROUND, HIDDEN_ROW, carry
 from engines.spark.catalyst.running_windows import RunningQuery
 from engines.spark.catalyst.types import as_written
 from engines.spark.execution.foreign_coordinators import blocks_of, kept_rows
-from engines.spark.execution.inputs import Inputs, micros
+from engines.spark.execution.inputs import Inputs, VersionRows, advance, micros
 from engines.spark.execution.running_aggregates import keep_unchanged, run_over_history
 from engines.spark.execution.tables import (
     FIRST,
@@ -58,7 +58,6 @@ from engines.spark.execution.tables import (
     scan_rows,
     unite,
 )
-from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import (
     behind,
     final_rows,

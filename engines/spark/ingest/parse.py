@@ -9,6 +9,7 @@ the directory of parts and removes it.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import functools
 import mmap
 import os
@@ -44,12 +45,20 @@ from engines.spark.ingest.ranges import TARGET, WINDOW, Range, View, line_ranges
 from engines.spark.ingest.records import array_items, feature_items, object_lines
 from engines.spark.ingest.text_columns import Absence
 from engines.spark.ingest.unpack import SourceFile as SourceFile
-from engines.spark.runtime.memory import give_back
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from engines.spark.runtime.session import OpenSession
+
+
+def give_back() -> None:
+    """Returns free memory of Arrow's pool and of the C library to the system. Takes some milliseconds."""
+    pa.default_memory_pool().release_unused()
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # of glibc alone
+    if trim is not None:
+        trim(0)
+
 
 MAX_WHOLE: Final = 1 << 30
 """Most bytes of a file that cannot be cut: Arrow parses it in one block, whose size it counts in 31 bits."""

@@ -43,7 +43,7 @@ from engines.spark.ingest import range_tasks
 from engines.spark.ingest.encodings import with_guess
 from engines.spark.ingest.history import History, SlicesMissing
 from engines.spark.ingest.merge import MergeContext, PassedOver, merge
-from engines.spark.ingest.parse import ParsedRows, SourceFile, empty_sources, parse_sources, read_schema
+from engines.spark.ingest.parse import ParsedRows, SourceFile, empty_sources, give_back, parse_sources, read_schema
 from engines.spark.ingest.row_checks import (
     RowOrigin,
     behind,
@@ -68,7 +68,6 @@ from engines.spark.ingest.shape import (
 from engines.spark.ingest.source_files import OpenedSources, bounds_of, open_sources
 from engines.spark.ingest.streamed import Streamed, rows_in_parts, stream_slice
 from engines.spark.ingest.text_columns import NO_EVENT_TIME, Absence, check_made, check_read, no_key
-from engines.spark.runtime.memory import give_back
 from engines.spark.sql.diagnostics import blames_data, blames_query, fault_of
 
 if TYPE_CHECKING:

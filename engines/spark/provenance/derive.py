@@ -32,9 +32,8 @@ from engines.request_control import RequestControl
 from engines.spark.analysis.classify import Mode, Path
 from engines.spark.analysis.lexical import quote_name
 from engines.spark.catalyst.plans import HIDDEN, carry_hidden, frame_of
-from engines.spark.execution.inputs import net
+from engines.spark.execution.inputs import VersionRows, advance, net
 from engines.spark.execution.transform import SharedCaches
-from engines.spark.execution.versions import VersionRows, advance
 from engines.spark.output.slice import placed_log_rows, same_rows, stated_ops
 from engines.spark.planning.transaction import SliceRead
 from engines.spark.provenance.question import (

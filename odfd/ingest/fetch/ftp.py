@@ -9,10 +9,9 @@ from __future__ import annotations
 import datetime as dt
 import re
 import urllib.parse
-from pathlib import Path
 from typing import Final, NamedTuple
 
-from chain.errors import Invalid, Remote
+from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from chain.model.events import SourceState
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath, FromSystemTime
@@ -20,12 +19,10 @@ from odfd.ingest.clients.ftp import FTP, FtpJob, FtpResult, Tls, main
 from odfd.ingest.clients.remote_files import Pattern
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
-from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
+from odfd.ingest.fetch.remote_files import outcome_of, pattern_of, reach
 from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, Fetched, FetchJob, FetchOutcome, Source, Unchanged, url_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import TEMPLATE, FilledTemplate, check_url_password, filled_url, tells
-from p2p.dial import resolve
-from p2p.ip import anywhere
 
 PORT: Final = 21
 IMPLICIT_PORT: Final = 990
@@ -51,20 +48,16 @@ async def fetch_ftp(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> FetchOutc
     url = filled_url(url_of(step), job.settings.variables)
     pattern = pattern_of(step, job)
     place = _place(url.reveal(), str(url)) if pattern is None else _pattern_place(url.reveal(), str(url))
-    target, time = job.folder / "download", TimeLimit(job.settings.patience.total, "have it served in smaller files")
-    request = await _request(place, job, url, target, pattern)
+    time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
+    request = await _request(place, job, url, pattern)
     done = await ask(main.__module__, request, FtpResult, str(url), time)
-    return _file(step, url, done, job, target) if pattern is None else _file_of(step, url, done, job, pattern)
+    return _file(step, url, done, job) if pattern is None else outcome_of(step, done, job, str(url), pattern)
 
 
-async def _request(place: _Place, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None) -> FtpJob:
-    try:
-        found = await resolve(place.host, place.port, job.settings.may_dial or anywhere)
-    except OSError as error:
-        raise Remote(f"{url}: there is no host of this name", rule=FTP, hint="is the URL right?") from error
+async def _request(place: _Place, job: FetchJob, url: FilledTemplate, pattern: Pattern | None) -> FtpJob:
     patience = job.settings.patience
     return FtpJob(
-        addresses=tuple(map(str, found)),
+        addresses=await reach(place.host, place.port, job, str(url), FTP),
         port=place.port,
         host=place.host,
         tls=place.tls,
@@ -76,14 +69,12 @@ async def _request(place: _Place, job: FetchJob, url: FilledTemplate, target: Pa
         connect=patience.connect,
         silence=patience.silence,
         reserve=job.settings.disk_reserve,
-        target=str(target),
+        target=str(job.folder / "download"),
         limit=job.settings.max_source_bytes,
     )
 
 
-def _file(
-    step: FetchUrl | FetchFilesGlob, url: FilledTemplate, done: FtpResult, job: FetchJob, target: Path
-) -> FetchOutcome:
+def _file(step: FetchUrl | FetchFilesGlob, url: FilledTemplate, done: FtpResult, job: FetchJob) -> FetchOutcome:
     if done.unchanged:
         return Unchanged()
     state = None
@@ -91,30 +82,11 @@ def _file(
     if done.version is not None and not tells(done.version, job.settings.variables):
         state = SourceState(source_name=DEFAULT_SOURCE, kind=ETAG, value=done.version)
     return Fetched(
-        path=target,
+        path=job.folder / "download",
         name=urllib.parse.unquote(urllib.parse.urlsplit(url.written).path.rsplit("/", 1)[-1]),
         identity=f"sha3-256:{done.digest}",
         event_time=job.now if isinstance(step.event_time, FromSystemTime) else _time(done.modified),
         state=state,
-    )
-
-
-def _file_of(
-    step: FetchUrl | FetchFilesGlob, url: FilledTemplate, done: FtpResult, job: FetchJob, pattern: Pattern
-) -> FetchOutcome:
-    late = late_files(done.behind, job)
-    if done.found is None and pattern.last is None:
-        raise no_match(str(url), FTP)
-    if done.found is None:
-        return Unchanged(late)
-    return Fetched(
-        path=job.folder / "download",
-        name=done.found.key.rpartition("/")[2],
-        identity=f"sha3-256:{done.digest}",
-        event_time=event_time(step.event_time, done.found, job.now, is_pattern=True),
-        state=state_of(done.found, pattern),
-        has_more=done.more,
-        skipped=late,
     )
 
 

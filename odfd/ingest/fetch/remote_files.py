@@ -1,10 +1,10 @@
-"""Interprets files of a server as a source, a single one or those of a pattern, for any protocol."""
+"""Asks for files of a server as a source, a single one or those of a pattern, for any protocol, and interprets them."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Invalid, NotFound, Remote
 from chain.instant import Instant
 from chain.model.events import SourceState
 from chain.model.source import (
@@ -18,9 +18,11 @@ from chain.model.source import (
 )
 from engines.contract import SkippedFile
 from odfd.ingest.bucket_objects import ObjectPosition, decode
-from odfd.ingest.clients.remote_files import Pattern, RemoteFile
+from odfd.ingest.clients.remote_files import Pattern, RemoteFile, RemoteFileResult
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, time_in_path
-from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, OBJECT, FetchJob
+from odfd.ingest.fetch.source import DEFAULT_SOURCE, ETAG, OBJECT, Fetched, FetchJob, FetchOutcome, Unchanged
+from p2p.dial import resolve
+from p2p.ip import anywhere
 
 
 def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None:
@@ -38,6 +40,39 @@ def pattern_of(step: FetchUrl | FetchFilesGlob, job: FetchJob) -> Pattern | None
     return Pattern(order=order.value, last=last, now=job.now)
 
 
+async def reach(host: str, port: int, job: FetchJob, shown: str, rule: str) -> tuple[str, ...]:
+    """Returns the addresses of a server that may be dialled. Raises Remote."""
+    try:
+        found = await resolve(host, port, job.settings.may_dial or anywhere)
+    except OSError as error:
+        raise Remote(f"{shown}: there is no host of this name", rule=rule, hint="is the URL right?") from error
+    return tuple(map(str, found))
+
+
+def outcome_of(
+    step: FetchUrl | FetchFilesGlob, done: RemoteFileResult, job: FetchJob, shown: str, pattern: Pattern | None
+) -> FetchOutcome:
+    """Returns the outcome of a fetch of a file that was listed. Raises NotFound if no file fits a new pattern."""
+    late = late_files(done.behind, job)
+    if done.found is None and pattern is not None and pattern.last is None:
+        raise NotFound(
+            f"no file matches {shown}, or the only ones were written just now",
+            rule=done.rule,
+            hint="* stays within one folder; files are left for 10 seconds",
+        )
+    if done.found is None:
+        return Unchanged(late)
+    return Fetched(
+        path=job.folder / "download",
+        name=done.found.key.rpartition("/")[2],
+        identity=f"sha3-256:{done.digest}",
+        event_time=event_time(step.event_time, done.found, job.now, is_pattern=pattern is not None),
+        state=state_of(done.found, pattern),
+        has_more=done.more,
+        skipped=late,
+    )
+
+
 def state_of(found: RemoteFile, pattern: Pattern | None) -> SourceState:
     """Returns the source state after a file was taken."""
     if pattern is None:
@@ -51,14 +86,6 @@ def late_files(behind: Iterable[RemoteFile], job: FetchJob) -> tuple[SkippedFile
     if job.taken is None:
         return ()
     return job.taken.late([(each.key, each.version, each.as_object().modified) for each in behind])
-
-
-def no_match(shown: str, rule: str) -> NotFound:
-    return NotFound(
-        f"no file matches {shown}, or the only ones were written just now",
-        rule=rule,
-        hint="* stays within one folder; files are left for 10 seconds",
-    )
 
 
 def event_time(said: EventTimeSource | None, found: RemoteFile, now: Instant, *, is_pattern: bool) -> Instant | None:

@@ -6,17 +6,15 @@ names.
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from chain.errors import Invalid, Refused, Remote
+from chain.errors import Invalid, Refused
 from chain.model.fetch_options import SftpAccess
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
 from odfd.ingest.clients.remote_files import Pattern
 from odfd.ingest.clients.sftp_job import PROGRAM, SFTP, SftpJob, SftpResult
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
-from odfd.ingest.fetch.remote_files import event_time, late_files, no_match, pattern_of, state_of
-from odfd.ingest.fetch.source import ETAG, Fetched, FetchJob, FetchOutcome, Source, Unchanged, url_of
+from odfd.ingest.fetch.remote_files import outcome_of, pattern_of, reach
+from odfd.ingest.fetch.source import ETAG, FetchJob, FetchOutcome, Source, Unchanged, url_of
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import (
     TEMPLATE,
@@ -29,8 +27,6 @@ from odfd.ingest.templates import (
 )
 from odfd.runtime.extensions import check_client
 from odfd.runtime.sftp_address import SftpAddress, is_host_key, sftp_address
-from p2p.dial import resolve
-from p2p.ip import anywhere
 
 
 class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
@@ -49,24 +45,11 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
             return Unchanged()
         url = filled_url(url_of(self.step), job.settings.variables)
         place = _place(url.reveal(), str(url), is_pattern=isinstance(self.step, FetchFilesGlob))
-        target, pattern = job.folder / "download", pattern_of(self.step, job)
-        request = await _request(place, self.options, job, url, target, pattern)
+        pattern = pattern_of(self.step, job)
+        request = await _request(place, self.options, job, url, pattern)
         time = TimeLimit(job.settings.patience.total, "have it served in smaller files")
         done = await ask(PROGRAM, request, SftpResult, str(url), time)
-        late = late_files(done.behind, job)
-        if done.found is None and pattern is not None and pattern.last is None:
-            raise no_match(str(url), SFTP)
-        if done.found is None:
-            return Unchanged(late)
-        return Fetched(
-            path=target,
-            name=done.found.key.rpartition("/")[2],
-            identity=f"sha3-256:{done.digest}",
-            event_time=event_time(self.step.event_time, done.found, job.now, is_pattern=pattern is not None),
-            state=state_of(done.found, pattern),
-            has_more=done.more,
-            skipped=late,
-        )
+        return outcome_of(self.step, done, job, str(url), pattern)
 
     def check(self, settings: IngestSettings) -> None:
         """Checks a step before a fetch. Raises Invalid, Refused if the host key or the client library is missing."""
@@ -94,16 +77,12 @@ class SftpSource(Source[FetchUrl | FetchFilesGlob, SftpAccess]):
 
 
 async def _request(
-    place: SftpAddress, access: SftpAccess, job: FetchJob, url: FilledTemplate, target: Path, pattern: Pattern | None
+    place: SftpAddress, access: SftpAccess, job: FetchJob, url: FilledTemplate, pattern: Pattern | None
 ) -> SftpJob:
-    try:
-        found = await resolve(place.host, place.port, job.settings.may_dial or anywhere)
-    except OSError as error:
-        raise Remote(f"{url}: there is no host of this name", rule=SFTP, hint="is the URL right?") from error
     key = access.private_key
     patience = job.settings.patience
     return SftpJob(
-        addresses=tuple(map(str, found)),
+        addresses=await reach(place.host, place.port, job, str(url), SFTP),
         port=place.port,
         host_key=access.host_key or "",
         user=place.user,
@@ -115,7 +94,7 @@ async def _request(
         connect=patience.connect,
         silence=patience.silence,
         reserve=job.settings.disk_reserve,
-        target=str(target),
+        target=str(job.folder / "download"),
         limit=job.settings.max_source_bytes,
     )
 

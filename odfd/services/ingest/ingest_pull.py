@@ -40,8 +40,7 @@ from odfd.errors import sole_faults
 from odfd.ingest import driver as ingesting
 from odfd.ingest.alteration import Alteration, Altered, altered_change_kind, plan_alteration
 from odfd.ingest.correction import CorrectionSpec, correct
-from odfd.ingest.driver import ATTEMPTS, Ingested, load
-from odfd.ingest.given_source import GivenSource
+from odfd.ingest.driver import ATTEMPTS, GivenSource, Ingested, load
 from odfd.ingest.local_files import BASE_KIND
 from odfd.ingest.plan import PUSH_SOURCE
 from odfd.ingest.push import PushTerms, push_files

@@ -24,9 +24,8 @@ from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.datasets.creation import with_columns
 from odfd.ingest.acceptance import check_source
-from odfd.ingest.driver import IngestDependencies
+from odfd.ingest.driver import GivenSource, IngestDependencies, second_source
 from odfd.ingest.endpoint import STATE, EndpointFetch, RestEndpoint, position
-from odfd.ingest.given_source import GivenSource, second_source
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_manifest import ConfigValue, config_value, endpoint_of, polling_source
 from odfd.ingest.templates import redact

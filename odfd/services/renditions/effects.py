@@ -26,9 +26,9 @@ from chain.store.sqlite_shards import SqliteShards
 from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.ingest import segments
 from odfd.ingest.copying import BlockGroup, copied_group, groups_after
-from odfd.ingest.decoding import decode, remaining
 from odfd.ingest.driver import ATTEMPTS, IngestDependencies
 from odfd.ingest.push import commit_point
+from odfd.ingest.raw_replay import decode, remaining
 from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions.chain_timeline import rows_of

@@ -22,8 +22,8 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from odfd.datasets.commit import Commit, CommitPart
+from odfd.ingest.driver import keep_raw
 from odfd.ingest.plan import Batch
-from odfd.ingest.raw_capture import keep_raw
 from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.store import captures, collections, references

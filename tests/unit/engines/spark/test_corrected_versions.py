@@ -16,7 +16,7 @@ from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from engines.contract import Vocab
 from engines.spark.analysis.influence import VersionedInput
-from engines.spark.execution.versions import advance
+from engines.spark.execution.inputs import advance
 from engines.spark.planning.transaction import BlockFacts, VersionStep
 from engines.spark.rows.changelog import NEVER
 

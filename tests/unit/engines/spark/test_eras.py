@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engines.spark.execution.versions import _UNKNOWN, _eras
+from engines.spark.execution.inputs import _UNKNOWN, _eras
 from engines.spark.rows.changelog import NEVER, positive
 
 KEYS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 9)), max_size=30)

@@ -29,7 +29,7 @@ from chain.store import append, uppers
 from chain.store.base import UpperMove
 from odfd.control import wire
 from odfd.datasets import shard_reading
-from odfd.ingest import decoding, driver, raw_replay
+from odfd.ingest import driver, raw_replay
 from odfd.ingest.clients import kafka
 from odfd.ingest.clients.kafka import TopicPosition
 from odfd.queries import sharded_cuts
@@ -171,7 +171,7 @@ def handover(name: str) -> Mutant:
 
 
 def _clock(patch: pytest.MonkeyPatch, world: Any) -> None:
-    patch.setattr(decoding, "from_millis", lambda _: world.clock.instant)
+    patch.setattr(raw_replay, "from_millis", lambda _: world.clock.instant)
 
 
 def _furthest(patch: pytest.MonkeyPatch, _: Any) -> None:
