@@ -29,12 +29,11 @@ _RULE: Final = "engine-message"
 
 @dataclass(frozen=True, slots=True)
 class Method(Generic[Q, A]):
-    """One remote procedure: its gRPC path, its request and response types; ``streams`` if it sends many responses."""
+    """One remote procedure: its gRPC path, its request and response types."""
 
     path: str
     request: type[Q]
     response: type[A]
-    streams: bool = True
 
     def encode_request(self, value: Q) -> bytes:
         return frame(flat.encode(value))
@@ -54,10 +53,10 @@ class Method(Generic[Q, A]):
 TRANSFORM: Final = Method("/engine.Engine/ExecuteTransform", contract.TransformRequest, contract.TransformResponseRoot)
 RAW_QUERY: Final = Method("/engine.Engine/ExecuteRawQuery", contract.RawQueryRequest, contract.RawQueryResponseRoot)
 INGEST: Final = Method("/odfd.Engine/ExecuteIngest", contract.IngestBatchRequest, contract.IngestResponseRoot)
-VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse, False)
+VALIDATE: Final = Method("/odfd.Engine/ValidateQuery", contract.ValidateRequest, contract.ValidateResponse)
 MIGRATE: Final = Method("/odfd.Engine/MigrateQuery", contract.MigrateRequest, contract.MigrateResponseRoot)
-IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity, False)
-SESSION: Final = Method("/odfd.Engine/Session", SessionRequest, SessionState, False)
+IDENTITY: Final = Method("/odfd.Engine/Identity", contract.IdentityRequest, contract.EngineIdentity)
+SESSION: Final = Method("/odfd.Engine/Session", SessionRequest, SessionState)
 PROVENANCE: Final = Method("/odfd.Engine/DeriveProvenance", contract.ProvenanceRequest, contract.ProvenanceResponseRoot)
 
 

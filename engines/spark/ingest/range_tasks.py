@@ -27,9 +27,7 @@ from engines.spark.ingest.json_text import JsonTable
 from engines.spark.ingest.ranges import Range
 from engines.spark.ingest.record_split import RecordCut
 from engines.spark.ingest.records import JsonRecords, OwnId
-from engines.spark.ingest.text_columns import (
-    Absence,
-)
+from engines.spark.ingest.text_columns import Absence
 
 ANSWER: Final = pa.schema(
     [("task", pa.int64()), ("rows", pa.int64()), ("bad", pa.int64()), ("unknown", pa.binary()), ("fault", pa.binary())]

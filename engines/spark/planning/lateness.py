@@ -32,8 +32,6 @@ class Ruling:
     """By alias the permitted lateness of rows, microseconds; ``None``: unlimited. Inputs that are not named: zero."""
     windows: Windows | None = None
     """The windows, if late rows correct them; ``shape`` is then that of a changing table."""
-    grows: bool = False
-    """If late rows correct windows: whether all inputs are known only to grow."""
 
 
 def rule(query: DeclaredQuery, shape: Classification, changelogs: Mapping[str, bool | None]) -> Ruling:
@@ -74,7 +72,7 @@ def rule(query: DeclaredQuery, shape: Classification, changelogs: Mapping[str, b
             rule="history-per-key",
             hint="SET odf.late = 'apply within 90 days', or as far back as it takes",
         )
-    return Ruling(replace(shape, mode=Mode.TABLE, table=windows.table), reach=reach, windows=windows, grows=grows)
+    return Ruling(replace(shape, mode=Mode.TABLE, table=windows.table), reach=reach, windows=windows)
 
 
 def _reach(

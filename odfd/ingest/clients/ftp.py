@@ -382,14 +382,14 @@ class _Transfer:
         found, behind = next_files(files, self._job.path, pattern)
         late = tuple(behind) if len(found) < 2 else ()
         if not found:
-            return FtpResult(matched=bool(files), behind=late)
+            return FtpResult(behind=late)
         root = "/" if self._job.path.startswith("/") else ""
         self._path = root + found[0].key
         version = session.version(self._path)
         if version != FileVersion(found[0].size, stamp_of(found[0].modified)):
             raise _change_fault()
         done = self._read(session, version)
-        return msgspec.structs.replace(done, found=found[0], more=len(found) > 1, matched=True, behind=late)
+        return msgspec.structs.replace(done, found=found[0], more=len(found) > 1, behind=late)
 
     def _read(self, first: FtpSession, version: FileVersion) -> FtpResult:
         job = self._job

@@ -75,8 +75,6 @@ class RemoteFileResult(SourceResult, frozen=True, kw_only=True, omit_defaults=Tr
     found: RemoteFile | None = None
     """The file that was read; ``None``: none is new."""
     more: bool = False
-    matched: bool = False
-    """Whether any file fits the pattern."""
     behind: tuple[RemoteFile, ...] = ()
     """Files before the position, of which some may have appeared late."""
 

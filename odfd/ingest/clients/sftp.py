@@ -122,10 +122,10 @@ class _Reader:
         found, behind = next_files(files, job.path, job.pattern)
         late = tuple(behind) if len(found) < 2 else ()
         if not found:
-            return SftpResult(matched=bool(files), behind=late)
+            return SftpResult(behind=late)
         root = "/" if job.path.startswith("/") else ""
         done = await self._take(root + found[0].key, found[0])
-        return SftpResult(digest=done.digest, found=found[0], more=len(found) > 1, matched=True, behind=late)
+        return SftpResult(digest=done.digest, found=found[0], more=len(found) > 1, behind=late)
 
     async def _take(self, path: str, wanted: RemoteFile | None) -> SftpResult:
         job, digest = self._job, hashlib.sha3_256()
@@ -133,7 +133,7 @@ class _Reader:
         async with await self._soon(self._client.open(path, "rb", encoding=None)) as file:
             before = await self._as_it_is(file, path)
             if wanted is None and before.version == job.known:
-                return SftpResult(matched=True)
+                return SftpResult()
             if wanted is not None and before.version != wanted.version:
                 raise _change_fault()
             with FileWriter(Path(job.target), "the file", limits) as target:
@@ -143,7 +143,7 @@ class _Reader:
                     digest.update(part)
             if await self._as_it_is(file, path) != before or target.size != before.size:
                 raise _change_fault()
-        return SftpResult(digest=digest.hexdigest(), found=before, matched=True)
+        return SftpResult(digest=digest.hexdigest(), found=before)
 
     async def _as_it_is(self, file: asyncssh.SFTPClientFile, path: str) -> RemoteFile:
         found = await self._soon(file.stat())
