@@ -160,11 +160,6 @@ class FormerBlock(NamedTuple):
     """The YAML of the block's file, unchanged."""
 
 
-def is_former(text: str) -> bool:
-    """Whether a text begins like a block of ODF 0.18."""
-    return re.match(r"(?:---\s*\n)?apiVersion:\s*1\s*\nkind:\s*MetadataBlock\s*\n", text) is not None
-
-
 def read_block(text: str, place: str) -> FormerBlock:
     """Reads and verifies a block. Raises Invalid if it is not a block, or its hash differs from the stated one."""
     if len(text) > MAX_BLOCK:

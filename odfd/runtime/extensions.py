@@ -1,4 +1,4 @@
-"""Finds by entry points what packages add to odfd: sources, doors and exports. Each is loaded when it is used.
+"""Finds by entry points what packages add to odfd: sources, doors, exports, chains. Each is loaded when used.
 
 odfd's own are declared in the same way, in its pyproject.toml. The client library that one needs is an extra there.
 """
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 SOURCES: Final = "odfd.sources"
 DOORS: Final = "odfd.doors"
 EXPORTS: Final = "odfd.exports"
+CHAINS: Final = "odfd.chains"
 
 
 @cache

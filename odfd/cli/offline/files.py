@@ -34,10 +34,10 @@ def is_directory(target: str) -> bool:
 
 def dataset(name: str) -> Path:
     """Returns the folder of a dataset. Raises NotFound if there is none, Invalid for one of a former format."""
-    from odfd.transfer.former_chain import former_head
+    from odfd.transfer.former_chain import find_former
 
     path = Path(name).expanduser()
-    if former_head(path) is not None:
+    if find_former(path) is not None:
         raise Invalid(
             f"{name} is a dataset of ODF 0.18",
             rule="former-format",

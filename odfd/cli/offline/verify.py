@@ -51,11 +51,11 @@ def check_directory(session: Session, target: str, level: str, start: int) -> An
 def _tell_former(session: Session, directory: Path) -> None:
     """Shows how a converted dataset compares with its former chain of ODF 0.18. Raises Invalid if they differ."""
     from chain.store.layout import DirectoryChain, DirectoryObjects
-    from odfd.transfer.former_comparison import compare_former, is_converted
+    from odfd.transfer.former_chain import is_converted, load_former_format
 
     chain = DirectoryChain(directory)
     if is_converted(chain):
-        session.remark(compare_former(chain, DirectoryObjects(directory)).told())
+        session.remark(load_former_format().compare(chain, DirectoryObjects(directory)).told())
 
 
 def _state(target: str, progress: Progress) -> wire.TaskState:

@@ -49,9 +49,7 @@ from odfd.store.ledger.history_rewrite import kept_tree
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.references import keep_references
 from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
-from odfd.transfer.former_chain import FormerChain, former_head
-from odfd.transfer.former_comparison import Compared, compare_former
-from odfd.transfer.former_conversion import convert
+from odfd.transfer.former_chain import find_former, load_former_format
 from odfd.transfer.new_pages import new_pages
 from odfd.transfer.object_list import note_links
 from odfd.trust.admission.epoch_switch import epoch_of
@@ -216,7 +214,7 @@ class ImportExport:
 
         async def work(report: Report) -> wire.TransferResult:
             await trio.to_thread.run_sync(check_shared, folder)
-            if await trio.to_thread.run_sync(former_head, folder) is not None:
+            if await trio.to_thread.run_sync(find_former, folder) is not None:
                 return await self._import_former(folder, request, report)
             chain = DirectoryChain(folder)
             name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
@@ -229,10 +227,11 @@ class ImportExport:
     async def _import_former(self, folder: Path, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
         """Converts a dataset of ODF 0.18 into a new dataset of this node; compares both before either is kept."""
 
-        def converted(target: Path, dataset: DatasetId) -> tuple[Copy, Compared]:
-            convert(FormerChain(folder), target, dataset)
+        def converted(target: Path, dataset: DatasetId) -> tuple[Copy, str]:
+            former = load_former_format()
+            former.convert(folder, target, dataset)
             copy = Copy(str(folder), DirectoryChain(target), DirectoryObjects(target))
-            return copy, compare_former(copy.chain, copy.files)
+            return copy, former.compare(copy.chain, copy.files).told()
 
         report.begin(f"converting {folder} from ODF 0.18", None, "blocks")
         async with staged_folder(self._home.folder(STAGING)) as target:
@@ -240,7 +239,7 @@ class ImportExport:
                 copy, compared = await trio.to_thread.run_sync(converted, target, dataset)
                 name = await trio.to_thread.run_sync(self._name_for, copy.chain, request.as_name, folder.name)
                 done = await self._take_in(copy, (), name, request, report)
-        return msgspec.structs.replace(done, compared=compared.told())
+        return msgspec.structs.replace(done, compared=compared)
 
     def _import_published(self, place: str, request: wire.ImportRequest) -> Work:
         """Returns the work that imports a published copy: fetches it, verifies all of it, and only then takes it in."""

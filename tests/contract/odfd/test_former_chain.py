@@ -18,10 +18,8 @@ from chain.ids import DatasetId
 from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.cli.offline import files
-from odfd.transfer.former_chain import FormerChain, former_head
-from odfd.transfer.former_comparison import Compared, compare_former, is_converted
-from odfd.transfer.former_conversion import FORMER, convert
-from odfd.transfer.former_rows import former_digest
+from odfd.transfer.former_chain import FORMER, find_former, is_converted
+from odfd.transfer.odf018 import Compared, FormerChain, compare, convert, former_digest
 from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.former import ROOT, ZERO, FormerDataset, digest, readings, sealed, small
 
@@ -103,14 +101,14 @@ def test_the_digest_of_rows_is_that_which_the_engine_pinned() -> None:
 
 
 def converted(former: FormerDataset, target: Path) -> tuple[DirectoryChain, DirectoryObjects]:
-    convert(FormerChain(former.folder), target, DATASET)
+    convert(former.folder, target, DATASET)
     return DirectoryChain(target), DirectoryObjects(target)
 
 
 def test_a_converted_chain_says_the_same_and_holds(tmp_path: Path) -> None:
     former = small(tmp_path / "old")
     chain, objects = converted(former, tmp_path / "new")
-    assert compare_former(chain, objects) == Compared(head=former.head, blocks=4, rows=5, equal=2)
+    assert compare(chain, objects) == Compared(head=former.head, blocks=4, rows=5, equal=2)
     assert is_converted(chain)
     assert verify_chain(chain, objects, VerificationRequest(ref="x")).ok
     events = [chain.block_at(number).event for number in range(chain.head().size)]  # type: ignore[union-attr]
@@ -134,7 +132,7 @@ def test_rows_of_a_vocabulary_and_with_columns_that_came_later(tmp_path: Path) -
     later = first.append_column("share", pa.array([0.5, None])).drop_columns(["celsius"])
     former.add_rows(later, "0c" * 32)
     chain, objects = converted(former, tmp_path / "new")
-    assert compare_former(chain, objects) == Compared(head=former.head, blocks=3, rows=4, equal=1, unknown=1)
+    assert compare(chain, objects) == Compared(head=former.head, blocks=3, rows=4, equal=1, unknown=1)
     assert verify_chain(chain, objects, VerificationRequest(ref="x")).ok
     last = chain.last_of(("SetDataSchema",))
     assert last is not None
@@ -148,7 +146,7 @@ def test_another_digest_is_counted_and_told(tmp_path: Path) -> None:
     former = FormerDataset(tmp_path / "old")
     table, _ = readings(1, (1, "graz", 9))
     former.add_rows(table, "0c" * 32)
-    compared = compare_former(*converted(former, tmp_path / "new"))
+    compared = compare(*converted(former, tmp_path / "new"))
     assert compared == Compared(head=former.head, blocks=1, rows=1, other=1)
     assert "another one for 1 (another order of lines, or other rows)" in compared.told()
 
@@ -160,7 +158,7 @@ def test_a_derived_dataset_becomes_a_root_and_that_is_told(tmp_path: Path) -> No
     former.add_rows(table, found, inputSlices=A_DERIVATIVE["inputSlices"])
     chain, objects = converted(former, tmp_path / "new")
     assert verify_chain(chain, objects, VerificationRequest(ref="x")).ok
-    assert compare_former(chain, objects).told().endswith("equal for 1 slice; it was derived, and is a root now")
+    assert compare(chain, objects).told().endswith("equal for 1 slice; it was derived, and is a root now")
 
 
 def _changed_block(former: FormerDataset) -> None:
@@ -231,19 +229,19 @@ def test_what_does_not_hold_is_refused_by_name(
 
 
 def test_a_folder_of_something_else_is_none(tmp_path: Path) -> None:
-    assert former_head(tmp_path) is None
+    assert find_former(tmp_path) is None
     with pytest.raises(NotFound):
         FormerChain(tmp_path)
     small(tmp_path)
     (tmp_path / "meta" / "refs" / "head").write_text("f1620" + "0a" * 32)
-    assert former_head(tmp_path) is None, "it is of the present format"
+    assert find_former(tmp_path) is None, "it is of the present format"
 
 
 def test_a_workspace_has_its_blocks_in_the_folder_itself(tmp_path: Path) -> None:
     former = small(tmp_path)
     for part in ("blocks", "refs"):
         (tmp_path / "meta" / part).rename(tmp_path / part)
-    assert former_head(tmp_path) == former.head
+    assert find_former(tmp_path) == (tmp_path, former.head)
     with pytest.raises(Invalid, match=r"is a dataset of ODF 0\.18") as caught:
         files.dataset(str(tmp_path))
     assert "odfctl import" in (caught.value.hint or "")

@@ -11,8 +11,7 @@ from chain.errors import Invalid, NotFound
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.transfer.folders import import_dataset
-from odfd.transfer.former_chain import FormerChain
-from odfd.transfer.former_comparison import compare_former
+from odfd.transfer.odf018 import FormerChain, compare
 from worlds.former import small
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -54,7 +53,7 @@ async def test_a_dataset_of_odf_0_18_becomes_one_of_this_node(world: Any, tmp_pa
         assert alice.home.keys.unborn() == []
         await alice.done(alice.api.flow.export("readings", wire.ExportRequest(to=str(tmp_path / "out"))))
         out = tmp_path / "out"
-        assert compare_former(DirectoryChain(out), DirectoryObjects(out)).head == former.head
+        assert compare(DirectoryChain(out), DirectoryObjects(out)).head == former.head
 
 
 async def test_nothing_is_kept_of_one_that_does_not_hold(world: Any, tmp_path: Path) -> None:
