@@ -8,7 +8,7 @@ from chain.ids import DatasetId
 from chain.model.events import ExecuteTransform
 from odfd.daemon import main as daemon
 from odfd.datasets.engine_pins import engine_for, pin_stretches
-from odfd.services.ingest.transforms import TransformCheck
+from odfd.services.execution.transforms import TransformCheck
 from odfd.store.row_counts import NOTHING_READ
 from odfd.transform.replay import ReplayDependencies, Replayed
 from odfd.trust.validation import reexecution

@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from chain.data.parquet import write_slice
 from engines.contract import OnProgress, Success, TransformOutcome, TransformRequest, ignore_progress
 from odfd.daemon import main as daemon
-from odfd.services.maintenance.engine import NodeEngine
+from odfd.services.execution.engine import NodeEngine
 
 DAY: Final = dt.datetime(2013, 6, 14, tzinfo=dt.UTC)
 CARRIER: Final = "UA"

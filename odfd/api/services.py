@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any, NamedTuple
@@ -94,6 +94,15 @@ class Services:
     events: LogEvents
     log_lines: LogService
     page: PageServer
+
+
+def services_among(made: Sequence[object]) -> Services:
+    """Returns the services that were made, each as the field of its type. Raises TypeError for one that has none."""
+    fields = typing.get_type_hints(Services)
+    found = {name: each for each in made for name, type_ in fields.items() if isinstance(each, type_)}
+    if len(found) != len(made):
+        raise TypeError(f"no field for some of {[type(each).__name__ for each in made]}")
+    return Services(**found)
 
 
 class Declared(NamedTuple):

@@ -19,11 +19,11 @@ from config.model import Settings
 from config.schema import ConfigError, Problem, opened_doors
 from odfd.control.tokens import Tokens
 from odfd.network.joined_networks import Network, check_network
-from odfd.node.component_settings import checked_inside, checked_relay
 from odfd.policy.profiles import policy_of
 from odfd.queries.doors import load_door
 from odfd.runtime.http_server import parsed
 from odfd.runtime.tls import hosts_of, tls_context
+from odfd.services.peers.host_options import checked_inside, checked_relay
 from p2p.address import announced_address, listen_address
 
 

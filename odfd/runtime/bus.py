@@ -7,6 +7,7 @@ comes later. A feature that needs an answer gets the other one as an argument in
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, TypeVar
 
 import trio
@@ -27,7 +28,7 @@ class Bus:
         ``soon``: in the event loop, whatever thread publishes, after the publisher has gone on.
         """
         for topic in topics:
-            self._calls.setdefault(topic, []).append(self._later(call) if soon else call)
+            self._calls.setdefault(topic, []).append(partial(self.call_soon, call) if soon else call)
 
     def publish(self, value: object) -> None:
         """Calls the subscribers one after the other, in the order in which they subscribed, in this thread.
@@ -42,10 +43,10 @@ class Bus:
         """Begins calls in the event loop in which this is called. What was to be called there before is forgotten."""
         self._token = trio.lowlevel.current_trio_token()
 
-    def _later(self, call: Callable[[T], object]) -> Callable[[T], object]:
-        def hand_over(value: T) -> None:
-            # Before the node runs, nobody has to be woken: each loop looks at everything when it begins.
-            if self._token is not None:
-                self._token.run_sync_soon(call, value)
+    def call_soon(self, call: Callable[..., object], *args: object) -> None:
+        """Calls a function in the event loop, from any thread, and does not wait for it.
 
-        return hand_over
+        Does nothing before the node runs, since each loop looks at everything when it begins.
+        """
+        if self._token is not None:
+            self._token.run_sync_soon(call, *args)

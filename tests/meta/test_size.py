@@ -17,6 +17,9 @@ TREE = Path(__file__).parents[2]
 ROOTS = ("config", "chain", "engines", "p2p", "odfd", "client", "demo", "bench")
 MODULE_END, BODY_END, PARAMETERS_END = 700, 60, 9
 ALLOWED: dict[str, str] = {
+    "odfd/node/features.py __init__": "the list of all features, each with those that it needs",
+    "odfd/services/maintenance/feature.py __init__": "it tells of all features",
+    "odfd/services/network/feature.py __init__": "what is above all that fetches, trusts and publishes",
     "odfd/services/renditions/service.py __init__": "each part of a handover keeps a state of its own",
 }
 """Module, or module and function -> why it may be larger."""

@@ -12,7 +12,7 @@ from odfd.api.access.requests import AccessControl
 from odfd.api.routes import application
 from odfd.control import wire
 from odfd.control.endpoint import ACT_AS, CALLER, Caller
-from odfd.node.handlers import access_of
+from odfd.node.assembly import access_of
 from odfd.runtime.http import Application
 from worlds.called_services import CalledServices
 
@@ -42,7 +42,7 @@ class Asking:
 
     def __init__(self, node: Any) -> None:
         self.node = node
-        self.access: AccessControl = access_of(node.parts, node.services)
+        self.access: AccessControl = access_of(node.features, node.services)
         self.app: Application = application(node.services, structlog.get_logger(), None, self.access)
 
     async def ask(

@@ -39,10 +39,8 @@ from odfd.network.joined_networks import Network, list_joined
 from odfd.network.joined_networks import keep as keep_network
 from odfd.network.joined_networks import list_blocked as blocked_peers
 from odfd.network.membership import MembershipTerms
-from odfd.node.assembly import assembly_of
-from odfd.node.handlers import services_of
-from odfd.node.in_force import InForce
-from odfd.node.parts import NodeParts
+from odfd.node.assembly import assembly_of, reload, services_of
+from odfd.node.features import NodeFeatures
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter
@@ -51,7 +49,10 @@ from odfd.runtime.bus import Bus
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard, TaskPhase
+from odfd.services.feature import InForce
 from odfd.services.resources.types import TYPES
+from odfd.services.trust.feature import submissions_of
+from odfd.services.trust.witness_submission import WitnessSubmission
 from odfd.store.directory import DATABASE, HomeTerms, StateDirectory, open_state_directory
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
@@ -508,6 +509,22 @@ class Member:
     def penalise(self, peer: PeerId, reason: str, weight: float) -> None: ...
 
 
+class Parts:
+    """The parts of all features of a node, by their names; and its ground, ``reload`` and ``home``."""
+
+    def __init__(self, features: NodeFeatures) -> None:
+        self._features = features
+
+    def __getattr__(self, name: str) -> Any:
+        for each in (*self._features.all, self._features.ground, self._features.ground.home):
+            if name in vars(each):
+                return getattr(each, name)
+        return getattr(self._features.ground, name)
+
+    def reload(self, settings: model.Settings) -> None:
+        reload(self._features, settings)
+
+
 class Node:
     """One node. Its parts are real; make it by ``World.node`` or, running, by ``World.running``."""
 
@@ -531,8 +548,9 @@ class Node:
         context = Context(clock, self.logger, self.events, self.board, "test", meter, bus)
         engine: Any = self.engine
         member: Any = wires.member
-        self.parts = NodeParts(home, in_force, context, engine, member, ipfs, may_dial)
-        self.services = services_of(self.parts)
+        self.features = NodeFeatures(home, in_force, context, engine, member, ipfs, may_dial)
+        self.parts = Parts(self.features)
+        self.services = services_of(self.features)
         self.api: Any = CalledServices(self.services)
         self.home = home
         self.member: Any = self.parts.membership
@@ -540,11 +558,15 @@ class Node:
     @functools.cached_property
     def assembly(self) -> Assembly:
         """Of a node that runs: all that it does by itself, and its routes."""
-        return assembly_of(self.parts, self.services)
+        return assembly_of(self.features, self.services)
 
     @property
     def key(self) -> str:
         return str(self.home.keys.node_key().did)
+
+    def submissions(self) -> WitnessSubmission:
+        """Another one like the node's own."""
+        return submissions_of(self.features.ground, self.features.judgement, self.features.peers)
 
     async def done(self, submitted: Any) -> Any:
         """The result of a task. Raises its fault."""

@@ -30,10 +30,9 @@ from odfd.cli import main as command_line
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import main
 from odfd.ipfs import publishing, repository
-from odfd.node.assembly import assembly_of
-from odfd.node.handlers import services_of
-from odfd.node.in_force import InForce
-from odfd.node.parts import NodeParts
+from odfd.node.assembly import assembly_of, services_of
+from odfd.node.features import NodeFeatures
+from odfd.services.feature import InForce
 from odfd.services.resources import reconciler
 from odfd.services.volumes.volume_paths import FolderPlace
 from odfd.store.directory import open_state_directory
@@ -63,14 +62,15 @@ def build_node(settings: Settings, context: Context) -> Iterator[Assembly]:
             _kill_in_pushes(home.spool, killing(int(at)))
         if at := os.environ.get("KILL_MOVE"):
             _kill_in_moves(killing(int(at)))
-        parts = NodeParts(home, in_force, context, engine)
-        services = services_of(parts)
+        features = NodeFeatures(home, in_force, context, engine)
+        services = services_of(features)
         if at := os.environ.get("KILL_EFFECT"):
             step = killing(int(at))
             services.renditions._effects.step = services.renditions.upkeep.step = step
-            parts.handovers.step = parts.handovers.shards.step = step
-            parts.handovers.loop._start_after = 0.0
-        yield assembly_of(parts, services)
+            handovers = features.renditions.handovers
+            handovers.step = handovers.shards.step = step
+            handovers.loop._start_after = 0.0
+        yield assembly_of(features, services)
 
 
 @contextmanager
@@ -115,7 +115,7 @@ def _sign_names_for(seconds: int) -> None:
 def _kill_in_finalizers(when: str) -> None:
     async def cut(self: Any, gone: Any) -> None:
         if when == "after":
-            await self._controllers().of(gone.type).finalize(gone)
+            await self._controllers.of(gone.type).finalize(gone)
         os.kill(os.getpid(), signal.SIGKILL)
 
     reconciler.Reconciler._finalize = cut  # type: ignore[method-assign]

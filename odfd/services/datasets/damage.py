@@ -1,16 +1,15 @@
 """Registers damage: records damaged blocks and objects, stops relying on them, and reports them for mirrors to refetch.
 
-Called from worker threads. The node's wiring reports damage, because that needs the event loop. A finding of a
-verification is recorded only if the dataset did not change meanwhile. Appends do not matter, as a check ends at the
-head that it found (``verify_chain``). A reset, a compaction, a mirror that turns, a repair, a deletion and a mirror
-that drops data do. So the conditions before the check are compared with those after it, and damage is recorded only in
-a transaction in which they are still the same.
+Called from worker threads. A finding of a verification is recorded only if the dataset did not change meanwhile.
+Appends do not matter, as a check ends at the head that it found (``verify_chain``). A reset, a compaction, a mirror
+that turns, a repair, a deletion and a mirror that drops data do. So the conditions before the check are compared with
+those after it, and damage is recorded only in a transaction in which they are still the same.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -20,7 +19,7 @@ from chain.ids import DatasetId
 from chain.store.sqlite import snapshot_of
 from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock
-from odfd.services.node_events import SliceDamaged
+from odfd.services.node_events import DamageFound, SliceDamaged
 from odfd.store import mirror_specs
 from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.directory import StateDirectory
@@ -34,13 +33,9 @@ from odfd.verify.verify import verify_chain
 class DamageRegistry:
     """The known damage to the datasets of one node."""
 
-    def __init__(
-        self, home: StateDirectory, clock: Clock, bus: Bus, told: Callable[[DatasetId, DamagedBlock], None]
-    ) -> None:
-        """Is told of damage by readers. Calls ``told`` once for each place, until the dataset is intact again."""
-        self._home = home
-        self._clock = clock
-        self._told = told
+    def __init__(self, home: StateDirectory, clock: Clock, bus: Bus) -> None:
+        """Publishes ``DamageFound`` once for each place, until the dataset is intact again."""
+        self._home, self._clock, self._bus = home, clock, bus
         bus.subscribe(lambda each: self.found(each.dataset, [each.spot]), SliceDamaged)
 
     def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
@@ -68,7 +63,7 @@ class DamageRegistry:
             if checked.data > first:
                 ledger.keep_chain(dataset, CheckedChain(checked.frontier, first, checked.epoch))
         if is_news:
-            self._told(dataset, next(spot for spot in there if spot not in known))
+            self._bus.publish(DamageFound(dataset, next(spot for spot in there if spot not in known)))
         return True
 
     def whole(self, dataset: DatasetId, blocks: int, seen: ReadConditions) -> None:

@@ -28,7 +28,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.queries import folds
 from odfd.resources import records
 from odfd.runtime.subjects import about
-from odfd.services.ingest import quarantine
+from odfd.services.execution import quarantine
 from odfd.services.ingest.sources import TAKEN
 from odfd.services.views.dataset_states import DatasetStates
 from odfd.store import collections, mirror_specs, row_counts, spool, unmanaged, visibility

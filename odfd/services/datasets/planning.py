@@ -57,7 +57,7 @@ from odfd.resources.plan import PlannedResource
 from odfd.runtime.subjects import about
 from odfd.services.datasets.batch import DatasetBatch, PlannedDataset, born
 from odfd.services.datasets.desired import DesiredSnapshot, desired_of, in_order, inputs_of
-from odfd.services.ingest.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
+from odfd.services.execution.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.services.resources.set_controllers import SetValues
 from odfd.store import captures, collections, unmanaged
 from odfd.store.catalog import resolve_dataset

@@ -72,6 +72,7 @@ class Ended(NamedTuple):
 
 
 Perform: TypeAlias = Callable[[FlowPlan, Record], Awaitable[Ended]]
+Labels: TypeAlias = Callable[[Resource], Mapping[str, Json]]
 
 
 class FollowSettings(NamedTuple):
@@ -101,7 +102,7 @@ class FlowWorker:
         follow: Callable[[], FollowSettings],
         perform: Perform,
         ran: Callable[[str], None],
-        labels: Callable[[Resource], Mapping[str, Json]],
+        labels: Labels,
     ) -> None:
         """``perform``: performs one run, until the time that its record has. ``ran``: called with each flow that ran.
 

@@ -56,10 +56,10 @@ from odfd.runtime.spans import span
 from odfd.runtime.subjects import NODE, about
 from odfd.runtime.tasks import Report, outside
 from odfd.services.access.input_rights import check_inputs
+from odfd.services.execution.quarantine import QuarantineDatasets
+from odfd.services.execution.transforms import way_anew
 from odfd.services.ingest.own_roots import check_owner
-from odfd.services.ingest.quarantine import QuarantineDatasets
 from odfd.services.ingest.sources import SourceReader, check_one, check_root
-from odfd.services.ingest.transforms import way_anew
 from odfd.services.portals.service import PortalService
 from odfd.services.transfer.collection_transfer import CollectionTransfer
 from odfd.services.views.derivative_index import DerivativeIndex

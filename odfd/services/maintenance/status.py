@@ -23,10 +23,10 @@ from odfd.control.operations import NODE_PATH, Owner, Permission, operation
 from odfd.network.membership import Membership
 from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import TaskPhase
+from odfd.services.execution.engine import NodeEngine
 from odfd.services.flows.service import FlowService
 from odfd.services.maintenance.dependencies import Dependencies
 from odfd.services.maintenance.doctor import Doctor, failed, ok
-from odfd.services.maintenance.engine import NodeEngine
 from odfd.services.network.mirrors import MirrorService
 from odfd.services.trust.journal_recovery import JournalRecovery
 from odfd.services.views.cache import BLOCKED

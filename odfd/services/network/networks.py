@@ -28,10 +28,10 @@ from odfd.network.node_names import NodeNames
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.resources.registry import VERSION
 from odfd.runtime.clock import Clock
+from odfd.services.judgement.effective_policy import EffectivePolicy
 from odfd.services.network.contact_views import dataset_contact, network_contact
-from odfd.services.network.invitation_uses import InvitationUses
-from odfd.services.network.node_views import peer_name, publisher_node
-from odfd.services.trust.effective_policy import EffectivePolicy
+from odfd.services.peers.invitation_uses import InvitationUses
+from odfd.services.peers.node_views import peer_name, publisher_node
 from odfd.services.views.holder_counts import HolderCounts
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.log import Ledger

@@ -405,15 +405,3 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
             names = [catalog.name_of(dataset) for dataset in given]
         hint = "odfctl unpublish NAME makes one private, odfctl publish NAME confirms it; new ones are private"
         context.logger.info("what was given to others before stays published", datasets=names, hint=hint)
-
-
-def askable_peers(home: StateDirectory, visibility: Visibility, dataset: DatasetId) -> Collection[str] | None:
-    """Returns the only peers to ask about a dataset; ``None`` for any peer.
-
-    These are the peers that share it, or nobody for a private site.
-    """
-    with home.database.read() as connection:
-        spec = mirror_specs.of(connection, dataset)
-    if spec is None or (not spec.peers and not spec.is_from_web):
-        return None
-    return spec.peers or (None if visibility.is_told(dataset) else ())

@@ -32,6 +32,7 @@ from odfd.resources.plan import APPLY, PlannedResource, Terms
 from odfd.resources.selectors import parse_selector
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
+from odfd.services.node_events import ApplyEnded
 from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.planning import MOVED, Planning
 from odfd.services.resources.reading import Plan, Possible, possible, read_drafts
@@ -83,14 +84,12 @@ class ApplyOperation:
         context: Context,
         planning: Planning,
         declarations: DeclarationService,
-        ended: Sequence[Callable[[], None]],
     ) -> None:
-        """``ended`` are called in the event loop after an apply, whose events may have come before it was recorded."""
         self._committer, self._planning = committer, planning
         self._declarations, self._controllers = declarations, declarations.controllers
         self.get = declarations.get
         """Returns a resource by its type and name; whoever judges rights uses it."""
-        self._ended = ended
+        self._bus = context.bus
         self._conditional = trio.Lock()
         """Held by applies that state a generation, of which one runs at a time."""
         self._board, self._events, self._clock = context.board, context.events, context.clock
@@ -175,8 +174,7 @@ class ApplyOperation:
             if not self._controllers.of(one.after.type).has_own_events:
                 told = about(one.after.id)
                 self._events.emit(f"resource.{one.action}", one.after.name, one.after.type, about=told)
-        for ended in self._ended:
-            ended()
+        self._bus.publish(ApplyEnded())
         self._events.nudge()
         for each in done:
             if not each.is_failed:

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import msgspec
 
+from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.model.wire import U32, Scalar
 from odfd.resources import registry
@@ -94,3 +95,9 @@ NODE_TYPE: Final = ResourceType(
     about="This node: its name, ids, addresses and version.", is_derived=True, made_by=ITSELF,
     instead="[node], [p2p], [http], [flight] and [api] of the settings say it: odfd config show, then start anew",
 )  # fmt: skip
+
+
+def ready_resource(node: KeyDid, since: Instant, type_: str, name: str, did: str, spec: msgspec.Struct) -> Resource:
+    """Returns one that stands for ``did`` and is always ready, of the node whose key is ``node``."""
+    status = ResourceStatus(phase="Ready")
+    return live_resource(type_, name, live_id(str(node), type_, did), spec, status, since, did)

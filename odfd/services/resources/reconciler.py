@@ -9,7 +9,7 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from collections.abc import Awaitable, Collection, Iterable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -70,7 +70,7 @@ class Reconciler:
         home: StateDirectory,
         context: Context,
         types: Iterable[ResourceType],
-        controllers: Callable[[], Controllers],
+        controllers: Controllers,
     ) -> None:
         self._controllers = controllers
         kinds = tuple(types)
@@ -145,7 +145,7 @@ class Reconciler:
         async for news in self._events.follow(self._position):
             if isinstance(news, Event):
                 self._position = news.sequence
-                self._heard |= self._controllers().told_by(news)
+                self._heard |= self._controllers.told_by(news)
                 self.loop.poke()
 
     async def _round(self) -> float:
@@ -207,7 +207,7 @@ class Reconciler:
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
-        fault = await self._fault_of(gone, self._controllers().of(gone.type).finalize(gone))
+        fault = await self._fault_of(gone, self._controllers.of(gone.type).finalize(gone))
         now = self._clock.now()
         if fault is not None:
             retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
@@ -257,7 +257,7 @@ class Reconciler:
             return
         if resource is None:
             return
-        controller = self._controllers().of(resource.type)
+        controller = self._controllers.of(resource.type)
         seen = _with_dangling(await self._try_steps(controller, resource, ()), dangling)
         self._note_waiting(resource_id, seen)
         if _is_as_it_was(resource, seen):

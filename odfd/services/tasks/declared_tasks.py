@@ -38,7 +38,6 @@ from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees, Subjects
 from odfd.runtime.tasks import Task, TaskBoard, TaskPhase, named
 from odfd.services.flows.worker import Ended, ended_by
-from odfd.services.resources.declarations import DeclarationService
 from odfd.services.resources.node_types import live_id
 from odfd.services.resources.reading import read_drafts
 from odfd.services.tasks.flow_tasks import FlowTasks, end_of, fault_of
@@ -301,9 +300,16 @@ def _status(task: Task, began: Instant) -> ResourceStatus:
 class TaskService(BoardTasks):
     """The API service for tasks: those on the board, and declared ones that wait or ended before this start."""
 
-    def __init__(self, board: TaskBoard, home: StateDirectory, resources: DeclarationService, events: EventLog) -> None:
+    def __init__(
+        self,
+        board: TaskBoard,
+        home: StateDirectory,
+        delete: Callable[[str, str], Awaitable[object]],
+        events: EventLog,
+    ) -> None:
+        """``delete``: deletes a resource, given its type and name."""
         super().__init__(board)
-        self._home, self._resources, self._events = home, resources, events
+        self._home, self._delete, self._events = home, delete, events
 
     async def get(self, task_id: str) -> wire.TaskState:
         """Returns the state of a task, by its id or as ``account/name``. Raises NotFound."""
@@ -314,7 +320,7 @@ class TaskService(BoardTasks):
         """Cancels a task, and deletes it if it is declared. Raises NotFound."""
         found = await self._find(task_id)
         if isinstance(found, Resource) or found.is_declared:
-            await self._resources.delete(TYPE, task_id)
+            await self._delete(TYPE, task_id)
         if isinstance(found, Task):
             return await super().cancel(found.id)
         state = _stored_state(found)  # it never began, or ended before this start

@@ -19,7 +19,7 @@ from odfd.resources.plan import PlannedResource
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
 from odfd.runtime.subjects import Sees
-from odfd.services.trust.effective_policy import VALIDATOR
+from odfd.services.judgement.effective_policy import VALIDATOR
 from odfd.services.trust.service import TrustService
 
 

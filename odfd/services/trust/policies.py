@@ -24,7 +24,7 @@ from odfd.network.membership import Membership
 from odfd.policy.policy import DatasetRule, Policy
 from odfd.policy.policy_merge import accepted, check_rules, waiting
 from odfd.runtime.clock import Clock
-from odfd.services.trust.effective_policy import EffectivePolicy
+from odfd.services.judgement.effective_policy import EffectivePolicy
 from odfd.store.directory import StateDirectory
 from odfd.store.keys import journal_topics
 from odfd.store.ledger.log import Ledger

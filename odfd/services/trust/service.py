@@ -23,7 +23,7 @@ from odfd.mirrors.first_contact import FIRST_SIGHT, NETWORKS, rung_of
 from odfd.policy.policy import Policy
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
-from odfd.services.trust.effective_policy import VALIDATOR
+from odfd.services.judgement.effective_policy import VALIDATOR
 from odfd.services.trust.evidence import EvidenceService
 from odfd.services.trust.resolutions import PendingDecisions
 from odfd.services.trust.views import (

@@ -21,7 +21,7 @@ from worlds.eventually import PATIENCE
 from worlds.hostile import dials, from_address, sockets_at
 
 DAEMONS = HostLimits(max_connections=64)
-"""As ``odfd.node.component_settings`` makes them of the settings that nobody touched."""
+"""As ``odfd.services.peers.host_options`` makes them of the settings that nobody touched."""
 
 
 @asynccontextmanager

@@ -24,7 +24,6 @@ from chain.statements import checkpoint, cosignature, submission
 from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.node.trust_parts import submissions_of
 from odfd.policy.witness_quorum import read_witness
 from odfd.services.trust.witness_submission import PAUSE, WitnessSubmission
 from odfd.store.ledger.cosignatures import Cosignatures
@@ -155,7 +154,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         await alice.apply(node_world.ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
-        made = submissions_of(alice.parts)
+        made = alice.submissions()
         submissions = WitnessSubmission(
             made._log, lambda: (witness,), world.clock, made._cosigned, alice.logger, posts
         )  # fmt: skip

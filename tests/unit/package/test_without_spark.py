@@ -11,7 +11,7 @@ LOADS = """
 import sys
 for name in ("pyspark", "py4j", "pandas", "grpc"):
     sys.modules[name] = None
-import odfd.api.services, odfd.cli.main, odfd.daemon.main, odfd.daemon.wiring, odfd.node.assembly, odfd.node.handlers
+import odfd.api.services, odfd.cli.main, odfd.daemon.main, odfd.daemon.wiring, odfd.node.assembly, odfd.node.features
 """
 
 

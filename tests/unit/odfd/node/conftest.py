@@ -10,7 +10,7 @@ import pytest
 
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
-from odfd.node import component_settings
+from odfd.services.execution import options
 from worlds import node_world
 from worlds.comparing import compared_apart, compared_here
 
@@ -29,7 +29,7 @@ def one_trial() -> Iterator[None]:
         return found[minimum]
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(component_settings, "choose", once)
+        patch.setattr(options, "choose", once)
         yield
 
 

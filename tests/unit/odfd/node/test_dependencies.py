@@ -11,7 +11,7 @@ import trio
 
 from chain.errors import Environment
 from config import model, schema
-from odfd.node.gauges import Readings
+from odfd.node.readings import Readings
 from odfd.obs.metric_table import DEPENDENCIES
 from odfd.runtime.supervision import Health
 from odfd.services.maintenance import dependencies
@@ -83,7 +83,7 @@ async def test_what_does_not_answer_is_told_everywhere(
         assert "web: " in wrong["repositories"]
         status = await alice.api.about.status()
         assert status.troubles == {name: f"does not answer: {text}" for name, text in wrong.items()}
-        readings = Readings(alice.parts)
+        readings = Readings(alice.features)
         assert readings.dependencies() == wrong
         text = (await readings.scrape()).decode()
         assert all(f'odfd_dependency_up{{dependency="{name}"}} 0.0' in text for name in DEPENDENCIES)
@@ -106,7 +106,7 @@ async def test_a_part_that_is_down_is_told_everywhere(world: Any) -> None:
         assert (probe.result, probe.hint) == ("failed", "set another port")
         assert probe.message == f"network is started again and again (8 restarts): {fault}"
         assert (await alice.api.about.status()).troubles == {"network": str(ready.parts["network"])}
-        readings = Readings(alice.parts)
+        readings = Readings(alice.features)
         assert (await readings.why_not_ready())["network"] == str(ready.parts["network"])
         text = (await readings.scrape()).decode()
         assert 'odfd_part_up{part="network"} 0.0' in text

@@ -18,7 +18,7 @@ from engines.provision.settings import ENGINE_FAILED
 from odfd.cli.commands.node import status_text
 from odfd.control import wire
 from odfd.runtime.supervision import Life
-from odfd.services.maintenance.engine import LATEST, SOONEST, NodeEngine
+from odfd.services.execution.engine import LATEST, SOONEST, NodeEngine
 
 
 class Warm:
@@ -56,7 +56,7 @@ async def test_an_engine_that_was_not_found_is_looked_for_again(
             raise Environment("No space left on device", rule="engine-digest")
         return host
 
-    monkeypatch.setattr("odfd.services.maintenance.engine.spark_engine", found)
+    monkeypatch.setattr("odfd.services.execution.engine.spark_engine", found)
     journal, life = Lines(), Life()
     engine: Any = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, journal, lambda: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:
@@ -102,7 +102,7 @@ async def test_a_node_without_an_engine_stops_when_asked(
     async def none(*_: Any) -> Any:
         raise Environment("no Java", rule="java")
 
-    monkeypatch.setattr("odfd.services.maintenance.engine.spark_engine", none)
+    monkeypatch.setattr("odfd.services.execution.engine.spark_engine", none)
     life = Life()
     engine = NodeEngine(SparkOptions(scratch=tmp_path, cache=tmp_path), {}, Lines(), lambda: None)  # type: ignore[arg-type]
     async with trio.open_nursery() as nursery:

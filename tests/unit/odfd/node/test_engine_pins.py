@@ -21,7 +21,7 @@ from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.datasets.engine_pins import EngineInUse
 from odfd.ingest.slices import ingest
-from odfd.node.gauges import Readings
+from odfd.node.readings import Readings
 from odfd.store.ledger.log import Ledger
 from odfd.trust.judgement.verdicts import ReachBound
 from odfd.trust.validation import reexecution
@@ -102,7 +102,7 @@ async def told(node: Any) -> tuple[tuple[str, ...], int, str, float]:
     probe = next(each for each in await node.api.about.doctor() if each.name == "engine pins")
     if probe.result != "ok":
         assert ("towns" in probe.message, probe.hint) == (True, "odfctl engine prove towns")
-    readings = Readings(node.parts)
+    readings = Readings(node.features)
     await readings.surveyor._round()
     metrics = (await readings.scrape()).decode()
     (line,) = (each for each in metrics.splitlines() if each.startswith("odfd_datasets_blocked "))

@@ -105,7 +105,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
 
     async def cut(self: Any, gone: Any) -> None:
         if killed == "after":  # and before anything notes that it is done
-            await self._controllers().of(gone.type).finalize(gone)
+            await self._controllers.of(gone.type).finalize(gone)
         done.append(gone.id)
         await trio.sleep_forever()
 

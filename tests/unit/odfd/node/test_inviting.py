@@ -165,10 +165,10 @@ async def test_a_single_use_invitation_admits_one_node(world: Any) -> None:
         await leave(bob)
         assert (await bob.api.networks.join(request)).name == "wires", "the same node may join again"
         bob_key = bob.home.keys.node_key().did
-        assert bob_key in alice.parts._known_peers().chosen, "its place is kept"
+        assert bob_key in alice.features.peers.find_known_peers().chosen, "its place is kept"
         (one,) = await alice.api.networks.invitations()
         assert (await alice.api.networks.revoke(one.id)).state == "revoked"
-        assert bob_key not in alice.parts._known_peers().chosen
+        assert bob_key not in alice.features.peers.find_known_peers().chosen
         with pytest.raises(Refused, match="it was revoked") as caught:
             await bob.api.networks.join(request)
         assert caught.value.rule == "invitation-revoked"

@@ -11,7 +11,7 @@ import trio
 from prometheus_client.parser import text_string_to_metric_families
 
 from config import model
-from odfd.node.gauges import Readings
+from odfd.node.readings import Readings
 from odfd.obs.metric_table import METRICS, MetricKind
 from odfd.runtime.http_server import url_of
 from worlds.eventually import PATIENCE
@@ -51,7 +51,7 @@ async def test_every_metric_is_scraped_and_tells_what_happened(world: Any, world
         await alice.pull("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         await trio.to_thread.run_sync(alice.parts.views.all)
-        readings = Readings(alice.parts)
+        readings = Readings(alice.features)
         await readings.surveyor._round()
         text = await readings.scrape()
         found = told(text)
@@ -101,14 +101,15 @@ async def test_a_page_of_a_stranger_reads_nothing(world: Any, host: str) -> None
 
 async def test_a_scrape_costs_the_same_however_many_datasets_there_are(world: Any) -> None:
     """Nothing that lists datasets, mirrors or flows is called."""
-    parts = world.node("alice").parts
+    alice = world.node("alice")
+    parts = alice.parts
 
     def listed(*_: object) -> None:
         raise AssertionError("a scrape lists what there is")
 
     parts.views.cache.standings = parts.views.cache.entries = parts.scheduler.all = listed
     parts.flows.scheduler.entries = parts.home.chains.datasets = parts.home.chains.heads = listed
-    assert b"odfd_ready" in await Readings(parts).scrape()
+    assert b"odfd_ready" in await Readings(alice.features).scrape()
 
 
 async def test_without_a_setting_nobody_listens_and_nothing_is_counted_behind(world: Any) -> None:

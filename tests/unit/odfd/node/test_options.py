@@ -13,7 +13,8 @@ from chain.errors import Environment, Invalid, Refused
 from config import model
 from config.model import Settings
 from engines.provision.settings import Isolation
-from odfd.node.component_settings import engine_environ, host_options, ingest_settings, spark_options
+from odfd.services.execution.options import engine_environ, ingest_settings, spark_options
+from odfd.services.peers.host_options import host_options
 from odfd.store.directory import open_state_directory
 from p2p.identity import peer_of_seed
 from p2p.pace import Bandwidth

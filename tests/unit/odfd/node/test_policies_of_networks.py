@@ -22,7 +22,7 @@ async def test_the_policy_of_a_dataset_is_that_of_its_network(world: Any) -> Non
         parts = alice.parts
         own = parts.policy
         rules = {BANK: (None, [Rules(use="data & fresh")]), TOWN: (None, [Rules(use="data & reproduced")])}
-        parts.policies = PoliciesByNetwork(own, {"bank": BANK, "town": TOWN}, rules)
+        alice.features.judgement.policies = PoliciesByNetwork(own, {"bank": BANK, "town": TOWN}, rules)
         with alice.home.database.write() as connection:
             NetworkScopes(connection).add(ONE, ["town"], NOW)
             NetworkScopes(connection).add(ONE, ["bank"], instant.Instant(NOW - 1))

@@ -20,7 +20,6 @@ from chain.statements.keys import SigningKey
 from chain.store.database import open_database
 from config import model
 from odfd.control import wire
-from odfd.node.trust_parts import submissions_of
 from odfd.policy.witness_quorum import read_witness
 from odfd.services.trust.witness_submission import WitnessSubmission
 from odfd.store import visibility
@@ -248,7 +247,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
 
     async with world.running("alice", private=True) as alice:
         await made(world, worlds, alice)
-        posts, like = Posts(), submissions_of(alice.parts)
+        posts, like = Posts(), alice.submissions()
         asking = WitnessSubmission(
             like._log, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
         )

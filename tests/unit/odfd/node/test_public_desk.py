@@ -12,7 +12,6 @@ from chain.statements.checkpoint import COSIGNATURE_KEY
 from chain.statements.submission import MAX_SUBMISSION
 from config import model
 from config.load import cross
-from odfd.node.trust_parts import submissions_of
 from odfd.policy.witness_quorum import read_witness
 from odfd.services.trust.witness_submission import PAUSE, WitnessSubmission
 from odfd.site.application import SUBMIT
@@ -37,7 +36,7 @@ async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -
             key = witness.home.keys.node_key()
             vkey = checkpoint.verifier_key(str(key.did), COSIGNATURE_KEY, key.public)
             asked = read_witness(f"{vkey} {witness.parts.site.urls[0]}{SUBMIT.rpartition('/')[0]}")
-            made = submissions_of(alice.parts)
+            made = alice.submissions()
             log = WitnessSubmission(made._log, lambda: (asked,), world.clock, made._cosigned, alice.logger, posts)
             for number in range(3):
                 world.write("alice", f"b{number}.csv", f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}")

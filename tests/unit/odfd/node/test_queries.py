@@ -18,8 +18,8 @@ from chain.store.files import DAMAGED
 from engines.query.frames import END, HEAD, ROWS, AnswerFrameReader
 from odfd.cli.sql.query import Shown
 from odfd.control import wire
-from odfd.node.query_parts import run_readers
 from odfd.runtime.supervision import Life
+from odfd.services.execution.feature import run_readers
 from odfd.store.slice_files import MISSING
 from worlds.eventually import PATIENCE, became
 

@@ -118,7 +118,9 @@ async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds
             assert Rechecks(connection).resting(now) == {"g0"}
             assert Rechecks(connection).resting(instant.Instant(now + BACKOFF)) == frozenset()
         (name,) = kept(carol)
-        assert carol.parts._untrue(list(carol.parts.bundles._paths)) == frozenset(carol.parts.bundles._paths)
+        assert carol.features.peers._list_untrue(list(carol.parts.bundles._paths)) == frozenset(
+            carol.parts.bundles._paths
+        )
         assert name.startswith(str(event.data["bundle"]))
         (shown,) = (await carol.api.trust.show("towns")).evidence
         assert (shown.recheck, shown.kept) == ("refuted", True)

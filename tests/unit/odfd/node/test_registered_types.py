@@ -14,7 +14,7 @@ from chain.errors import Invalid, Refused
 from odfd.api import resource_operations as operations
 from odfd.cli import resource_tables
 from odfd.control import wire
-from odfd.node import handlers
+from odfd.node import features
 from odfd.resources import records
 from odfd.resources.controller import ApplyBatch, Controller, Controllers, Intent
 from odfd.resources.manifest import described
@@ -147,7 +147,7 @@ async def test_r07_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself
     world: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = ToyController()
-    monkeypatch.setattr(handlers, "Controllers", lambda each: Controllers([*each, controller]))
+    monkeypatch.setattr(features, "Controllers", lambda each: Controllers([*each, controller]))
 
     def actions(result: wire.ApplyResult) -> Mapping[str, str]:
         return {each.name: each.action for each in result.items}

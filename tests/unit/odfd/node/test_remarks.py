@@ -16,7 +16,7 @@ from chain.model.schema import DataSchema
 from chain.model.source import SqlQueryStep, TransformSql
 from chain.store.base import Append, Head
 from engines.contract import ValidateInput, ValidateResponse, Vocab
-from odfd.services.ingest.transforms import TransformCheck
+from odfd.services.execution.transforms import TransformCheck
 from worlds.memory_store import MemoryChains, MemoryObjects
 
 ROOT, DERIVED = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))

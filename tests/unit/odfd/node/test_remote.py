@@ -31,7 +31,7 @@ from odfd.control.client import Client
 from odfd.control.endpoint import CALLER, Caller
 from odfd.control.remote import LIMITS, RemoteApplication, RemoteServer
 from odfd.control.remote_node import remote_node
-from odfd.node.handlers import access_of
+from odfd.node.assembly import access_of
 from odfd.runtime.supervision import Life
 from odfd.store.idempotency import AnswerStore
 from odfd_client.flight_transport import FlightTransport
@@ -59,7 +59,7 @@ class Remote:
 
     def __init__(self, node: Any, folder: Path) -> None:
         self.node, self.folder = node, folder
-        self.access = access_of(node.parts, node.services)
+        self.access = access_of(node.features, node.services)
         self.certificate, self.key = certified(folder)
         self.tokens = node.parts.tokens
         settings = Api(listen=("127.0.0.1:0",), certificate=str(self.certificate), key=str(self.key))

@@ -85,7 +85,7 @@ async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
     assert visibility.share(cities, [LISTED, REVOKED], now)
     assert WAYS["size"](node, REVOKED, Subject(cities)) != WAYS["size"](node, REVOKED, Subject())
     assert visibility.revoke(cities, [REVOKED])
-    node.parts.visibility_changed(cities)
+    node.features.datasets.change_visibility(cities)
     return Subject(cities, *named_in(node, cities, LISTED))
 
 

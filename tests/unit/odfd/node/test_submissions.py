@@ -14,7 +14,6 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.keys import SigningKey
 from config import model
-from odfd.node.trust_parts import submissions_of
 from odfd.policy.witness_quorum import read_witness
 from odfd.services.trust.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
 from odfd.store.ledger.cosignatures import Cosignatures
@@ -80,7 +79,7 @@ class Bench:
     def start(self) -> None:
         """Anew, as after a restart: nothing is remembered but the database."""
         parts = self.node.parts
-        made = submissions_of(parts)
+        made = self.node.submissions()
         self.made = WitnessSubmission(
             made._log, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned, parts.context.logger,
             self.public,
@@ -265,7 +264,7 @@ async def test_a_person_sees_who_stands_behind_a_dataset_and_why_not(world: Any,
         bench = await bench_of(world, worlds, alice)
         (view,) = (await alice.api.trust.show("cities")).witnesses
         assert view.size is None, "nothing listens there"
-        alice.parts.submissions = bench.made
+        alice.features.trust.submissions = bench.made
         (view,) = (await alice.api.trust.show("cities")).witnesses
         assert (view.witness, view.name, view.counts, view.size) == (str(KEY.did), NAME, False, None)
         assert (view.trouble, view.log_key) == ("it was not asked yet", "")

@@ -80,7 +80,7 @@ async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(wo
         evaluator, dataset = bob.parts.evaluator, bob.dataset("theirs")
         assert (str(evaluator.use(dataset)), str(evaluator.serve(dataset))) == ("data", "observed:1")
         floor = parse_expression("reproduced")
-        bob.parts.policy = msgspec.structs.replace(bob.parts.policy, floors=(floor, floor))
+        bob.features.judgement.policy = msgspec.structs.replace(bob.parts.policy, floors=(floor, floor))
         assert (str(evaluator.use(dataset)), str(evaluator.serve(dataset))) == (
             "data & reproduced",
             "observed:1 & reproduced",

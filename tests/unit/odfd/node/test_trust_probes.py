@@ -97,9 +97,11 @@ async def test_what_was_imported_feeds_a_transform_as_policy_says(world: Any, wo
         await alice.apply(worlds.ROOT, worlds.DERIVED)
         await alice.pull()
         await alice.done(alice.api.flow.export("towns", wire.ExportRequest(to=str(folder))))
-        assert alice.parts._usable(alice.dataset("towns")) is None, "what this node made itself it relies on"
+        assert alice.features.judgement.count_usable(alice.dataset("towns")) is None, (
+            "what this node made itself it relies on"
+        )
         size = alice.size("towns")
     for name, asked, usable in (("bob", "data & reproduced", 3), ("carol", "data", size)):
         async with world.running(name, model.Policy(use=asked)) as node:
             await node.done(node.api.flow.import_(wire.ImportRequest(source=str(folder), as_name="towns")))
-            assert node.parts._usable(node.dataset("towns")) == usable
+            assert node.features.judgement.count_usable(node.dataset("towns")) == usable

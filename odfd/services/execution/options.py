@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Final, cast
+from typing import Final
 
-from chain.errors import Invalid, Refused
+from chain.errors import Refused
 from config.model import Engine, Settings
 from engines.provision.host import OnCluster, SparkOptions
 from engines.provision.settings import Isolation, WarmthLimits
@@ -17,19 +17,8 @@ from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import ContainerMode, IngestSettings, PipeMode
-from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.network.joined_networks import Network
-from odfd.network.membership import HostOptions
 from odfd.store.directory import STAGING, StateDirectory
-from p2p.address import parse_address
-from p2p.driver.settings import LAN_PORT, LookupMode
-from p2p.host.limits import HostLimits
-from p2p.ip import IpNetwork
-from p2p.machines.relay import RelayLimits
-from p2p.pace import Bandwidth
-from p2p.peers.directory import networks
 from p2p.web.client import Patience
-from p2p.yamux.frames import YamuxLimits as YamuxLimits
 
 
 def spark_options(settings: Settings, home: StateDirectory) -> SparkOptions:
@@ -126,59 +115,4 @@ def _cluster(engine: Engine) -> OnCluster | None:
         return None
     return OnCluster(
         engine.master, engine.cluster_address, Path(engine.cluster_settings) if engine.cluster_settings else None
-    )
-
-
-def host_options(settings: Settings, home: StateDirectory, bandwidth: Bandwidth) -> HostOptions:
-    p2p = settings.p2p
-    limits = HostLimits(
-        max_connections=p2p.max_peers,
-        dial_timeout=p2p.dial_seconds,
-        yamux=YamuxLimits(max_inbound=p2p.max_streams, max_outbound=p2p.max_streams),
-    )
-    return HostOptions(
-        seed=home.keys.node_seed(),
-        listen=p2p.listen,
-        limits=limits,
-        announce=p2p.announce,
-        folder=home.folder("peers"),
-        network=Network(name=p2p.network, bootstrap=p2p.bootstrap) if p2p.network else None,
-        patience=p2p.idle_seconds,
-        inside=None if p2p.inside is None else checked_inside("p2p", p2p.inside),
-        lan=LAN_PORT if p2p.mdns else None,
-        lookup=cast(LookupMode, p2p.lookup),
-        bandwidth=bandwidth,
-        relays=tuple(map(checked_relay, p2p.relays)),
-        relay=RelayLimits() if p2p.relay else None,
-    )
-
-
-def checked_relay(text: str) -> str:
-    """Returns the address of a relay. Raises Invalid for other text."""
-    address = parse_address(text)
-    if address.peer is None or address.relay is not None:
-        hint = "write it like /ip4/203.0.113.7/tcp/4150/p2p/12D3KooW…"
-        raise Invalid(f"p2p.relays: {text!r} does not say where a relay is", rule="multiaddr-relay", hint=hint)
-    return text
-
-
-def webhook_networks(settings: Settings) -> tuple[IpNetwork, ...]:
-    """Returns the networks in which webhooks may be called. Raises Invalid."""
-    return networks(checked_inside("webhooks", settings.webhooks.inside))
-
-
-def checked_inside(section: str, inside: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the networks of a setting, checked. Raises Invalid for malformed ones."""
-    try:
-        networks(inside)
-    except ValueError as error:
-        hint = "write networks like 192.168.1.0/24"
-        raise Invalid(f"{section}.inside: {error}", rule=f"{section}-inside", hint=hint) from error
-    return inside
-
-
-def object_limits(settings: Settings) -> ObjectLimits:
-    limits = settings.limits
-    return ObjectLimits(
-        object_bytes=limits.object_bytes, disk_reserve=limits.disk_reserve_bytes, mirror_bytes=limits.mirror_bytes
     )

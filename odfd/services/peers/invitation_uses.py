@@ -13,7 +13,7 @@ from odfd.network.invitation import Invitation
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames
 from odfd.runtime.clock import Clock
-from odfd.services.network.node_views import peer_name
+from odfd.services.peers.node_views import peer_name
 from odfd.store.directory import StateDirectory
 from odfd.store.invitation_tokens import InvitationTokens, IssuedInvitation, digest_of_token
 from p2p.identity import peer_of_did
