@@ -14,8 +14,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Final, get_args, get_origin
 
-from odfd.api import actions, operations, resource_protocol, services
-from odfd.api.endpoints import WATCH, Endpoint
+from odfd.api import actions, resource_protocol, services
+from odfd.api.endpoints import WATCH, Endpoint, endpoints
 from odfd.control import client
 
 MODULE: Final = Path(client.__file__).with_name("calls.py")
@@ -26,7 +26,7 @@ Written by ``python -m odfd.api.calls``, from the methods that declare them; ``o
 """
 
 # fmt: off
-# ruff: noqa: E501, E704, I001
+# ruff: noqa: E501
 from __future__ import annotations
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def text() -> str:
 
 def _calls() -> Iterator[str]:
     named = services.operations()
-    for method, path, endpoint in (*operations.endpoints(), *actions.TABLE):
+    for method, path, endpoint in (*endpoints(), *actions.TABLE):
         assert endpoint.operation is not None
         declared = named[endpoint.operation]
         name = declared.called + ("_all" if path in declared.operation.also else "")

@@ -1,21 +1,24 @@
 """Declares endpoints of the API: their query parameters, the types of their bodies, and those of their answers.
 
-The OpenAPI document is made of these declarations. A request with an undeclared parameter is refused, so the document
-leaves out nothing that an endpoint reads.
+An operation that declares a path has an endpoint by its signature (``odfd.control.operations``). The OpenAPI document
+is made of these declarations. A request with an undeclared parameter is refused, so the document leaves out nothing
+that an endpoint reads.
 """
 
 from __future__ import annotations
 
 import difflib
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final, TypeAlias
 
 from starlette.requests import Request
 
 from odfd.api.access.requests import Dispatcher
-from odfd.control.operations import Parameter
-from odfd.control.responses import flag
+from odfd.api.services import operations
+from odfd.control.operations import Body, Given, Number, Parameter, Part, signature_of
+from odfd.control.responses import body, flag
 from odfd.errors import Usage
 
 Ask: TypeAlias = "Callable[[Dispatcher, Request], Awaitable[object]]"
@@ -132,3 +135,49 @@ def shown_path(request: Request) -> str:
 def path_part(request: Request, part: str = "ref") -> str:
     """Returns a part of the path, in which ``account/name`` is one segment."""
     return str(request.path_params[part]).replace(SLASH, "/")
+
+
+MAX_DIGITS: Final = 9
+"""Of a number in a path."""
+
+
+def endpoints() -> Iterator[tuple[str, str, Endpoint]]:
+    """Yields the method, the path and the endpoint of each operation that has one."""
+    for each in operations().values():
+        for path in filter(None, (each.operation.path, *each.operation.also)):
+            yield each.operation.method, path, endpoint_of(each.function, path)
+
+
+def endpoint_of(function: Callable[..., Any], path: str) -> Endpoint:
+    """Makes the endpoint of an operation at a path."""
+    signature = signature_of(function, path)
+    sources = [each.source for each in signature.given]
+    query = tuple(each for each in sources if isinstance(each, Parameter))
+    takes = next((each.kind for each in sources if isinstance(each, Body)), None)
+    return Endpoint(partial(_ask, function, signature.given), query, takes, operation=function)
+
+
+async def _ask(function: Callable[..., Any], given: Sequence[Given], calls: Dispatcher, request: Request) -> object:
+    """Performs an operation with what a request says."""
+    values: list[Any] = []
+    named: dict[str, Any] = {}
+    for each in given:
+        match each.source:
+            case Body(kind):
+                value = await body(request, kind)
+            case Part(name, number):
+                value = path_part(request, name) if number is None else _number(path_part(request, name), number)
+            case Parameter() as parameter:
+                said = parameter.read(request)
+                value = each.default if said is None else said
+        if each.is_keyword:
+            named[each.parameter] = value
+        else:
+            values.append(value)
+    return await calls.do(function, *values, **named)
+
+
+def _number(text: str, number: Number) -> int:
+    if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
+        raise Usage(f"not a number of {number.of}: {text[:40]!r}", hint=number.hint)
+    return int(text)

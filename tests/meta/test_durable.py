@@ -38,7 +38,7 @@ ALLOWED: Final = {
     "odfd.published.signed": "synced with the folder's head",
     "odfd.queries.folds": "a cache",
     "odfd.repositories.sftp": "the disk of a server",
-    "odfd.cli.offline.sampling.parts": "a file of others, read",
+    "odfd.cli.offline.sampling.inference": "a file of others, read",
     "odfd.services.maintenance.upgrade": "a copy to try on",
     "odfd.transform.driver": "a draft of one transaction",
     "odfd.transform.execute": "a draft of one transaction",

@@ -65,7 +65,7 @@ def _check(home: StateDirectory, pin: wire.Pin) -> None:
             )
 
 
-def _view(entry: DatasetEntry) -> wire.DatasetView:
+def _opened_view(entry: DatasetEntry) -> wire.DatasetView:
     return wire.DatasetView(name=entry.name, id=str(entry.id), kind="root", blocks=0)
 
 
@@ -76,7 +76,7 @@ async def _answer(home: StateDirectory, request: wire.QueryRequest) -> list[tupl
     processes = QueryProcesses(home.folder("readers"), lambda: choose(SandboxLevel.NONE), limits)
     inputs = QueryInputs(home)
     signer = Signer(home.keys.node_key, clock.now, home.folder(STAGING), limits.temporary)
-    queries = QueryService(Planner(home, _view, evaluator), processes, inputs, signer)
+    queries = QueryService(Planner(home, _opened_view, evaluator), processes, inputs, signer)
     answer = bytearray()
 
     async def take(data: bytes | memoryview) -> None:

@@ -141,7 +141,7 @@ def _read_sample(path: Path, name: str, step: ReadStep, *, queried: bool = False
     """
     from chain.data.uuids import is_marked, named_all
     from engines.spark.ingest.text_columns import check_read
-    from odfd.cli.offline.sampling.preview import read_sample
+    from odfd.cli.offline.sampling.inference import read_sample
 
     found = read_sample(path, name, step, ROWS)
     if not queried:

@@ -1,4 +1,4 @@
-"""Writes an answer as it arrives, for people (table, vertical, markdown) and for programs."""
+"""Writes an answer as it arrives, for people (table, vertical, markdown, by their pager) and for programs."""
 
 from __future__ import annotations
 
@@ -6,14 +6,14 @@ import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
 from chain.errors import Invalid
 from chain.repeats import repeated
 from odfd import output
 from odfd.cli import formatting
-from odfd.cli.sql.pager import page_output
 from odfd.cli.sql.query import Answered, Printed, Question, Shown, query_batches, query_lines, query_values, with_fields
 from odfd.cli.table import TableColumn, clean, render
 from odfd.control import wire
@@ -21,6 +21,65 @@ from odfd.errors import Usage
 
 if TYPE_CHECKING:
     from odfd.control.client import Client
+if TYPE_CHECKING:
+    import subprocess
+
+
+PAGED: Final = ("table", "vertical", "markdown")
+"""Formats for people."""
+_LESS: Final = "FRSX"
+"""Options of ``less``: it ends by itself if all fits on one page, and cuts long lines, which arrow keys show."""
+
+
+def pager_of(environ: Mapping[str, str]) -> Sequence[str] | None:
+    """Returns ``$PAGER``, or ``less``; ``None`` if disabled (``PAGER=cat``, or empty) or not installed."""
+    import shlex
+    import shutil
+
+    command = environ.get("PAGER", "less")
+    if environ.get("TERM", "dumb") == "dumb":
+        return None
+    try:
+        words = shlex.split(command)
+    except ValueError:
+        return None
+    return words if words and words != ["cat"] and shutil.which(words[0]) else None
+
+
+@contextmanager
+def page_output(form: str, environ: Mapping[str, str]) -> Iterator[None]:
+    """Sends the output of the block through the pager; the block ends when the user quits the pager."""
+    words = pager_of(environ) if form in PAGED and output.is_terminal() else None
+    if words is None:
+        yield
+        return
+    import subprocess
+
+    with subprocess.Popen(
+        words, stdin=subprocess.PIPE, env={**environ, "LESS": environ.get("LESS", _LESS)}, encoding="utf-8",
+        errors="replace",
+    ) as process:  # fmt: skip
+        assert process.stdin is not None
+        try:
+            with output.redirected(process.stdin):
+                yield
+        except BrokenPipeError:
+            output.remark("the pager was left: rows behind what it had were not read")
+        finally:
+            with suppress(BrokenPipeError):
+                process.stdin.close()
+            _wait(process)
+
+
+def _wait(process: subprocess.Popen[str]) -> None:
+    """Waits until the pager ends; ``^C`` is meant for the pager as long as it runs."""
+    while True:
+        try:
+            process.wait()
+        except KeyboardInterrupt:
+            continue
+        return
+
 
 MOST: Final = 60
 """Characters of a cell in formats for people."""

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
     from odfd.control.wire.authority import *
     from odfd.control.wire.cards import *
     from odfd.control.wire.datasets import *
-    from odfd.control.wire.gaps import *
     from odfd.control.wire.lineage import *
     from odfd.control.wire.node import *
     from odfd.control.wire.pins import *

@@ -17,9 +17,6 @@ _NAMES: Final = {
         PullRequest PullResult Records Reliance RenameRequest RowCounts RowTotals Schema SkippedFile
         UnmanagedView Upload WatermarkRequest
     """,
-    "gaps": """
-        GapRequest GapView LostRange
-    """,
     "lineage": """
         Lineage LineageGraph LineageInput LineageNode LineageOrigin LineagePath LineageRecord LineageRequest
         LineageRow LineageStep
@@ -40,8 +37,8 @@ _NAMES: Final = {
         SlicesRequest TimeClause
     """,
     "raw": """
-        AttestRawRequest CaptureView CapturedFileView RawAttestResult RawChainView RawDifference RawReplayResult
-        RawView
+        AttestRawRequest CaptureView CapturedFileView GapRequest GapView LostRange RawAttestResult RawChainView
+        RawDifference RawReplayResult RawView
     """,
     "renditions": """
         HandoverReading HandoverRequest RenditionRequest RenditionView

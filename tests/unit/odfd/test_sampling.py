@@ -19,10 +19,8 @@ from chain.model.events import AddPushSource
 from chain.model.source import MergeAppend
 from odfd.cli.main import main
 from odfd.cli.offline.new import preview
-from odfd.cli.offline.sampling.inference import guess_format
+from odfd.cli.offline.sampling.inference import guess_format, markup, read_sample
 from odfd.cli.offline.sampling.manifest import manifest_text, proven
-from odfd.cli.offline.sampling.markup import markup
-from odfd.cli.offline.sampling.preview import read_sample
 from odfd.cli.offline.sampling.text_types import column_of
 from odfd.cli.session import Session
 from worlds import foreign_bytes as made

@@ -1,20 +1,25 @@
 """Infers a read step from a file's bytes, with its columns and uncertainties.
 
-Decides by a sample. The read step is tried on the file before it is returned (``read_sample``).
+Decides by a sample: which part of a file that has several, which elements of an XML document are its rows. The read
+step is tried on the file before it is returned (``read_sample``), as the engine would read it.
 """
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
 import json
 import re
+import sqlite3
 import tempfile
 import zipfile
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
+from xml.parsers import expat
 
 import msgspec
 
@@ -34,14 +39,178 @@ from chain.model.source import (
     ReadParquet,
     ReadStep,
 )
+from chain.terminal_text import visible
 from chain.wording import plural
-from engines.spark.ingest.encodings import UTF8, guess
+from engines.spark.ingest.encodings import UTF8, guess, with_guess
+from engines.spark.ingest.parse import plan_file, read_schema
+from engines.spark.ingest.range_tasks import ParquetFormat, RangeTask, parse
+from engines.spark.ingest.ranges import Range
+from engines.spark.ingest.source_files import open_sources
 from engines.spark.ingest.unpack import SourceFile, UnpackBounds, member_names, unpack_source
-from odfd.cli.offline.sampling.guess import Guess
-from odfd.cli.offline.sampling.markup import markup
-from odfd.cli.offline.sampling.parts import with_part
-from odfd.cli.offline.sampling.preview import read_sample
-from odfd.cli.offline.sampling.text_types import TEXT, GuessedColumn, column_of
+from odfd.cli.offline.sampling.text_types import TEXT, Guess, GuessedColumn, column_of
+
+_BOUNDS: Final = UnpackBounds()
+
+
+class SampleRows(NamedTuple):
+    """The first rows of a file, and remarks on them."""
+
+    rows: pa.Table
+    remarks: tuple[str, ...]
+
+
+def read_sample(path: Path, name: str, step: ReadStep, limit: int, bounds: UnpackBounds = _BOUNDS) -> SampleRows:
+    """Reads at most ``limit`` rows, of the first range only. Raises Invalid as an ingest does; Environment."""
+    with tempfile.TemporaryDirectory(prefix="odfctl-") as scratch:
+        folder = Path(scratch)
+        sources = open_sources([SourceFile(path, name)], step, folder, bounds)
+        try:
+            return _first(sources.files, sources.step, sources.remarks, limit, folder)
+        except Invalid as fault:
+            raise with_guess(fault, sources.files) from fault
+
+
+def _first(files: list[SourceFile], step: ReadStep, remarks: tuple[str, ...], limit: int, folder: Path) -> SampleRows:
+    wanted, tables = read_schema(step), []
+    for file in files:
+        if not file.path.stat().st_size:
+            continue
+        plan = plan_file(file, step, wanted)
+        wanted = plan.schema
+        remarks += plan.remarks
+        span = plan.spans[0] if plan.spans else Range(0, 0)
+        task = RangeTask(
+            path=str(file.path), name=file.name, span=span, format=plan.format, schema=wanted, part=str(folder / "part")
+        )
+        if plan.spans or isinstance(plan.format, ParquetFormat):
+            tables.append(parse(task).table.slice(0, limit))
+        if sum(each.num_rows for each in tables) >= limit:
+            break
+    columns = wanted if wanted is not None else pa.schema([])
+    rows = pa.concat_tables([columns.empty_table(), *(each.cast(columns) for each in tables)])
+    return SampleRows(rows.slice(0, limit), remarks)
+
+
+DEPTH: Final = 16
+"""Depth of elements within one another that is looked at."""
+PATHS: Final = 1000
+"""Different paths that are counted."""
+_HTML: Final = re.compile(rb"(?:\xef\xbb\xbf)?\s*<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
+_SAID: Final = 3
+
+
+def markup(data: bytes) -> Guess:
+    """Returns a read step of kind Xml. Raises Invalid for HTML, and if no element occurs twice."""
+    if _HTML.match(data):
+        raise Invalid(
+            "this is HTML, a page for people",
+            rule="new-xml",
+            hint="an error page of the server, or a form to log in? Name the address of the data themselves",
+        )
+    counts = _count_paths(data)
+    repeated = [path for path, number in counts.items() if number > 1]
+    if not repeated:
+        raise Invalid(
+            "XML: no element occurs twice, so which one is a row is for you to say",
+            rule="new-xml",
+            hint="write `read: {kind: Xml, record: feed/entry}` with your path; see odfctl docs sources",
+        )
+    first = min(repeated, key=lambda path: (path.count("/"), -counts[path]))
+    others = [path for path in repeated if not path.startswith(f"{first}/") and path != first][:_SAID]
+    doubt = f"each element {first} is taken for a row" + (f"; {' or '.join(others)} may be meant" if others else "")
+    return Guess({"kind": "Xml", "record": first}, unsure=(visible(doubt),))
+
+
+def _count_paths(data: bytes) -> Counter[str]:
+    """Counts how often each path of elements occurs, as far as the sample is well formed."""
+    counts: Counter[str] = Counter()
+    above: list[str] = []
+    parser = expat.ParserCreate()
+
+    def start(name: str, _: object) -> None:
+        above.append(name)
+        if len(above) > DEPTH:  # a path of each of many levels would be as long as they are
+            return
+        path = "/".join(above)
+        if len(counts) < PATHS or path in counts:
+            counts[path] += 1
+
+    def no_type(*_: object) -> None:
+        raise _Stop
+
+    parser.StartElementHandler = start
+    parser.EndElementHandler = lambda _: above.pop()
+    parser.StartDoctypeDeclHandler = no_type
+    with contextlib.suppress(expat.ExpatError, _Stop):
+        parser.Parse(data, False)
+    return counts
+
+
+class _Stop(Exception):
+    """Stops the parser at a document type, whose entities are not read."""
+
+
+MOST: Final = 20
+"""Parts that are looked into."""
+_ROWS: Final = 100
+_OPTIONS: Final[Mapping[str, tuple[str, str]]] = {
+    "Spreadsheet": ("sheet", "sheets"),
+    "Sqlite": ("table", "tables"),
+    "GeoPackage": ("layer", "layers"),
+    "EsriShapefile": ("subPath", "shapefiles"),
+}
+"""By kind the option of the read step that names a part, and how parts are called."""
+Look = Callable[[Mapping[str, Any], int], tuple[int, int]]
+"""Reads a part by a read step, at most so many rows; returns the numbers of its columns and rows. Raises Invalid."""
+
+
+def with_part(path: Path, found: Guess, look: Look) -> Guess:
+    """Adds to a guess which part is read, with the doubt: the one with the most columns, then rows, then the first."""
+    names = _names(path, found.read["kind"])
+    if len(names) < 2:
+        return found
+    option, called = _OPTIONS[found.read["kind"]]
+    best: tuple[tuple[int, int], str] | None = None
+    for name in names[:MOST]:
+        try:
+            size = look({**found.read, option: name}, _ROWS)
+        except Invalid:  # an empty sheet, or one that is no table
+            continue
+        if best is None or size > best[0]:
+            best = size, name
+    if best is None:
+        return found
+    listed = ", ".join(names[:MOST]) + (", …" if len(names) > MOST else "")
+    doubt = f"of the {called} {listed} this one is taken, as it has the most columns"
+    return found._replace(read={**found.read, option: best[1]}, unsure=(visible(doubt), *found.unsure))
+
+
+def _names(path: Path, kind: str) -> list[str]:
+    """Returns the names of the parts; none if they cannot be read, which reading the file then tells."""
+    try:
+        if kind == "Spreadsheet":
+            from python_calamine import CalamineError, CalamineWorkbook
+
+            try:
+                return list(CalamineWorkbook.from_path(str(path)).sheet_names)
+            except CalamineError:
+                return []
+        if kind == "EsriShapefile":
+            with zipfile.ZipFile(path) as archive:
+                return [name for name in member_names(archive) if name.lower().endswith(".shp")]
+        if kind in _TABLES:
+            with closing(sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)) as base:
+                return sorted(name for (name,) in base.execute(_TABLES[kind]))
+    except (OSError, sqlite3.Error, zipfile.BadZipFile, UnicodeDecodeError):
+        pass
+    return []
+
+
+_TABLES: Final = {
+    "Sqlite": "SELECT name FROM sqlite_schema WHERE type = 'table' AND name NOT LIKE 'sqlite~_%' ESCAPE '~'",
+    "GeoPackage": "SELECT table_name FROM gpkg_contents WHERE data_type IN ('features', 'attributes')",
+}
+
 
 SAMPLE: Final = 1 << 20
 """Most bytes of text that are examined."""

@@ -11,7 +11,7 @@ from chain.errors import Invalid
 from chain.model.events import AddPushSource, DatasetSnapshot, SetPollingSource
 from chain.model.source import ReadStep
 from chain.yaml_text import render_yaml
-from odfd.cli.offline.sampling.guess import Guess
+from odfd.cli.offline.sampling.text_types import Guess
 from odfd.datasets.creation import with_columns
 
 

@@ -1,10 +1,10 @@
-"""Infers the type of a column of texts: its spelling, and possible ambiguities. Pure over a sample."""
+"""Infers the type of a column of texts, and defines what is inferred of a file. Pure over a sample."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 NULLS: Final = ("NA", "N/A", "n/a", "NULL", "null", "None", "NaN", "nan", "-", "?", ".")
 """Words that files use for a missing value; each use is reported, for it may be a value."""
@@ -111,3 +111,15 @@ def _guess_date(values: Sequence[str]) -> GuessedColumn | None:
     return GuessedColumn(
         "TIMESTAMP", timestamp=time, unsure=(*unsure, "these times name no zone: UTC, or what timeZone says")
     )
+
+
+class Guess(NamedTuple):
+    """A guess; ``read``: the step of a manifest. ``columns``: names and types in DDL, with the doubts about each.
+
+    ``gaps``: the columns in which a row of the sample has no value.
+    """
+
+    read: dict[str, Any]
+    columns: tuple[tuple[str, str, tuple[str, ...]], ...] = ()
+    unsure: tuple[str, ...] = ()
+    gaps: frozenset[str] = frozenset()

@@ -18,7 +18,7 @@ import msgspec
 import pytest
 
 from engines.query.frames import COLUMNS, END, HEAD, PLAIN, frame
-from odfd.cli.sql.pager import page_output, pager_of
+from odfd.cli.sql.formats import page_output, pager_of
 from odfd.control import wire
 from worlds.eventually import PATIENCE
 

@@ -13,6 +13,7 @@ import pytest
 from chain.errors import Environment, Invalid, Remote
 from odfd.cli.commands import support
 from odfd.cli.session import Session
+from odfd.control.client import ApiCall
 
 SOURCE = "https://ann:hunter2@example.org/a.csv?token=abc123&day=1#x"
 
@@ -21,7 +22,8 @@ class Daemon:
     def __init__(self, fails: str = "") -> None:
         self.fails = fails
 
-    def raw(self, path: str) -> bytes:
+    def raw(self, call: ApiCall[Any]) -> bytes:
+        path = call.path
         if path == self.fails:
             raise Remote("it is asleep")
         said: dict[str, Any] = {"path": path, "source": SOURCE} if path == "/flow/v1alpha1/tasks" else {"path": path}

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from starlette.routing import BaseRoute, Match
 
-from odfd.api.route_index import _key
-from odfd.api.routes import METHODS, _router
+from odfd.api.routes import METHODS, _key, _router
 
 
 def answering(routes: Sequence[BaseRoute], path: str, method: str) -> BaseRoute | None:
