@@ -78,6 +78,20 @@ def attestation() -> statement.Attestation:
     )
 
 
+def authority() -> statement.Authority:
+    tree = statement.TreeHead(size=4, root_hash=b"\7" * 32)
+    return statement.Authority(
+        dataset=OWNER.dataset_id,
+        version=2,
+        previous=Multihash.sha3_256(b"version 1"),
+        issued_at="2026-11-20T09:31:02Z",
+        roots=statement.Roots(threshold=1, keys=(OWNER.did, VALIDATOR.did)),
+        writers=(statement.Writer(key=VALIDATOR.did, expires_at="2027-06-01T00:00:00Z"),),
+        epochs=(statement.Epoch(number=1, reason="recovery", base=tree, last=tree),),
+        head=Multihash.sha3_256(b"seed"),
+    )
+
+
 def observation() -> statement.Observation:
     return statement.Observation(
         observer=VALIDATOR.did,
@@ -199,6 +213,7 @@ SEALED = {
     "head-of-a-node.json": (head(node=VALIDATOR.did), OWNER),
     "head-with-upper.json": (head(upper=1795161600000), OWNER),
     "head-of-a-shard.json": (msgspec.structs.replace(head(), collection=VALIDATOR.dataset_id), OWNER),
+    "authority.json": (authority(), OWNER),
     "attestation.json": (attestation(), VALIDATOR),
     "observation.json": (observation(), VALIDATOR),
     "policy.json": (network_policy(), VALIDATOR),
@@ -209,6 +224,10 @@ SEALED = {
     "card-with-words.json": (with_words(), OWNER),
     "node-card.json": (node_card(), VALIDATOR),
 }
+
+
+def test_each_kind_is_pinned() -> None:
+    assert {said.KIND for said, _ in SEALED.values()} == set(statement.KINDS)
 
 
 @pytest.mark.parametrize("name", sorted(SEALED))
