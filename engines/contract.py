@@ -320,7 +320,7 @@ class IngestBatchRequest(ContractTable, frozen=True, kw_only=True):
     """File for the records that ``read`` says are set aside (``RowCounts.quarantined``); ``None``: only count."""
     prev_data_bounds: str | None = None
     """For a ledger: path of a file that says which keys the slices older than ``prev_data_paths`` may hold
-    (``engines.key_bounds``). ``None``: all earlier slices are given."""
+    (``engines.footers``). ``None``: all earlier slices are given."""
     prev_data_bounds_hash: str | None = None
     """Hash of the file ``prev_data_bounds``. An engine that knows its meaning repeats it in Success."""
     allows_null_keys: bool = False

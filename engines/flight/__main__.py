@@ -12,10 +12,10 @@ import sys
 from pathlib import Path
 
 from chain.struct_types import learn_struct_types
+from engines.flight import ASKED, READY, SERVED
 from engines.flight.node_client import NodeSocket
 from engines.flight.server import FlightSqlServer, keep_traces
 from engines.flight.service import FlightSql
-from engines.flight.socket_names import ASKED, READY, SERVED
 
 
 def main() -> int:

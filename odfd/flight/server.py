@@ -20,7 +20,7 @@ from chain.errors import Environment
 from config.check import is_loopback
 from config.model import Flight
 from engines.errors import EngineLost
-from engines.flight.socket_names import ASKED, READY, SERVED
+from engines.flight import ASKED, READY, SERVED
 from engines.query.installed import need_sql
 from engines.sandbox.base import Job, Mount
 from engines.sandbox.probe import SandboxChoice

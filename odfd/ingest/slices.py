@@ -6,7 +6,7 @@ still of its history stays, the rest is read anew. An engine is given the slices
 request.
 
 Only the engine knows the keys of a batch, once it has read it. It is therefore given the newest files, and instead of
-the older ones a small file with their bounds (``engines.key_bounds``); if a key may be in some of these, it answers
+the older ones a small file with their bounds (``engines.footers``); if a key may be in some of these, it answers
 with their names, and is run again with them. Bounds of a file are read once, and kept beside the segments in a file
 named by its hash; one that is damaged, or of another history, is made anew.
 """
@@ -42,8 +42,7 @@ from engines.contract import (
     Success,
     ignore_progress,
 )
-from engines.footers import footer
-from engines.key_bounds import NAME, bounds_table, read_bounds, write_bounds
+from engines.footers import NAME, bounds_table, footer, read_bounds, write_bounds
 from engines.output_check import measure_slice
 from odfd.datasets.engine_pins import ENGINE_CHANGED, differs, short
 from odfd.ingest.plan import NO_HISTORY, EarlierSlices

@@ -47,7 +47,7 @@ LAYERS = {
         "spark",
         "client service sandbox",
         "image",
-        "staging output_check key_bounds request_control",
+        "staging output_check request_control",
         "codec io_plan identity listen_address footers",
         "contract",
         "errors",

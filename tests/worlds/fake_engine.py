@@ -66,7 +66,7 @@ from engines.contract import (
     Vocab,
     ignore_progress,
 )
-from engines.key_bounds import NAME, read_bounds
+from engines.footers import NAME, read_bounds
 from odfd.ingest.source_manifest import renamed_columns
 
 R = TypeVar("R")

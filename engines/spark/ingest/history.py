@@ -24,8 +24,17 @@ from chain.errors import Invalid
 from chain.multihash import Multihash
 from chain.store.files import check_file
 from engines.contract import IngestBatchRequest
-from engines.footers import ColumnBounds, Footer, bounds_of, footer, may_change, may_meet
-from engines.key_bounds import any_changed, meeting, read_bounds
+from engines.footers import (
+    ColumnBounds,
+    Footer,
+    any_changed,
+    bounds_of,
+    footer,
+    may_change,
+    may_meet,
+    meeting,
+    read_bounds,
+)
 from engines.spark.catalyst.types import struct_type
 
 if TYPE_CHECKING:

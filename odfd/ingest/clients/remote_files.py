@@ -1,6 +1,7 @@
 """Declares the request for files of a server and its answer, and decides which file a pattern takes next. Pure.
 
-For any protocol that lists folders.
+For any protocol that lists folders. The request and answer of SFTP are here too, since the module that serves them
+imports a client that is an extra.
 """
 
 from __future__ import annotations
@@ -20,6 +21,9 @@ MAX_DEPTH: Final = 32
 """Depth of folders that ``**`` matches."""
 LOOKED_AT: Final = 10_000
 """Files before the position that are reported to find late ones among them."""
+SFTP: Final = "source-sftp"
+PROGRAM: Final = "odfd.ingest.clients.sftp"
+"""The module of the process: only it imports the client, which is an extra."""
 
 
 class Pattern(msgspec.Struct, frozen=True, kw_only=True):
@@ -77,6 +81,21 @@ class RemoteFileResult(SourceResult, frozen=True, kw_only=True, omit_defaults=Tr
     more: bool = False
     behind: tuple[RemoteFile, ...] = ()
     """Files before the position, of which some may have appeared late."""
+
+
+class SftpJob(RemoteFileJob, frozen=True, kw_only=True):
+    """The request to read a file by SFTP."""
+
+    host_key: str
+    """The only key that the server may show, as a line of OpenSSH."""
+    password: str | None
+    private_key: str | None
+
+
+class SftpResult(RemoteFileResult, frozen=True, kw_only=True, omit_defaults=True):
+    """The answer of the process that reads files by SFTP."""
+
+    rule: str = SFTP
 
 
 class Folders:

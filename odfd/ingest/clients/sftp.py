@@ -17,8 +17,7 @@ from typing import Final, TypeVar, cast
 import asyncssh
 
 from chain.errors import NotFound, Refused, Remote
-from odfd.ingest.clients.remote_files import MAX_LISTED, Folders, RemoteFile, next_files
-from odfd.ingest.clients.sftp_job import SFTP, SftpJob, SftpResult
+from odfd.ingest.clients.remote_files import MAX_LISTED, SFTP, Folders, RemoteFile, SftpJob, SftpResult, next_files
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_process import run_job, serve

@@ -9,8 +9,7 @@ from __future__ import annotations
 from chain.errors import Invalid, Refused
 from chain.model.fetch_options import SftpAccess
 from chain.model.source import FetchFilesGlob, FetchUrl, FromPath
-from odfd.ingest.clients.remote_files import Pattern
-from odfd.ingest.clients.sftp_job import PROGRAM, SFTP, SftpJob, SftpResult
+from odfd.ingest.clients.remote_files import PROGRAM, SFTP, Pattern, SftpJob, SftpResult
 from odfd.ingest.fetch.fetch_process import TimeLimit, ask
 from odfd.ingest.fetch.files import DEFAULT_FORMAT, check_time
 from odfd.ingest.fetch.remote_files import outcome_of, pattern_of, reach

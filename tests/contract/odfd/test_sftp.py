@@ -24,8 +24,7 @@ from chain.model.source import FetchFilesGlob, FetchUrl, FromMetadata, FromPath,
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import ObjectPosition
 from odfd.ingest.clients import sftp as process
-from odfd.ingest.clients.remote_files import Pattern, RemoteFile, next_files
-from odfd.ingest.clients.sftp_job import SftpJob, SftpResult
+from odfd.ingest.clients.remote_files import Pattern, RemoteFile, SftpJob, SftpResult, next_files
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import sftp
 from odfd.ingest.fetch.dispatch import check_fetch, fetch

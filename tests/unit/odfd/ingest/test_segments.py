@@ -29,8 +29,7 @@ from chain.model.source import MergeLedger, MergeSnapshot, MergeStrategy, MergeU
 from chain.multihash import ARROW0_SHA3_256, Multihash
 from chain.state import load_state
 from chain.store.base import Append, Rewrite
-from engines.footers import footer
-from engines.key_bounds import read_bounds
+from engines.footers import footer, read_bounds
 from engines.spark.ingest.history import History as EngineHistory
 from engines.spark.ingest.history import SlicesMissing, ranges_of
 from odfd.ingest.segments import FAN_OUT, SETS
