@@ -97,7 +97,7 @@ def _one(home: StateDirectory, many: int, rounds: int) -> Row:
         with home.database.read() as connection:
             store = ResourceStore(connection)
             for name in names:
-                assert store.named("Repository", name, None) is not None
+                assert store.find_named("Repository", name, None) is not None
 
     def bare() -> None:
         with home.database.read() as connection:

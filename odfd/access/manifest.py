@@ -16,10 +16,10 @@ from odfd.access.callers import AccountCallers
 from odfd.access.relations import ADMIN, ANONYMOUS, MEMBER, PUBLIC, ROLE, ROLES, Statement
 from odfd.resources import registry
 from odfd.resources.label_schemas import ANONYMOUS_READ, PUBLIC_READ
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import ANY, reference_key, refers_to
 from odfd.resources.resource import Resource, account_did
-from odfd.resources.types import Remarks, ResourceType, annotated, beyond
+from odfd.resources.types import Remarks, ResourceType, annotation_of, beyond
 
 ACCOUNT: Final = "Account"
 GROUP: Final = "Group"
@@ -40,22 +40,20 @@ class AccountType(Enum):
 class AccountSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """An account, and the callers that act as it."""
 
-    email: Annotated[str, described("Address at which people reach the account.")]
+    email: Annotated[str, describe("Address at which people reach the account.")]
     account_type: (
-        Annotated[AccountType, Scalar("int32"), described("User (default), or Organization, which has members.")] | None
+        Annotated[AccountType, Scalar("int32"), describe("User (default), or Organization, which has members.")] | None
     ) = None
-    display_name: Annotated[str, described("Name for people to read.")] | None = None
-    avatar_url: Annotated[str, described("URL of a picture.")] | None = None
-    did: Annotated[str, described("DID by which it is known elsewhere. Default: one that the node gives.")] | None = (
-        None
-    )
+    display_name: Annotated[str, describe("Name for people to read.")] | None = None
+    avatar_url: Annotated[str, describe("URL of a picture.")] | None = None
+    did: Annotated[str, describe("DID by which it is known elsewhere. Default: one that the node gives.")] | None = None
 
 
 class UnixCallers(msgspec.Struct, frozen=True, kw_only=True):
     """The users and groups that act as an account at the control socket."""
 
-    users: Annotated[tuple[str, ...], described("Users of this machine, by name or numeric id.")] | None = None
-    groups: Annotated[tuple[str, ...], described("Groups whose members act as the account.")] | None = None
+    users: Annotated[tuple[str, ...], describe("Users of this machine, by name or numeric id.")] | None = None
+    groups: Annotated[tuple[str, ...], describe("Groups whose members act as the account.")] | None = None
 
 
 SUBJECTS: Final = f"{ACCOUNT}|{GROUP}"
@@ -75,13 +73,11 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
 class RelationSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A relation of an account or a group to a resource."""
 
-    subject: Annotated[str, described("Account:NAME, or Group:NAME."), refers_to(SUBJECTS)]
-    relation: Annotated[
-        str, described(f"{ROLE} or DatasetRole, or {MEMBER} or Member (of a Group or an Organization).")
-    ]
-    value: Annotated[str, described(f"For a role: {', '.join(ROLES)}.")] | None = None
+    subject: Annotated[str, describe("Account:NAME, or Group:NAME."), refers_to(SUBJECTS)]
+    relation: Annotated[str, describe(f"{ROLE} or DatasetRole, or {MEMBER} or Member (of a Group or an Organization).")]
+    value: Annotated[str, describe(f"For a role: {', '.join(ROLES)}.")] | None = None
     object: Annotated[
-        str, described("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
+        str, describe("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
     ]
 
 
@@ -89,24 +85,24 @@ class AttributeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An attribute of a resource for everybody, or of an account."""
 
     object: Annotated[
-        str, described("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
+        str, describe("Dataset:NAME, or Account:NAME for everything that the account owns."), refers_to(ANY)
     ]
     name: Annotated[
         str,
-        described(
+        describe(
             f"{PUBLIC}: any account can read it. {ANONYMOUS}: any caller can. {ADMIN}: the account is an administrator."
         ),
     ]
-    value: Annotated[bool, described("Whether the attribute holds.")]
+    value: Annotated[bool, describe("Whether the attribute holds.")]
 
 
 class RelationsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Grants accounts rights on resources. Whoever applies it must own each object; deleting it revokes the rights."""
 
     relations: (
-        Annotated[tuple[RelationSpec, ...], described("Roles on resources, and members of organizations.")] | None
+        Annotated[tuple[RelationSpec, ...], describe("Roles on resources, and members of organizations.")] | None
     ) = None
-    attributes: Annotated[tuple[AttributeSpec, ...], described("Rights for everybody, and administrators.")] | None = (
+    attributes: Annotated[tuple[AttributeSpec, ...], describe("Rights for everybody, and administrators.")] | None = (
         None
     )
 
@@ -256,7 +252,7 @@ def callers_of(accounts: Iterable[Resource]) -> list[AccountCallers]:
 def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
     """Returns the callers in annotations, also if set by hand; unreadable ones name nobody."""
     try:
-        return msgspec.convert(annotated(annotations, "auth", UNIX_CALLERS) or {}, UnixCallers)
+        return msgspec.convert(annotation_of(annotations, "auth", UNIX_CALLERS) or {}, UnixCallers)
     except msgspec.ValidationError:
         return UnixCallers()
 

@@ -43,7 +43,7 @@ class Lookup(Protocol):
 class DatasetLookup(Protocol):
     """Looks up the resource of the dataset that a chain is, or is inside of."""
 
-    def declared(self, dataset: DatasetId, /) -> Resource | None: ...
+    def resource_of(self, dataset: DatasetId, /) -> Resource | None: ...
 
 
 class Used(Protocol):
@@ -82,7 +82,7 @@ class Uses:
             raise NotFound(text, rule=UNRESOLVED, hint="it acts when that is here")
         return held.id
 
-    def meant(self, store: Lookup, user: Resource | None, key: str, action: Action = Action.READ) -> Resource:
+    def find_meant(self, store: Lookup, user: Resource | None, key: str, action: Action = Action.READ) -> Resource:
         """Returns the resource that a reference of a resource is resolved to, whatever its name is now.
 
         ``key`` is as in ``references``. Another resource that took the name since is not returned; one that was deleted
@@ -118,11 +118,11 @@ class Uses:
 
     def check_inputs(self, store: DatasetLookup, dataset: DatasetId, inputs: Iterable[DatasetId]) -> None:
         """Raises Refused if the account of a dataset may not read one of the datasets that it takes from."""
-        user = store.declared(dataset)
+        user = store.resource_of(dataset)
         if user is None or user.account is None:
             return
         for each in inputs:
-            found = store.declared(each) or _Missing()
+            found = store.resource_of(each) or _Missing()
             self.check(user.account, found, f"the input {each.short}")
 
     def may(self, account: str | None, thing: Used, action: Action = Action.READ) -> bool:

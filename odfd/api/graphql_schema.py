@@ -126,7 +126,7 @@ def _json(value: object) -> Any:
 def _reference(ref: str) -> tuple[ResourceType, str]:
     """Returns the type, and the name, id or did, that a reference names. Raises Invalid, NotFound."""
     if ref.startswith("did:"):
-        return TYPES.written("Dataset"), ref
+        return TYPES.find_schema("Dataset"), ref
     word, colon, name = ref.partition(":")
     kind = TYPES.word(word)
     if not colon or not name or kind is None or kind.spec is None:
@@ -168,7 +168,7 @@ def _resources(_: object, info: Info, first: int | None = None, after: str | Non
 
 
 def _dataset(_: object, info: Info, ref: str) -> _Fields:
-    return _fields(_perform(info, lambda calls: operations.read(calls, TYPES.written("Dataset"), ref)))
+    return _fields(_perform(info, lambda calls: operations.read(calls, TYPES.find_schema("Dataset"), ref)))
 
 
 def _datasets(_: object, info: Info, first: int | None = None, after: str | None = None) -> Page:

@@ -50,7 +50,7 @@ def type_of(context: str, version: str, word: str) -> ResourceType:
             f"{context} has no version {version[:80]!r}", rule="unknown-version",
             hint=f"it is served as {VERSION}: /{context.lower()}/{VERSION}",
         )  # fmt: skip
-    kind = TYPES.served(word)
+    kind = TYPES.find_served(word)
     if context.lower() != kind.context:
         raise NotFound(
             f"{kind.name} is no type of {context[:80]!r}", rule="unknown-type",

@@ -95,7 +95,7 @@ class NodeSmartBackend:
             with suppress(NotFound, Invalid):
                 found = found or guard.find_dataset(called, Action.MAINTAIN)
         if found is None and not guard.subject.is_owner:
-            guard.identified("to push a new dataset", Role.MAINTAINER)
+            guard.check_identified("to push a new dataset", Role.MAINTAINER)
         return found
 
     async def unite(self, token: str, ref: str, collection: bytes) -> None:

@@ -31,7 +31,7 @@ from odfd.runtime.tasks import Task, TaskBoard, TaskPhase
 
 
 def task_state(task: Task) -> wire.TaskState:
-    done, total, unit, message = task.report.shown()
+    done, total, unit, message = task.report.summary()
     return wire.TaskState(
         kind=task.kind,
         target=task.target,
@@ -121,7 +121,7 @@ class LogEvents:
 
         ``sees``: the rights of an account, which gets the events that it may see, numbered without counting others.
         """
-        found = [event for event in self._log.kept() if is_of(event.kind, kinds)]
+        found = [event for event in self._log.list_kept() if is_of(event.kind, kinds)]
         if sees is None:
             return list(map(event_view, found))
         told = await sees([event.about for event in found])

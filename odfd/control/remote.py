@@ -27,7 +27,7 @@ from odfd.control import wire
 from odfd.control.endpoint import CALLER, GRANT, OWNED
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response, address_of, listening, parsed, places_of, url_of
+from odfd.runtime.http_server import HttpServer, Response, address_of, listening, parse_address, places_of, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 from p2p.budget.buckets import Budget, Rate
@@ -139,7 +139,7 @@ class RemoteServer:
 
     def __init__(self, settings: Api, admit: Callable[[str], TokenGrant], logger: Logger) -> None:
         self._settings, self._admit, self._logger = settings, admit, logger
-        self._places = [parsed(each, "api.listen") for each in settings.listen]
+        self._places = [parse_address(each, "api.listen") for each in settings.listen]
         self.urls: tuple[str, ...] = ()
         self.server = HttpServer("api", [], self._respond, logger, LIMITS)
         self._application: RemoteApplication | None = None

@@ -94,13 +94,13 @@ def _event_hearer(meter: NodeMeter) -> Callable[[Event], None]:
     """Returns a callback that counts events, and logs them at level debug as the part ``events``."""
     count, logger = counted_by(meter), structlog.get_logger(part="events")
 
-    def heard(event: Event) -> None:
+    def note(event: Event) -> None:
         count(event)
         logger.debug(
             event.kind, subject=event.subject, message=event.message, **{"data": event.data} if event.data else {}
         )
 
-    return heard
+    return note
 
 
 def _exporter(settings: Settings, clock: SystemClock, meter: NodeMeter, logger: Logger) -> SpanExporter | None:
@@ -119,15 +119,15 @@ def _board(
 ) -> TaskBoard:
     events, meter = hearers
 
-    def ended(task: Task) -> None:
+    def note_end(task: Task) -> None:
         message = str(task.fault) if task.fault else ""
-        meter.ended(task)
+        meter.count_end(task)
         events.emit(
             f"task.{task.state.value}", task.target or task.id, message, about=task.about, id=task.id, kind=task.kind
         )
 
     bounds = Bounds(running=settings.limits.tasks_running, kept=settings.limits.tasks_kept)
-    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, ended, bus)
+    return TaskBoard(clock, lambda: secrets.token_hex(4), logger, bounds, note_end, bus)
 
 
 @contextmanager

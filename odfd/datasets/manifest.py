@@ -14,10 +14,10 @@ from chain.codec.yaml_tree import Node
 from chain.ids import DatasetId
 from chain.model.events import DatasetKind, DatasetSnapshot, Kind, MetadataEvent
 from chain.model.wire import U32
-from odfd.flows.manifest import DERIVATION, SCHEDULE, scheduled
+from odfd.flows.manifest import DERIVATION, SCHEDULE, schedule_of
 from odfd.flows.spec import DatasetSchedule, DerivationPolicySpec
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, ResourceHeaders, check_headers, described
+from odfd.resources.manifest import Draft, ResourceHeaders, check_headers, describe
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import refers_to
 from odfd.resources.resource import Resource
@@ -28,7 +28,7 @@ _SPEC: Final = "spec."
 VOLUME: Final = "PersistentVolume"
 KEPT_ELSEWHERE: Final = "bytes of a source are kept where they come in; a derivative is computed again: odfctl verify"
 """What to do instead where the bytes of a source are not kept."""
-_KEEP_RAW: Final = Annotated[bool, described("Whether the bytes of its source are kept: `odfctl raw`.")]
+_KEEP_RAW: Final = Annotated[bool, describe("Whether the bytes of its source are kept: `odfctl raw`.")]
 MAX_SHARD_COLUMNS: Final = 16
 """Columns that decide the shard of a row."""
 
@@ -37,12 +37,12 @@ class ShardsSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The chains among which the rows of a new root are divided."""
 
     number: Annotated[
-        U32, described("1 to 64. To change the number, create another rendition: `odfctl rendition create`.")
+        U32, describe("1 to 64. To change the number, create another rendition: `odfctl rendition create`.")
     ]
     by: Annotated[
         tuple[str, ...],
         msgspec.Meta(max_length=MAX_SHARD_COLUMNS),
-        described("Columns whose hash decides the shard of a row. If rows are merged, columns of the primary key."),
+        describe("Columns whose hash decides the shard of a row. If rows are merged, columns of the primary key."),
     ] = ()
 
 
@@ -52,32 +52,32 @@ class DatasetSpec(msgspec.Struct, frozen=True, kw_only=True):
     kind: (
         Annotated[
             Kind,
-            described("Root: of data that is new. Derivative: derived from other datasets. Required with metadata."),
+            describe("Root: of data that is new. Derivative: derived from other datasets. Required with metadata."),
         ]
         | None
     ) = None
     metadata: (
         Annotated[
             tuple[MetadataEvent, ...],
-            described("The metadata events that the chain is to contain, without events of data. Required with kind."),
+            describe("The metadata events that the chain is to contain, without events of data. Required with kind."),
         ]
         | None
     ) = None
     did: (
         Annotated[
             str,
-            described(
+            describe(
                 "Id of an existing dataset, or of a deleted one whose data is kept. Alone: a dataset that is here, and "
                 "that no manifest declares, such as a mirror's."
             ),
         ]
         | None
     ) = None
-    shards: Annotated[ShardsSpec, described("Shards of a new root. Default: one chain."), OWN] | None = None
+    shards: Annotated[ShardsSpec, describe("Shards of a new root. Default: one chain."), OWN] | None = None
     volume: (
         Annotated[
             str,
-            described("The PersistentVolume for its slices. Default: this node's state directory."),
+            describe("The PersistentVolume for its slices. Default: this node's state directory."),
             refers_to(VOLUME),
         ]
         | None
@@ -139,7 +139,7 @@ def check_dataset(draft: Draft) -> None:
 def _parts(owner: Resource) -> Iterator[OwnedPart]:
     """Yields what a dataset makes, and checks its annotations, also those that were set by hand. Raises Invalid."""
     keeps_raw(owner.annotations)
-    yield from scheduled(owner)
+    yield from schedule_of(owner)
 
 
 def _within(mistake: Mistake) -> Mistake:

@@ -102,7 +102,7 @@ class PresentForm(NamedTuple):
     mistakes: Sequence[Mistake]
 
 
-def presented(
+def to_present(
     prepares: Callable[[_Fields, Remarks], _Fields], spec: Any, annotations: Mapping[str, Any]
 ) -> PresentForm:
     """Returns the present form of a stored spec and its annotations."""
@@ -113,7 +113,7 @@ def presented(
     return PresentForm(plain(made["spec"]), kept, remarks.warnings, remarks.mistakes)
 
 
-def shown(spec: Any) -> Any:
+def show(spec: Any) -> Any:
     """Returns a stored spec of a Flow as RFC-019 writes it: labels are a part of the target."""
     if "targetLabels" not in spec:
         return spec
@@ -177,21 +177,21 @@ def _trigger(node: Node, path: str, remarks: Remarks) -> Node:
         return node
     kind, fields = node.value["kind"].value, dict(node.value)
 
-    def named(name: str, was: str) -> None:
+    def rename(name: str, was: str) -> None:
         fields["kind"] = Node(node.line, name)
         remarks.warnings.append(f"{path}: {was} is read as kind: {name}")
 
     if kind == "Cron":
-        named("Schedule", "kind: Cron")
+        rename("Schedule", "kind: Cron")
     elif kind == "Schedule" and "every" in fields and "cron" not in fields:
         fields["interval"] = fields.pop("every")
-        named("Interval", "every")
+        rename("Interval", "every")
     elif kind == "Source":
-        named("SourceUpdated", "kind: Source")
+        rename("SourceUpdated", "kind: Source")
     elif kind == "Dataset" and "dataset" in fields:
         fields["target"] = fields.pop("dataset")
         fields["events"] = Node(node.line, {"type": Node(node.line, EventType.UPDATED.value)})
-        named("Event", "kind: Dataset")
+        rename("Event", "kind: Dataset")
     elif ":" in kind:
         hint = f"kinds are {', '.join(_TRIGGERS)}"
         _wrong(remarks, f"{path}.kind", node.value["kind"], f"this node has no trigger {kind[:120]}", "FlowTrigger",

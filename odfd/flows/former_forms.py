@@ -10,7 +10,7 @@ import msgspec
 
 from chain.errors import Environment
 from chain.wording import plural
-from odfd.flows.dialect import prepare, prepare_task, presented
+from odfd.flows.dialect import prepare, prepare_task, to_present
 from odfd.flows.plan import Outcome
 from odfd.flows.tasks import MOST_FINISHED, RUN
 from odfd.flows.tasks import TYPE as TASK
@@ -23,7 +23,7 @@ OUTCOME: Final = "Outcome"
 """The condition of a Task that has ended."""
 
 
-def converted(connection: sqlite3.Connection) -> Sequence[str]:
+def convert(connection: sqlite3.Connection) -> Sequence[str]:
     """Rewrites them; returns a line for each. Raises Environment for one that has no such form, before it writes."""
     store = ResourceStore(connection)
     found = list(_find_former(store))
@@ -55,7 +55,7 @@ def referring(connection: sqlite3.Connection) -> Sequence[str]:
     return told
 
 
-def bounded(connection: sqlite3.Connection) -> Sequence[str]:
+def bound_runs(connection: sqlite3.Connection) -> Sequence[str]:
     """Forgets finished Tasks and FlowRuns but for the newest of each account; returns a line for each type."""
     store, told = ResourceStore(connection), []
     for type_ in (TASK, RUN):
@@ -76,7 +76,7 @@ def _find_former(store: ResourceStore) -> Iterator[tuple[Resource, str]]:
     """Yields those that change, in their present form, each with the line that tells of it."""
     for type_, prepares in ((_FLOW, prepare), (TASK, prepare_task)):
         for each in store.all(type_):
-            form = presented(prepares, each.spec, each.annotations)
+            form = to_present(prepares, each.spec, each.annotations)
             if form.mistakes:
                 raise Environment(
                     f"{type_} {each.name} has no form of RFC-019: {form.mistakes[0].path}: {form.mistakes[0].message}",

@@ -15,7 +15,7 @@ from chain.codec.yaml_tree import parse
 from chain.errors import Invalid
 from chain.ids import DatasetId, parse_own_name
 from odfd.flows import schedule
-from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, shown
+from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, show
 from odfd.flows.plan import (
     BRINGS,
     DAY,
@@ -70,7 +70,7 @@ from odfd.resources.references import reference_key
 from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.resource import Resource
 from odfd.resources.selectors import is_pattern, parse_pattern, parse_selector
-from odfd.resources.types import ResourceType, TypeRegistry, annotated
+from odfd.resources.types import ResourceType, TypeRegistry, annotation_of
 
 _TARGET: Final = "Dataset:"
 _MOST_RECORDS: Final = 10_000_000
@@ -161,7 +161,7 @@ class DerivationPolicy(NamedTuple):
 
 def derivation_policy(owner: Resource) -> DerivationPolicy | None:
     """Reads the annotation of a dataset; ``None`` if it has none. Raises Invalid."""
-    said = annotated(owner.annotations, "dataset", DERIVATION)
+    said = annotation_of(owner.annotations, "dataset", DERIVATION)
     if said is None:
         return None
     try:
@@ -177,10 +177,10 @@ def derivation_policy(owner: Resource) -> DerivationPolicy | None:
     return DerivationPolicy(policy.when == "Manual", cooldown)
 
 
-def scheduled(owner: Resource) -> Iterator[OwnedPart]:
+def schedule_of(owner: Resource) -> Iterator[OwnedPart]:
     """Yields the flow of a dataset with a schedule, and checks its other annotations of this kind. Raises Invalid."""
     derivation_policy(owner)
-    said = annotated(owner.annotations, "dataset", SCHEDULE)
+    said = annotation_of(owner.annotations, "dataset", SCHEDULE)
     if said is None:
         return
     try:
@@ -473,7 +473,7 @@ FLOW_TYPE: Final = ResourceType(
     made_by="a derived dataset, which follows its inputs",
     instead="odfctl flow pause NAME, or set flows.follow = false for all",
     about="Declares when the node pulls a dataset, or does other tasks, by itself (odfctl docs flows).",
-    spec=FlowSpec, converts=prepare, shows=shown, annotations={POLICY: FlowPolicySpec},
+    spec=FlowSpec, converts=prepare, shows=show, annotations={POLICY: FlowPolicySpec},
     uris=tuple(f"{base}/flow/{VERSION}/Flow" for base in (ODF, OURS)),
     own_kinds=OWN_KINDS | OWN_TRIGGERS, is_pruned=True,
     check=flow_of,

@@ -23,7 +23,7 @@ def check_payload(text: str) -> str:
     return text
 
 
-def filled(payload: str | None, event: str, time: str) -> str:
+def fill(payload: str | None, event: str, time: str) -> str:
     """Returns the text to send; for no payload the event alone."""
     values = {_EVENT: event, _TIME: time}
     return event if payload is None else VARIABLE.sub(lambda found: values[found[1]], payload)

@@ -19,7 +19,7 @@ from odfd.flows.tasks import RUN
 from odfd.resources.manifest import MAX_NAME
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Json, OwnerReference, Resource
-from odfd.resources.status import Condition, ConditionValue, ResourceStatus, failed, ready
+from odfd.resources.status import Condition, ConditionValue, ResourceStatus, fail, ready
 
 USUAL_RUNS: Final = 10
 USUAL_AGE: Final = 30 * DAY
@@ -41,7 +41,7 @@ class TaskEnd(NamedTuple):
     at: Instant
 
 
-def begun(
+def begin(
     flow: Resource, plan: FlowPlan, record: Record, news: Iterable[tuple[Cause, Mapping[str, str] | None]],
     target: str | None, before: Resource | None, now: Instant,
 ) -> Resource:  # fmt: skip
@@ -82,14 +82,14 @@ def _name(flow: Resource, run: str, now: Instant) -> str:
     return flow.name[: MAX_NAME - len(suffix)].rstrip("-.") + suffix
 
 
-def ended(run: Resource, outcome: Outcome, message: str, steps: Iterable[TaskEnd], now: Instant) -> ResourceStatus:
+def end(run: Resource, outcome: Outcome, message: str, steps: Iterable[TaskEnd], now: Instant) -> ResourceStatus:
     """Returns the status of a run after its end."""
     kept = {key: ConditionValue(value=each.value) for key, each in run.status.conditions.items()}
     told, fault = outcome_of(outcome, message, steps)
     at_work = msgspec.structs.replace(run.status, phase="Reconciling")  # a label makes it wait to be looked at
     if fault is None:
         return ready(at_work, run.generation, {**kept, **told}, now)
-    return failed(at_work, run.generation, {**kept, **told}, fault, None, now)
+    return fail(at_work, run.generation, {**kept, **told}, fault, None, now)
 
 
 def outcome_of(outcome: Outcome, message: str, steps: Iterable[TaskEnd]) -> tuple[Told, Refused | None]:
@@ -116,7 +116,7 @@ def task_name(plan: FlowPlan, place: int) -> str:
     return task.said.name or f"task-{place}-{str(task.said.__struct_config__.tag).rpartition('/')[2].lower()}"
 
 
-def retained(flow: Resource) -> tuple[int, int]:
+def retention_of(flow: Resource) -> tuple[int, int]:
     """Returns how many finished runs of a flow stay, and for how many nanoseconds."""
     said = flow.spec.get("recentRunsRetention") or {}
     age = said.get("maxAge")

@@ -10,7 +10,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.model.wire import U32, U64, Scalar
 from odfd.flows.schedule import UTC, parse_cron, parse_every, parse_zone
-from odfd.resources.manifest import described
+from odfd.resources.manifest import describe
 from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, VERSION
 from odfd.resources.types import IS_OWN, OWN
@@ -26,11 +26,11 @@ OWN_TASKS: Final = f"{OURS}/tasks/{VERSION}"
 class TriggerFields(msgspec.Struct, frozen=True, kw_only=True):
     """The fields of all triggers."""
 
-    enabled: Annotated[bool, described("false pauses this trigger. Default: true."), OWN] | None = None
+    enabled: Annotated[bool, describe("false pauses this trigger. Default: true."), OWN] | None = None
     cooldown: (
         Annotated[
             str,
-            described("Shortest time between two runs that it causes. Default: 1min for news, none for times."),
+            describe("Shortest time between two runs that it causes. Default: 1min for news, none for times."),
             LENGTH,
             OWN,
         ]
@@ -45,13 +45,13 @@ class OnRequest(TriggerFields, frozen=True, kw_only=True, tag="Manual"):
 class OnSchedule(TriggerFields, frozen=True, kw_only=True, tag="Schedule"):
     """Runs at the times of a cron expression."""
 
-    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")]
+    cron: Annotated[str, describe("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")]
 
 
 class OnInterval(TriggerFields, frozen=True, kw_only=True, tag="Interval"):
     """Runs at regular intervals."""
 
-    interval: Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH]
+    interval: Annotated[str, describe("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH]
 
 
 class EventType(Enum):
@@ -63,7 +63,7 @@ class EventType(Enum):
 class EventFilter(msgspec.Struct, frozen=True, kw_only=True):
     """Selects events."""
 
-    type: Annotated[EventType, Scalar("int32"), described("The blocks of a dataset have changed.")]
+    type: Annotated[EventType, Scalar("int32"), describe("The blocks of a dataset have changed.")]
 
 
 class OnEvent(TriggerFields, frozen=True, kw_only=True, tag="Event"):
@@ -72,35 +72,35 @@ class OnEvent(TriggerFields, frozen=True, kw_only=True, tag="Event"):
     target: (
         Annotated[
             str,
-            described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource. Default: the target."),
+            describe("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource. Default: the target."),
             _DATASET,
             OWN,
         ]
         | None
     ) = None
-    events: Annotated[EventFilter, described("The events that trigger a run.")]
+    events: Annotated[EventFilter, describe("The events that trigger a run.")]
     cooldown: (
-        Annotated[str, described("Shortest time between two runs that it causes. Default: 1min."), LENGTH] | None
+        Annotated[str, describe("Shortest time between two runs that it causes. Default: 1min."), LENGTH] | None
     ) = None
 
 
 class OnInputsUpdated(TriggerFields, frozen=True, kw_only=True, tag="InputsUpdated", rename="camel"):
     """Runs when inputs of a derived dataset have new data."""
 
-    target: Annotated[str, described("The derived dataset. Default: the target."), _DATASET] | None = None
-    min_records_to_await: Annotated[U64, described("Number of records that trigger a run. Default: 1.")] | None = None
+    target: Annotated[str, describe("The derived dataset. Default: the target."), _DATASET] | None = None
+    min_records_to_await: Annotated[U64, describe("Number of records that trigger a run. Default: 1.")] | None = None
     max_await_interval: (
-        Annotated[str, described("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
+        Annotated[str, describe("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
     ) = None
 
 
 class OnSourceUpdated(TriggerFields, frozen=True, kw_only=True, tag="SourceUpdated", rename="camel"):
     """Runs when records were pushed to the endpoint of a Source."""
 
-    source: Annotated[str, described("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
-    min_records_to_await: Annotated[U64, described("Number of records that trigger a run. Default: 1.")] | None = None
+    source: Annotated[str, describe("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
+    min_records_to_await: Annotated[U64, describe("Number of records that trigger a run. Default: 1.")] | None = None
     max_await_interval: (
-        Annotated[str, described("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
+        Annotated[str, describe("Longest wait for that number, since the oldest record. Default: 1h."), LENGTH] | None
     ) = None
 
 
@@ -134,13 +134,13 @@ class Backoff(Enum):
 class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Retries of a run that failed for a reason that may pass."""
 
-    max_attempts: Annotated[U32, described("1 to 100. Default: 3.")] | None = None
-    min_delay: Annotated[str, described("The first pause. Default: 10s."), LENGTH] | None = None
+    max_attempts: Annotated[U32, describe("1 to 100. Default: 3.")] | None = None
+    min_delay: Annotated[str, describe("The first pause. Default: 10s."), LENGTH] | None = None
     backoff: (
         Annotated[
             Backoff,
             Scalar("int32"),
-            described("How pauses grow: None, Linear or Exponential (default)."),
+            describe("How pauses grow: None, Linear or Exponential (default)."),
             msgspec.Meta(extra_json_schema={IS_OWN: [Backoff.NONE.value]}),
         ]
         | None
@@ -150,20 +150,20 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class TaskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The fields of all tasks."""
 
-    name: Annotated[str, described("Name of the task in its flow. Default: task-N-KIND.")] | None = None
-    target: Annotated[str, described("The dataset. Default: the target of the flow."), _DATASET] | None = None
-    service_account: Annotated[str, described("The account with whose rights it is done."), _ACCOUNT] | None = None
+    name: Annotated[str, describe("Name of the task in its flow. Default: task-N-KIND.")] | None = None
+    target: Annotated[str, describe("The dataset. Default: the target of the flow."), _DATASET] | None = None
+    service_account: Annotated[str, describe("The account with whose rights it is done."), _ACCOUNT] | None = None
     on_no_op: (
         Annotated[
             OnNoOp,
             Scalar("int32"),
-            described("In a flow, if there was nothing to do: Continue (default) or Break."),
+            describe("In a flow, if there was nothing to do: Continue (default) or Break."),
             OWN,
         ]
         | None
     ) = None
     on_failure: (
-        Annotated[OnFailure, Scalar("int32"), described("In a flow, if it failed: Fail (default) or Continue."), OWN]
+        Annotated[OnFailure, Scalar("int32"), describe("In a flow, if it failed: Fail (default) or Continue."), OWN]
         | None
     ) = None
 
@@ -171,7 +171,7 @@ class TaskFields(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class IngestTask(TaskFields, frozen=True, kw_only=True, tag="Ingest", rename="camel"):
     """Fetches data from a Source into the dataset."""
 
-    source: Annotated[str, described("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
+    source: Annotated[str, describe("The Source, as Source:NAME, or by its name or id."), refers_to("Source")]
 
 
 class TransformTask(TaskFields, frozen=True, kw_only=True, tag="Transform", rename="camel"):
@@ -181,35 +181,33 @@ class TransformTask(TaskFields, frozen=True, kw_only=True, tag="Transform", rena
 class SyncEndpoint(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset at another node."""
 
-    url: Annotated[str, described("odf+https://NODE/ACCOUNT/DATASET.")]
+    url: Annotated[str, describe("odf+https://NODE/ACCOUNT/DATASET.")]
 
 
 class SyncFromTask(TaskFields, frozen=True, kw_only=True, tag="SyncFrom", rename="camel"):
     """Brings new blocks of a dataset at another node into the dataset."""
 
-    source: Annotated[SyncEndpoint, described("Where from.")]
+    source: Annotated[SyncEndpoint, describe("Where from.")]
 
 
 class SyncToTask(TaskFields, frozen=True, kw_only=True, tag="SyncTo", rename="camel"):
     """Pushes new blocks of the dataset to another node."""
 
-    destination: Annotated[SyncEndpoint, described("Where to.")]
+    destination: Annotated[SyncEndpoint, describe("Where to.")]
 
 
 class CompactionTask(TaskFields, frozen=True, kw_only=True, tag="Compaction", rename="camel"):
     """Merges slices of the dataset, which must be one of this node's own."""
 
-    max_slice_size: Annotated[str, described("Largest size, such as 100MiB. Default: 300MB.")] | None = None
-    max_slice_records: Annotated[U64, described("Most records of a slice. Default: 10000.")] | None = None
+    max_slice_size: Annotated[str, describe("Largest size, such as 100MiB. Default: 300MB.")] | None = None
+    max_slice_records: Annotated[U64, describe("Most records of a slice. Default: 10000.")] | None = None
 
 
 class ResetTask(TaskFields, frozen=True, kw_only=True, tag="Reset", rename="camel"):
     """Makes an earlier block the head of the dataset, which must be one of this node's own."""
 
-    new_block_hash: Annotated[str, described("Hash of that block. Default: the Seed.")] | None = None
-    old_block_hash: Annotated[str, described("Hash of the present head; with another one the task fails.")] | None = (
-        None
-    )
+    new_block_hash: Annotated[str, describe("Hash of that block. Default: the Seed.")] | None = None
+    old_block_hash: Annotated[str, describe("Hash of the present head; with another one the task fails.")] | None = None
 
 
 class GarbageCollectionTask(TaskFields, frozen=True, kw_only=True, tag="GarbageCollection", rename="camel"):
@@ -220,7 +218,7 @@ class VerifyTask(TaskFields, frozen=True, kw_only=True, tag="Verify", rename="ca
     """Checks the blocks and the data of the dataset."""
 
     replay_transform: (
-        Annotated[bool, described("Whether to run every transform again and compare. Default: false.")] | None
+        Annotated[bool, describe("Whether to run every transform again and compare. Default: false.")] | None
     ) = None
 
 
@@ -228,25 +226,25 @@ class WebhookCallTask(TaskFields, frozen=True, kw_only=True, tag="WebhookCall", 
     """Calls a WebhookTarget, with a signature. A call without a good answer fails the run, which is retried."""
 
     endpoint: Annotated[
-        str, described("The target, as WebhookTarget:NAME, or by its name or id."), refers_to("WebhookTarget")
+        str, describe("The target, as WebhookTarget:NAME, or by its name or id."), refers_to("WebhookTarget")
     ]
     payload: (
         Annotated[
-            str, described("The body: text with ${{ trigger.event }} and ${{ trigger.time }}. Default: the event.")
+            str, describe("The body: text with ${{ trigger.event }} and ${{ trigger.time }}. Default: the event.")
         ]
         | None
     ) = None
-    retry_policy: Annotated[RetryPolicy, described("Retries of its failures. Default: that of the flow.")] | None = None
+    retry_policy: Annotated[RetryPolicy, describe("Retries of its failures. Default: that of the flow.")] | None = None
 
 
 class PullTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Pull", rename="camel"):
     """Does what odfctl pull does: from the source in the dataset's metadata, its inputs, or its publisher."""
 
     source: (
-        Annotated[str, described("The Source. Default: that in the dataset's metadata."), refers_to("Source")] | None
+        Annotated[str, describe("The Source. Default: that in the dataset's metadata."), refers_to("Source")] | None
     ) = None
     fetch_uncacheable: (
-        Annotated[bool, described("Whether to fetch also from a web source that cannot tell whether it has changed.")]
+        Annotated[bool, describe("Whether to fetch also from a web source that cannot tell whether it has changed.")]
         | None
     ) = None
 
@@ -254,7 +252,7 @@ class PullTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Pull", r
 class PushTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/Push", rename="camel"):
     """Pushes the dataset to a repository."""
 
-    to: Annotated[str, described("The repository, as Repository:NAME, or by its name or id."), refers_to("Repository")]
+    to: Annotated[str, describe("The repository, as Repository:NAME, or by its name or id."), refers_to("Repository")]
 
 
 class VerifyChainTask(TaskFields, frozen=True, kw_only=True, tag=f"{OWN_TASKS}/VerifyChain", rename="camel"):
@@ -280,27 +278,27 @@ TaskSpec: TypeAlias = (
 class FlowRunSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """Tasks that are done once, in order."""
 
-    target: Annotated[str, described("The dataset of tasks that name no other."), _DATASET] | None = None
-    service_account: Annotated[str, described(_SERVICE), _ACCOUNT] | None = None
-    tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
+    target: Annotated[str, describe("The dataset of tasks that name no other."), _DATASET] | None = None
+    service_account: Annotated[str, describe(_SERVICE), _ACCOUNT] | None = None
+    tasks: Annotated[tuple[TaskSpec, ...], describe("1 to 8 tasks, done in order.")]
 
 
 class RetryLimit(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A limit of retries that RFC-019's retryPolicy does not have."""
 
-    max_delay: Annotated[str, described("The longest pause. Default: 1h."), LENGTH] | None = None
+    max_delay: Annotated[str, describe("The longest pause. Default: 1h."), LENGTH] | None = None
 
 
 class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How the runs of a flow behave, beside what RFC-019 says."""
 
-    suspend: Annotated[bool, described("Whether the flow is paused.")] = False
-    time_zone: Annotated[str, described("Time zone of the cron expressions. Default: UTC.")] | None = None
-    catch_up: Annotated[str, described("Which missed times are caught up: one (the latest), all, or none.")] | None = (
+    suspend: Annotated[bool, describe("Whether the flow is paused.")] = False
+    time_zone: Annotated[str, describe("Time zone of the cron expressions. Default: UTC.")] | None = None
+    catch_up: Annotated[str, describe("Which missed times are caught up: one (the latest), all, or none.")] | None = (
         None
     )
     catch_up_window: (
-        Annotated[str, described("How long ago a missed time may be to be caught up. Default: 1d."), LENGTH] | None
+        Annotated[str, describe("How long ago a missed time may be to be caught up. Default: 1d."), LENGTH] | None
     ) = None
     retry: RetryLimit | None = None
 
@@ -308,8 +306,8 @@ class FlowPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 class RunsRetention(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How long finished FlowRuns of a flow stay."""
 
-    max_runs: Annotated[U32, described("Most finished runs: 1 to 100. Default: 10.")] | None = None
-    max_age: Annotated[str, described("Longest time after a run began: at most 366d. Default: 30d."), LENGTH] | None = (
+    max_runs: Annotated[U32, describe("Most finished runs: 1 to 100. Default: 10.")] | None = None
+    max_age: Annotated[str, describe("Longest time after a run began: at most 366d. Default: 30d."), LENGTH] | None = (
         None
     )
 
@@ -319,7 +317,7 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     target: Annotated[
         str,
-        described(
+        describe(
             "The dataset of the tasks: Dataset:NAME, NAME, did:odf:… or the id of its resource; or a selector of "
             "many. Dataset:house.% selects each dataset with such a name: % stands for any text, _ for one "
             "character. {type: Dataset, name: PATTERN, labels: FILTER} selects also by labels."
@@ -327,24 +325,24 @@ class FlowSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         refers_to("Dataset", selects=True),
         msgspec.Meta(extra_json_schema={"type": ["string", "object"]}),
     ]
-    target_labels: Annotated[str, described("Former form of the labels of target, as after -l.")] | None = None
-    service_account: Annotated[str, described(_SERVICE), _ACCOUNT] | None = None
-    triggers: Annotated[tuple[TriggerSpec, ...], described("What causes runs; any number.")]
-    tasks: Annotated[tuple[TaskSpec, ...], described("1 to 8 tasks, done in order.")]
-    retry_policy: (
-        Annotated[RetryPolicy, described("Retries of runs that failed for a reason that may pass.")] | None
-    ) = None
-    recent_runs_retention: Annotated[RunsRetention, described("Which finished runs stay."), OWN] | None = None
+    target_labels: Annotated[str, describe("Former form of the labels of target, as after -l.")] | None = None
+    service_account: Annotated[str, describe(_SERVICE), _ACCOUNT] | None = None
+    triggers: Annotated[tuple[TriggerSpec, ...], describe("What causes runs; any number.")]
+    tasks: Annotated[tuple[TaskSpec, ...], describe("1 to 8 tasks, done in order.")]
+    retry_policy: Annotated[RetryPolicy, describe("Retries of runs that failed for a reason that may pass.")] | None = (
+        None
+    )
+    recent_runs_retention: Annotated[RunsRetention, describe("Which finished runs stay."), OWN] | None = None
 
 
 class DatasetSchedule(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
     """When a dataset without a Flow is pulled: give either ``cron`` or ``every``."""
 
-    cron: Annotated[str, described("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
+    cron: Annotated[str, describe("Five fields, or @hourly, @daily, @weekly, @monthly, @yearly.")] | None = None
     every: (
-        Annotated[str, described("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH] | None
+        Annotated[str, describe("An interval. Runs are at its whole multiples since 1970 in UTC."), LENGTH] | None
     ) = None
-    time_zone: Annotated[str, described("Time zone of the cron expression. Default: UTC.")] | None = None
+    time_zone: Annotated[str, describe("Time zone of the cron expression. Default: UTC.")] | None = None
 
     def check(self) -> None:
         """Raises Invalid unless exactly one valid ``cron`` or ``every`` is given."""
@@ -358,12 +356,12 @@ class DerivationPolicySpec(msgspec.Struct, frozen=True, kw_only=True, rename="ca
     """Whether and how a derived dataset without a Flow follows its inputs. Default: the settings [flows]."""
 
     when: Annotated[
-        str, described("Update: the dataset follows its inputs. Manual: it is derived only when it is pulled.")
+        str, describe("Update: the dataset follows its inputs. Manual: it is derived only when it is pulled.")
     ] = "Update"
     cooldown: (
         Annotated[
             str,
-            described("Shortest time between two runs that new data causes. Default: flows.cooldown-seconds."),
+            describe("Shortest time between two runs that new data causes. Default: flows.cooldown-seconds."),
             LENGTH,
         ]
         | None

@@ -68,7 +68,7 @@ from odfd.runtime.spans import span
 from odfd.runtime.tasks import outside
 from odfd.store.captures import Capture, CapturedFile
 from odfd.store.pushes import Push
-from odfd.store.row_counts import NOTHING_READ, added, says_something, together
+from odfd.store.row_counts import NOTHING_READ, add_counts, says_something, together
 
 ATTEMPTS: Final = 5
 """Times that a transaction is planned again because of a concurrent commit."""
@@ -227,7 +227,7 @@ class IngestTotals:
         self.count(done.counts)
 
     def count(self, counts: RowCounts) -> None:
-        self.counts = added(self.counts, counts)
+        self.counts = add_counts(self.counts, counts)
 
     def outcome(self, otherwise: str) -> PullOutcome:
         if self.head is None:

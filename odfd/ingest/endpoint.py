@@ -29,7 +29,7 @@ from chain.model.source import ReadCsv, ReadJson, ReadNdGeoJson, ReadNdJson, Rea
 from chain.model.wire import U64, Scalar
 from chain.wording import size
 from odfd.ingest.fetch.source import DEFAULT_SOURCE, Fetched, FetchJob, FetchOutcome, Unchanged
-from odfd.resources.manifest import described
+from odfd.resources.manifest import describe
 from odfd.resources.types import OWN
 from odfd.store.spool import Buffer, OverflowPolicy, Spooled
 from odfd.store.webhook_target import signing_key
@@ -49,17 +49,17 @@ _SIGNATURES: Final = 16
 class StandardWebhooks(msgspec.Struct, frozen=True, kw_only=True, tag="StandardWebhooks"):
     """A signature by Standard Webhooks; a repeated id of a call counts once."""
 
-    secret: Annotated[str, described("The secret, as ${{ config.NAME }}: whsec_… or a text.")]
+    secret: Annotated[str, describe("The secret, as ${{ config.NAME }}: whsec_… or a text.")]
 
 
 class HmacSignature(msgspec.Struct, frozen=True, kw_only=True, tag="Hmac", rename="camel"):
     """A header that contains the HMAC-SHA256 of the body, in hexadecimal."""
 
-    secret: Annotated[str, described("The secret, as ${{ config.NAME }}.")]
-    header: Annotated[str, described("Name of the header, such as X-Hub-Signature-256.")] | None = None
-    prefix: Annotated[str, described("Text before the digits. Default: sha256=.")] | None = None
+    secret: Annotated[str, describe("The secret, as ${{ config.NAME }}.")]
+    header: Annotated[str, describe("Name of the header, such as X-Hub-Signature-256.")] | None = None
+    prefix: Annotated[str, describe("Text before the digits. Default: sha256=.")] | None = None
     id_header: (
-        Annotated[str, described("Header with the id of a call, such as X-GitHub-Delivery: a repeated id counts once.")]
+        Annotated[str, describe("Header with the id of a call, such as X-GitHub-Delivery: a repeated id counts once.")]
         | None
     ) = None
 
@@ -155,12 +155,12 @@ _USUAL: Final = 1000
 class MemoryBuffer(msgspec.Struct, frozen=True, kw_only=True, tag="Memory", rename="camel"):
     """A buffer in memory, whose records a crash loses."""
 
-    buffer_size: Annotated[U64, described("Most records that wait. Default: 1000.")] | None = None
+    buffer_size: Annotated[U64, describe("Most records that wait. Default: 1000.")] | None = None
     overflow_policy: (
         Annotated[
             OverflowPolicy,
             Scalar("int32"),
-            described("If the buffer is full: Reject (default) refuses new records, DropOldest drops the oldest."),
+            describe("If the buffer is full: Reject (default) refuses new records, DropOldest drops the oldest."),
         ]
         | None
     ) = None
@@ -170,13 +170,13 @@ class RestEndpoint(msgspec.Struct, frozen=True, kw_only=True, tag="RestEndpoint"
     """An endpoint to which records are pushed: POST /source/v1alpha1/sources/NAME/ingest."""
 
     buffer: (
-        Annotated[MemoryBuffer, described("A buffer in memory. Without one, a push is on disk before it is answered.")]
+        Annotated[MemoryBuffer, describe("A buffer in memory. Without one, a push is on disk before it is answered.")]
         | None
     ) = None
     signature: (
         Annotated[
             StandardWebhooks | HmacSignature,
-            described("Accepts calls signed in this way at /hooks/NAME, without a token."),
+            describe("Accepts calls signed in this way at /hooks/NAME, without a token."),
             OWN,
         ]
         | None

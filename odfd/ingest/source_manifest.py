@@ -32,7 +32,7 @@ from chain.model.wire import Extra
 from odfd.ingest.endpoint import HmacSignature, RestEndpoint, StandardWebhooks, check_header, secret_name
 from odfd.ingest.trigger import check_trigger
 from odfd.resources import registry
-from odfd.resources.manifest import VARIABLE, Draft, described
+from odfd.resources.manifest import VARIABLE, Draft, describe
 from odfd.resources.references import ANY, SETS, reference_key, refers_to
 from odfd.resources.types import OWN, Remarks, ResourceType
 
@@ -106,7 +106,7 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     config: (
         Annotated[
             Extra,
-            described("SecretSet:SET#KEY or VariableSet:SET#KEY by name; read as config.NAME."),
+            describe("SecretSet:SET#KEY or VariableSet:SET#KEY by name; read as config.NAME."),
             refers_to(ANY),
         ]
         | None
@@ -114,16 +114,16 @@ class SourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ingress: (
         Annotated[
             FetchStep | RestEndpoint,
-            described("The fetch step, as in a polling source. Default: an endpoint to push to."),
+            describe("The fetch step, as in a polling source. Default: an endpoint to push to."),
         ]
         | None
     ) = None
-    prepare: Annotated[tuple[PrepStep, ...], described("Steps between fetch and read.")] | None = None
-    read: Annotated[ReadStep, described("The read step.")]
-    preprocess: Annotated[Transform, described("A query over the rows that were read.")] | None = None
-    merge: Annotated[MergeStrategy, described("The merge strategy. Default: Append.")] | None = None
-    keep_raw: Annotated[bool, described("Whether the bytes are kept of all that datasets take."), OWN] | None = None
-    vocab: Annotated[Extra, described("Refused: a dataset has its vocabulary in its chain.")] | None = None
+    prepare: Annotated[tuple[PrepStep, ...], describe("Steps between fetch and read.")] | None = None
+    read: Annotated[ReadStep, describe("The read step.")]
+    preprocess: Annotated[Transform, describe("A query over the rows that were read.")] | None = None
+    merge: Annotated[MergeStrategy, describe("The merge strategy. Default: Append.")] | None = None
+    keep_raw: Annotated[bool, describe("Whether the bytes are kept of all that datasets take."), OWN] | None = None
+    vocab: Annotated[Extra, describe("Refused: a dataset has its vocabulary in its chain.")] | None = None
 
 
 class ConfigValue(msgspec.Struct, frozen=True):

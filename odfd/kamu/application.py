@@ -31,7 +31,7 @@ from odfd.queries.doors import Door, DoorNeeds, PublicAnswers, SendFrame
 from odfd.resources.registry import DATASET, OURS, STATE, VERSION
 from odfd.runtime.http import Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.site.requests import DATASETS, QUERY, is_own, is_question, taken
+from odfd.site.requests import DATASETS, QUERY, is_own, is_question, read_body
 from odfd.site.server import caller_of
 
 
@@ -99,7 +99,7 @@ class KamuApplication:
 
     async def _own_response(self, method: str, path: str, receive: Receive, caller: str) -> Response:
         if (method, path) == ("POST", QUERY):
-            body = await taken(receive, requests.MAX_BODY)
+            body = await read_body(receive, requests.MAX_BODY)
             request = requests.own_question_of(body if isinstance(body, bytes) else b"")
             return FrameStream(lambda give: self._read_frames(request, give, caller))
         if method == "GET" and path == DATASETS:
@@ -125,7 +125,7 @@ class KamuApplication:
 
     async def _body(self, receive: Receive, reply: Reply) -> bytes | None:
         """Returns the body of a request; ``None`` if it was refused."""
-        body = await taken(receive, requests.MAX_BODY)
+        body = await read_body(receive, requests.MAX_BODY)
         if isinstance(body, bytes):
             return body
         why = f"a request has at most {requests.MAX_BODY} bytes" if body == 413 else "the request did not come in time"

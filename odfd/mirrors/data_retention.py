@@ -28,7 +28,7 @@ from odfd.store.ledger.log import Ledger
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.store.read_holds import HistoryHeld, HoldGuard
 from odfd.store.references import references_to
-from odfd.store.retention import ALL, Piece, giving_way, oldest_kept, parse_keep, trimmed
+from odfd.store.retention import ALL, Piece, first_kept, giving_way, oldest_kept, parse_keep
 
 _DATA: Final = ("AddData", "ExecuteTransform")
 _PAGE: Final = 256
@@ -59,7 +59,7 @@ class DataRetention:
     def taken(self) -> int:
         """Returns the bytes on disk that all mirrors use, blocks included."""
         with self._database.read() as connection:
-            return Holdings(connection).taken()
+            return Holdings(connection).bytes_taken()
 
     def count_blocks(self, dataset: DatasetId) -> None:
         """Begins to count the blocks of a mirror, unless they are counted already."""
@@ -160,7 +160,7 @@ class DataRetention:
             # Closed before the transaction ends: an open cursor would pass its old snapshot on to the next reader.
             with closing(holdings.by_block(dataset, checked.data)) as by_block:
                 pieces = (Piece(number, chain.block_at(number).system_time, size) for number, size in by_block)
-                first = trimmed(parse_keep(spec.keep or ALL), newest, pieces, total, extent.first)
+                first = first_kept(parse_keep(spec.keep or ALL), newest, pieces, total, extent.first)
         if first > extent.first and not self._bounds(spec):
             return f"all is kept: {self._reader(dataset)} is derived from it here"
         try:

@@ -79,7 +79,7 @@ def united(state: CollectionState, shards: tuple[DatasetId, ...], by: tuple[str,
     number = state.number_of(shards[0])
     member = state.member(number)
     row = msgspec.structs.replace(member.row, shards=tuple(map(str, shards)), by=by)
-    state = state.replaced(msgspec.structs.replace(member, row=row, origin="owner"))
+    state = state.with_members(msgspec.structs.replace(member, row=row, origin="owner"))
     switches = state.timeline.switches
     if not any(each.to.number == number for each in switches):
         return state

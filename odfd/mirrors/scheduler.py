@@ -118,7 +118,7 @@ class MirrorScheduler:
         unmanaged.check_managed(connection, spec.id)
         Catalog(connection).add(spec.name, spec.id, now)
         mirror_specs.keep(connection, spec, now)
-        visibility.mirrored(
+        visibility.mark_mirrored(
             connection, spec.id, shown.mark(spec), now, is_said=shown.private is not None or bool(spec.peers)
         )
         if spec.network is not None:

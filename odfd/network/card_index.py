@@ -113,7 +113,7 @@ class CardIndex:
         there: dict[DatasetId, Multihash] = {}
         for tables in reversed(self._sources):
             with tables() as connection:
-                there |= Cards(connection).shown()
+                there |= Cards(connection).list_shown()
         for dataset in self._known.keys() - there.keys():
             self._forget(dataset)
         for dataset, sid in there.items():

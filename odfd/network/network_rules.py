@@ -34,7 +34,7 @@ def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> Netwo
         return scope is None or network in scope
 
     def note_mention(dataset: DatasetId, network: str, is_wanted: bool) -> None:
-        visibility.heard(dataset, network, clock(), is_wanted=is_wanted)
+        visibility.note_mention(dataset, network, clock(), is_wanted=is_wanted)
 
     def keep(dataset: DatasetId) -> None:
         if visibility.is_divided():

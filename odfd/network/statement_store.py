@@ -166,7 +166,7 @@ class LedgerStatementStore:
             found = kinds.refs(connection, of_dataset=True, subjects=datasets)
             rules = kinds.refs(connection, of_dataset=False, subjects=datasets)
             against = kinds.accusing(connection, datasets or ())
-            withdrawn = Cards(connection).withdrawn()
+            withdrawn = Cards(connection).list_withdrawn()
         unheld = [*self.unheld.refs(datasets), *self.peer_cards.refs(datasets)]
         shared = self.shared_cards.refs(
             datasets or ()

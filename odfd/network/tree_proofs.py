@@ -86,7 +86,7 @@ class TreeProofs:
         leaves = partial(self._leaves, dataset)
         known = self._find_known(dataset)
         with self._database.read() as connection:
-            kept = Subtrees(connection).kept(dataset, known, leaves)
+            kept = Subtrees(connection).load(dataset, known, leaves)
         if kept is not None:
             return kept
         tree = Tree(leaves)

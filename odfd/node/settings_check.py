@@ -21,7 +21,7 @@ from odfd.control.tokens import Tokens
 from odfd.network.joined_networks import Network, check_network
 from odfd.policy.profiles import policy_of
 from odfd.queries.doors import load_door
-from odfd.runtime.http_server import parsed
+from odfd.runtime.http_server import parse_address
 from odfd.runtime.tls import hosts_of, tls_context
 from odfd.services.peers.host_options import checked_inside, checked_relay
 from p2p.address import announced_address, listen_address
@@ -48,7 +48,7 @@ def _network(settings: Settings) -> None:
 
 
 def _listens(setting: str, of: Callable[[Settings], Iterable[str]]) -> Check:
-    return Check(setting, lambda settings: _each(partial(parsed, setting=setting), of(settings)))
+    return Check(setting, lambda settings: _each(partial(parse_address, setting=setting), of(settings)))
 
 
 def _certificate(setting: str, of: Callable[[Settings], tuple[str, str]]) -> Check:

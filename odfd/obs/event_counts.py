@@ -22,7 +22,7 @@ _CONTRADICTIONS: Final = {
 def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
     """Returns the function that an event log calls with each event."""
 
-    def heard(event: Event) -> None:
+    def count(event: Event) -> None:
         meter.count("odfd_events_total", kind=event.kind)
         family, _, happening = event.kind.partition(".")
         if happening == "heard" and family in _HEARD:
@@ -39,7 +39,7 @@ def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
         elif event.kind == "damage.found":
             meter.count("odfd_damage_total")
 
-    return heard
+    return count
 
 
 def _number(event: Event, name: str) -> int:

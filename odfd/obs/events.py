@@ -85,9 +85,9 @@ class EventLog:
         """Wakes waiting readers without an event, so that each checks its state."""
         self._ring.nudge()
 
-    def kept(self) -> list[Event]:
+    def list_kept(self) -> list[Event]:
         """Lists all kept events, oldest first."""
-        return [event for _, event in self._ring.kept()]
+        return [event for _, event in self._ring.list_kept()]
 
     def mark(self) -> int:
         """Returns a tick after that of each event so far, and before that of each later one."""
@@ -101,7 +101,7 @@ class EventLog:
         """
         if tick is None:
             return self.last
-        kept = self._ring.kept()
+        kept = self._ring.list_kept()
         oldest = kept[0][0] if kept else self.last + 1
         if tick > self._tick or (tick > 0 and (tick < self._began or (oldest > 1 and tick < kept[0][1].tick))):
             return None

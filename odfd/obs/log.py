@@ -134,7 +134,7 @@ def configure(level: str, form: str, stream: TextIO = sys.stderr, parts: Mapping
             structlog.processors.add_log_level,
             levels,
             structlog.processors.TimeStamper(fmt="iso", utc=True),
-            _bound,
+            _bound_length,
             _count,
             lines.tell,
             _keep,
@@ -199,7 +199,7 @@ def _escape(_logger: Any, _method: str, line: Any) -> Any:
     return escaped(line)
 
 
-def _bound(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
+def _bound_length(_logger: Any, _method: str, values: structlog.typing.EventDict) -> structlog.typing.EventDict:
     for key, value in values.items():
         if isinstance(value, str) and len(value) > MAX_TEXT:
             values[key] = f"{value[:MAX_TEXT]}… ({len(value)} characters)"

@@ -71,7 +71,7 @@ class LogLines:
 
     def last(self, filter_: LineFilter, limit: int) -> list[tuple[int, LogLine]]:
         """Lists the last ``limit`` lines that pass the filter, oldest first."""
-        return [(number, line) for number, line in self._ring.kept() if filter_.takes(line)][-limit:]
+        return [(number, line) for number, line in self._ring.list_kept() if filter_.takes(line)][-limit:]
 
     async def follow(self, filter_: LineFilter, limit: int) -> AsyncGenerator[LogNews, None]:
         """Yields the last ``limit`` lines that pass the filter, then each new one; ``Lagged`` where lines were lost."""

@@ -55,13 +55,13 @@ class NodeMeter:
             if number := getattr(counts, fate):
                 self.count("odfd_rows_total", number, work=work, fate=fate)
 
-    def committed(self, work: str, blocks: int, records: int) -> None:
+    def count_commit(self, work: str, blocks: int, records: int) -> None:
         """Counts a pull or a push that appended something."""
         self.count("odfd_transactions_total", work=work)
         self.count("odfd_blocks_total", blocks, work=work)
         self.count("odfd_records_total", records, work=work)
 
-    def ended(self, task: Task) -> None:
+    def count_end(self, task: Task) -> None:
         """Counts the end of a long operation, and its duration."""
         self.count("odfd_tasks_total", kind=task.kind, outcome=task.state.value)
         if task.started_at is not None and task.finished_at is not None:

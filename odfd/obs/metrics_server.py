@@ -16,7 +16,7 @@ import trio
 from odfd.obs.exposition import CONTENT_TYPE
 from odfd.obs.meter import NodeMeter
 from odfd.runtime.http import Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response, listening, parsed, url_of
+from odfd.runtime.http_server import HttpServer, Response, listening, parse_address, url_of
 from odfd.runtime.supervision import Life, Logger
 
 PULSE_SECONDS: Final = 1.0
@@ -41,7 +41,7 @@ class MetricsServer:
     """Serves at ``addresses`` of ``metrics.listen`` while ``run`` runs."""
 
     def __init__(self, addresses: Sequence[str], probing: Probing, meter: NodeMeter, logger: Logger) -> None:
-        self._places = [parsed(address, "metrics.listen") for address in addresses]
+        self._places = [parse_address(address, "metrics.listen") for address in addresses]
         self._probing = probing
         self._meter = meter
         self._logger = logger

@@ -207,12 +207,12 @@ async def _file(scope: Message, send: Send) -> None:
 def _guarding(send: Send) -> Send:
     """Adds headers to the API's answers that keep them from other pages and from caches."""
 
-    async def guarded(message: Message) -> None:
+    async def send_guarded(message: Message) -> None:
         if message["type"] == "http.response.start":
             message = {**message, "headers": [*message["headers"], *_headers({})]}
         await send(message)
 
-    return guarded
+    return send_guarded
 
 
 async def _respond(send: Send, status: int, body: bytes, kind: str, more: Mapping[str, str] | None = None) -> None:

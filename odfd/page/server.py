@@ -20,7 +20,7 @@ from odfd.control.tokens import Tokens
 from odfd.page.application import PageApplication, PageEndpoint
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.http_server import HttpServer, Response, listening, parsed, places_of
+from odfd.runtime.http_server import HttpServer, Response, listening, parse_address, places_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 
@@ -38,7 +38,7 @@ class PageServer:
     ) -> None:
         """``settings``: the HTTP settings, of which those of ``ui`` are used. ``secret``: makes a new secret."""
         self._address, self._settings = settings.ui, settings
-        self._place = parsed(settings.ui or ANYWHERE, "http.ui")
+        self._place = parse_address(settings.ui or ANYWHERE, "http.ui")
         self._sessions = PageSessions(secret)
         self._logger = logger
         self._asked = trio.Event()

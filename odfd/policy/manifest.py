@@ -12,7 +12,7 @@ from chain.ids import KeyDid
 from chain.model.wire import I32
 from odfd.policy.policy import DatasetRule, Policy, parse_expression, quorum_mistakes
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
@@ -25,18 +25,18 @@ _RULE: Final = "trust-policy"
 class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rules for datasets of some names, in place of the settings; a mirror's own terms take precedence."""
 
-    datasets: Annotated[tuple[str, ...], described("Names of datasets; % stands for any text, _ for one character.")]
+    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text, _ for one character.")]
     use: (
-        Annotated[str, described("Facts required before a query or transform uses data, such as data & attested:2.")]
+        Annotated[str, describe("Facts required before a query or transform uses data, such as data & attested:2.")]
         | None
     ) = None
     serve: (
-        Annotated[str, described("Facts required before data is served to others. Default: the settings'.")] | None
+        Annotated[str, describe("Facts required before data is served to others. Default: the settings'.")] | None
     ) = None
     priority: (
         Annotated[
             I32,
-            described(
+            describe(
                 "-100 to 100: of several policies for a dataset the highest number decides, then the oldest policy."
             ),
         ]
@@ -47,9 +47,9 @@ class TrustPolicySpec(msgspec.Struct, frozen=True, kw_only=True):
 class ValidatorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A validator whose verdicts count; those of one group count once."""
 
-    did: Annotated[str, described("The validator's key, did:key:….")]
+    did: Annotated[str, describe("The validator's key, did:key:….")]
     group: (
-        Annotated[str, described("The group of validators it belongs to. Default: the name of the resource.")] | None
+        Annotated[str, describe("The group of validators it belongs to. Default: the name of the resource.")] | None
     ) = None
 
 

@@ -14,7 +14,7 @@ import msgspec
 from chain.model.portal import MAX_COLUMNS, MAX_LEAST, MAX_SUPPRESSED, RULE, KAnonymity, PortalRule, Suppression
 from chain.model.wire import U32
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.types import ResourceType
 
@@ -24,32 +24,32 @@ TYPE: Final = "Portal"
 class KAnonymitySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """How many rows must be equal in the quasi-identifiers before any of them is published."""
 
-    k: Annotated[U32, described("Fewest rows of a block that must be equal in all quasi-identifiers; at least 2.")]
+    k: Annotated[U32, describe("Fewest rows of a block that must be equal in all quasi-identifiers; at least 2.")]
     quasi_identifiers: Annotated[
-        tuple[str, ...], described("Columns by which people could be identified, such as town, age, event_time.")
+        tuple[str, ...], describe("Columns by which people could be identified, such as town, age, event_time.")
     ]
 
 
 class SuppressionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Rows that are left out because they stand for too few."""
 
-    count: Annotated[str, described("The column that states how many individuals a row stands for.")]
-    below: Annotated[U32, described("Rows that stand for fewer are left out; at least 2.")]
-    groups: Annotated[tuple[str, ...], described("Columns that distinguish groups; each group is published only once.")]
+    count: Annotated[str, describe("The column that states how many individuals a row stands for.")]
+    below: Annotated[U32, describe("Rows that stand for fewer are left out; at least 2.")]
+    groups: Annotated[tuple[str, ...], describe("Columns that distinguish groups; each group is published only once.")]
 
 
 class PortalSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The private dataset, the dataset that its rows are published in, and the rule."""
 
-    input: Annotated[str, described("The private dataset, one of this node's own."), refers_to("Dataset")]
+    input: Annotated[str, describe("The private dataset, one of this node's own."), refers_to("Dataset")]
     dataset: Annotated[
-        str, described("The dataset that gets the rows: a root of this node without a source."), refers_to("Dataset")
+        str, describe("The dataset that gets the rows: a root of this node without a source."), refers_to("Dataset")
     ]
-    k_anonymity: Annotated[KAnonymitySpec, described("The rule; it is checked for the rows of each block.")] | None = (
+    k_anonymity: Annotated[KAnonymitySpec, describe("The rule; it is checked for the rows of each block.")] | None = (
         None
     )
     suppress: (
-        Annotated[tuple[SuppressionSpec, ...], described("Rows that stand for few, which are left out.")] | None
+        Annotated[tuple[SuppressionSpec, ...], describe("Rows that stand for few, which are left out.")] | None
     ) = None
 
 

@@ -44,7 +44,7 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
         """The id of the account; ``None`` for the node's owner, and for callers without one."""
         return (self.caller.name or None) if self.reads is not None else None
 
-    def named(self, ref: str, clauses: str) -> Bound | None:
+    def find_bound(self, ref: str, clauses: str) -> Bound | None:
         """Returns what a name is bound to, with these clauses of time or with any."""
         return self.bound.get(bound_name(ref, clauses)) or self.bound.get(bound_name(ref))
 

@@ -90,7 +90,7 @@ class FoldStore:
             home.mkdir(mode=0o700, parents=True, exist_ok=True)
             part = home / f"{os.urandom(8).hex()}{_PART}"
             try:
-                content = copied(made, part, self.most)
+                content = copy_hashed(made, part, self.most)
                 part.rename(home / FoldFile(size, str(block), way_of(view), rows, content).name)
             finally:
                 part.unlink(missing_ok=True)
@@ -170,7 +170,7 @@ def _stats(paths: Iterator[Path]) -> Iterator[tuple[Path, os.stat_result]]:
             yield path, path.stat()
 
 
-def copied(made: Path, target: Path, most: int) -> str:
+def copy_hashed(made: Path, target: Path, most: int) -> str:
     """Copies a file and returns its hash. Follows no link, since an untrusted process made the file."""
     digest = hashlib.sha256()
     # O_NONBLOCK: opening a FIFO for reading would wait for a writer.

@@ -26,7 +26,7 @@ class QueryInputs:
         self._home = home
 
     @contextmanager
-    def held(self, views: Sequence[PlannedView]) -> Iterator[None]:
+    def hold(self, views: Sequence[PlannedView]) -> Iterator[None]:
         """Protects the files of views from garbage collection."""
         with self._home.objects.holds.hold(_objects(views)):
             yield

@@ -33,7 +33,7 @@ from odfd.queries.log_columns import LogColumnsCache
 from odfd.queries.rendition_times import active_at
 from odfd.queries.sharded_cuts import cuts_of, satisfying
 from odfd.queries.slices import PlacedSlice, SliceLists
-from odfd.queries.standing import required, standing_of, unsatisfied, weakest
+from odfd.queries.standing import count_required, refuse_unsatisfied, standing_of, weakest
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
@@ -242,7 +242,7 @@ class Planner:
     def _find_named(self, ref: str, asker: Asker, clauses: str) -> tuple[DatasetEntry, Bound | None]:
         """Finds the dataset of a name, and its binding if names are bound. Raises NotFound, Invalid."""
         with self._home.catalog() as catalog:
-            bound = asker.named(ref, clauses)
+            bound = asker.find_bound(ref, clauses)
             if asker.bound:
                 entry = None if bound is None else catalog.find(bound.dataset)
             else:
@@ -253,7 +253,7 @@ class Planner:
 
     def _find_seen(self, catalog: Catalog, ref: str, asker: Asker) -> DatasetEntry | None:
         """Finds what a caller with less rights than the owner means: an account its own first. Raises Invalid."""
-        return (None if asker.reads is None else catalog.called(ref, asker.account)) or catalog.look(ref)
+        return (None if asker.reads is None else catalog.resolve_as(ref, asker.account)) or catalog.look(ref)
 
     def _readable(self, entry: DatasetEntry, bound: Bound | None, asker: Asker) -> int | None:
         """Returns the number of readable blocks, ``None`` for all. Raises NotFound if the bound block is not there."""
@@ -290,7 +290,7 @@ class Planner:
         shards: tuple[DatasetId, ...] = ()
         ref = _ref(table)
         if asker.bound:
-            bound = asker.named(ref, _format_clauses(table.clauses))
+            bound = asker.find_bound(ref, _format_clauses(table.clauses))
             shards = () if bound is None else bound.shards
         elif not ref.startswith("did:"):
             shards = self._home.shards_of(entry.id)
@@ -320,7 +320,7 @@ class Planner:
     def _reach(self, entry: DatasetEntry, size: int, require: str) -> int:
         """Counts the first blocks of a chain that satisfy the requirement. Raises Invalid."""
         chain = self._home.chains.chain(entry.id)
-        return required(self._evaluator, entry, chain, size, parse_expression(require))
+        return count_required(self._evaluator, entry, chain, size, parse_expression(require))
 
     def _standing(self, name: str, shards: Sequence[DatasetEntry], cuts: Sequence[Cut]) -> wire.ReadStanding:
         """Returns the standing of a dataset; of several shards, that of the weakest, with the blocks of all."""
@@ -350,7 +350,7 @@ class Planner:
         if blocks >= cut.size:
             return cut
         if not blocks or not request.cut:
-            raise unsatisfied(entry.name, blocks, cut.size, request.require, cut=request.cut)
+            raise refuse_unsatisfied(entry.name, blocks, cut.size, request.require, cut=request.cut)
         return msgspec.structs.replace(cut, size=blocks, block=chain.block_at(blocks - 1).hash)
 
     def _view(

@@ -27,7 +27,7 @@ from chain.store import durable
 from odfd.queries.cuts import Cut
 from odfd.queries.planning import KeptInput, KeptTable
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import refers_to
 from odfd.resources.resource import canonical
 from odfd.resources.types import NEEDED, ResourceType
@@ -49,10 +49,10 @@ class ProjectionInput(msgspec.Struct, frozen=True, kw_only=True, rename="camel")
 
     dataset_ref: Annotated[
         str,
-        described("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource."),
+        describe("The dataset: its name, Dataset:NAME, did:odf:… or the id of its resource."),
         refers_to("Dataset"),
     ]
-    alias: Annotated[str, described("Its name in the query. Default: the dataset's name.")] | None = None
+    alias: Annotated[str, describe("Its name in the query. Default: the dataset's name.")] | None = None
 
     @property
     def name(self) -> str:
@@ -64,21 +64,21 @@ class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql", rename="c
     """The query of a projection."""
 
     query: (
-        Annotated[str, described("One SELECT over the inputs. current.NAME is the current rows of a changelog.")] | None
+        Annotated[str, describe("One SELECT over the inputs. current.NAME is the current rows of a changelog.")] | None
     ) = None
     queries: (
         Annotated[
             tuple[SqlQueryStep, ...],
-            described("Instead of query: steps, which later ones read by their alias; the last has none."),
+            describe("Instead of query: steps, which later ones read by their alias; the last has none."),
         ]
         | None
     ) = None
-    version: Annotated[str, described("Refused: the node has one version of its engine.")] | None = None
+    version: Annotated[str, describe("Refused: the node has one version of its engine.")] | None = None
     temporal_tables: (
-        Annotated[tuple[TemporalTable, ...], described("Refused: current.NAME is the current rows of a changelog.")]
+        Annotated[tuple[TemporalTable, ...], describe("Refused: current.NAME is the current rows of a changelog.")]
         | None
     ) = None
-    engine: Annotated[str, described(f"{ENGINE}, the engine of odfctl sql (default)."), NEEDED] | None = None
+    engine: Annotated[str, describe(f"{ENGINE}, the engine of odfctl sql (default)."), NEEDED] | None = None
 
     @property
     def sql(self) -> str:
@@ -94,9 +94,9 @@ class ProjectionSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Declares a table that stores the answer of a query over datasets."""
 
     inputs: Annotated[
-        tuple[ProjectionInput, ...], described("The datasets that the query can read; it can read no others.")
+        tuple[ProjectionInput, ...], describe("The datasets that the query can read; it can read no others.")
     ]
-    project: Annotated[SqlProject, described("How the table is computed.")]
+    project: Annotated[SqlProject, describe("How the table is computed.")]
 
 
 def check_projection(draft: Draft) -> None:

@@ -25,7 +25,7 @@ from engines.query.temporal import AS_OF, AT_BLOCK
 from odfd.control import wire
 from odfd.datasets.shard_reading import find_complete_time
 from odfd.queries.cuts import Cut, cut_of
-from odfd.queries.standing import unsatisfied
+from odfd.queries.standing import refuse_unsatisfied
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
 
@@ -115,7 +115,9 @@ def satisfying(
         if found is not None:
             return found
     worst = min(short, key=lambda place: reached[place])
-    raise unsatisfied(shards[worst].name, reached[worst], cuts[worst].size, request.require or "", cut=request.cut)
+    raise refuse_unsatisfied(
+        shards[worst].name, reached[worst], cuts[worst].size, request.require or "", cut=request.cut
+    )
 
 
 def cut_to(

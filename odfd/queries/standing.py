@@ -39,7 +39,7 @@ def weakest(standings: Sequence[wire.ReadStanding]) -> str:
     return min(standings, key=_rank).fact if standings else "no data read"
 
 
-def required(
+def count_required(
     evaluator: TrustEvaluator, entry: DatasetEntry, chain: ChainReader, size: int, expression: Expression
 ) -> int:
     """Returns how many of the first ``size`` blocks satisfy an expression."""
@@ -48,7 +48,7 @@ def required(
     return min(size, evaluator.reach_of(chain, known, expression).blocks)
 
 
-def unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) -> Refused:
+def refuse_unsatisfied(name: str, blocks: int, size: int, wanted: str, *, cut: bool) -> Refused:
     """Makes the fault for a dataset that does not satisfy the requirement."""
     how = (
         f"only the first {blocks} of {plural(size, 'block')} do"

@@ -13,7 +13,7 @@ from typing import Final, TypeAlias
 import msgspec
 
 from chain.store.shards import SEALED
-from odfd.renditions.timeline import Switch, Timeline, applied, is_needed, is_open
+from odfd.renditions.timeline import Switch, Timeline, find_switch, is_needed, is_open
 
 KEEP_WARM: Final = 3_600_000
 """Milliseconds after a handover in which it can be undone by handing back."""
@@ -106,7 +106,7 @@ Effect: TypeAlias = ChooseTime | BringUp | HandOver | RunOn | Seal | Drop | Rest
 
 def next_effect(on: Situation) -> Effect:
     """Returns the next effect of a command, which is finished at ``Seal``, ``Drop`` or ``Rest``."""
-    switch = applied(on.timeline, on.command.id)
+    switch = find_switch(on.timeline, on.command.id)
     return _towards(on) if switch is None else _after(on, switch)
 
 

@@ -28,7 +28,7 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
 
     Raises Refused for a query that reads only some shards.
     """
-    inputs, steps = _parted(transform)
+    inputs, steps = _split(transform)
     found = []
     for each in inputs:
         if set(each.shards) & set(old) and each.shards != tuple(old):
@@ -43,10 +43,10 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
 
 def inputs_of(transform: SetTransform) -> list[Logical]:
     """Returns the inputs of a query as its author knows them, in order."""
-    return _parted(transform)[0]
+    return _split(transform)[0]
 
 
-def _parted(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, ...]]:
+def _split(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, ...]]:
     """Returns the inputs as the author knows them, and the steps that the author wrote."""
     said = transform.transform
     steps = said.queries or (SqlQueryStep(query=said.query or ""),)

@@ -47,7 +47,7 @@ class HandoverNotice(msgspec.Struct, frozen=True):
         return self.ended == self.shards == 1
 
 
-def announced(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
+def announce(info: SetInfo | None, notice: HandoverNotice) -> SetInfo:
     """Returns the description of a chain that ended, with the notice, in place of ``info``."""
     plain = without_notice(info) or SetInfo()
     when = instant.render(from_millis(notice.time))

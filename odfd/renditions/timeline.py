@@ -57,7 +57,7 @@ def switch_after(timeline: Timeline, time: int) -> Switch | None:
     return next((each for each in timeline.switches[1:] if each.time > time), None)
 
 
-def applied(timeline: Timeline, command: str) -> Switch | None:
+def find_switch(timeline: Timeline, command: str) -> Switch | None:
     """Returns the handover that a command made, or ``None`` if it made none yet."""
     return next((each for each in timeline.switches if each.command == command), None)
 
@@ -67,9 +67,9 @@ def is_open(timeline: Timeline, time: int) -> bool:
     return time >= timeline.upper
 
 
-def appended(timeline: Timeline, switch: Switch) -> Timeline:
+def append(timeline: Timeline, switch: Switch) -> Timeline:
     """Adds a handover. Raises Conflict for a time before ``upper``, Invalid for a command that made one already."""
-    if applied(timeline, switch.command) is not None:
+    if find_switch(timeline, switch.command) is not None:
         raise Invalid(f"command {switch.command} made its handover already", rule="rendition-command")
     if len(timeline.switches) >= SWITCHES:
         raise Invalid(f"a collection hands over at most {SWITCHES} times", rule="rendition-limit")
@@ -82,7 +82,7 @@ def appended(timeline: Timeline, switch: Switch) -> Timeline:
     return Timeline((*timeline.switches, switch), switch.time + 1)
 
 
-def advanced(timeline: Timeline, upper: int) -> Timeline:
+def advance(timeline: Timeline, upper: int) -> Timeline:
     """Promises that no handover will have a time before ``upper``; a promise is never taken back."""
     return Timeline(timeline.switches, max(upper, timeline.upper))
 

@@ -174,7 +174,7 @@ class Repositories:
         with self._database.read() as connection:
             store = ResourceStore(connection)
             is_named = store.row_named(TYPE, ref.partition("/")[0], None) is not None
-            return is_named or store.called("Dataset", ref, None) is None
+            return is_named or store.resolve("Dataset", ref, None) is None
 
     def target(self, text: str, dataset: str = "") -> Target:
         """Resolves a target. ``dataset``: its name if only a repository is given. Raises NotFound, Invalid."""
@@ -205,7 +205,7 @@ class Repositories:
     def _find_named(self, name: str, nor: str = "") -> Resource:
         """``nor``: what the name could have meant too, and is not here either. Raises NotFound."""
         with self._database.read() as connection:
-            found = ResourceStore(connection).named(TYPE, name, None)
+            found = ResourceStore(connection).find_named(TYPE, name, None)
         if found is None:
             hint = "odfctl repo list; odfctl repo add NAME URL"
             raise NotFound(f"there is no repository {name[:80]!r}{nor}", rule="repository", hint=hint)

@@ -12,7 +12,7 @@ import msgspec
 
 from chain.errors import Fault, Invalid
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import refers_to
 from odfd.resources.types import ResourceType
 from odfd.runtime.buckets import REGION, BucketAddress, address_of, is_bucket
@@ -42,7 +42,7 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
 
     url: Annotated[
         str,
-        described(
+        describe(
             "file:///FOLDER, https://HOST/FOLDER, odf+https://HOST (a node), s3://BUCKET/FOLDER, gs://BUCKET/FOLDER or"
             " az://ACCOUNT/CONTAINER/FOLDER; s3+https://HOST/BUCKET/FOLDER, and gs and az alike, at another host;"
             " sftp://USER@HOST/FOLDER; ipns://NAME or ipfs://CID, by the node's Kubo."
@@ -51,7 +51,7 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     credentials: (
         Annotated[
             str,
-            described(
+            describe(
                 "The SecretSet with the credentials. S3: accessKeyId, secretAccessKey and, if used, "
                 "sessionToken. Google: serviceAccountKey. Azure: accountKey or sasToken. SFTP: password or "
                 "privateKey. A node: token, its access token."
@@ -60,9 +60,9 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
         ]
         | None
     ) = None
-    region: Annotated[str, described(f"For S3: the region of the bucket. Default: {REGION}.")] | None = None
+    region: Annotated[str, describe(f"For S3: the region of the bucket. Default: {REGION}.")] | None = None
     host_key: (
-        Annotated[str, described("For SFTP: the server's public key, as ssh-keyscan shows it: ssh-ed25519 AAAA….")]
+        Annotated[str, describe("For SFTP: the server's public key, as ssh-keyscan shows it: ssh-ed25519 AAAA….")]
         | None
     ) = None
 

@@ -169,11 +169,11 @@ class SftpFiles:
         )
 
     async def _open(self) -> asyncssh.SFTPClient:
-        from odfd.runtime.sftp import connected
+        from odfd.runtime.sftp import connect
 
         async with self._connecting:
             if self._client is None:
-                self._connection = await connected(self._login, _RULE, f"repository {self.name}")
+                self._connection = await connect(self._login, _RULE, f"repository {self.name}")
                 self._client = await asyncio.wait_for(self._connection.start_sftp_client(), self._login.silence)
                 self._folders.clear()
             return self._client

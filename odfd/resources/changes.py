@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Mapping
 from odfd.resources.resource import Json, Resource, ResourceEvent, ResourceHandle, canonical
 
 
-def told(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
+def describe(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[str, ...]]:
     """Describes a change by a word and details. ``before``: the resource's previous event, if it is kept.
 
     For a change of the status the word is its new phase, or ``Observed`` if the phase is the same.

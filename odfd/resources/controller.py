@@ -89,7 +89,7 @@ class ApplyBatch:
         for each in planned:
             self._by_name.setdefault((each.after.account, each.after.key), []).append(each.after)
 
-    def named(self, account: str | None, key: str) -> Sequence[Resource]:
+    def find_named(self, account: str | None, key: str) -> Sequence[Resource]:
         """Returns the resources of all types that have a name, in lower case, after the apply."""
         return self._by_name.get((account, key), ())
 
@@ -116,7 +116,7 @@ class Controller:
         """Returns the labels that it sets; no manifest carries them to another node. Blocking."""
         return {}
 
-    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:  # noqa: ARG002  most are as written
+    def spec_to_store(self, desired: DesiredResource, before: Resource | None) -> Json:  # noqa: ARG002  most are as written
         """Returns the spec to store. Blocking. Raises Invalid."""
         return desired.spec
 
@@ -128,7 +128,7 @@ class Controller:
         """
         yield
 
-    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:  # noqa: ARG002
+    def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:  # noqa: ARG002
         """Returns the resources of an apply in the order in which they can be prepared."""
         return planned
 
@@ -136,7 +136,7 @@ class Controller:
         """Prepares what an apply does beside the declaration, and changes nothing that stays. Raises Fault."""
         return None
 
-    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+    async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
         """Follows what an apply, or another name, changed."""
 
     async def observe(self, resource: Resource) -> ObservedState:  # noqa: ARG002  see above

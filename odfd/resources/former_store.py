@@ -219,7 +219,7 @@ class _Intent(NamedTuple):
     updated_at: Instant
 
 
-def converted(connection: sqlite3.Connection) -> Sequence[str]:
+def convert(connection: sqlite3.Connection) -> Sequence[str]:
     """Writes the declarations and records; returns a line for each thing that changed. Raises Environment."""
     from odfd.resources.store import ResourceStore  # it names this step of its tables
 

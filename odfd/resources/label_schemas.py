@@ -81,7 +81,7 @@ def _write(value: Json) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def indexed(resource: Resource) -> Mapping[str, Json]:
+def index_labels(resource: Resource) -> Mapping[str, Json]:
     """Returns the labels by which a resource is looked up: its own, and the kind of a dataset, which the node sets.
 
     The kind is ``None`` where no declaration says it, but the chain.

@@ -39,7 +39,7 @@ _KEY: Final = re.compile(r"(?:[A-Za-z0-9][\w.-]{0,62}|https?://[^\s#]{1,500})\Z"
 T = TypeVar("T")
 
 
-def described(text: str) -> msgspec.Meta:
+def describe(text: str) -> msgspec.Meta:
     """Describes a field, for schemas and ``odfctl explain``."""
     return msgspec.Meta(description=text)
 
@@ -56,22 +56,22 @@ _ACCOUNT_FORMS: Final = msgspec.Meta(
 class ResourceHeaders(msgspec.Struct, frozen=True, kw_only=True):
     """The name of a resource, with its labels and annotations."""
 
-    name: Annotated[str, described("Unique among resources of its type, ignoring case. It can be changed.")]
+    name: Annotated[str, describe("Unique among resources of its type, ignoring case. It can be changed.")]
     id: (
-        Annotated[str, described("Id of an existing resource; together with another name it renames the resource.")]
+        Annotated[str, describe("Id of an existing resource; together with another name it renames the resource.")]
         | None
     ) = None
     account: (
         Annotated[
             str,
-            described("Name, id or did of the Account that owns it. Default: the account that applies it."),
+            describe("Name, id or did of the Account that owns it. Default: the account that applies it."),
             _ACCOUNT_FORMS,
         ]
         | None
     ) = None
-    labels: Annotated[Extra, described("Values to select resources by: at most 64, of 1 KiB each.")] | None = None
+    labels: Annotated[Extra, describe("Values to select resources by: at most 64, of 1 KiB each.")] | None = None
     annotations: (
-        Annotated[Extra, described("Further values. Each type understands those that its reference lists.")] | None
+        Annotated[Extra, describe("Further values. Each type understands those that its reference lists.")] | None
     ) = None
 
 
@@ -171,7 +171,7 @@ def _type(node: Node, registry: TypeRegistry, binding: Binding) -> ResourceType 
     try:
         if not isinstance(node.value, str):
             raise Invalid(f"expected text, found {found(node.value)}", rule="manifest-type")
-        return registry.written(node.value)
+        return registry.find_schema(node.value)
     except Invalid as fault:
         binding.mistakes.append(Mistake(SCHEMA, node.line, fault.message, fault.rule, fault.hint))
         return None

@@ -36,7 +36,7 @@ Parts: TypeAlias = Callable[[Resource], Iterable[OwnedPart]]
 
 def keep_parts(parts: Parts, new_id: Callable[[], str], store: ResourceStore, owner: Resource, now: Instant) -> None:
     """Writes the parts of an owner, and removes those it no longer has. Raises Invalid."""
-    owned = ((each, _part(each, owner.id)) for each in store.owned(owner.id))
+    owned = ((each, _part(each, owner.id)) for each in store.list_owned(owner.id))
     held = {(each.type, part): each for each, part in owned if part is not None}
     for part in parts(owner):
         before = held.pop((part.type, part.part), None)

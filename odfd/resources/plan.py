@@ -248,7 +248,7 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
     references: dict[str, ResourceHandle | None] = {}
     warnings, dangling = [], []
     for each in walk(planned.after.type, planned.after.spec):
-        held, found = before.get(each.key), final.resolved(each.key, before.get(each.key), planned.after.account)
+        held, found = before.get(each.key), final.resolve(each.key, before.get(each.key), planned.after.account)
         references[each.key] = found
         if found is None and held is None:
             dangling.append(each)
@@ -278,7 +278,7 @@ def _owning_faults(
         yield fault
         return
     for part in made:
-        other = final.named(part.type, part.name.casefold(), planned.after.account)
+        other = final.find_named(part.type, part.name.casefold(), planned.after.account)
         taken = name_fault(planned.after, part, other)
         if taken is not None and other is not None and not _gives_up_its_name(other, final, parts):
             taken.place = place
@@ -339,7 +339,7 @@ def _find_present(
 ) -> Resource | None:
     """Returns the present resource. ``names``: accounts and names that the batch gives to resources, by ids."""
     if desired.id is None:
-        named = standing.named(desired.type, desired.name, home)
+        named = standing.find_named(desired.type, desired.name, home)
         # One that the batch renames, or gives to another account, leaves its name to a new one.
         own = None if named is None else (named.account, named.key)
         return None if named is not None and names.get(named.id, own) != own else named
@@ -388,7 +388,7 @@ def _check_names(
             continue  # reported already
         if held is not None and (held.account, held.key) == (home, each.name.casefold()):
             continue  # it has the name
-        other = standing.named(each.type, each.name, home)
+        other = standing.find_named(each.type, each.name, home)
         if other is not None and (held is None or other.id != held.id) and other.id not in moving:
             text = f"headers.name: {each.name} is the name of another {each.type}, {other.id}"
             faults.append(Invalid(text, rule="name-taken", hint="choose another name", place=each.place))

@@ -66,7 +66,7 @@ class ResourceReader:
     def get(self, resource_id: str) -> Resource | None:
         return self._one("id = ?", (resource_id,))
 
-    def named(self, type_: str, name: str, account: str | None) -> Resource | None:
+    def find_named(self, type_: str, name: str, account: str | None) -> Resource | None:
         """Returns the resource of an account by its name. ``account``: its id; ``None`` for the node's owner."""
         return self._one(_NAMED, (account or "", type_, name.casefold()))
 
@@ -74,12 +74,12 @@ class ResourceReader:
         """Lists the resources of all accounts that have a name; that of the node's owner first."""
         return self._several("type = ? AND key = ? ORDER BY account", (type_, name.casefold()))
 
-    def sought(self, type_: str, ref: str) -> Resource | None:
+    def find_any(self, type_: str, ref: str) -> Resource | None:
         """Returns what the node's owner means by a name, ``account/name``, id, or the did that it stands for.
 
         The owner sees all, so a name that only one other account has means that one. Raises Invalid if several have it.
         """
-        found = self.called(type_, ref, None)
+        found = self.resolve(type_, ref, None)
         others = self.namesakes(type_, ref) if found is None else []
         if len(others) > 1:
             ids = ", ".join(f"{each.id} ({self.account_name(each.account or '')}'s)" for each in others)
@@ -113,18 +113,18 @@ class ResourceReader:
         """Returns what ``named`` does, without its body."""
         return self._row(_NAMED, (account or "", type_, name.casefold()))
 
-    def called(self, type_: str, ref: str, account: str | None) -> Resource | None:
+    def resolve(self, type_: str, ref: str, account: str | None) -> Resource | None:
         """Returns what an account calls by a name, ``account/name``, id or did: its own, else the node's owner's.
 
         ``account``: ``None`` for callers without one.
         """
         owner, _, name = ref.rpartition("/")
         if owner:
-            held = self.named(ACCOUNT, owner, None)
+            held = self.find_named(ACCOUNT, owner, None)
             is_known = held is not None or owner.casefold() == OWNER
-            return self.named(type_, name, None if held is None else held.id) if is_known else None
-        own = None if account is None else self.named(type_, ref, account)
-        found = own or self.named(type_, ref, None) or self.get(ref) or self.with_did(type_, ref)
+            return self.find_named(type_, name, None if held is None else held.id) if is_known else None
+        own = None if account is None else self.find_named(type_, ref, account)
+        found = own or self.find_named(type_, ref, None) or self.get(ref) or self.with_did(type_, ref)
         return found if found is not None and found.type == type_ else None
 
     def row_with_did(self, type_: str, did: str) -> NamedRow | None:
@@ -176,7 +176,7 @@ class ResourceReader:
         )
         return [each for (each,) in rows]
 
-    def owned(self, owner: str) -> list[Resource]:
+    def list_owned(self, owner: str) -> list[Resource]:
         """Lists the resources of an owner, by an index."""
         return self._several("id IN (SELECT child FROM res_owners WHERE owner = ?) ORDER BY id", (owner,))
 
@@ -259,7 +259,7 @@ class ResourceReader:
         row = EVENTS.one(self._db, "id = ? AND rv < ? ORDER BY rv DESC LIMIT 1", (event.resource.id, event.rv))
         return None if row is None else BODY.decode(row[5])
 
-    def deleted(self, type_: str, name: str) -> Resource | None:
+    def find_deleted(self, type_: str, name: str) -> Resource | None:
         """Returns the last deleted resource of a type with this name, id or did, while the log has it."""
         rows = EVENTS.rows(self._db, "type = ? AND op = 'Deleted' ORDER BY rv DESC", (type_,))
         found, key = (BODY.decode(row[5]) for row in rows), name.casefold()

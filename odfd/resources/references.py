@@ -200,7 +200,7 @@ class ResourceLookup(Protocol):
     """Looks up the present resources."""
 
     def get(self, resource_id: str) -> Resource | None: ...
-    def named(self, type_: str, name: str, account: str | None) -> Resource | None: ...
+    def find_named(self, type_: str, name: str, account: str | None) -> Resource | None: ...
     def with_did(self, type_: str, did: str) -> Resource | None: ...
 
 
@@ -231,26 +231,26 @@ class FinalState:
         elif sought.startswith(_DID):
             found = self._standing.with_did(type_, sought)
         elif not owner:
-            found = self.named(type_, name, account if type_ in OF_ACCOUNTS else None)
+            found = self.find_named(type_, name, account if type_ in OF_ACCOUNTS else None)
         else:
-            held = self.named(ACCOUNT, owner, None)
+            held = self.find_named(ACCOUNT, owner, None)
             is_known = held is not None or owner == OWNER
-            found = self.named(type_, name, None if held is None else held.id) if is_known else None
+            found = self.find_named(type_, name, None if held is None else held.id) if is_known else None
         return found if found is not None and found.type == type_ else None
 
     def account(self, ref: str) -> Resource | None:
         """Returns an Account by its name, id or did."""
         return self.find(f"{ACCOUNT}:{ref if ref.startswith(_DID) else ref.casefold()}", None)
 
-    def named(self, type_: str, name: str, account: str | None) -> Resource | None:
+    def find_named(self, type_: str, name: str, account: str | None) -> Resource | None:
         """Returns what has a name in an account after the batch."""
-        found = self._names.get((account, type_, name)) or self._standing.named(type_, name, account)
+        found = self._names.get((account, type_, name)) or self._standing.find_named(type_, name, account)
         if found is None:
             return None
         now = self._ids.get(found.id, found)
         return now if (now.account, now.key) == (account, name) else None  # it is renamed, or moved, in the batch
 
-    def resolved(self, key: str, held: ResourceHandle | None, account: str | None) -> ResourceHandle | None:
+    def resolve(self, key: str, held: ResourceHandle | None, account: str | None) -> ResourceHandle | None:
         """Resolves a reference: to its earlier target while that exists, even if another has the name now.
 
         ``account``: that of the resource which has the reference.

@@ -58,7 +58,7 @@ class PrintedColumn(NamedTuple):
         head, _, rest = self.value.partition(".")
         if head == "told":
             name, _, rest = rest.partition(".")
-            found = told(row, name)
+            found = condition_value(row, name)
         else:
             found = getattr(row, head)
         for part in filter(None, rest.split(".")):
@@ -103,14 +103,14 @@ class Registration(NamedTuple):
         return f"{self.schemas or self.context}/{VERSION}/{self.name}"
 
 
-def told(row: Row, condition: str) -> Any:
+def condition_value(row: Row, condition: str) -> Any:
     """Returns the value of a condition by the last part of its URI; ``None`` if it is not told."""
     return _fields(row, condition).get("value")
 
 
 def state(row: Row) -> Mapping[str, Any]:
     """Returns what only the running node knows of a resource; empty if nothing."""
-    return told(row, STATE) or {}
+    return condition_value(row, STATE) or {}
 
 
 def _number_announced(row: Row) -> int | None:
@@ -228,7 +228,7 @@ def _flow_target(row: Row) -> str:
         key = f"Dataset:{target.removeprefix('Dataset:')}"
         named = (
             each["name"]
-            for each in told(row, "References") or ()
+            for each in condition_value(row, "References") or ()
             if each["reference"].casefold() == key.casefold() and "name" in each
         )
         return next(named, key.removeprefix("Dataset:"))

@@ -17,7 +17,7 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Environment
 from chain.model.wire import Extra
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.owners import OwnedPart
 from odfd.resources.references import reference_key, refers_to
 from odfd.resources.resource import Resource
@@ -45,29 +45,29 @@ _SECRETS: Final = msgspec.Meta(extra_json_schema={"additionalProperties": _SECRE
 class VariableSetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Values by name."""
 
-    variables: Annotated[Extra, described("Texts by name: at most 256, of 64 KiB each."), _TEXTS]
+    variables: Annotated[Extra, describe("Texts by name: at most 256, of 64 KiB each."), _TEXTS]
 
 
 class SecretSetSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Secret values by name; they are never shown."""
 
     secrets: Annotated[
-        Extra, described("Texts, or {value, contentEncoding: jwe}, by name: at most 256, of 64 KiB each."), _SECRETS
+        Extra, describe("Texts, or {value, contentEncoding: jwe}, by name: at most 256, of 64 KiB each."), _SECRETS
     ]
 
 
 class VariableSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a VariableSet, which declares it."""
 
-    set: Annotated[str, described("The VariableSet that contains the value."), refers_to("VariableSet")]
-    key: Annotated[str, described("The name of the value in the set.")]
+    set: Annotated[str, describe("The VariableSet that contains the value."), refers_to("VariableSet")]
+    key: Annotated[str, describe("The name of the value in the set.")]
 
 
 class SecretSpec(msgspec.Struct, frozen=True, kw_only=True):
     """One value of a SecretSet, which declares it."""
 
-    set: Annotated[str, described("The SecretSet that contains the value."), refers_to("SecretSet")]
-    key: Annotated[str, described("The name of the value in the set.")]
+    set: Annotated[str, describe("The SecretSet that contains the value."), refers_to("SecretSet")]
+    key: Annotated[str, describe("The name of the value in the set.")]
 
 
 def prepare_set(spec: Node, remarks: Remarks) -> Node:

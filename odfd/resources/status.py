@@ -69,7 +69,7 @@ class ConditionValue(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
 
 
-def moved(status: ResourceStatus, phase: Phase) -> ResourceStatus:
+def move(status: ResourceStatus, phase: Phase) -> ResourceStatus:
     """Returns the status in another phase. Raises ValueError if no edge leads there, which is a bug."""
     if (status.phase, phase) not in EDGES:
         raise ValueError(f"no way from {status.phase} to {phase}")
@@ -81,14 +81,14 @@ def pending(status: ResourceStatus) -> Sequence[ResourceStatus]:
     if status.phase == "Pending":
         return ()
     if status.phase != "Reconciling":
-        return (moved(status, "Pending"),)
+        return (move(status, "Pending"),)
     given_up = msgspec.structs.replace(
-        moved(status, "Failed"), code=INTERRUPTED, message="the attempt was cut off", hint="", retry_at=None
+        move(status, "Failed"), code=INTERRUPTED, message="the attempt was cut off", hint="", retry_at=None
     )
-    return (given_up, moved(given_up, "Pending"))
+    return (given_up, move(given_up, "Pending"))
 
 
-def drifted(status: ResourceStatus, generation: int, message: str, now: Instant) -> Sequence[ResourceStatus]:
+def drift(status: ResourceStatus, generation: int, message: str, now: Instant) -> Sequence[ResourceStatus]:
     """Returns the statuses that lead to waiting, with the condition ``Drift`` if it was as declared."""
     if status.phase != "Ready":
         return pending(status)
@@ -100,18 +100,18 @@ def drifted(status: ResourceStatus, generation: int, message: str, now: Instant)
 def ready(status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], now: Instant) -> ResourceStatus:
     """Returns the status after a successful attempt."""
     return ResourceStatus(
-        phase=moved(status, "Ready").phase, observed_generation=generation, reconciled_at=now,
+        phase=move(status, "Ready").phase, observed_generation=generation, reconciled_at=now,
         conditions=_conditions(status, generation, seen, now),
     )  # fmt: skip
 
 
-def failed(
+def fail(
     status: ResourceStatus, generation: int, seen: Mapping[str, ConditionValue], fault: Fault, retry_at: Instant | None,
     now: Instant,
 ) -> ResourceStatus:  # fmt: skip
     """Returns the status after a failed attempt."""
     return ResourceStatus(
-        phase=moved(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
+        phase=move(status, "Failed").phase, code=fault.rule or type(fault).__name__.lower(), message=fault.message,
         hint=fault.hint, observed_generation=generation, reconciled_at=now, failures=status.failures + 1,
         retry_at=retry_at, conditions=_conditions(status, generation, seen, now),
     )  # fmt: skip
@@ -133,7 +133,7 @@ def is_unchanged(status: ResourceStatus, seen: Mapping[str, ConditionValue]) -> 
     return held.keys() == seen.keys() and all(_says(held[key], value) for key, value in seen.items())
 
 
-def shown(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
+def show(status: ResourceStatus, uri: Mapping[str, str]) -> dict[str, Any]:
     """Formats a status as in RFC-018; ``uri``: the URIs of the types of conditions."""
     found: dict[str, Any] = {"phase": status.phase, "observedGeneration": status.observed_generation}
     found |= {} if status.reconciled_at is None else {"reconciledAt": instant.render(status.reconciled_at)}

@@ -16,7 +16,7 @@ import msgspec
 
 from chain.errors import Invalid
 from chain.instant import SECOND, Instant
-from odfd.resources.label_schemas import indexed
+from odfd.resources.label_schemas import index_labels
 from odfd.resources.reader import BODY, DECLARATIONS, DELETING, EVENTS, STATUSES, ResourceReader
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Json, Op, Resource, canonical, derived_id, handle_of
@@ -73,7 +73,7 @@ class ResourceStore(ResourceReader):
         The resource is found by its ``did``, else by its name; labels, annotations, and, unless ``renames``, its name
         stay. Raises Invalid.
         """
-        held = self.named(type_, name, None) if did is None else self.with_did(type_, did)
+        held = self.find_named(type_, name, None) if did is None else self.with_did(type_, did)
         if held is None:
             id_ = derived_id(type_, did or name, str(now))
             self.put(
@@ -91,7 +91,7 @@ class ResourceStore(ResourceReader):
 
     def withdraw(self, type_: str, name: str, now: Instant, did: str | None = None) -> bool:
         """Deletes what ``declare`` wrote; ``False`` if it is not here."""
-        held = self.named(type_, name, None) if did is None else self.with_did(type_, did)
+        held = self.find_named(type_, name, None) if did is None else self.with_did(type_, did)
         if held is not None:
             self.delete(held, now)
         return held is not None
@@ -102,11 +102,11 @@ class ResourceStore(ResourceReader):
         for each in resources:
             held = self._fresh.get(each.id)
             if held is not None and (held.key, held.account) != (each.key, each.account):
-                self._parked |= {each.id, *(child.id for child in self.owned(each.id))}
+                self._parked |= {each.id, *(child.id for child in self.list_owned(each.id))}
         for resource_id in sorted(self._parked):
             # The index of names is unique after each statement, so two that swap names cannot be written one after the
             # other.
-            self._rekey(resource_id, _parked(resource_id))
+            self._rekey(resource_id, _park(resource_id))
         for each in resources:
             self.put(each, now)
         for resource_id in sorted(self._parked):
@@ -152,7 +152,7 @@ class ResourceStore(ResourceReader):
             ("res_owners", "child"),
         ):  # fmt: skip
             self._db.execute(f"DELETE FROM {table} WHERE {column} = ?", (resource.id,))  # noqa: S608
-        for each in self.owned(resource.id):
+        for each in self.list_owned(resource.id):
             self.disown(each, resource.id, now)
         return rv
 
@@ -190,9 +190,9 @@ class ResourceStore(ResourceReader):
         referrers = {src: None for each in gone for src in self.referrers(each.id)}
         ids = {each.id for each in gone}
         parts = {
-            (each.type, owner.part) for each in self.owned(into.id) for owner in each.owners if owner.id == into.id
+            (each.type, owner.part) for each in self.list_owned(into.id) for owner in each.owners if owner.id == into.id
         }
-        for child in [child for each in gone for child in self.owned(each.id)]:
+        for child in [child for each in gone for child in self.list_owned(each.id)]:
             owners = tuple(
                 msgspec.structs.replace(owner, id=into.id, name=into.name) if owner.id in ids else owner
                 for owner in child.owners
@@ -265,7 +265,7 @@ class ResourceStore(ResourceReader):
     # Inside.
 
     def _check_free(self, resource: Resource) -> None:
-        other = self.named(resource.type, resource.name, resource.account)
+        other = self.find_named(resource.type, resource.name, resource.account)
         if other is not None and other.id != resource.id:
             text = f"{resource.name} is the name of another {resource.type}, {other.id}"
             raise Invalid(text, rule="name-taken", hint="choose another name")
@@ -299,7 +299,7 @@ class ResourceStore(ResourceReader):
     def _write(self, op: Op, resource: Resource, now: Instant, held: Resource | None = None) -> int:
         rv, _ = self._append(op, resource, now)
         is_parked = op == "Observed" and resource.id in self._parked
-        self._keep(resource, _parked(resource.id) if is_parked else resource.key, rv, held)
+        self._keep(resource, _park(resource.id) if is_parked else resource.key, rv, held)
         if op != "Observed":
             self.end(resource.id)  # one that comes back is not undone
         return rv
@@ -328,7 +328,7 @@ class ResourceStore(ResourceReader):
 
     def index_labels(self, resource: Resource) -> None:
         """Writes the rows by which a resource is found by its labels."""
-        labels = [(label, canonical(value)) for label, value in indexed(resource).items()]
+        labels = [(label, canonical(value)) for label, value in index_labels(resource).items()]
         self._index("res_labels", "id", resource.id, [(resource.type, *row, resource.id) for row in labels])
 
     def _index(self, table: str, column: str, resource_id: str, rows: Sequence[tuple[str | None, ...]]) -> None:
@@ -362,7 +362,7 @@ def _identity(resource: Resource) -> tuple[str | None, str, str | None]:
     return resource.account, resource.key, resource.did
 
 
-def _parked(resource_id: str) -> str:
+def _park(resource_id: str) -> str:
     """Returns a key that no resource has, in place of its name."""
     return f"\0{resource_id}"
 

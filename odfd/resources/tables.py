@@ -31,7 +31,7 @@ STEPS: Final = (
     CREATE TABLE statuses (id TEXT PRIMARY KEY, body BLOB NOT NULL, seal BLOB) STRICT, WITHOUT ROWID;
     """,
     records.STEP,
-    former_store.converted,
+    former_store.convert,
     former_store.DROPPED,
     former_store.convert_labels,
     former_store.index_labels,

@@ -247,7 +247,7 @@ class TypeRegistry:
         """The types that a manifest can have."""
         return tuple(each for each in self._types if each.spec is not None and not each.is_derived)
 
-    def written(self, schema: str) -> ResourceType:
+    def find_schema(self, schema: str) -> ResourceType:
         """Returns a type by its ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
         found = self._written.get(schema) or self._written.get(schema.removesuffix(SUFFIX))
         if found is None:
@@ -264,7 +264,7 @@ class TypeRegistry:
             raise Invalid(text, rule="derived-type", hint=found.instead)
         return found
 
-    def named(self, name: str) -> ResourceType:
+    def get(self, name: str) -> ResourceType:
         """Returns a type that is known by its short name. Raises KeyError."""
         return self._written[name]
 
@@ -272,7 +272,7 @@ class TypeRegistry:
         """Returns a type by short name, plural or alias, ignoring case."""
         return self._words.get(word.lower())
 
-    def served(self, word: str) -> ResourceType:
+    def find_served(self, word: str) -> ResourceType:
         """Returns a type that has resources, by a word. Raises NotFound."""
         found = self.word(word)
         if found is None or found.spec is None:
@@ -308,7 +308,7 @@ def annotation_uris(context: str, key: str) -> tuple[str, str]:
     return f"{OURS}/{path}", f"{ODF}/{path}"
 
 
-def annotated(annotations: Mapping[str, Any], context: str, key: str) -> Any:
+def annotation_of(annotations: Mapping[str, Any], context: str, key: str) -> Any:
     """Returns the value of an annotation under whichever of its names it stands; ``None`` if it does not."""
     return next((annotations[each] for each in (key, *annotation_uris(context, key)) if each in annotations), None)
 

@@ -63,7 +63,7 @@ class WorkQueue:
             taken.append(each)
         return taken
 
-    def done(self, each: str) -> None:
+    def end(self, each: str) -> None:
         """Ends an attempt; a resource that was touched meanwhile is queued again."""
         self._working.discard(each)
         if each in self._again:

@@ -181,7 +181,7 @@ class ListenAddress(NamedTuple):
     """Name of the setting that holds the address, for people."""
 
 
-def parsed(address: str, setting: str) -> ListenAddress:
+def parse_address(address: str, setting: str) -> ListenAddress:
     """Parses an IP address and port. Raises Invalid."""
     found = HTTP_ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > 65_535:

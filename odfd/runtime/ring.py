@@ -68,7 +68,7 @@ class Ring(Generic[T]):
         self._grown.set()
         self._grown = trio.Event()
 
-    def kept(self) -> list[tuple[int, T]]:
+    def list_kept(self) -> list[tuple[int, T]]:
         """Lists the kept items with their numbers, oldest first."""
         with self._lock:
             return [(number, item) for number, (item, _) in enumerate(self._items, self.oldest)]

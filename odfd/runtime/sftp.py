@@ -41,7 +41,7 @@ class _Client(asyncssh.SSHClient):
         return False
 
 
-async def connected(login: SftpLogin, rule: str, declared: str) -> asyncssh.SSHClientConnection:
+async def connect(login: SftpLogin, rule: str, declared: str) -> asyncssh.SSHClientConnection:
     """Connects and logs in. ``rule``: of a server that cannot be asked; ``declared``: what names the server's key.
 
     Raises Refused, Invalid, Remote.

@@ -66,7 +66,7 @@ class Readiness:
         """Returns the parts that failed and do not run steadily again."""
         return {name: health for name, health in self.parts.items() if health.trouble() is not None}
 
-    def said(self) -> dict[str, str]:
+    def faults(self) -> dict[str, str]:
         """Tells what is wrong with parts and dependencies, by name."""
         return {name: str(health) for name, health in self.troubles().items()} | {
             name: f"does not answer: {text}" for name, text in self.dependencies.items() if text

@@ -87,7 +87,7 @@ class Report:
                 self.done += part.done
                 self.unit = part.unit or self.unit
 
-    def shown(self) -> tuple[int, int | None, str, str]:
+    def summary(self) -> tuple[int, int | None, str, str]:
         """Returns done, total, unit and message of all parts together: shows the oldest part, and counts the others."""
         parts = list(self._parts)
         if not parts:
@@ -128,7 +128,7 @@ class Task:
 
     def progress(self) -> tuple[object, ...]:
         """Returns a value that differs whenever there is something new to show."""
-        return self.state, *self.report.shown()
+        return self.state, *self.report.summary()
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +157,7 @@ _NAMED: Final[ContextVar[str | None]] = ContextVar("named", default=None)
 
 
 @contextmanager
-def named(task_id: str) -> Iterator[None]:
+def name_next(task_id: str) -> Iterator[None]:
     """Gives the task that is submitted in the block this id: that of the resource that declares it."""
     token = _NAMED.set(task_id)
     try:

@@ -191,7 +191,7 @@ class StreamBytes:
         await self._stream.send_all(data)
 
 
-def accepted(key: bytes) -> bytes:
+def accept_key(key: bytes) -> bytes:
     """Returns ``Sec-WebSocket-Accept`` for a ``Sec-WebSocket-Key``."""
     return base64.b64encode(hashlib.sha1(key + _GUID).digest())  # noqa: S324  RFC 6455 names it
 

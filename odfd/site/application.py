@@ -27,7 +27,7 @@ from odfd.runtime.extensions import ExportFormats
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.site.ports import CatalogueFormat, CheckpointReceiver, SiteLibrary
-from odfd.site.requests import taken
+from odfd.site.requests import read_body
 
 Args = TypeVarTuple("Args")
 T = TypeVar("T")
@@ -75,7 +75,7 @@ class Site:
 
     async def _take(self, receiver: CheckpointReceiver, receive: Receive, answer: _Answer) -> None:
         """Takes in one checkpoint, if its request is small enough and comes in time, and answers it."""
-        body = await taken(receive, MAX_SUBMISSION)
+        body = await read_body(receive, MAX_SUBMISSION)
         if not isinstance(body, bytes):
             return await answer.whole(b"", "text/plain", _ANEW, body, {"connection": "close"})
         reply = await self._ask(receiver.add_checkpoint, body)

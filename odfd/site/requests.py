@@ -12,7 +12,7 @@ BODY_SECONDS: Final = 20.0
 """Seconds in which a whole request has to arrive."""
 
 
-async def taken(receive: Receive, most: int) -> bytes | int:
+async def read_body(receive: Receive, most: int) -> bytes | int:
     """Returns the body of at most ``most`` bytes, or the HTTP status that refuses it."""
     body, more = bytearray(), True
     with trio.move_on_after(BODY_SECONDS) as patience:

@@ -14,7 +14,7 @@ import trio
 from chain.errors import Refused
 from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.http_server import CONNECTIONS, HttpServer, Response, listening, parsed, url_of
+from odfd.runtime.http_server import CONNECTIONS, HttpServer, Response, listening, parse_address, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question, is_transfer
 from p2p.address import prefix_of
@@ -54,7 +54,7 @@ class SiteServer:
 
     def __init__(self, addresses: Sequence[str], application: Application, logger: Logger) -> None:
         """Raises Invalid for a malformed address."""
-        self._places = [parsed(address, "http.listen") for address in addresses]
+        self._places = [parse_address(address, "http.listen") for address in addresses]
         self._application = application
         self._visitors: Counter[str] = Counter()
         self._work = WorkBudget(SHARES)

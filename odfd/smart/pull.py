@@ -145,7 +145,7 @@ class PullServer:
             return Say(encode(PullStrategies(object_transfer_strategies=tuple(map(self._strategy, asked_for)))))
         raise Invalid("a message came before the answer to the one before", rule=messages.RULE)
 
-    def planned(self, plan: TransferPlan) -> Say:
+    def answer_plan(self, plan: TransferPlan) -> Say:
         self._step = _Step.METADATA
         return Say(encode(PullAnswer(ok=PullPlan(transfer_plan=plan))))
 
@@ -155,7 +155,7 @@ class PullServer:
         said = InvalidInterval(head=str(head), tail=str(tail))
         return Say(encode(PullAnswer(err=PullFailure(interval=said))))
 
-    def given(self) -> None:
+    def end_metadata(self) -> None:
         self._step = _Step.OBJECTS
 
     def failure(self, fault: Fault) -> Say | Fail:
@@ -207,7 +207,7 @@ class PullClient:
             return [ReadAt(self._check(decode(text, PullStrategies).object_transfer_strategies))]
         raise Invalid("a message came that nothing was asked for", rule=messages.RULE)
 
-    def taken(self, plan: TransferPlan, count: int) -> None:
+    def note_taken(self, plan: TransferPlan, count: int) -> None:
         """Notes that blocks were staged. Raises Invalid if their number is not the planned one."""
         self._step = _Step.OBJECTS
         if count != plan.num_blocks:
@@ -225,13 +225,13 @@ class PullClient:
         self._step = _Step.OVER
         return Bye()
 
-    def closed(self, reason: str) -> Fault:
+    def fault_of_close(self, reason: str) -> Fault:
         """Returns the fault for a close by the other side, given its reason."""
         try:
             answer = decode(reason, PullAnswer)
         except Invalid:
-            return gone(self._step.value.strip(), reason)
-        return _to_fault(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
+            return ended_early(self._step.value.strip(), reason)
+        return _to_fault(answer.err) if answer.err is not None else ended_early(self._step.value.strip(), "")
 
     def _check(self, found: Sequence[PullStrategy]) -> Sequence[PullStrategy]:
         self._is_waiting = False
@@ -263,7 +263,7 @@ def internal(phase: Phase, fault: Fault, room: int = SHORT) -> InternalError:
     )
 
 
-def gone(step: str, reason: str) -> Remote:
+def ended_early(step: str, reason: str) -> Remote:
     """Makes the fault for a conversation that ended too early."""
     told = f", saying {reason[:200]!r}" if reason else ""
     return Remote(
@@ -277,11 +277,11 @@ def _to_fault(failure: PullFailure) -> Fault:
         tail, head = failure.interval.tail[:160], failure.interval.head[:160]
         return Conflict(f"block {tail} does not come before {head} in the chain there", rule=INTERVAL)
     if failure.internal is not None:
-        return failed(failure.internal)
+        return failed_there(failure.internal)
     return Remote("the other side refuses to replace the first block of a dataset", rule="smart-seed")
 
 
-def failed(error: InternalError) -> Remote:
+def failed_there(error: InternalError) -> Remote:
     """Makes the fault for a failure that the other side reported."""
     text = f"the other side failed ({error.phase}): {error.error_message[:200]}"
     return Remote(text, rule="smart-failed", hint="try again later; its operator sees more in its log")

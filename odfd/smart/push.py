@@ -48,8 +48,8 @@ from odfd.smart.pull import (
     Say,
     TakeBlocks,
     check_same,
-    failed,
-    gone,
+    ended_early,
+    failed_there,
     internal,
 )
 
@@ -170,7 +170,7 @@ class PushServer:
         self._step = _Step.BLOCKS
         return [Say(encode(PushAnswer(ok=Empty()))), TakeBlocks(self._request.transfer_plan)]
 
-    def taken(self, count: int) -> Say:
+    def note_taken(self, count: int) -> Say:
         """Notes that blocks were staged. Raises Invalid if their number is not the planned one."""
         assert self._request is not None
         planned = self._request.transfer_plan.num_blocks
@@ -190,7 +190,7 @@ class PushServer:
         """Asks for progress, which also shows that both sides are there."""
         return Say(encode(Empty()))
 
-    def committed(self) -> Say:
+    def note_commit(self) -> Say:
         self._step = _Step.OVER
         return Say(encode(Empty()))
 
@@ -260,7 +260,7 @@ class PushClient:
         self._asked, self._is_last, self._step = files, is_last, _Step.PLACES
         return Say(encode(PushObjects(object_files=tuple(files), is_truncated=not is_last)))
 
-    def uploaded(self) -> None:
+    def note_upload(self) -> None:
         self._uploaded += 1
 
     def upload_over(self) -> list[ClientEffect]:
@@ -275,13 +275,13 @@ class PushClient:
         """Decides what the last message was: the confirmation if the head is ours now, else a question for progress."""
         return Bye() if is_ours else Wait()
 
-    def closed(self, reason: str) -> Fault:
+    def fault_of_close(self, reason: str) -> Fault:
         """Returns the fault for a close by the other side, given its reason."""
         try:
             answer = decode(reason, PushAnswer)
         except Invalid:
-            return gone(self._step.value.strip(), reason)
-        return _to_fault(answer.err) if answer.err is not None else gone(self._step.value.strip(), "")
+            return ended_early(self._step.value.strip(), reason)
+        return _to_fault(answer.err) if answer.err is not None else ended_early(self._step.value.strip(), "")
 
     def _accept(self, text: str) -> ClientEffect:
         _ok(decode(text, PushAnswer))
@@ -330,7 +330,7 @@ def _to_fault(failure: PushFailure) -> Fault:
     if failure.internal is not None:
         if failure.internal.error_message.startswith((RACED, "import-diverged", "import-behind")):
             return Conflict("its head moved while the push was under way", rule=RACED)
-        return failed(failure.internal)
+        return failed_there(failure.internal)
     if failure.reference is not None:
         text = f"the dataset {failure.reference.dataset_id[:120]} is there under another name"
         return Remote(text, rule="smart-collision", hint="push to that name: --to REPOSITORY/NAME")

@@ -23,8 +23,8 @@ from odfd.errors import PROBLEM_JSON, http_status, sole_faults, to_problem, told
 from odfd.published.collection import COLLECTION, MAX_COLLECTION
 from odfd.runtime.http import UPGRADE, Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
-from odfd.runtime.websocket import SocketClosed, StreamBytes, WebSocket, accepted
-from odfd.site.requests import TRANSFERS, taken
+from odfd.runtime.websocket import SocketClosed, StreamBytes, WebSocket, accept_key
+from odfd.site.requests import TRANSFERS, read_body
 from odfd.site.server import PAY, VISITOR
 from odfd.smart import plans, push
 from odfd.smart.batches import MAX_TEXT, PULLED, PUSHED, Unpacker, pack
@@ -132,14 +132,14 @@ class SmartApplication:
                     if isinstance(interval, plans.NoInterval):
                         return await socket.send(machine.no_interval(*interval).text)
                     await call.pay(PLANNING * interval.plan.num_blocks)
-                    await socket.send(machine.planned(interval.plan).text)
+                    await socket.send(machine.answer_plan(interval.plan).text)
                 case GiveBlocks():
                     assert isinstance(interval, plans.Interval)
                     blocks = plans.named_blocks(library, dataset, interval)
                     packed = pack(PULLED, interval.plan.num_blocks, blocks)
                     async with aclosing(self._iterate_in_worker(packed, call)) as pieces:
                         await socket.send_pieces(pieces)
-                    machine.given()
+                    machine.end_metadata()
 
     async def _next(self, machine: PullServer, socket: WebSocket, call: _Call) -> str:
         if not machine.is_idle:
@@ -185,12 +185,12 @@ class SmartApplication:
                             )
                         effects += machine.head_is(await self._ask(session.head))
                     case TakeBlocks():
-                        effects.append(machine.taken(await self._stage(socket, session, call)))
+                        effects.append(machine.note_taken(await self._stage(socket, session, call)))
                     case push.Negotiate(files):
                         effects.append(machine.lacking(await self._ask(session.lacking, files)))
                     case push.CommitStaged():
                         await session.commit()
-                        effects.append(machine.committed())
+                        effects.append(machine.note_commit())
                     case push.Wait():
                         pass
 
@@ -205,7 +205,7 @@ class SmartApplication:
 
     async def _unite(self, call: _Call, token: str | None, receive: Receive) -> None:
         backend = self._pushing_backend(token)
-        body = await taken(receive, MAX_COLLECTION)
+        body = await read_body(receive, MAX_COLLECTION)
         if isinstance(body, int):
             raise Invalid(f"{COLLECTION} did not come as a whole", rule="smart-length", hint="push again")
         await backend.unite(token or "", call.ref, body)
@@ -360,7 +360,7 @@ def _handshake(call: _Call) -> bytes:
     if headers.get(VERSION_HEADER) != str(VERSION):
         text = f"version {VERSION} of the smart transfer protocol is spoken here"
         raise Invalid(text, rule="smart-version", hint=f"send the header {VERSION_HEADER}: {VERSION}")
-    return accepted(key.encode())
+    return accept_key(key.encode())
 
 
 def _no_token() -> Refused:

@@ -106,7 +106,7 @@ class _Pull:
                     machine, socket, (begin_after, head), lambda found: self._note(found, url, is_inside)
                 )
             except SocketClosed as fault:
-                raise machine.closed(fault.reason) from None
+                raise machine.fault_of_close(fault.reason) from None
             finally:
                 await socket.close()
 
@@ -122,7 +122,7 @@ class _Pull:
                     await socket.send(text)
                 case TakeBlocks(plan):
                     count, objects = await self._blocks(socket)
-                    machine.taken(plan, count)
+                    machine.note_taken(plan, count)
                 case NoBlocks() | Bye():
                     return
         wanted = iter(objects[:MAX_ASKED])

@@ -152,7 +152,7 @@ class _Upload:
                         await self._converse(socket, nursery)
             except SocketClosed as fault:
                 if not (self._machine.is_committing and await self._is_there()):
-                    raise self._machine.closed(fault.reason) from None
+                    raise self._machine.fault_of_close(fault.reason) from None
             finally:
                 await socket.close()
         return self._counter
@@ -233,7 +233,7 @@ class _Upload:
                     await slots.acquire()
                     uploading.start_soon(upload, strategy)
                 else:
-                    self._machine.uploaded()
+                    self._machine.note_upload()
         await self._perform(self._machine.upload_over(), socket, nursery)
 
     async def _upload(self, strategy: PushStrategy) -> None:
@@ -248,7 +248,7 @@ class _Upload:
             text = f"{name.short} is not taken at {place.url.partition('?')[0][:200]}: status {answer.status}"
             kind = Refused if answer.status in (401, 403) else Remote
             raise kind(text, rule="smart-upload", hint="push again: what is there is not sent again")
-        self._machine.uploaded()
+        self._machine.note_upload()
         self.uploaded += 1
         self.uploaded_bytes += size
 

@@ -24,7 +24,7 @@ from chain.store.database import Database
 from chain.store.seals import ROW_DAMAGED, Row, Sealed
 from odfd.resources.plan import LABEL
 from odfd.resources.store import ResourceStore
-from odfd.resources.types import annotated
+from odfd.resources.types import annotation_of
 from odfd.store import collections
 from odfd.store.catalog import Catalog
 
@@ -43,7 +43,7 @@ def convert_captured(connection: sqlite3.Connection) -> Sequence[str]:
     lines = []
     for (raw,) in connection.execute("SELECT dataset FROM captured_datasets ORDER BY dataset").fetchall():
         dataset = DatasetId(raw)
-        row = Catalog(connection).declared(dataset)
+        row = Catalog(connection).resource_of(dataset)
         if row is None or collections.of(connection, dataset).active.dataset != dataset:
             continue
         said = {**row.annotations, KEEP_RAW: True}
@@ -158,7 +158,7 @@ def keep(
 
 def keeps_raw(annotations: Mapping[str, Any]) -> bool:
     """Whether the annotations of a Dataset say that it is captured. Raises Invalid."""
-    said = annotated(annotations, "dataset", KEEP_RAW)
+    said = annotation_of(annotations, "dataset", KEEP_RAW)
     if said is None or isinstance(said, bool):
         return bool(said)
     raise Invalid(f"{KEEP_RAW}: expected true or false", rule="manifest-type", hint=f"{KEEP_RAW}: true")
@@ -166,7 +166,7 @@ def keeps_raw(annotations: Mapping[str, Any]) -> bool:
 
 def is_captured(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether a dataset is captured: with all its renditions, as the resource says that stands for them."""
-    row = Catalog(connection).declared(dataset)
+    row = Catalog(connection).resource_of(dataset)
     return row is not None and keeps_raw(row.annotations)
 
 

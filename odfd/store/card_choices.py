@@ -82,7 +82,7 @@ class CardChange(msgspec.Struct, frozen=True, kw_only=True):
     def __bool__(self) -> bool:
         return self.rows is not None or bool(self.words)
 
-    def checked(self) -> CardChange:
+    def check(self) -> CardChange:
         """Returns it with its area as cards write it. Raises Invalid for what no card can say."""
         for field, text in (("title", self.title), ("place", self.place)):
             if len(text or "") > MAX_NAME:

@@ -128,9 +128,9 @@ class Catalog:
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
         row = None if "/" in ref else self._store.row_named(TYPE, ref, None)
-        return _entry(row) or _entry(self._store.sought(TYPE, ref)) or self._within(ref, self.look)
+        return _entry(row) or _entry(self._store.find_any(TYPE, ref)) or self._within(ref, self.look)
 
-    def called(self, ref: str, account: str | None) -> DatasetEntry | None:
+    def resolve_as(self, ref: str, account: str | None) -> DatasetEntry | None:
         """Returns what an account calls by a did or a name; ``account``: ``None`` for callers without one.
 
         Raises Invalid.
@@ -138,11 +138,11 @@ class Catalog:
         if ref.startswith(DID_ODF):
             return self.find(DatasetId.parse(ref))
         _check_ref(ref)
-        return _entry(self._store.called(TYPE, ref, account)) or self._within(
-            ref, partial(self.called, account=account)
+        return _entry(self._store.resolve(TYPE, ref, account)) or self._within(
+            ref, partial(self.resolve_as, account=account)
         )
 
-    def named(self, name: str, account: str | None) -> DatasetEntry | None:
+    def find_named(self, name: str, account: str | None) -> DatasetEntry | None:
         """Returns the dataset of an account by its name. ``account``: ``None`` for the node's owner."""
         return _entry(self._store.row_named(TYPE, name, account))
 
@@ -151,7 +151,7 @@ class Catalog:
         found = self._store.row_with_did(TYPE, str(dataset))
         return _entry(found) or self._inner(dataset, collections.of(self._db, dataset))
 
-    def declared(self, dataset: DatasetId) -> Resource | None:
+    def resource_of(self, dataset: DatasetId) -> Resource | None:
         """Returns the resource of the dataset that a chain is, or is inside of."""
         found = self._store.with_did(TYPE, str(dataset))
         return found or self._store.with_did(TYPE, str(collections.of(self._db, dataset).active.dataset))
@@ -188,7 +188,7 @@ class Catalog:
         held = self._store.row_named(TYPE, parsed, account)
         if held is not None and held.did != str(dataset):
             raise _to_taken(name, held.did)
-        inner = self._within(parsed, partial(self.named, account=account)) if held is None else None
+        inner = self._within(parsed, partial(self.find_named, account=account)) if held is None else None
         if inner is not None and inner.id != dataset:
             raise _to_taken(name, str(inner.id))
         known, row = self.find(dataset), self._store.row_with_did(TYPE, str(dataset))
@@ -203,7 +203,7 @@ class Catalog:
 
     def inner_fault(self, name: str, account: str | None) -> Iterator[Invalid]:
         """Yields a fault for a name by which a chain inside a collection of the account is found."""
-        inner = self._within(name, partial(self.named, account=account))
+        inner = self._within(name, partial(self.find_named, account=account))
         if inner is not None:
             yield _to_taken(name, str(inner.id))
 
@@ -220,7 +220,7 @@ class Catalog:
 
     def check_inner(self, of: DatasetId, number: int, shards: int) -> None:
         """Raises Invalid if another dataset has a name by which a rendition of this one would be found."""
-        row = self.declared(of)
+        row = self.resource_of(of)
         for place in range(shards) if row is not None else ():
             assert row is not None
             name = inner_name(row.name, number, place)
@@ -279,7 +279,7 @@ def resolve_dataset(ref: str, meant: Mapping[str, str], catalog: Catalog, accoun
     if "/" in key:
         hint = "odfctl get datasets -w lists what is here, with accounts"
         raise NotFound(f"there is no {key}", rule="dataset-ref", hint=hint)
-    found = catalog.resolve(name) if account is None else catalog.named(name, account)
+    found = catalog.resolve(name) if account is None else catalog.find_named(name, account)
     if found is None:
         raise _missing(name, ())
     return found

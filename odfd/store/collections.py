@@ -140,7 +140,7 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
         content = self.content_of(number)
         return [each for each in self.members if not each.is_gone and self.content_of(each.row.number) == content]
 
-    def replaced(self, *members: Member) -> CollectionState:
+    def with_members(self, *members: Member) -> CollectionState:
         """Returns the state with these renditions in place of those with their numbers."""
         new = {each.row.number: each for each in members}
         return msgspec.structs.replace(self, members=tuple(new.get(each.row.number, each) for each in self.members))
@@ -209,7 +209,7 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
         return
     gone = [msgspec.structs.replace(each, dropped=True) for each in state.members if each.dataset == dataset]
     if gone:  # else a shard after the first, which is deleted before that
-        keep(connection, state.replaced(*gone))
+        keep(connection, state.with_members(*gone))
 
 
 def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:

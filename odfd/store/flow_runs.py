@@ -40,9 +40,9 @@ STEPS: Final = (
         PRIMARY KEY (key)
     ) STRICT, WITHOUT ROWID;
     """,
-    former_forms.converted,
+    former_forms.convert,
     former_forms.outcomes,
-    former_forms.bounded,
+    former_forms.bound_runs,
     former_forms.referring,
 )
 RUNS: Final = Sealed("flow_runs", ("key", "record"), "delete the flow and apply it again: odfctl delete flow NAME")
@@ -205,7 +205,7 @@ def begin_run(
         )
 
     told = [(each, asker(each.by)) for each in news]
-    store.bring(runs.begun(flow, plan, record, told, f"Dataset:{name}" if name else None, before, now), None)
+    store.bring(runs.begin(flow, plan, record, told, f"Dataset:{name}" if name else None, before, now), None)
 
 
 def end_run(
@@ -219,7 +219,7 @@ def end_run(
     store.observe(run, held.generation, [status(held)], now)
     flow = store.get(held.owners[0].id)
     if flow is not None:
-        most, age = runs.retained(flow)
+        most, age = runs.retention_of(flow)
         for old in store.surplus(RUN, flow.id, flow.account, most, Instant(now - age)):
             if old.id != run and old.status.phase != "Reconciling":
                 store.forget(old, now)

@@ -137,7 +137,7 @@ class Holdings:
         row = self._db.execute("SELECT objects FROM held_bytes WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0]) if row else 0
 
-    def taken(self) -> int:
+    def bytes_taken(self) -> int:
         """Returns the bytes on disk that mirrors take: objects, blocks, and the tables about both."""
         (objects,) = self._db.execute(
             "SELECT coalesce(sum(bytes + ? * objects), 0) FROM held_bytes", (PER_OBJECT,)

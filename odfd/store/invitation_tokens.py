@@ -82,7 +82,7 @@ def digest_of_token(token: bytes) -> bytes:
     return Multihash.sha3_256(token).digest
 
 
-def redeemed(
+def redeem(
     issued: IssuedInvitation | None, node: KeyDid, joined: Iterable[str], now: Instant
 ) -> tuple[Redemption, IssuedInvitation | None]:
     """Decides about a node that shows a token. Returns the invitation to store; ``None`` for no change.
@@ -137,7 +137,7 @@ class InvitationTokens:
         row, whole = INVITATIONS.look(self._db, "digest = ?", (digest_of_token(token),))
         if row is not None and not whole:
             raise Environment("an invitation is damaged on disk", rule=ROW_DAMAGED, hint=INVITATIONS.hint)
-        outcome, changed = redeemed(None if row is None else _to_issued(row), did_of_peer(peer), joined, now)
+        outcome, changed = redeem(None if row is None else _to_issued(row), did_of_peer(peer), joined, now)
         if changed is not None:
             self._put(changed)
         return outcome
@@ -163,7 +163,7 @@ class InvitationTokens:
         self._put(revoked)
         return revoked
 
-    def admitted(self, joined: Iterable[str]) -> frozenset[KeyDid]:
+    def list_admitted(self, joined: Iterable[str]) -> frozenset[KeyDid]:
         """Returns the nodes that redeemed an unrevoked invitation to one of these networks."""
         names = frozenset(joined)
         kept = (each for each in self.all() if not each.revoked and each.network in names)

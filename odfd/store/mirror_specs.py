@@ -105,7 +105,7 @@ def keep(connection: sqlite3.Connection, spec: MirrorSpec, now: Instant) -> bool
     """
     entry = Catalog(connection).find(spec.id)
     if entry is None or not entry.is_inner:
-        return ResourceStore(connection).declare(TYPE, spec.name, said(spec), now, spec.dataset, renames=True)
+        return ResourceStore(connection).declare(TYPE, spec.name, to_resource(spec), now, spec.dataset, renames=True)
     part = msgspec.json.encode(_Part(via=spec.via, paused=spec.paused))
     known = records.get(connection, INNER_MIRROR, spec.dataset)
     if known is not None and known.body == part:
@@ -140,7 +140,7 @@ def hand_on(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now:
     keep(connection, spec, now)
 
 
-def said(spec: MirrorSpec) -> Json:
+def to_resource(spec: MirrorSpec) -> Json:
     """Returns what a mirror's resource says, without defaults."""
     parts = msgspec.to_builtins(spec)
     return {"source": parts.pop("dataset"), **{key: value for key, value in parts.items() if key != "name"}}
@@ -156,7 +156,7 @@ def drop_inner(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     records.remove(connection, INNER_MIRROR, str(dataset))
 
 
-def declared(connection: sqlite3.Connection) -> list[MirrorSpec]:
+def list_declared(connection: sqlite3.Connection) -> list[MirrorSpec]:
     """Lists the mirrors that are resources."""
     return list(map(spec_of, ResourceStore(connection).all(TYPE)))
 
@@ -164,7 +164,7 @@ def declared(connection: sqlite3.Connection) -> list[MirrorSpec]:
 def all_of(connection: sqlite3.Connection) -> list[MirrorSpec]:
     """Lists all mirrors, and then those of the chains inside collections."""
     inner = [of(connection, DatasetId.parse(each.key)) for each in records.of_kind(connection, INNER_MIRROR)]
-    return [*declared(connection), *filter(None, inner)]
+    return [*list_declared(connection), *filter(None, inner)]
 
 
 def of(connection: sqlite3.Connection, dataset: DatasetId) -> MirrorSpec | None:

@@ -108,7 +108,7 @@ def oldest_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], size: int)
     return 0
 
 
-def trimmed(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
+def first_kept(keep: Keep, newest: Instant, pieces: Iterable[Piece], total: int, first: int) -> int:
     """Returns the first block whose data is kept,
     if ``total`` bytes from block ``first`` on are here; reads no further."""
     for piece in pieces:

@@ -24,7 +24,7 @@ _ZEROS: Final[dict[str, Any]] = dict.fromkeys(_NUMBERS, 0)
 NOTHING_READ: Final = RowCounts(**_ZEROS)
 
 
-def added(one: RowCounts, other: RowCounts) -> RowCounts:
+def add_counts(one: RowCounts, other: RowCounts) -> RowCounts:
     """Adds counts; a count that is unknown in one is unknown in the sum. A skipped file counts once."""
     numbers: dict[str, Any] = {}
     for name in _NUMBERS:
@@ -88,7 +88,7 @@ class Sum(msgspec.Struct, frozen=True, kw_only=True):
         return Sum(
             since=self.since,
             transactions=self.transactions + other.transactions,
-            counts=added(self.counts, other.counts),
+            counts=add_counts(self.counts, other.counts),
         )
 
 

@@ -338,7 +338,7 @@ class PushSpool:
             held, records=held.records + push.pushed.records, bytes=held.bytes + push.bytes, pushes=held.pushes + 1
         )
 
-    def dropped(self, source: str) -> int:
+    def count_dropped(self, source: str) -> int:
         """Returns the number of records that a full buffer dropped, since the Source exists."""
         with self._database.read() as connection:
             row = connection.execute("SELECT records FROM spool_drops WHERE source = ?", (source,)).fetchone()
@@ -447,7 +447,7 @@ class PushSpool:
             shutil.rmtree(self._folder / source, ignore_errors=True)
 
     @contextmanager
-    def held(self) -> Iterator[None]:
+    def hold_files(self) -> Iterator[None]:
         """Keeps each file that the database names now, while the block runs: a backup copies the database first."""
         with self._lock:
             self._holds += 1

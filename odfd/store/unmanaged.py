@@ -120,7 +120,7 @@ def take_back(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     key_settled(connection, dataset)
 
 
-def settled(connection: sqlite3.Connection, dataset: DatasetId) -> Remains | None:
+def pop(connection: sqlite3.Connection, dataset: DatasetId) -> Remains | None:
     """Returns and deletes what was known of a dataset that was taken back; ``None`` for any other dataset."""
     row, whole = _TABLE.look(connection, "dataset = ?", (dataset,))
     if row is None or former_epochs.is_set_aside(connection, dataset):

@@ -95,7 +95,7 @@ class Uploads:
         self.check(ids)
         return [self._waiting.pop(each).path for each in dict.fromkeys(ids)]
 
-    async def done(self, files: Sequence[Path]) -> None:
+    async def delete(self, files: Sequence[Path]) -> None:
         """Deletes files, also when the caller is cancelled."""
         with trio.CancelScope(shield=True):
             for file in files:

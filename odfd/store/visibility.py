@@ -182,7 +182,7 @@ class Visibility:
             noted = [name for name in NetworkScopes(connection).in_order(dataset) if name in scope]
         return [*noted, *sorted(scope.difference(noted))]
 
-    def heard(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
+    def note_mention(self, dataset: DatasetId, network: str, now: Instant, *, is_wanted: bool) -> None:
         """Notes that others mention a dataset in a network; on disk for one that is wanted here."""
         if self.has_key(dataset):
             return
@@ -396,7 +396,9 @@ def limit_mirrors(connection: sqlite3.Connection, network: str, now: Instant) ->
     return len(new)
 
 
-def mirrored(connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool) -> None:
+def mark_mirrored(
+    connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool
+) -> None:
     """Marks a mirror in the transaction of its spec.
 
     An earlier decision stays unless ``is_said``: a user decides now.
@@ -424,7 +426,7 @@ def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_
             Marks(connection).put(dataset, there, now)
 
 
-def imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
+def mark_imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     """Removes the mark of deletion from an imported dataset, in the transaction of its name."""
     Marks(connection).drop(dataset, Mark.DELETED)
 
@@ -446,7 +448,7 @@ def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: 
         shares.put(new, peer, now)
 
 
-def deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
+def mark_deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instant) -> None:
     """Marks a deleted dataset, so that nothing more is disclosed or passed on about it.
 
     A mirror of what is public in a network keeps no mark: evidence about its owner must still be passed on.

@@ -40,7 +40,7 @@ _TOLD: Final = msgspec.json.Decoder(NotifiedDataset)
 _CALLS: Final = msgspec.json.Decoder(CallRecord)
 
 
-def told(connection: sqlite3.Connection, target: str, dataset: str) -> NotifiedDataset | None:
+def find(connection: sqlite3.Connection, target: str, dataset: str) -> NotifiedDataset | None:
     row = TOLD.one(connection, "target = ? AND dataset = ?", (target, dataset))
     return None if row is None else _TOLD.decode(row[3])
 

@@ -17,11 +17,11 @@ from chain.codec.yaml_tree import Node
 from chain.errors import Invalid
 from chain.model.wire import Extra
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described
+from odfd.resources.manifest import Draft, describe
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
 from odfd.resources.sets import SECRET_FORMS, check_secret, plain_value
-from odfd.resources.types import OWN, Remarks, ResourceType, annotated
+from odfd.resources.types import OWN, Remarks, ResourceType, annotation_of
 
 _SETS: Final = ("SecretSet", "Secret")
 POLICY: Final = "webhookPolicy"
@@ -37,11 +37,11 @@ LEAST_SECRET: Final = 24
 class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The URL of the calls, and the key that signs them."""
 
-    url: Annotated[str, described("https://…; http:// only in networks that the setting webhooks.inside names.")]
+    url: Annotated[str, describe("https://…; http:// only in networks that the setting webhooks.inside names.")]
     secret: (
         Annotated[
             Extra,
-            described(
+            describe(
                 "The signing key, as {value: TEXT} or TEXT: at least 24 bytes, or whsec_ and base64. It is sealed, and "
                 "never shown. Without any key calls are not signed."
             ),
@@ -50,7 +50,7 @@ class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
         | None
     ) = None
     secret_ref: (
-        Annotated[str, described("The signing key of a SecretSet: SecretSet:NAME#KEY."), refers_to("SecretSet"), OWN]
+        Annotated[str, describe("The signing key of a SecretSet: SecretSet:NAME#KEY."), refers_to("SecretSet"), OWN]
         | None
     ) = None
 
@@ -58,10 +58,10 @@ class WebhookTargetSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel
 class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The datasets and events that trigger calls."""
 
-    datasets: (
-        Annotated[tuple[str, ...], described("Names of datasets; % stands for any text. Default: all.")] | None
-    ) = None
-    events: Annotated[tuple[str, ...], described(f"Some of {', '.join(EVENTS)}. Default: all.")] | None = None
+    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text. Default: all.")] | None = (
+        None
+    )
+    events: Annotated[tuple[str, ...], describe(f"Some of {', '.join(EVENTS)}. Default: all.")] | None = None
 
     def wants(self, event: str) -> bool:
         return self.events is None or event in self.events
@@ -73,13 +73,13 @@ class WebhookPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def has_policy(annotations: Mapping[str, Any]) -> bool:
-    return annotated(annotations, "sink", POLICY) is not None
+    return annotation_of(annotations, "sink", POLICY) is not None
 
 
 def policy_of(annotations: Mapping[str, Any]) -> WebhookPolicy:
     """Parses a policy, also from annotations set by hand. Raises Invalid."""
     try:
-        policy = msgspec.convert(annotated(annotations, "sink", POLICY) or {}, WebhookPolicy)
+        policy = msgspec.convert(annotation_of(annotations, "sink", POLICY) or {}, WebhookPolicy)
     except msgspec.ValidationError as error:
         raise Invalid(
             f"{POLICY}: {error}", rule="webhook-policy", hint="{datasets: [NAME], events: [dataset.ref.updated]}"

@@ -88,7 +88,7 @@ class DescribedNode:
                 )
                 with AnswerProof(signer) as signing:
                     signing.take(sink.getvalue())
-                    proof = signing.signed(request.sql, head, self._table.num_rows)
+                    proof = signing.sign(request.sql, head, self._table.num_rows)
         yield END, msgspec.json.encode(wire.QueryEnd(rows=self._table.num_rows, proof=proof))
 
     def do(self, call: Any) -> Any:

@@ -60,7 +60,7 @@ async def tasks(node: Any) -> list[ShownTask]:
     return [
         ShownTask(
             each.id, each.name, each.headers.get("account", {}).get("name"), bool(each.generation),
-            msgspec.convert(registry.told(manifest_of(each), registry.STATE), wire.TaskState),
+            msgspec.convert(registry.condition_value(manifest_of(each), registry.STATE), wire.TaskState),
         )
         for each in await node.api.declarations.stated(page.views)
     ]  # fmt: skip
@@ -78,7 +78,7 @@ def entries(node: Any, name: str) -> dict[str, Entry]:
 
 def _shown(found: wire.ResourceView) -> ShownFlow | None:
     view = manifest_of(found)
-    told = registry.told(view, registry.STATE)
+    told = registry.condition_value(view, registry.STATE)
     if told is None:
         return None
     target, tasks = (str(each.of(view)) for each in registry.FLOW.columns if each.title in ("TARGET", "TASKS"))

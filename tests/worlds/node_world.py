@@ -543,7 +543,7 @@ class Node:
         meter = NodeMeter()
         self.events = EventLog(clock, heard=counted_by(meter))
         ids = itertools.count()
-        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.ended, bus=bus)
+        self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.count_end, bus=bus)
         self.engine = SmallEngine()
         context = Context(clock, self.logger, self.events, self.board, "test", meter, bus)
         engine: Any = self.engine
@@ -609,7 +609,7 @@ class Node:
                 nursery.cancel_scope.cancel()
 
     def kinds(self) -> list[str]:
-        return [event.kind for event in self.events.kept()]
+        return [event.kind for event in self.events.list_kept()]
 
     def dataset(self, name: str) -> DatasetId:
         with self.home.catalog() as catalog:
@@ -621,7 +621,7 @@ class Node:
 
     async def manifest(self, dataset: str) -> wire.ResourceManifest:
         """A dataset in the form in which it can be applied."""
-        return await resource_operations.portable(self.api, TYPES.named("Dataset"), dataset)
+        return await resource_operations.portable(self.api, TYPES.get("Dataset"), dataset)
 
     async def apply(
         self,

@@ -11,7 +11,7 @@ import httpx
 import pytest
 import trio
 
-from odfd.runtime.websocket import NORMAL, SocketClosed, StreamBytes, WebSocket, accepted
+from odfd.runtime.websocket import NORMAL, SocketClosed, StreamBytes, WebSocket, accept_key
 from odfd.smart.batches import MAX_TEXT
 from odfd.smart.client import conversation
 from p2p.web.transfer import WebTransfers
@@ -123,7 +123,11 @@ class KamuServer:
         return True
 
     async def _switched(self, machine: h11.Connection, stream: trio.SocketStream, key: str) -> None:
-        answer = [("upgrade", "websocket"), ("connection", "upgrade"), ("sec-websocket-accept", accepted(key.encode()))]
+        answer = [
+            ("upgrade", "websocket"),
+            ("connection", "upgrade"),
+            ("sec-websocket-accept", accept_key(key.encode())),
+        ]
         await stream.send_all(machine.send(h11.InformationalResponse(status_code=101, headers=answer)) or b"")
         socket = WebSocket(StreamBytes(stream), is_client=False, came=machine.trailing_data[0])
         for step in list(self._spoken()):

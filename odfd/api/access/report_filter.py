@@ -68,7 +68,7 @@ async def cancelled(call: Call, id_: str) -> Any:
     )
     if not call.tasks.has(call.guard.subject, id_) and role is not Role.OWNER:
         raise call.guard.owner_only("to cancel a task that others began")
-    call.guard.identified("to cancel a task")
+    call.guard.check_identified("to cancel a task")
     return await call.operation(id_)
 
 
@@ -231,7 +231,7 @@ def _choose(history: HistoryService, rights: Rights, of: str | None) -> Collecti
     if of is None:
         return rights.readable
     try:
-        found = history.chosen(of)
+        found = history.choose(of)
     except NotFound as fault:
         if fault.rule != "resource" or "/" not in of:
             raise

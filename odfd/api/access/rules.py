@@ -86,7 +86,7 @@ async def _graph(call: Call, ref: str) -> Any:
 async def _trace(call: Call, ref: str, request: wire.LineageRequest) -> Any:
     """Does as ``_graph``. The task holds rows, so only its beginner can read it."""
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
-    call.guard.identified("to trace a record", Role.READER)
+    call.guard.check_identified("to trace a record", Role.READER)
     return await call.begin(_id_of(ref, entry), request, call.guard.filter_datasets)
 
 
@@ -152,7 +152,7 @@ async def _flow(action: Action, call: Call, name: str, *args: Any, **more: Any) 
 
 def _flow_meant(guard: Guard, name: str, action: Action) -> str:
     with guard.home.database.read() as connection:
-        found = ResourceStore(connection).called(FLOW, name, guard.subject.account)
+        found = ResourceStore(connection).resolve(FLOW, name, guard.subject.account)
     state = guard.state()
     if found is None or guard.role_of(state, found.id) is None:
         text = f"there is no flow {name[:120]!r} that you may read"
@@ -287,7 +287,7 @@ async def _cards(guard: Guard, cards: Any) -> list[wire.CardView]:
 
 
 async def _stage(call: Call, name: str, chunks: Any) -> Any:
-    call.guard.identified("an upload")
+    call.guard.check_identified("an upload")
     return await call.operation(name, chunks)
 
 
@@ -296,20 +296,20 @@ async def _me(call: Call) -> wire.AccountView:
 
 
 async def _token_made(call: Call, request: wire.TokenRequest) -> wire.TokenView:
-    call.guard.identified("a token")
+    call.guard.check_identified("a token")
     call.guard.by_socket("to make a token")
     made: wire.TokenView = await call.operation(request, call.guard.subject.account)
     return made
 
 
 async def _own_tokens(call: Call) -> Any:
-    call.guard.identified("to list tokens", Role.READER)
+    call.guard.check_identified("to list tokens", Role.READER)
     return await call.operation(call.guard.subject.account)
 
 
 async def _token_revoked(call: Call, id_: str) -> Any:
     """Lets a token revoke itself, so that whoever finds a lost token need not find the node."""
-    call.guard.identified("to revoke a token", Role.READER)
+    call.guard.check_identified("to revoke a token", Role.READER)
     if id_ != call.guard.subject.token:
         call.guard.by_socket("to revoke another token")
     return await call.operation(id_, call.guard.subject.account)

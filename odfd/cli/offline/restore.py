@@ -95,7 +95,7 @@ def _text(done: Restored) -> str:
 
 
 def _progress(report: Report, directory: Path) -> wire.TaskState:
-    done, total, unit, message = report.shown()
+    done, total, unit, message = report.summary()
     return wire.TaskState(
         kind="restore",
         target=str(directory),

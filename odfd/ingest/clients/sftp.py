@@ -21,7 +21,7 @@ from odfd.ingest.clients.remote_files import MAX_LISTED, SFTP, Folders, RemoteFi
 from odfd.ingest.file_writer import FileWriter
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_process import run_job, serve
-from odfd.runtime.sftp import SftpLogin, connected, not_asked
+from odfd.runtime.sftp import SftpLogin, connect, not_asked
 
 _NOT_IN_NAMES: Final = re.compile(r"[/\x00]")
 
@@ -83,7 +83,7 @@ def answer(job: SftpJob) -> SftpResult:
 
 async def _answer(job: SftpJob) -> SftpResult:
     try:
-        connection = await connected(_login(job), SFTP, "source")
+        connection = await connect(_login(job), SFTP, "source")
         try:
             client = await asyncio.wait_for(connection.start_sftp_client(), job.silence)
             return await _Reader(job, client).read()

@@ -40,7 +40,7 @@ from odfd.store.flow_runs import TYPE as FLOW
 
 async def apply(call: Call, request: wire.ApplyRequest) -> wire.TaskRef:
     """Restricts ``applying.apply``."""
-    call.guard.identified("to apply manifests", Role.MAINTAINER)
+    call.guard.check_identified("to apply manifests", Role.MAINTAINER)
     if request.prune is not None:
         raise call.guard.owner_only("to prune")
     terms = ApplyTerms(account=call.guard.subject.account, judge=partial(_judge, call.guard))
@@ -65,7 +65,7 @@ class _Judged:
         self.guard, self.state, self.store = guard, state, store
         self.final, owner = FinalState((), store), store.owner()
         self._owners = (owner["id"], owner["did"])
-        held = [(each, self.held(each)) for each in drafts]
+        held = [(each, self.find_visible(each)) for each in drafts]
         self.batch = {(self.home(each), each.type.name, each.headers.name.casefold()): there for each, there in held}
         """What is here of each resource of the batch, by its account, type and name after it; ``None`` if it is new."""
         self.moved = {there.id for there in self.batch.values() if there is not None} - {
@@ -112,16 +112,16 @@ class _Judged:
         is_known = found is not None and self.guard.role_of(self.state, found.id) is not None
         return False, found if is_known and found is not None and found.id not in self.moved else None
 
-    def held(self, draft: Draft) -> Resource | None:
+    def find_visible(self, draft: Draft) -> Resource | None:
         """Returns what the manifest names, if the subject may know of it."""
         kind, headers = draft.type.name, draft.headers
         if headers.id is not None:
             found = self.store.get(headers.id)
         elif headers.account is None:
-            found = self.store.named(kind, headers.name, self.guard.subject.account)
+            found = self.store.find_named(kind, headers.name, self.guard.subject.account)
         else:
             is_account, owner = self.account(headers.account)
-            found = self.store.named(kind, headers.name, owner) if is_account else None
+            found = self.store.find_named(kind, headers.name, owner) if is_account else None
         is_known = found is not None and found.type == kind and self.guard.role_of(self.state, found.id) is not None
         return found if is_known else None
 
@@ -130,7 +130,7 @@ def _faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     kind, headers = draft.type.name, draft.headers
     if kind not in OF_ACCOUNTS:
         yield by.guard.owner_only(f"to apply a {kind}")
-    held = by.held(draft)
+    held = by.find_visible(draft)
     if held is not None:
         yield from _standing_faults(by, draft, held)
     elif headers.id is not None:

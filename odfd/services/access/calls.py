@@ -39,7 +39,7 @@ class TaskOwners:
         self._about, self.subjects = about, subjects
         self._accounts: LRUCache[str, str] = LRUCache(MOST)
 
-    def noted(self, subject: Principal, value: Any) -> Any:
+    def note(self, subject: Principal, value: Any) -> Any:
         """Returns ``value`` unchanged; if it is a new task, records ``subject`` as its beginner."""
         if isinstance(value, wire.TaskRef) and subject.account is not None:
             self._accounts[value.id] = subject.account
@@ -141,7 +141,7 @@ class Call(NamedTuple):
 
     async def begin(self, *args: Any, **more: Any) -> Any:
         """Calls the operation; a task that it begins is the caller's."""
-        return self.tasks.noted(self.guard.subject, await self.operation(*args, **more))
+        return self.tasks.note(self.guard.subject, await self.operation(*args, **more))
 
     async def check_task(self, task: str) -> None:
         """Raises NotFound for a task that the caller may not see, as for one that does not exist."""

@@ -94,17 +94,17 @@ class SealedPositions:
 
     def rights(self, account: str | None, sight: Sight) -> str:
         """Returns a text that differs once the account's rights have changed."""
-        return self.sealed(account, sight.rights_at, b"rights")
+        return self.seal(account, sight.rights_at, b"rights")
 
     def opened_rights(self, account: str | None, text: str) -> int | None:
         """Decrypts the log number in a text of ``rights``; ``None`` if the text is not one of this account."""
-        return self.opened(account, text, b"rights")
+        return self.open(account, text, b"rights")
 
-    def sealed(self, account: str | None, number: int, *use: bytes) -> str:
+    def seal(self, account: str | None, number: int, *use: bytes) -> str:
         """Encrypts a log number for an account; the same number always gives the same text."""
         return self._cipher.encrypt(number.to_bytes(8, "big"), [*use, (account or "").encode()]).hex()
 
-    def opened(self, account: str | None, text: str, *use: bytes) -> int | None:
+    def open(self, account: str | None, text: str, *use: bytes) -> int | None:
         """Decrypts a position; ``None`` if the text is not one of this account."""
         try:
             return int.from_bytes(self._cipher.decrypt(bytes.fromhex(text), [*use, (account or "").encode()]), "big")
@@ -178,7 +178,7 @@ class Guard:
         if said == mark:
             return True
         account, (public, _, rights) = self.subject.account, said.partition(".")
-        at, rights_at = self.positions.opened(account, position), self.positions.opened_rights(account, rights)
+        at, rights_at = self.positions.open(account, position), self.positions.opened_rights(account, rights)
         if public != mark.partition(".")[0] or at is None or rights_at is None:
             return False
         before, now = self._reader.at(max(at, rights_at)), self.state()
@@ -189,11 +189,11 @@ class Guard:
 
     def version(self, number: int, mark: str) -> str:
         """Returns the version of the log at ``number``, in the form that the subject gets."""
-        return f"{self.positions.sealed(self.subject.account, number)}+{mark}"
+        return f"{self.positions.seal(self.subject.account, number)}+{mark}"
 
     def number(self, version: str) -> int:
         """Returns the log number of a version that the subject was given. Blocking. Raises Invalid for other texts."""
-        found = self.positions.opened(self.subject.account, version.partition("+")[0])
+        found = self.positions.open(self.subject.account, version.partition("+")[0])
         hint = "list anew: odfctl get KIND -w without --since"
         if found is None:
             text = f"{version[:60]!r} is no version of this node's log of resources"
@@ -221,7 +221,7 @@ class Guard:
         """Returns the dataset ``ref`` if ``action`` is allowed on it. Blocking. Raises NotFound, Invalid, Refused."""
         state = self._reader.read()
         with self.home.catalog() as catalog:
-            entry = catalog.called(ref, self.subject.account)
+            entry = catalog.resolve_as(ref, self.subject.account)
         # Looked up in any case: the time of an answer does not tell what is hidden from what is not there.
         sought = entry.id if entry is not None else _NOBODYS
         thing = _thing(state, sought, is_published=bool(self._reader.public_of([sought])))
@@ -231,7 +231,7 @@ class Guard:
                 f"no dataset {ref[:120]!r} here", rule="dataset-ref", hint="odfctl get datasets lists what you may read"
             )
         if decision is not None:
-            raise self.denied(decision, f"Dataset:{entry.name}")
+            raise self.deny(decision, f"Dataset:{entry.name}")
         return entry
 
     # Other resources.
@@ -239,7 +239,7 @@ class Guard:
     def resolve_name(self, type_: str, name: str) -> str:
         """Returns the id of what the subject calls by a name; else the name. Blocking."""
         with self.home.database.read() as connection:
-            found = ResourceStore(connection).called(type_, name, self.subject.account)
+            found = ResourceStore(connection).resolve(type_, name, self.subject.account)
         return name if found is None else found.id
 
     def is_of_account(self, id_: str) -> bool:
@@ -264,7 +264,7 @@ class Guard:
         state = self._reader.read()
         decision = authorize(self.subject, action, _resource(state, view.id), state.relations)
         if decision is not None:
-            raise self.denied(decision, f"{view.type}:{view.name}")
+            raise self.deny(decision, f"{view.type}:{view.name}")
 
     def handles(self, ids: Iterable[str]) -> Collection[str]:
         """Returns those of some resource ids that the subject can read. Blocking."""
@@ -300,7 +300,7 @@ class Guard:
     def denial(self, state: AccessState, id_: str, action: Action, what: str) -> Refused | None:
         """Returns the fault if ``action`` on a readable resource is not allowed; ``None`` if it is."""
         decision = authorize(self.subject, action, self._thing(state, id_), state.relations)
-        return None if decision is None else self.denied(decision, what)
+        return None if decision is None else self.deny(decision, what)
 
     def account(self, account: str) -> str | None:
         """Returns the id of a named account that is the subject's, or one of its organisations. Blocking."""
@@ -315,7 +315,7 @@ class Guard:
 
     # Words.
 
-    def denied(self, decision: Deny, what: str) -> Refused:
+    def deny(self, decision: Deny, what: str) -> Refused:
         """Builds the fault for an action on a resource that the subject can only read."""
         needed = decision.needed.word
         if self.subject.account is None:
@@ -339,7 +339,7 @@ class Guard:
         text = f"{what} is for the node's owner, and you act as {self.subject.name}"
         return Refused(text, rule=OWNER_ONLY, hint="ask them, or for the attribute admin of your account")
 
-    def identified(self, what: str, least: Role = Role.EDITOR) -> None:
+    def check_identified(self, what: str, least: Role = Role.EDITOR) -> None:
         """Raises Refused for a caller without an account, or with a token whose role is below ``least``."""
         if self.subject.account is None:
             raise self.nobody(f"{what} needs an account")

@@ -131,7 +131,7 @@ class DatasetBatch:
         return [self._part(each, dataset) for dataset in each.chains] if each.events else []
 
     def _part(self, each: PlannedDataset, dataset: DatasetId) -> CommitPart:
-        events = each.events if each.head is not None else born(each.events, dataset)
+        events = each.events if each.head is not None else found_dataset(each.events, dataset)
         upper = instant.from_millis(self._home.chains.upper(dataset))
         return CommitPart(dataset=dataset, expected=each.head, events=events, time=max(self.whole.now, upper))
 
@@ -150,7 +150,7 @@ class DatasetBatch:
             _note_birth(connection, each.desired, each.chains, now)
 
 
-def born(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:
+def found_dataset(events: Sequence[MetadataEvent], dataset: DatasetId) -> Sequence[MetadataEvent]:
     """Returns the founding events of a dataset, with its id in the Seed."""
     return (msgspec.structs.replace(events[0], dataset_id=dataset), *events[1:])
 

@@ -102,7 +102,7 @@ class DatasetController(Controller):
             self._kinds[resource.did] = event.dataset_kind.value
         return self._kinds[resource.did]
 
-    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
+    def spec_to_store(self, desired: DesiredResource, before: Resource | None) -> Json:
         """Returns the spec without its did, which the resource has. Raises Invalid.
 
         A spec of a did alone declares nothing: what stands stays as it is. So do fields that a snapshot cannot state.
@@ -119,15 +119,15 @@ class DatasetController(Controller):
             raise Invalid(text, rule="dataset-did", hint=hint)
         return before.spec
 
-    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+    def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
         """Returns inputs before what derives from them."""
-        return self._planning.ordered(planned, batch)
+        return self._planning.order(planned, batch)
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent | None:
         return await self._planning.prepare(planned, batch)
 
-    async def applied(self, changed: Sequence[PlannedResource]) -> None:
-        await self._planning.renamed(changed)
+    async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
+        await self._planning.follow_names(changed)
 
     @contextmanager
     def deletion(self, connection: sqlite3.Connection, gone: Resource, *, purge: bool) -> Iterator[None]:
@@ -155,7 +155,7 @@ class DatasetController(Controller):
         sees: Sees | None,  # noqa: ARG002  whoever reads a dataset is told its state
     ) -> Mapping[str, wire.Value]:
         ids = {each.headers["did"]: each.id for each in resources if "did" in each.headers}
-        views = await self._states.completed(lambda: list(self._looked_at(resources)))
+        views = await self._states.complete(lambda: list(self._looked_at(resources)))
         return {ids[each.id]: msgspec.convert(each, wire.DatasetState, from_attributes=True) for each in views}
 
     def _looked_at(self, resources: Sequence[wire.ResourceView]) -> Iterator[wire.DatasetView]:

@@ -36,9 +36,9 @@ class DamageRegistry:
     def __init__(self, home: StateDirectory, clock: Clock, bus: Bus) -> None:
         """Publishes ``DamageFound`` once for each place, until the dataset is intact again."""
         self._home, self._clock, self._bus = home, clock, bus
-        bus.subscribe(lambda each: self.found(each.dataset, [each.spot]), SliceDamaged)
+        bus.subscribe(lambda each: self.record(each.dataset, [each.spot]), SliceDamaged)
 
-    def found(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
+    def record(self, dataset: DatasetId, spots: Sequence[DamagedBlock], seen: ReadConditions | None = None) -> bool:
         """Records damage: blocks from the first of ``spots`` on are not relied on until they are intact again.
 
         ``seen``: the conditions during the check; ``None``: each of ``spots`` is a block or an object whose own bytes

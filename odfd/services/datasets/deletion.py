@@ -149,7 +149,7 @@ class DatasetDeletion:
             unmanaged.forget_data(connection, dataset, now)
         mirror_specs.drop(connection, dataset, now)
         records.remove(connection, BASE_KIND, str(dataset))
-        visibility.deleted(connection, dataset, now)
+        visibility.mark_deleted(connection, dataset, now)
         Ledger(connection).forget(dataset)
         Damage(connection).forget(dataset)
         row_counts.COUNTS.forget(connection, dataset)

@@ -72,7 +72,7 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
         )
         return self.place(f"metadata[{number}].{part}")
 
-    def located(self, fault: Fault) -> str:
+    def place_of(self, fault: Fault) -> str:
         """Returns the place of a fault as a line of the manifest. That of a column is told within its read step."""
         if not fault.place.startswith("ddlSchema"):
             return fault.place or self.place()
@@ -99,7 +99,7 @@ def desired_of(planned: PlannedResource, batch: ApplyBatch) -> DesiredSnapshot |
     draft, own = batch.drafts.get(planned.after.id), planned.after
     if draft is None or not draft.spec.is_declared:
         return None
-    beside = batch.named(own.account, own.key)
+    beside = batch.find_named(own.account, own.key)
     did = None if planned.before is None else planned.before.did
     return DesiredSnapshot(
         snapshot=DatasetSnapshot(name=own.name, kind=draft.spec.kind, metadata=draft.spec.metadata or ()),

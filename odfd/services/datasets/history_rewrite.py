@@ -132,11 +132,11 @@ class HistoryRewriteService:
         said, signed = self._declare(entry, request, opening)
         report.begin("merging slices", len(plan.batches), "slices")
 
-        def merged(count: int) -> None:
+        def note_merge(count: int) -> None:
             report.done = count
             end_if_unwanted()
 
-        rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), merged)
+        rewrite = rewriting.prepare(chain, objects, plan, self._time(chain, plan), note_merge)
         with self.home.database.read() as connection:
             given_up = Ledger(connection).chain(entry.id).epoch
         rewrite = msgspec.structs.replace(rewrite, apart=self.apart(given_up))
@@ -183,7 +183,7 @@ class HistoryRewriteService:
     def _draft(self, entry: DatasetEntry, opening: EpochOpening) -> tuple[Authority, wire.AuthorityDraft]:
         with self.home.database.read() as connection:
             rights = Authorities(connection).rights(entry.id)
-        mine = [key.did for key in self.home.keys.held(entry.id)]
+        mine = [key.did for key in self.home.keys.keys_for(entry.id)]
         seed = self.home.chains.chain(entry.id).block_at(0).hash
         said = authority_drafts.rewritten(rights, opening, mine, seed, self.context.clock.now())
         return said, draft_view(rights, said)

@@ -55,7 +55,7 @@ from odfd.renditions.sharded_inputs import over
 from odfd.resources.controller import ApplyBatch, Intent
 from odfd.resources.plan import PlannedResource
 from odfd.runtime.subjects import about
-from odfd.services.datasets.batch import DatasetBatch, PlannedDataset, born
+from odfd.services.datasets.batch import DatasetBatch, PlannedDataset, found_dataset
 from odfd.services.datasets.desired import DesiredSnapshot, desired_of, in_order, inputs_of
 from odfd.services.execution.transforms import EvolutionCheck, TransformCheck, judge_preprocess, read_schema
 from odfd.services.resources.set_controllers import SetValues
@@ -90,7 +90,7 @@ class DatasetPlanning:
         self._names_of_values = SetValues(home).names
         self._events, self._adopt, self._rename = events, adopt, rename
 
-    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+    def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
         """Returns the datasets of an apply in the order in which they can be made."""
         drafts = [batch.drafts.get(each.after.id) for each in planned]
         said = [() if each is None else each.spec.metadata or () for each in drafts]
@@ -107,10 +107,10 @@ class DatasetPlanning:
         try:
             return await self._intent(desired, DatasetBatch(self._home, batch))
         except Fault as fault:
-            fault.place = desired.located(fault)
+            fault.place = desired.place_of(fault)
             raise
 
-    async def renamed(self, changed: Sequence[PlannedResource]) -> None:
+    async def follow_names(self, changed: Sequence[PlannedResource]) -> None:
         """Lets what runs for datasets with other names go on under these, and tells of it."""
         for each in changed:
             before, after = each.before, each.after
@@ -124,7 +124,7 @@ class DatasetPlanning:
         desired, held, is_kept = await trio.to_thread.run_sync(self._look_up, desired)
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
-        def pinned(transform: TransformSql) -> str | None:
+        def pin_of(transform: TransformSql) -> str | None:
             return pin if transform.engine == "spark" else None
 
         def resolve(ref: str) -> DatasetId:
@@ -132,10 +132,10 @@ class DatasetPlanning:
 
         def changes() -> Sequence[MetadataEvent]:
             if held is None:
-                events = founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+                events = founding_events(desired.snapshot, _UNBORN, resolve, pin_of)
                 _check_birth(desired, events)
                 return events
-            found = changed_events(held[1], desired.snapshot, resolve, pinned)
+            found = changed_events(held[1], desired.snapshot, resolve, pin_of)
             batch.check_circle(desired, held[0], found)
             return found
 
@@ -146,7 +146,7 @@ class DatasetPlanning:
         def add() -> tuple[PlannedDataset, ChangeKind | None, Sequence[CommitPart]]:
             if held is None:
                 dataset, *others = batch.new_ids(desired)
-                planned, course = PlannedDataset(desired, dataset, None, born(events, dataset), others), None
+                planned, course = PlannedDataset(desired, dataset, None, found_dataset(events, dataset), others), None
             else:
                 dataset, state = held
                 head = Head(state.head, state.sequence_number) if state.head else None

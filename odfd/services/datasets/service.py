@@ -37,7 +37,7 @@ from odfd.store.catalog import is_one_chain
 from odfd.store.directory import StateDirectory
 from odfd.store.pushes import PushTable
 
-_TYPE: Final = TYPES.written("Dataset")
+_TYPE: Final = TYPES.find_schema("Dataset")
 _PROFILE: Final = Parameter("profile", "flag", "With statistics of its columns.")
 _LIMIT: Final = Parameter("limit", "number", "Blocks or records at the most.", 1, MAX_ROWS, DEFAULT_ROWS)
 _BEFORE: Final = Parameter(
@@ -76,7 +76,7 @@ class DatasetService:
     async def describe(self, ref: str, *, profile: Annotated[bool, _PROFILE] = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, from the files of its slices."""
         detail = await trio.to_thread.run_sync(self._describe, ref, profile)
-        (view,) = await self.states.completed(lambda: [detail.dataset])
+        (view,) = await self.states.complete(lambda: [detail.dataset])
         return msgspec.structs.replace(detail, dataset=view)
 
     def _describe(self, ref: str, profile: bool) -> wire.DatasetDetail:

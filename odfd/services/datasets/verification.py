@@ -66,7 +66,7 @@ class VerificationService:
         entry = entries[0]
 
         async def work(report: Report) -> wire.VerifyReport:
-            return united([await self._verify(each, request, report) for each in entries])
+            return unite([await self._verify(each, request, report) for each in entries])
 
         return task_ref(self.board.submit("verify", entry.name, work, about(entry.id, inputs=True)))
 
@@ -123,7 +123,7 @@ class VerificationService:
         told = [each for each in found.failures if not each.rule.startswith(PORTAL)]  # its publisher's, and no damage
         if told:
             spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in told]
-            return found if self.damage.found(entry.id, spots, seen) else None
+            return found if self.damage.record(entry.id, spots, seen) else None
         if level is Level.DATA and not request.from_block:
             self.damage.whole(entry.id, min(found.blocks, seen.held_until), seen)
         return found
@@ -233,7 +233,7 @@ async def _steps(
             yield outcome
 
 
-def united(reports: Sequence[wire.VerifyReport]) -> wire.VerifyReport:
+def unite(reports: Sequence[wire.VerifyReport]) -> wire.VerifyReport:
     """Returns the report on all shards: that of the first, with the sums, and with failures by the names of shards."""
     first, *others = reports
     if not others:

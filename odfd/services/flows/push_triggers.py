@@ -46,7 +46,7 @@ class PushTriggers:
         self._pushed: set[str] = set()
         """Sources to which records were pushed since the last check began."""
 
-    def arrived(self, source: str) -> None:
+    def note_push(self, source: str) -> None:
         """Notes a push to a Source, by its id."""
         self._pushed.add(source)
         keys = self._keys.get(source)
@@ -63,7 +63,7 @@ class PushTriggers:
         """Notes that a dataset may have new records."""
         self._changed.update(self._scheduler.awaiting(dataset))
 
-    def applied(self) -> None:
+    def note_apply(self) -> None:
         """Notes that an apply has ended, which may have made unknown Sources known."""
         self._applies += 1
         if self._lost:
@@ -104,7 +104,7 @@ class PushTriggers:
             with self._home.database.read() as connection:
                 try:
                     store = ResourceStore(connection)
-                    source = self._home.uses.meant(store, store.get(plan.id), each.source).id
+                    source = self._home.uses.find_meant(store, store.get(plan.id), each.source).id
                 except (NotFound, Refused):
                     is_lost = True  # the flow's resource tells of it
                     continue

@@ -57,16 +57,16 @@ class FlowService:
         self._events = context.events
         self._since = context.clock.now()
 
-    async def undeclared(self) -> Sequence[Resource]:
+    async def list_undeclared(self) -> Sequence[Resource]:
         """Lists the derived datasets that follow their inputs without a flow, each as the flow that would do so."""
-        await self._worker.loaded()
+        await self._worker.wait_loaded()
         plans = [entry.plan for _, entry in self._worker.scheduler.entries() if not entry.plan.declared]
         return await trio.to_thread.run_sync(lambda: list(self._following(plans)))
 
     def _following(self, plans: Sequence[FlowPlan]) -> Iterator[Resource]:
         with self._home.database.read() as connection:
             for plan in plans:
-                dataset = Catalog(connection).declared(plan.target)
+                dataset = Catalog(connection).resource_of(plan.target)
                 if dataset is not None and dataset.did == str(plan.target):  # not of what is inside of a collection
                     target = f"{DATASET}:{plan.name}"
                     yield Resource(
@@ -81,7 +81,7 @@ class FlowService:
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.FlowState]:
         """Returns the states of those flows that are in force. ``sees``: as of ``Controller.states``."""
-        await self._worker.loaded()
+        await self._worker.wait_loaded()
         found = {each.id: self._entries(each) for each in resources}
         if sees is not None:
             abouts = await self.subjects(resources)
@@ -92,7 +92,7 @@ class FlowService:
 
     async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
         """Returns what flows are about, by their ids: once for each dataset of one that is in force."""
-        await self._worker.loaded()
+        await self._worker.wait_loaded()
         plans = {each.id: [entry.plan for _, entry in self._entries(each)] for each in resources}
         return await trio.to_thread.run_sync(
             lambda: {id_: [about_flow(self._home, each) for each in found] for id_, found in plans.items()}
@@ -179,7 +179,7 @@ class FlowService:
         )
         return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 
-    async def changed(self, planned: Sequence[PlannedResource]) -> None:
+    async def put_in_force(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
         await self._worker.look(await trio.to_thread.run_sync(self._targets, planned))
         await trio.to_thread.run_sync(self._tell_changes, planned)
@@ -206,7 +206,7 @@ class FlowService:
             raise NotFound(f"nothing of {resource.name} is in force", rule="flow-name", hint="odfctl logs tells why")
         return told[resource.id]
 
-    async def removed(self, resource: Resource) -> None:
+    async def end_deleted(self, resource: Resource) -> None:
         """Ends what a deleted flow did."""
         targets = {entry.plan.target for _, entry in self._worker.scheduler.of_flow(resource.id)}
         await trio.to_thread.run_sync(self._forget, resource)
@@ -246,7 +246,7 @@ class FlowService:
 
         ``target``: the dataset of which it is, if it is of many. Raises NotFound, also for a flow that waits.
         """
-        await self._worker.loaded()
+        await self._worker.wait_loaded()
         held, plan, wanted = await trio.to_thread.run_sync(self._seek, name, target)
         if held is not None and plan is not None:
             entries = self._worker.scheduler.of_flow(held.id)
@@ -272,7 +272,7 @@ class FlowService:
     def _seek(self, name: str, target: str | None) -> tuple[Resource | None, FlowPlan | None, DatasetId | None]:
         """Returns the flow that the node's owner means by a name or id, its plan, and the id of the dataset."""
         with self._home.database.read() as connection:
-            held = ResourceStore(connection).sought(store.TYPE, name)
+            held = ResourceStore(connection).find_any(store.TYPE, name)
             plan = None if held is None else store.plan_of(connection, held, self._home.uses)
         return held, plan, None if target is None else self._home.resolve(target).id
 
@@ -396,7 +396,7 @@ def _state(entry: Entry) -> Literal["waiting", "running", "retrying", "paused"]:
 
 def _collection(catalog: Catalog, dataset: DatasetId) -> str:
     """Returns the name of the dataset that a chain is, or is inside of."""
-    held = catalog.declared(dataset)
+    held = catalog.resource_of(dataset)
     return catalog.name_of(dataset) if held is None else held.name
 
 
@@ -450,8 +450,8 @@ class FlowController(Controller):
     def __init__(self, flows: FlowService) -> None:
         self._flows = flows
 
-    async def applied(self, changed: Sequence[PlannedResource]) -> None:
-        await self._flows.changed(changed)
+    async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
+        await self._flows.put_in_force(changed)
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         return await self._flows.states(resources, sees)
@@ -470,4 +470,4 @@ class FlowController(Controller):
         return ObservedState(told=told, fault=Refused(view.message, rule="flow-refused", hint=hint))
 
     async def finalize(self, resource: Resource) -> None:
-        await self._flows.removed(resource)
+        await self._flows.end_deleted(resource)

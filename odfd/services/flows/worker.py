@@ -115,9 +115,9 @@ class FlowWorker:
         self.scheduler = Scheduler(random.SystemRandom())
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(self._round, start_after=START_SECONDS)
         self._arrivals = PushTriggers(home, self.scheduler, self.loop.poke)
-        self.arrived = self._arrivals.arrived
+        self.arrived = self._arrivals.note_push
         """Called with the id of a Source to which records were pushed."""
-        self.applied = self._arrivals.applied
+        self.applied = self._arrivals.note_apply
         self._looking = trio.Lock()
         self._is_loaded = False
         self._running = 0
@@ -148,7 +148,7 @@ class FlowWorker:
         await self._evaluate(datasets)
         self.loop.poke()
 
-    async def loaded(self) -> None:
+    async def wait_loaded(self) -> None:
         """Waits, after a start, until the flows of all datasets are in force."""
         async with self._looking:
             is_loaded = self._is_loaded
@@ -249,7 +249,7 @@ class FlowWorker:
         for each in found:
             with self._home.database.write() as connection:
                 store.end_run(
-                    connection, each.id, lambda run: runs.ended(run, Outcome.CANCELLED, "it was cut off", (), now), now
+                    connection, each.id, lambda run: runs.end(run, Outcome.CANCELLED, "it was cut off", (), now), now
                 )
 
     def _read_all(self, *, everything: bool) -> dict[DatasetId, list[_Found]]:
@@ -377,7 +377,7 @@ class FlowWorker:
 
     def _policy_of(self, dataset: DatasetId) -> DerivationPolicy | None:
         with self._home.database.read() as connection:
-            resource = Catalog(connection).declared(dataset)
+            resource = Catalog(connection).resource_of(dataset)
         return None if resource is None else derivation_policy(resource)
 
     def _is_behind(self, key: str, plan: FlowPlan, *, everything: bool) -> bool:
@@ -391,7 +391,7 @@ class FlowWorker:
         try:
             watched = firing.plan.target if firing.plan.on_update else None
             before = await self._head_of(watched)
-            ended = await self._ended(firing)
+            ended = await self._perform(firing)
             outcome, message, written, retry, *_ = ended
             # A run that the stop of the node cut off did not fail; it is due again at the next start.
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
@@ -427,7 +427,7 @@ class FlowWorker:
     async def _head_of(self, dataset: DatasetId | None) -> str | None:
         return None if dataset is None else await trio.to_thread.run_sync(self._head, dataset)
 
-    async def _ended(self, firing: Firing) -> Ended:
+    async def _perform(self, firing: Firing) -> Ended:
         try:
             with sole_faults():
                 await trio.to_thread.run_sync(self._check, firing.plan)
@@ -458,7 +458,7 @@ class FlowWorker:
             if firing.plan.declared:
                 store.end_run(
                     connection, firing.record.run,
-                    lambda run: runs.ended(run, ended.outcome, ended.message, ended.steps, now), now,
+                    lambda run: runs.end(run, ended.outcome, ended.message, ended.steps, now), now,
                 )  # fmt: skip
 
     def _keep(self, records: Sequence[tuple[str, Record]], templates: Sequence[tuple[str, Record]] = ()) -> None:

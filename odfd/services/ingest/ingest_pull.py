@@ -64,12 +64,12 @@ from odfd.services.portals.service import PortalService
 from odfd.services.transfer.collection_transfer import CollectionTransfer
 from odfd.services.views.derivative_index import DerivativeIndex
 from odfd.services.views.pull_remarks import (
-    blocked,
+    blocked_remark,
     corrected_view,
     long_pause,
     newest,
     note_pulled,
-    repeated,
+    repeated_remark,
     uncacheable,
 )
 from odfd.services.views.task_progress import keep_showing, show_failures, show_ingest, show_mirror, show_transform
@@ -78,7 +78,7 @@ from odfd.store import captures, collections
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
 from odfd.store.pushes import PushTable
-from odfd.store.row_counts import NOTHING_READ, added
+from odfd.store.row_counts import NOTHING_READ, add_counts
 from odfd.store.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
@@ -146,7 +146,7 @@ class IngestPullService:
                     fault.place = fault.place or entry.name
                 raise
             finally:
-                await self.uploads.done(files)
+                await self.uploads.delete(files)
             told = await trio.to_thread.run_sync(self._remark_on, fed, outcome)
             return wire.PullResult(items=(self._report_ingest(fed, outcome, told),))
 
@@ -483,14 +483,14 @@ class IngestPullService:
     def _bind(self, source: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Notes from which Source a dataset takes, and returns it with its values. Raises NotFound, Refused."""
         sources = SourceReader(self.home)
-        given, values = sources.given(source, dataset)
+        given, values = sources.open_given(source, dataset)
         sources.bind(given)
         return given, values
 
     def _settle(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, source: str | None) -> str:
         """Records how far a Source was taken; returns the remarks beside the numbers."""
         if source is not None:
-            SourceReader(self.home).taken(source, entry.id)
+            SourceReader(self.home).note_taken(source, entry.id)
         return self._remark_on(entry, outcome)
 
     def dependencies(self, dataset: DatasetId) -> ingesting.IngestDependencies:
@@ -524,9 +524,9 @@ class IngestPullService:
             return _item(entry, "; ".join(part for part in (why, told) if part), rows=rows)
         blocks, records = outcome.blocks - outcome.repeated, outcome.rows - outcome.repeated_rows
         if blocks:
-            self.context.meter.committed("ingest", blocks, records)
+            self.context.meter.count_commit("ingest", blocks, records)
             self._tell_appended(entry, plural(records, "record"), blocks, records)
-        message = "; ".join(part for part in (repeated(outcome), told) if part)
+        message = "; ".join(part for part in (repeated_remark(outcome), told) if part)
         return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
 
     async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
@@ -563,14 +563,14 @@ class IngestPullService:
             if not isinstance(outcome, Committed):
                 break
             records += outcome.records
-            counts = added(counts, outcome.counts)
+            counts = add_counts(counts, outcome.counts)
             report.begin(f"{plural(records, 'record')} so far", None, "rows")
             report.done = records
         after = await trio.to_thread.run_sync(self._state, entry.id)
         blocks = after.size - before.size
         self.context.meter.rows("transform", counts)
         if blocks:
-            self.context.meter.committed("transform", blocks, records)
+            self.context.meter.count_commit("transform", blocks, records)
             text, told = plural(records, "record"), about(entry.id)
             self.context.events.emit("dataset.derived", entry.name, text, about=told, blocks=blocks, records=records)
         way = f"odfctl compact {entry.name} --keep-metadata-only, then odfctl pull {entry.name}"
@@ -584,7 +584,7 @@ class IngestPullService:
             way = await trio.to_thread.run_sync(way_anew, self.home.chains, entry.name, after)
             raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
         if isinstance(outcome, Blocked):
-            return blocked(entry.name, outcome, wire.PullItem(
+            return blocked_remark(entry.name, outcome, wire.PullItem(
                 ref=entry.name, outcome="blocked", blocks=blocks, records=records, rows=rows_view(counts)
             ))  # fmt: skip
         message = "; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else ""

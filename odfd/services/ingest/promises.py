@@ -49,7 +49,7 @@ def _check_sole_writer(home: StateDirectory, dataset: DatasetId, now: Instant) -
     """Raises Refused if another node may write the dataset: its blocks could contradict the promise."""
     with home.database.read() as connection:
         rights = Authorities(connection).rights(dataset)
-    held = {key.did for key in home.keys.held(dataset)} if home.keys.has_dataset_key(dataset) else set()
+    held = {key.did for key in home.keys.keys_for(dataset)} if home.keys.has_dataset_key(dataset) else set()
     may = {key for key in rights.writers if rights.may_write(key, now)}
     if may and may <= held:
         return

@@ -98,7 +98,9 @@ class EndpointService:
             except Fault as fault:
                 answers[at] = fault
         spool = self._home.spool
-        dropping = {opened.id: spool.dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None}
+        dropping = {
+            opened.id: spool.count_dropped(opened.id) for _, opened, pushed in sound if pushed.buffer is not None
+        }
         kept = spool.add_all([pushed for _, _, pushed in sound], self._clock.now())
         # A Source may be deleted between ``_check`` and ``add_all``, and nobody else would ever remove what was kept.
         gone = self._find_gone({opened.id for _, opened, _ in sound})
@@ -110,7 +112,7 @@ class EndpointService:
                 answers[at] = receipt
                 continue
             before = dropping.pop(opened.id, None)  # what was dropped is told once
-            dropped = 0 if before is None else spool.dropped(opened.id) - before
+            dropped = 0 if before is None else spool.count_dropped(opened.id) - before
             answers[at] = _Taken(opened, receipt, dropped)
         return [answers[at] for at in range(len(bodies))]
 

@@ -84,7 +84,7 @@ class SourceReader:
         """
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            found = store.sought(TYPE, ref)
+            found = store.find_any(TYPE, ref)
             if found is None:
                 text = f"there is no {TYPE} {ref[:120]!r}"
                 raise NotFound(text, rule=UNRESOLVED, hint="odfctl get sources lists them")
@@ -93,7 +93,7 @@ class SourceReader:
         polled, endpoint = _read(found)
         return OpenedSource(found.id, found.name, polled, values, endpoint, bool(found.spec.get("keepRaw")))
 
-    def given(self, ref: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
+    def open_given(self, ref: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Returns a Source for one dataset, and its values. Raises as ``open``."""
         opened, spool = self.open(ref), self._home.spool
         singly = traits(opened.polled.merge).whole_state
@@ -135,23 +135,23 @@ class SourceReader:
         """Returns what reads captured bytes again: as the Source says now from which they were. Raises as ``open``."""
         if not capture.given:
             return deps
-        given, values = self.given(capture.given, dataset)
+        given, values = self.open_given(capture.given, dataset)
         if capture.label is not None:
             given = msgspec.structs.replace(given, name=capture.label.source_name)  # its name at that time
         return replace(deps, given=given, settings=msgspec.structs.replace(deps.settings, variables=values))
 
-    def taken(self, ref: str, dataset: DatasetId) -> None:
+    def note_taken(self, ref: str, dataset: DatasetId) -> None:
         """Records how far a dataset has taken what was pushed to a Source, which then keeps it for others only."""
         opened = self.open(ref)
         seen = load_state(self._home.chains.chain(dataset)).source_state
         if opened.endpoint is not None and seen is not None and seen.kind == STATE:
             self._home.spool.reads(opened.id, dataset, position(seen.value, opened.id))
 
-    def meant(self, by: str, key: str) -> str:
+    def find_meant(self, by: str, key: str) -> str:
         """Returns the id of the Source that a resource, by its id, takes from. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            return self._home.uses.meant(store, store.get(by), key, Action.WRITE).id
+            return self._home.uses.find_meant(store, store.get(by), key, Action.WRITE).id
 
     def check(self, ref: str, settings: IngestSettings) -> None:
         """Raises the fault that would keep a Source from being fetched, without a fetch."""
@@ -168,7 +168,7 @@ class SourceReader:
 
     def _value(self, store: ResourceStore, source: Resource, wanted: ConfigValue) -> str:
         """Returns a value of the set that a Source was resolved to, whatever is named so now."""
-        held = self._home.uses.meant(store, source, wanted.set)
+        held = self._home.uses.find_meant(store, source, wanted.set)
         values = held.spec[_FIELDS[held.type]]
         if wanted.key not in values:
             text = f"there is no {held.type}:{held.name}#{wanted.key}"

@@ -128,7 +128,7 @@ class BackupFolder:
             partial.mkdir(mode=0o700)
             report.begin("copying the database", None, "pages")
             # A push that a pull takes meanwhile would lose its file, and the copied database names that.
-            with home.spool.held():
+            with home.spool.hold_files():
                 home.database.copy_to(partial / DATABASE, lambda left, total: _show(report, total - left, total))
                 (partial / DATABASE).chmod(0o600)
                 for folder in FOLDERS:

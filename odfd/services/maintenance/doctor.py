@@ -21,7 +21,7 @@ from chain.store.sqlite import snapshot_of
 from chain.wording import agree, plural, size
 from odfd.control import wire
 from odfd.resources.store import ResourceStore
-from odfd.services.maintenance.restore import unfinished
+from odfd.services.maintenance.restore import unfinished_folder
 from odfd.store import spool
 from odfd.store.damage import Damage
 from odfd.store.directory import PARTIAL, StateDirectory
@@ -88,7 +88,7 @@ class Doctor:
                 errno.EROFS: "mount it writable: a failing disk is often made read-only, look at the kernel's log",
                 errno.EACCES: f"give {directory} to the user that the node runs as",
             }.get(error.errno or 0, "look at the kernel's log: the disk may be failing")
-            return failed("disk", f"cannot write to {directory}: {error.strerror}", hint)
+            return fail("disk", f"cannot write to {directory}: {error.strerror}", hint)
         free = shutil.disk_usage(directory).free
         waiting = [file.stat().st_size for file in self._home.folder(PARTIAL).iterdir()]
         under_way = f"; {_on_the_way(waiting)}" if waiting else ""
@@ -101,17 +101,15 @@ class Doctor:
     def _last_end(self) -> wire.Probe:
         found = self._home.recovery
         if found.lost:
-            return failed(
+            return fail(
                 "last end",
                 str(found),
                 "odfctl pull --all: mirrors fetch it again; odfctl pull REF --repair fetches what is this node's own "
                 "from its mirrors; what nobody else has yet is to be done again",
             )
         if found.unsettled:
-            return failed(
-                "last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again"
-            )
-        if (left := unfinished(self._home.directory)).is_dir():
+            return fail("last end", str(found), "odfctl pull REF --repair; or delete the dataset and take it in again")
+        if (left := unfinished_folder(self._home.directory)).is_dir():
             message = f"{found}; a restore to this folder was cut off, and this node is a new one: {left} is left of it"
             hint = f"odfctl restore to another folder and start the node on that; or delete {left}"
             return wire.Probe(name="last end", result="warning", message=message, hint=hint)
@@ -129,9 +127,9 @@ class Doctor:
         if not problems:
             return ok("database", "every page and index is in order")
         if all("index" in problem for problem in problems):
-            return failed("database", _few(problems), "odfctl pull REF --repair, of any dataset, makes indexes anew")
+            return fail("database", _few(problems), "odfctl pull REF --repair, of any dataset, makes indexes anew")
         fault = self._home.database.corrupt(_few(problems))
-        return failed("database", str(fault), fault.hint)
+        return fail("database", str(fault), fault.hint)
 
     def _rows(self) -> wire.Probe:
         with self._home.database.read() as connection:
@@ -146,7 +144,7 @@ class Doctor:
             return ok("rows", "every row with a seal is what was written")
         of_push = spool.PUSH_DAMAGED if pushed else "odfctl pull REF --repair"
         hint = next((table.hint for table, names in found.items() if names), of_push)
-        return failed("rows", f"damaged: {_few(spoilt)}", hint)
+        return fail("rows", f"damaged: {_few(spoilt)}", hint)
 
     def _ledger(self) -> wire.Probe:
         with self._home.database.read() as connection:
@@ -159,10 +157,10 @@ class Doctor:
         return ok("trust ledger", f"{plural(entries, 'entry', 'entries')}, every link holds")
 
     def _keys(self) -> wire.Probe:
-        count, lost = self._home.keys.check(), self._home.keys.lost()
+        count, lost = self._home.keys.check(), self._home.keys.list_lost()
         if lost:
             names = _few([self._signer(key) for key in lost])
-            return failed(
+            return fail(
                 "keys",
                 f"signing journals are gone, and these sign nothing: {names}",
                 "odfctl trust sign asks peers what they have signed; with nobody to ask: odfctl trust sign --alone",
@@ -182,7 +180,7 @@ class Doctor:
         behind = [f"{self._home.name_of(dataset)}: {why}" for dataset, why in troubles.items()]
         if behind:
             hint = "what hinders is said; when the state is an old one: odfctl pull REF --repair, from who has more"
-            return failed("heads", f"not signed: {_few(behind)}", hint)
+            return fail("heads", f"not signed: {_few(behind)}", hint)
         unsigned = [
             self._home.name_of(dataset) for dataset in self._home.chains.datasets() if self._is_unsigned(dataset)
         ]
@@ -230,7 +228,7 @@ class Doctor:
         if not found:
             return ok("damage", "none is known; odfctl verify REF looks for it")
         shown = _few([f"{name}: {what}" for name, what in found.items()])
-        return failed("damage", shown, _REPAIR.format(next(iter(found))))
+        return fail("damage", shown, _REPAIR.format(next(iter(found))))
 
     def _deletions(self) -> wire.Probe:
         """Tells of deleted resources that left something behind, such as the mark of a volume."""
@@ -240,7 +238,7 @@ class Doctor:
             return ok("deletions", "nothing is left of what was deleted")
         why = left[0].status
         message = f"not undone yet: {_few([f'{each.type} {each.name}' for each in left])}: {why.message}"
-        return failed("deletions", message, f"{why.hint or 'the log has the details'}; it is tried again by itself")
+        return fail("deletions", message, f"{why.hint or 'the log has the details'}; it is tried again by itself")
 
     def _chains(self) -> wire.Probe:
         """Checks the id under which each chain is stored, and the objects that its blocks are recorded to name."""
@@ -253,7 +251,7 @@ class Doctor:
             if trouble is not None:
                 wrong.append(f"{self._home.name_of(dataset)}: {trouble}")
         if wrong:
-            return failed("chains", _few(wrong), _REPAIR.format("REF"))
+            return fail("chains", _few(wrong), _REPAIR.format("REF"))
         return ok("chains", "every block is whole and in its place; odfctl verify looks at rules and objects")
 
     def _fault_of_chain(self, dataset: DatasetId) -> str | None:
@@ -279,9 +277,9 @@ def _try_probe(name: str, probe: Callable[[], wire.Probe]) -> wire.Probe:
     try:
         return probe()
     except Fault as fault:
-        return failed(name, str(fault), fault.hint)
+        return fail(name, str(fault), fault.hint)
     except OSError as error:
-        return failed(name, f"cannot use {error.filename}: {error.strerror}", "look at the kernel's log")
+        return fail(name, f"cannot use {error.filename}: {error.strerror}", "look at the kernel's log")
 
 
 def _few(found: Sequence[str]) -> str:
@@ -293,7 +291,7 @@ def ok(name: str, message: str) -> wire.Probe:
     return wire.Probe(name=name, result="ok", message=message)
 
 
-def failed(name: str, message: str, hint: str) -> wire.Probe:
+def fail(name: str, message: str, hint: str) -> wire.Probe:
     return wire.Probe(name=name, result="failed", message=message, hint=hint)
 
 

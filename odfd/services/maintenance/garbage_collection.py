@@ -121,14 +121,14 @@ class GarbageCollector:
         )
 
     def _collect(self, dry_run: bool, report: Report, listed: list[wire.CollectedObject]) -> Collected:
-        def freed(name: Multihash, size: int) -> None:
+        def note_freed(name: Multihash, size: int) -> None:
             report.advance()
             if dry_run and len(listed) < MAX_LISTED:
                 listed.append(wire.CollectedObject(name=str(name), size=size))
             end_if_unwanted()
 
         raw = captures.objects(self._home.database)
-        return collect(self._home.chains, self._home.objects, raw, dry_run=dry_run, freed=freed)
+        return collect(self._home.chains, self._home.objects, raw, dry_run=dry_run, freed=note_freed)
 
     def _collect_folds(self, dry_run: bool) -> tuple[int, int]:
         """Deletes folds of histories that no longer exist; folds of present ones replace each other."""

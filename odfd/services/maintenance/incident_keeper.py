@@ -31,7 +31,7 @@ class IncidentKeeper:
             nursery.start_soon(self._follow)
             await life.stopping.wait()
             nursery.cancel_scope.cancel()
-        last = [each for each in self._log.kept() if each.sequence > self._position]
+        last = [each for each in self._log.list_kept() if each.sequence > self._position]
         if found := [incident for event in last for incident in incidents_of(event)]:
             await trio.to_thread.run_sync(self._keep, found)
 

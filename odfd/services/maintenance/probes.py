@@ -112,7 +112,7 @@ def policy_text(profile: str, policy: Policy) -> str:
 
 def is_root_here(keys: KeyStore, roots: AbstractSet[KeyDid], threshold: int, dataset: DatasetId) -> bool:
     """Whether the keys on this machine suffice to change who may write a dataset."""
-    return sum(key.did in roots for key in keys.held(dataset)) >= threshold
+    return sum(key.did in roots for key in keys.keys_for(dataset)) >= threshold
 
 
 def spare_text(asked: int, spare: int | None) -> str:

@@ -71,8 +71,8 @@ def restore(
         raise Invalid(
             f"{directory} is not empty", rule="restore-target", hint="restore to a new folder, and start the node on it"
         )
-    description = described(snapshot)
-    partial = unfinished(directory)
+    description = read_description(snapshot)
+    partial = unfinished_folder(directory)
     with _reading(snapshot), _scratch(partial):
         report.begin("checking what was saved", None, "bytes")
         for file in description.files:
@@ -95,12 +95,12 @@ def restore(
     return Restored(snapshot=description, directory=directory, damaged=tuple(damaged), keys=keys)
 
 
-def unfinished(directory: Path) -> Path:
+def unfinished_folder(directory: Path) -> Path:
     """Returns where a restore to this directory has its files until all are checked; one that is killed leaves them."""
     return directory.with_name(f".{directory.name}.restoring")
 
 
-def described(snapshot: Path) -> BackupSnapshot:
+def read_description(snapshot: Path) -> BackupSnapshot:
     try:
         description = msgspec.json.decode((snapshot / DESCRIPTION).read_bytes(), type=BackupSnapshot)
     except (OSError, msgspec.MsgspecError) as error:
@@ -121,7 +121,7 @@ def _examine(directory: Path, examine: Examine) -> int:
         with home.database.write() as connection:
             # A chain may record pushes of after the backup; new ones with their numbers would be taken for them.
             spool.skip_numbers(connection)
-        keys = len(home.keys.lost())
+        keys = len(home.keys.list_lost())
     if wrong:
         raise Invalid(
             f"what was restored does not hold: {'; '.join(wrong)}",

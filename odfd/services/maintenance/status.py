@@ -26,7 +26,7 @@ from odfd.runtime.tasks import TaskPhase
 from odfd.services.execution.engine import NodeEngine
 from odfd.services.flows.service import FlowService
 from odfd.services.maintenance.dependencies import Dependencies
-from odfd.services.maintenance.doctor import Doctor, failed, ok
+from odfd.services.maintenance.doctor import Doctor, fail, ok
 from odfd.services.network.mirrors import MirrorService
 from odfd.services.trust.journal_recovery import JournalRecovery
 from odfd.services.views.cache import BLOCKED
@@ -126,7 +126,7 @@ class StatusService:
             tasks=sum(task.state in _UNFINISHED for task in self._context.board.list()),
             validator_key=None if self._verdict_key == node else str(self._verdict_key),
             started_at=instant.render(self._started),
-            troubles=self._context.readiness.said(),
+            troubles=self._context.readiness.faults(),
             pid=os.getpid(),
             memory=resident_bytes(),
         )
@@ -178,7 +178,7 @@ class StatusService:
             return wire.Probe(name="engine", result="warning", message="still starting")
         if why.rule == NOT_INSTALLED:
             return wire.Probe(name="engine", result="ok", message=str(why), hint=why.hint)
-        return failed("engine", str(why), why.hint)
+        return fail("engine", str(why), why.hint)
 
     def _sandbox_probe(self) -> wire.Probe | None:
         host = self._engine.host
@@ -210,7 +210,7 @@ class StatusService:
     def _network_probe(self) -> wire.Probe:
         networks, failure = self._membership.networks, self._membership.failure
         if failure is not None:
-            return failed("network", str(failure), failure.hint)
+            return fail("network", str(failure), failure.hint)
         if not networks:
             return wire.Probe(
                 name="network",

@@ -109,7 +109,7 @@ class MirrorController(Controller):
     def __init__(self, service: MirrorService, mirrors: MirrorScheduler) -> None:
         self._service, self._mirrors = service, mirrors
 
-    def kept(self, desired: DesiredResource, before: Resource | None) -> Json:
+    def spec_to_store(self, desired: DesiredResource, before: Resource | None) -> Json:
         """Returns the spec for what it mirrors now, if its owner handed over since it was written."""
         spec, now = desired.spec, None if before is None else before.did
         whole = str(self._service.whole_of(DatasetId.parse(spec["source"])))

@@ -122,7 +122,7 @@ class MirrorService:
                 assert place is not None
                 report.begin(f"asking {place}", None, "bytes")
                 async with outside(place):
-                    dataset, at = await self._remotes.found(place)
+                    dataset, at = await self._remotes.find(place)
                 mirror = await self._begin(request, dataset, at)
             report.begin(f"mirroring {mirror.spec.name}", None, "bytes")
             wait = self._wait(mirror)
@@ -176,7 +176,7 @@ class MirrorService:
         """Returns the dataset that a chain is inside of, or is. Blocking."""
         with self._home.catalog() as catalog:
             entry = catalog.find(dataset)
-            whole = catalog.declared(dataset) if entry is not None and entry.is_inner else None
+            whole = catalog.resource_of(dataset) if entry is not None and entry.is_inner else None
         return dataset if whole is None or whole.did is None else DatasetId.parse(whole.did)
 
     def record(self, connection: sqlite3.Connection, prepared: PreparedMirror) -> None:
@@ -256,7 +256,7 @@ class MirrorService:
 
     def _list_declared(self) -> Sequence[MirrorSpec]:
         with self._home.database.read() as connection:
-            return mirror_specs.declared(connection)
+            return mirror_specs.list_declared(connection)
 
     @operation("PUT", MIRROR_PATH + "/pause", needs=Owner.NETWORK)
     async def pause(self, ref: str) -> wire.ResourceManifest:

@@ -12,11 +12,11 @@ from chain.ids import DID_KEY, DID_ODF, DatasetId, KeyDid
 from chain.model.wire import I32
 from odfd.ipfs.transport import home_of
 from odfd.resources import registry
-from odfd.resources.manifest import described
+from odfd.resources.manifest import describe
 from odfd.resources.resource import Json
 from odfd.resources.types import ResourceType
 from odfd.services.transfer.remotes import place_of
-from odfd.store.mirror_specs import MirrorSpec, said
+from odfd.store.mirror_specs import MirrorSpec, to_resource
 from odfd.store.retention import ALL
 from p2p.address import parse_address
 from p2p.identity import peer_of_did
@@ -25,45 +25,45 @@ from p2p.identity import peer_of_did
 class MirrorResourceSpec(msgspec.Struct, frozen=True, kw_only=True):
     """A dataset of others, stored here under the name of the resource."""
 
-    source: Annotated[str, described("did:odf:… of the dataset.")]
-    network: Annotated[str, described("The network where it is announced. Default: any.")] | None = None
-    want: Annotated[str, described("data (default), or chain: metadata only.")] | None = None
+    source: Annotated[str, describe("did:odf:… of the dataset.")]
+    network: Annotated[str, describe("The network where it is announced. Default: any.")] | None = None
+    want: Annotated[str, describe("data (default), or chain: metadata only.")] | None = None
     priority: (
         Annotated[
-            I32, described("-100 to 100: when space is short, data of mirrors with lower numbers is dropped first.")
+            I32, describe("-100 to 100: when space is short, data of mirrors with lower numbers is dropped first.")
         ]
         | None
     ) = None
     keep: (
-        Annotated[str, described("How much of the newest data to keep, such as 30d or 10GiB. Default: all.")] | None
+        Annotated[str, describe("How much of the newest data to keep, such as 30d or 10GiB. Default: all.")] | None
     ) = None
     rate: (
-        Annotated[str, described("Most bytes per second to download, such as 2MiB. Default: no limit of its own.")]
+        Annotated[str, describe("Most bytes per second to download, such as 2MiB. Default: no limit of its own.")]
         | None
     ) = None
-    use: Annotated[str, described("Policy expression for using it here. Default: the node's.")] | None = None
-    serve: Annotated[str, described("Policy expression for serving it to others. Default: the node's.")] | None = None
-    expect: Annotated[str, described("Hash of a block that its chain must contain.")] | None = None
-    via: Annotated[str, described("A URL where it is published, or ipfs.")] | None = None
-    peers: Annotated[tuple[str, ...], described("Ids of peers that share it with this node.")] | None = None
-    paused: Annotated[bool, described("Whether nothing is fetched until it is resumed. Default: false.")] | None = None
+    use: Annotated[str, describe("Policy expression for using it here. Default: the node's.")] | None = None
+    serve: Annotated[str, describe("Policy expression for serving it to others. Default: the node's.")] | None = None
+    expect: Annotated[str, describe("Hash of a block that its chain must contain.")] | None = None
+    via: Annotated[str, describe("A URL where it is published, or ipfs.")] | None = None
+    peers: Annotated[tuple[str, ...], describe("Ids of peers that share it with this node.")] | None = None
+    paused: Annotated[bool, describe("Whether nothing is fetched until it is resumed. Default: false.")] | None = None
 
 
 class NetworkResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """A network, under the name of the resource."""
 
-    bootstrap: Annotated[tuple[str, ...], described("Multiaddrs of the peers to contact first, each with /p2p/….")]
+    bootstrap: Annotated[tuple[str, ...], describe("Multiaddrs of the peers to contact first, each with /p2p/….")]
     policy_key: (
-        Annotated[str, described("The key that signs the network's policies; comes only from an invitation.")] | None
+        Annotated[str, describe("The key that signs the network's policies; comes only from an invitation.")] | None
     ) = None
-    invited_by: Annotated[str, described("The key that signed the invitation; comes only from one.")] | None = None
+    invited_by: Annotated[str, describe("The key that signed the invitation; comes only from one.")] | None = None
 
 
 class PeerResourceSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The rule of this node for a peer."""
 
-    peer_id: Annotated[str, described("The peer's id, 12D3KooW…, or its key, did:key:….")]
-    blocked: Annotated[bool, described("true: the node exchanges nothing with the peer.")]
+    peer_id: Annotated[str, describe("The peer's id, 12D3KooW…, or its key, did:key:….")]
+    blocked: Annotated[bool, describe("true: the node exchanges nothing with the peer.")]
 
 
 def kept_mirror(name: str, spec: MirrorResourceSpec, before: Json) -> Json:  # noqa: ARG001  all types are read alike
@@ -81,7 +81,7 @@ def kept_mirror(name: str, spec: MirrorResourceSpec, before: Json) -> Json:  # n
         more | {"dataset": str(dataset), "name": name, "via": via_place(spec.via, dataset)}, MirrorSpec
     )
     mirror.check()
-    return said(mirror)
+    return to_resource(mirror)
 
 
 def via_place(via: str | None, dataset: DatasetId) -> str | None:

@@ -148,7 +148,7 @@ class SearchService:
 
     def _withdrawn_entries(self, words: Sequence[str]) -> Sequence[DatasetEntry]:
         with self._home.database.read() as connection:
-            withdrawn = Cards(connection).withdrawn()
+            withdrawn = Cards(connection).list_withdrawn()
         entries = self._views.cache.entries() if withdrawn else ()
         return [
             entry for entry in entries if entry.id in withdrawn and all(word in entry.name.casefold() for word in words)

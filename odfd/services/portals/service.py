@@ -88,7 +88,7 @@ class PortalService:
         One whose account may not write the dataset counts for nothing, and stops no other.
         """
         with self._home.database.read() as connection:
-            store, row = ResourceStore(connection), Catalog(connection).declared(dataset)
+            store, row = ResourceStore(connection), Catalog(connection).resource_of(dataset)
             referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
             found = [
                 each
@@ -99,7 +99,7 @@ class PortalService:
         if len(found) > 1:
             text = f"{found[0].name} and {found[1].name} are Portals of one dataset"
             raise Refused(text, rule="portal-dataset", hint=f"odfctl delete portal {found[1].name}")
-        return self.resolved(found[0]) if found else None
+        return self.resolve(found[0]) if found else None
 
     def inputs(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
         """Lists the private inputs of those of the datasets that are portals. Blocking."""
@@ -110,7 +110,7 @@ class PortalService:
                 found += () if portal is None else (portal.input,)
         return found
 
-    def resolved(self, resource: Resource) -> Portal:
+    def resolve(self, resource: Resource) -> Portal:
         """Returns a Portal with its datasets. Raises NotFound if one is not here, or not this node's own; Refused."""
         spec = spec_of(resource.spec)
         found = [_target(resource, each) for each in (spec.input, spec.dataset)]
@@ -122,7 +122,7 @@ class PortalService:
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             for text, action in ((spec.input, Action.READ), (spec.dataset, Action.WRITE)):
-                self._home.uses.meant(store, resource, reference_key(text, "Dataset"), action)
+                self._home.uses.find_meant(store, resource, reference_key(text, "Dataset"), action)
         assert found[0] is not None
         assert found[1] is not None
         return Portal(resource.id, resource.name, spec, found[0], found[1])
@@ -272,7 +272,7 @@ class PortalController(Controller):
         return ObservedState(told=told, steps=("take rows",), is_drift=False)
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
-        portal = await trio.to_thread.run_sync(self._portals.resolved, resource)
+        portal = await trio.to_thread.run_sync(self._portals.resolve, resource)
         async with self._home.turns.of(portal.dataset):
             head = self._head(portal)
             taken = await self._portals.take(portal)
@@ -285,7 +285,7 @@ class PortalController(Controller):
 
     def _look(self, resource: Resource) -> tuple[bool, str]:
         """Returns whether there is anything to take, and the head of the private dataset."""
-        portal = self._portals.resolved(resource)
+        portal = self._portals.resolve(resource)
         return self._portals.check(portal), self._head(portal)
 
     def _head(self, portal: Portal) -> str:

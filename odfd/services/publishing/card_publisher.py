@@ -235,7 +235,7 @@ class CardPublisher:
         with self._home.database.read() as connection:
             rights, epoch = Authorities(connection).rights(dataset), Ledger(connection).chain(dataset).epoch
         now = self._clock.now()
-        key = next((each for each in self._home.keys.held(dataset) if rights.may_write(each.did, now)), None)
+        key = next((each for each in self._home.keys.keys_for(dataset) if rights.may_write(each.did, now)), None)
         if key is None:
             return None
         # Receivers keep the card that was issued last: after the clock was set back, a new one must still be later.

@@ -130,12 +130,12 @@ class VisibilityService:
         if both := set(more) & set(less):
             raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
 
-        def named(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
+        def shards_of(connection: sqlite3.Connection) -> tuple[DatasetId, ...]:
             """The shards that the name means in the transaction of the change, whatever hands over meanwhile."""
             return collections.shards_of(connection, Catalog(connection).resolve(request.ref).id)
 
         def every(connection: sqlite3.Connection) -> list[DatasetId]:
-            shards = named(connection)
+            shards = shards_of(connection)
             return [*shards, *_former(connection, shards[0])]
 
         entry = self.home.resolve(request.ref)
@@ -144,7 +144,7 @@ class VisibilityService:
         if more:
             self._check_sharing(entry)
             self.say_handovers(entry.id)
-        given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), named)
+        given = bool(more) and self.visibility.share(entry.id, more, self.context.clock.now(), shards_of)
         taken = bool(less) and self.visibility.revoke(entry.id, less, every)
         with self.home.database.read() as connection:
             # Read again after the change: a handover may have added shards since.
@@ -333,7 +333,7 @@ def _change_of(request: wire.VisibilityRequest) -> CardChange:
         hint = "odfctl publish NAME --sample N"
         raise Invalid("a sample shows rows to everybody: name the datasets", rule="sample-all", hint=hint)
     words = {name: getattr(request, name) for name in ChosenWords.__struct_fields__}
-    change = CardChange(rows=request.sample, **words).checked()
+    change = CardChange(rows=request.sample, **words).check()
     if change.words and (request.all or len(request.refs) > 1):
         raise Invalid(
             "title, place, area and frequency are of one dataset",

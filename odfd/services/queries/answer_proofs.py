@@ -52,7 +52,7 @@ class AnswerProof:
                 "the answer is too large to be proven", rule="query-prove", hint="query.temporary-mib sets the limit"
             )
 
-    def signed(self, sql: str, head: wire.QueryHead, rows: int) -> dict[str, Any]:
+    def sign(self, sql: str, head: wire.QueryHead, rows: int) -> dict[str, Any]:
         """Signs the spooled answer; returns the envelope. Raises Invalid for columns without a hash. Blocking."""
         self._rows.seek(0)
         with pa.ipc.open_stream(self._rows) as reader:

@@ -22,7 +22,7 @@ from engines.query.reader import QueryProcess
 from engines.query.requests import TableNamed
 from engines.query.views import SliceView
 from odfd.control import wire
-from odfd.queries.folds import copied
+from odfd.queries.folds import copy_hashed
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.planning import PlannedView, QueryPlan
 
@@ -64,7 +64,7 @@ class EngineQueries:
         for planned, (path, _), name in zip(plan.views, made, names, strict=True):
             if name:
                 target = place / path.name
-                await trio.to_thread.run_sync(copied, path, target, self._most)
+                await trio.to_thread.run_sync(copy_hashed, path, target, self._most)
             paths = (str(target),) if name else self._inputs.paths(planned)
             found.append(RawQueryView(name=planned.view.name, data_paths=paths))
         return saved.statement, tuple(found)

@@ -48,7 +48,7 @@ class FoldCache:
         self._made = trio.Event()
         self._alone = trio.CapacityLimiter(1)
 
-    def shortened(self, plan: QueryPlan) -> QueryPlan:
+    def shorten(self, plan: QueryPlan) -> QueryPlan:
         """Returns an equivalent plan that reads folds instead of slices where possible. In a worker thread."""
         return msgspec.structs.replace(plan, views=[self._shorten(each) for each in plan.views])
 
@@ -80,7 +80,7 @@ class FoldCache:
         held = 0 if planned.fold is None else planned.fold.file.rows
         return rows >= max(self._least, held // _SHARE) and size <= self._store.most
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Waits until no fold is being made."""
         while self._making:
             await self._made.wait()
@@ -88,7 +88,7 @@ class FoldCache:
     async def _make(self, planned: PlannedView) -> None:
         try:
             async with self._alone, self._processes.one() as process:
-                with trio.move_on_after(self._processes.limits.seconds), self._inputs.held((planned,)):
+                with trio.move_on_after(self._processes.limits.seconds), self._inputs.hold((planned,)):
                     await self._save(planned, process)
         except Fault as fault:
             self._failed(planned.dataset, fault)

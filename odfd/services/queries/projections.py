@@ -61,14 +61,14 @@ class ProjectionTables:
         with home.database.read() as connection:
             self._store.sweep({each.id for each in ResourceStore(connection).all(TYPE)})
 
-    def named(self, name: str, asker: Asker) -> KeptTable | None:
+    def find(self, name: str, asker: Asker) -> KeptTable | None:
         """Returns the table of a projection by name, if a caller may read it. Blocking.
 
         Raises Refused while the account of the projection may not read an input: the table goes with that right.
         """
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            found = store.sought(TYPE, name) if asker.reads is None else store.called(TYPE, name, asker.account)
+            found = store.find_any(TYPE, name) if asker.reads is None else store.resolve(TYPE, name, asker.account)
             if found is None or (asker.reads is not None and not asker.reads(found.id)):
                 return None
             fault = self._home.uses.fault(store, found)
@@ -79,7 +79,7 @@ class ProjectionTables:
     def is_declared(self, name: str) -> bool:
         """Whether there is a projection of that name, even if it has no table yet. Blocking."""
         with self._home.database.read() as connection:
-            return ResourceStore(connection).sought(TYPE, name) is not None
+            return ResourceStore(connection).find_any(TYPE, name) is not None
 
     def state(self, resource: Resource) -> ProjectionState:
         """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
@@ -146,7 +146,7 @@ class ProjectionTables:
                 if held is not None and held.did is not None:
                     entry = Catalog(connection).find(DatasetId.parse(held.did))
                 if entry is not None:
-                    self._home.uses.meant(ResourceStore(connection), resource, key)
+                    self._home.uses.find_meant(ResourceStore(connection), resource, key)
             shards = () if entry is None else resolve_chains(self._home, NamedId(str(entry.id)))
             heads = heads_of(self._home, [shard.id for shard in shards]) if shards else ()
             if entry is None or None in heads:

@@ -22,7 +22,7 @@ from odfd.control import wire
 from odfd.control.operations import Owner, Permission, operation
 from odfd.queries.askers import OWNER, Asker, Bound, bound_name
 from odfd.queries.doors import GiveFiles, SendFrame
-from odfd.queries.folds import copied
+from odfd.queries.folds import copy_hashed
 from odfd.queries.inputs import QueryInputs
 from odfd.queries.log_files import LogFiles, files_of_log
 from odfd.queries.planning import Planner, QueryPlan
@@ -116,7 +116,7 @@ class QueryService:
         end = self._end
         with self._until(end):
             named, plan = await self._prepare(process, asked)
-        with self._inputs.held(plan.views), _begin(process, *sends) as (pipe, begin):
+        with self._inputs.hold(plan.views), _begin(process, *sends) as (pipe, begin):
             with self._until(end):
                 views = await self._inputs.show(plan.views, process)
             wanted = Execute(
@@ -147,12 +147,12 @@ class QueryService:
         async with self.turns.one(asker.caller), self._processes.one() as process:
             with self._until(self._end):
                 _, plan = await self._prepare(process, (request, asker, ALL_ROWS))
-                with self._inputs.held(plan.views):
+                with self._inputs.hold(plan.views):
                     views = await self._inputs.show(plan.views, process)
                     path, seen = process.reserve("answer")
                     async with self._inputs.told_apart(plan.views):
                         rows = (await process.save_answer(views, plan.places, seen, most)).rows
-                    content = await trio.to_thread.run_sync(copied, path, target, most)
+                    content = await trio.to_thread.run_sync(copy_hashed, path, target, most)
                     return plan, rows, content
 
     @operation(needs=Owner.FILES)
@@ -180,7 +180,7 @@ class QueryService:
         """Returns the files of a log, protected until ``held`` ends, and the paths of those that are given, hashed."""
         chosen = files_of_log(self._planner.home, self._planner.plan, request)
         views = (chosen.view,)
-        held.enter_context(self._inputs.held(views))
+        held.enter_context(self._inputs.hold(views))
         if request.listed or not chosen.view.slices:
             return chosen, []
         sound = self._inputs.sound(views, again=request.again)
@@ -199,7 +199,7 @@ class QueryService:
                 named, plan = await self._prepare(process, asked)
                 if named.parameters:
                     raise answers_without(request.engine, "parameters")
-                kept.enter_context(self._inputs.held(plan.views))
+                kept.enter_context(self._inputs.hold(plan.views))
                 views = await self._inputs.show(plan.views, process)
                 ready = await self._engines.prepare(process, plan, views, place)
             tables = [(views[at].name, table) for at, table in zip(plan.places, named.tables, strict=True)]
@@ -229,7 +229,7 @@ class QueryService:
 
     def _plan(self, tables: Sequence[TableNamed], request: wire.QueryRequest, asker: Asker) -> QueryPlan:
         plan = self._planner.plan(tables, request, asker)
-        return plan if self._folding is None else self._folding.shortened(plan)
+        return plan if self._folding is None else self._folding.shorten(plan)
 
     async def _pass_on(
         self,
@@ -300,7 +300,7 @@ def _signing(
         if kind != END:
             return whole
         end = msgspec.json.decode(content, type=wire.QueryEnd)
-        envelope = await trio.to_thread.run_sync(proof.signed, sql, head, end.rows)
+        envelope = await trio.to_thread.run_sync(proof.sign, sql, head, end.rows)
         return frame(END, msgspec.json.encode(msgspec.structs.replace(end, proof=envelope)))
 
     return sent

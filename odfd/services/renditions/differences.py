@@ -34,7 +34,7 @@ from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
 from odfd.queries.askers import Bound
-from odfd.renditions.timeline import applied
+from odfd.renditions.timeline import find_switch
 from odfd.runtime.clock import Clock
 from odfd.services.renditions.effects import RenditionEffects
 from odfd.services.renditions.reading import EXTRA, columns_of, cuts_of, pinned_head, reading_at_the_end
@@ -100,7 +100,7 @@ class RenditionDifferences:
         ``None`` if there is nothing to record.
         """
         state = self._effects.state(dataset)
-        switch = applied(state.timeline, command)
+        switch = find_switch(state.timeline, command)
         assert switch is not None
         place = state.timeline.switches.index(switch)
         if any(each.time == switch.time for each in state.differences):

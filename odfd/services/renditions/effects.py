@@ -33,8 +33,8 @@ from odfd.mirrors.data_retention import DataRetention
 from odfd.queries import folds
 from odfd.renditions.chain_timeline import rows_of
 from odfd.renditions.handover import Command, Situation
-from odfd.renditions.successor import HandoverNotice, announced, going_on
-from odfd.renditions.timeline import Switch, appended, is_needed
+from odfd.renditions.successor import HandoverNotice, announce, going_on
+from odfd.renditions.timeline import Switch, append, is_needed
 from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.tasks import Report
@@ -135,7 +135,7 @@ class RenditionEffects:
         if self._is_equal(state, member):
             left = self._list_uncopied(state, member)
             return to_millis(left[0].time) if left else None
-        rest = self._undecoded(state, member)
+        rest = self._captures_left(state, member)
         return rest[0].time if rest else None
 
     def captures_of(self, state: CollectionState, number: int) -> Sequence[BoundCapture]:
@@ -194,7 +194,7 @@ class RenditionEffects:
     def _list_undecoded(self, dataset: DatasetId, number: int) -> tuple[DatasetId, Sequence[BoundCapture]]:
         state = self.state(dataset)
         member = state.member(number)
-        return member.dataset, self._undecoded(state, member)
+        return member.dataset, self._captures_left(state, member)
 
     async def bring_up(self, dataset: DatasetId, number: int, report: Report) -> None:
         """Gives a rendition, and those of its content and of the active one's, all that the active one has.
@@ -245,7 +245,7 @@ class RenditionEffects:
             now = collections.of(connection, target)
             member = now.member(number)
             collections.keep(
-                connection, now.replaced(msgspec.structs.replace(member, copied=member.copied + group.size))
+                connection, now.replace(msgspec.structs.replace(member, copied=member.copied + group.size))
             )
             if bound is not None and not is_several:  # a block by itself: the last of those that it is bound to
                 (part,) = bound.parts
@@ -276,7 +276,7 @@ class RenditionEffects:
         count = state.active.synced + member.copied
         return groups_after(self.chains(state.active), count, by_time=len(member.row.shards) > 1)
 
-    def _undecoded(self, state: CollectionState, member: Member) -> Sequence[BoundCapture]:
+    def _captures_left(self, state: CollectionState, member: Member) -> Sequence[BoundCapture]:
         own = self.captures_of(state, member.row.number)
         return remaining(self.captures_of(state, state.active.row.number), own)
 
@@ -325,9 +325,9 @@ class RenditionEffects:
         counts = len(move.old.shards), len(move.new.shards)
         notice = HandoverNotice(move.new.dataset, switch.time, new.head, *counts)
         ended = load_state(self._home.chains.chain(move.old.dataset))
-        timeline = appended(self.state(move.old.dataset).timeline, switch)
+        timeline = append(self.state(move.old.dataset).timeline, switch)
         return [
-            CommitPart.after(ended, from_millis(switch.time), (announced(ended.set_info, notice),)),
+            CommitPart.after(ended, from_millis(switch.time), (announce(ended.set_info, notice),)),
             CommitPart.after(new, from_millis(switch.time), (going_on(new.set_info, timeline),)),
         ]
 
@@ -364,10 +364,10 @@ class RenditionEffects:
         pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1, str(end.hash))
         sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped} | dict(added)
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]
-        state = state.replaced(
+        state = state.with_members(
             *(msgspec.structs.replace(each, synced=sizes[each.row.number], copied=0) for each in level)
         )
-        collections.keep(connection, msgspec.structs.replace(state, timeline=appended(state.timeline, switch)))
+        collections.keep(connection, msgspec.structs.replace(state, timeline=append(state.timeline, switch)))
 
     def is_told(self, dataset: DatasetId) -> bool:
         return self._visibility.is_known(dataset)
@@ -402,7 +402,7 @@ class RenditionEffects:
             held = [each.time for other in shards for each in ReadHolds(connection).of(other, now)]
             if is_needed(state.timeline, member.row.number, min(held, default=None)):
                 raise Conflict(f"a reader holds rendition {member.row.number}", rule="read-hold", hint="wait")
-            collections.keep(connection, state.replaced(msgspec.structs.replace(member, let_go=True)))
+            collections.keep(connection, state.with_members(msgspec.structs.replace(member, let_go=True)))
             for shard, size in sizes.items():
                 Holdings(connection).keep_extent(shard, Extent(size, size, ""))
         self.step("marked")

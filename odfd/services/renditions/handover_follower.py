@@ -24,7 +24,7 @@ from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.published.collection import beside
 from odfd.renditions.chain_timeline import check, rows_of
 from odfd.renditions.successor import HandoverNotice, notice_in
-from odfd.renditions.timeline import RenditionRow, Switch, appended
+from odfd.renditions.timeline import RenditionRow, Switch, append
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.services.renditions.shard_follower import ShardFollower
@@ -207,7 +207,7 @@ class HandoverFollower:
             state, now = collections.of(connection, found.spec.id), self._clock.now()
             hand_on(connection, old, member, now)
             command = f"{old.dataset}@{found.notice.time}"
-            timeline = appended(state.timeline, Switch(found.notice.time, command, member.row))
+            timeline = append(state.timeline, Switch(found.notice.time, command, member.row))
             collections.keep(connection, msgspec.structs.replace(state, timeline=timeline))
             names.update({each.dataset: Catalog(connection).name_of(each.dataset) for each in (old, member)})
             # In the same transaction as the names: a crash in between would mirror one rendition under the name of the

@@ -23,7 +23,7 @@ from odfd.control import wire
 from odfd.datasets.local_data import need_data
 from odfd.queries.sharded_cuts import pin_at
 from odfd.renditions.reader_position import Difference, Updates, next_reading
-from odfd.renditions.timeline import Timeline, advanced
+from odfd.renditions.timeline import Timeline, advance
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
 
@@ -46,7 +46,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
         )
     uppers = _uppers(home, state)
     # A handover is never before the frontier of the active rendition, so the timeline is known up to that.
-    timeline = advanced(state.timeline, uppers[state.active.row.number])
+    timeline = advance(state.timeline, uppers[state.active.row.number])
     found = _difference(timeline, uppers, times[-1])
     if found is None:
         raise NotFound(

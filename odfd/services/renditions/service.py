@@ -35,7 +35,7 @@ from odfd.ingest.copying import Layout
 from odfd.queries.rendition_times import owner_timeline
 from odfd.renditions import handover
 from odfd.renditions.handover import BringUp, ChooseTime, Command, Effect, HandOver, Refuse, RunOn
-from odfd.renditions.timeline import applied
+from odfd.renditions.timeline import find_switch
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.publishing.visibility import check_card_of
@@ -298,7 +298,7 @@ class RenditionService:
         Raises Invalid if the same id asked for something else, Refused; with the difference also if there can be none.
         """
         state = self._effects.state(dataset)
-        if with_difference and applied(state.timeline, command.id) is None and command.to < len(state.members):
+        if with_difference and find_switch(state.timeline, command.id) is None and command.to < len(state.members):
             self._differences.check_comparable(state, command.to)
         if (known := self._find_command(state, command)) is not None:
             return known

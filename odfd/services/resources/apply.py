@@ -169,7 +169,7 @@ class ApplyOperation:
         changed = [each.planned for each in done if not each.is_failed and each.planned.action != "unchanged"]
         for controller in self._controllers:
             if mine := [each for each in changed if each.after.type == controller.type]:
-                await controller.applied(mine)
+                await controller.follow_changes(mine)
         for one in changed:
             if not self._controllers.of(one.after.type).has_own_events:
                 told = about(one.after.id)
@@ -235,7 +235,7 @@ class ApplyOperation:
         """Yields first what is prepared, in the order of the controllers, then the others as written."""
         for controller in self._controllers:
             if controller.prepares != "never":
-                yield from controller.ordered(
+                yield from controller.order(
                     [each for each in batch.planned if each.after.type == controller.type], batch
                 )
         yield from (each for each in batch.planned if self._controllers.of(each.after.type).prepares == "never")
@@ -342,7 +342,7 @@ def _complete_item(item: wire.ApplyItem, planned: PlannedResource, intent: Inten
 def _check_same(planned: PlannedResource) -> None:
     """Raises Refused if the resource would stand for another thing than before."""
     before, after = planned.before, planned.after
-    key = TYPES.named(after.type).stands_for
+    key = TYPES.get(after.type).stands_for
     if before is not None and key and before.spec.get(key) != after.spec.get(key):
         kind = after.type.lower()
         text = f"the {key} of {kind} {before.name} cannot change"
@@ -398,7 +398,7 @@ async def prune(
             continue
         kind = each.type.lower()
         wrote = writers.get(each.id, manager)
-        if not TYPES.named(each.type).is_pruned or wrote != manager:
+        if not TYPES.get(each.type).is_pruned or wrote != manager:
             by = f"{wrote} wrote it, and not {manager}: " if wrote != manager else ""
             text = f"{by}it is not pruned: odfctl delete {kind} {each.name}"
             items.append(wire.ApplyItem(kind=kind, name=each.name, action="unchanged", id=each.id, warnings=(text,)))

@@ -112,7 +112,7 @@ class DeclarationService:
 
         Raises NotFound for a type, Invalid for a selector.
         """
-        kind = None if word is None else self._registry.served(word)
+        kind = None if word is None else self._registry.find_served(word)
         selector = None if labels is None else parse_selector(labels)
         live = () if kind is None else await self._live(kind)
         return await trio.to_thread.run_sync(self._list, kind, selector, live)
@@ -125,7 +125,7 @@ class DeclarationService:
     @operation(needs=Permission.BY_RULE, is_watched=True)
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns a page of a type. Raises NotFound for the type; Usage and Invalid as ``ResourcePages.page``."""
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         if kind.name not in self.live:
             return await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
         declared = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
@@ -149,7 +149,7 @@ class DeclarationService:
     @operation(needs=Permission.BY_RULE)
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         live = await self._live(kind)
         return await trio.to_thread.run_sync(
             lambda: self._view(self._find_alive(live, kind, name) or self._find(kind, name))
@@ -161,7 +161,7 @@ class DeclarationService:
 
         Raises NotFound, Invalid; Refused for one that is not declared.
         """
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         live = await self._live(kind)
         view = await trio.to_thread.run_sync(lambda: self._view(self._label(live, kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
@@ -176,7 +176,7 @@ class DeclarationService:
         ``force`` deletes also one that another resource made; ``purge`` the data of a dataset too. Raises NotFound;
         Refused as the controller of its type does, and for what is not declared; Conflict as ``plan`` does.
         """
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         live = await self._live(kind)
         view = await trio.to_thread.run_sync(
             lambda: self._view(self._delete(live, kind, name, generation, force=force, purge=purge))
@@ -213,7 +213,7 @@ class DeclarationService:
         Undeclared ones only of one type. Raises NotFound for a type; Invalid for a version of another log, after which
         a reader lists anew.
         """
-        kind = None if word is None else self._registry.served(word)
+        kind = None if word is None else self._registry.find_served(word)
         is_live = kind is not None and kind.name in self.live
         told: dict[str, Resource] = {}
         has_begun = False
@@ -271,13 +271,13 @@ class DeclarationService:
 
     def id_of(self, word: str, name: str) -> str:
         """Returns the id of a resource by name, id or did; or of the last deleted one of a name. Raises NotFound."""
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             try:
                 return meant_by(store, kind, name).id
             except NotFound:
-                gone = store.deleted(kind.name, name)
+                gone = store.find_deleted(kind.name, name)
                 if gone is None:
                     raise
                 return gone.id
@@ -360,7 +360,7 @@ class DeclarationService:
         for each in resources:
             owner = self.owner if each.type != ACCOUNT else account_handle(each.id, each.name, each.spec)
             account = owner if each.account is None else handle(each.account)
-            kind, labels = self._registry.served(each.type), self.controllers.of(each.type).labels(each)
+            kind, labels = self._registry.find_served(each.type), self.controllers.of(each.type).labels(each)
             found.append(view_of(each, kind, labels, account))
         return found
 

@@ -13,7 +13,7 @@ from chain.errors import NotFound
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import Permission, operation
-from odfd.resources.changes import told
+from odfd.resources.changes import describe
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.store import ResourceStore
 from odfd.services.resources.declarations import DeclarationService
@@ -31,7 +31,7 @@ class PastEvent(NamedTuple):
 def change_of(epoch: str, past: PastEvent) -> wire.ResourceChange:
     """Describes an event of a log and what it changed."""
     event, resource = past.event, past.event.resource
-    change, details = told(past.before, event)
+    change, details = describe(past.before, event)
     return wire.ResourceChange(
         version=f"{epoch}-{event.rv}", time=instant.render(event.at), type=resource.type, name=resource.name,
         id=resource.id, generation=resource.generation, change=change, details=details,
@@ -57,7 +57,7 @@ class HistoryService:
 
         ``of``: ``TYPE/NAME``, also of a deleted resource.
         """
-        chosen = self.chosen(of)
+        chosen = self.choose(of)
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             return self._views(store, chosen, self._last_of(store, chosen, limit))
@@ -90,7 +90,7 @@ class HistoryService:
     def _begin(
         self, since: str | None, of: str | None, limit: int, *, bookmark: bool
     ) -> tuple[int, str | None, Sequence[wire.ResourceChange]]:
-        chosen = self.chosen(of)
+        chosen = self.choose(of)
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             if since is not None:
@@ -107,7 +107,7 @@ class HistoryService:
             events = store.events(at, PAGE)
             return (events[-1].rv if events else at), self._views(store, chosen, events)
 
-    def chosen(self, of: str | None) -> str | None:
+    def choose(self, of: str | None) -> str | None:
         """Returns the id of the resource named ``TYPE/NAME``. Blocking. Raises NotFound."""
         if of is None:
             return None

@@ -14,7 +14,7 @@ from chain.ids import KeyDid
 from chain.instant import Instant
 from chain.model.wire import U32, Scalar
 from odfd.resources import registry
-from odfd.resources.manifest import described
+from odfd.resources.manifest import describe
 from odfd.resources.resource import Resource
 from odfd.resources.status import ResourceStatus
 from odfd.resources.types import ResourceType
@@ -34,20 +34,20 @@ class EngineKind(Enum):
 class EngineSpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The settings of an engine."""
 
-    kind: Annotated[EngineKind, Scalar("int32"), described("Spark runs transforms; DuckDB answers queries.")]
-    memory_mib: Annotated[U32, described("Memory of a process: engine.heap-mib, query.memory-mib.")]
-    processes: Annotated[U32, described("Processes at once: engine.max-processes, query.readers.")]
-    isolation: Annotated[str, described("Isolation of Spark: engine.isolation.")] | None = None
-    sandbox: Annotated[str, described("Weakest accepted sandbox of Spark: engine.sandbox.")] | None = None
-    master: Annotated[str, described("Spark cluster: engine.master.")] | None = None
+    kind: Annotated[EngineKind, Scalar("int32"), describe("Spark runs transforms; DuckDB answers queries.")]
+    memory_mib: Annotated[U32, describe("Memory of a process: engine.heap-mib, query.memory-mib.")]
+    processes: Annotated[U32, describe("Processes at once: engine.max-processes, query.readers.")]
+    isolation: Annotated[str, describe("Isolation of Spark: engine.isolation.")] | None = None
+    sandbox: Annotated[str, describe("Weakest accepted sandbox of Spark: engine.sandbox.")] | None = None
+    master: Annotated[str, describe("Spark cluster: engine.master.")] | None = None
 
 
 class NodeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that describe the node to people."""
 
-    name: Annotated[str, described("The setting node.name.")] | None = None
-    contact: Annotated[str, described("The setting node.contact.")] | None = None
-    about: Annotated[str, described("The setting node.about.")] | None = None
+    name: Annotated[str, describe("The setting node.name.")] | None = None
+    contact: Annotated[str, describe("The setting node.contact.")] | None = None
+    about: Annotated[str, describe("The setting node.about.")] | None = None
 
 
 def live_id(*parts: str) -> str:

@@ -60,7 +60,7 @@ class PartsKeeper:
 
     def of(self, owner: Resource) -> Iterable[OwnedPart]:
         """Yields the resources that one makes. Raises Invalid."""
-        kind = self.registry.named(owner.type)
+        kind = self.registry.get(owner.type)
         return () if kind.parts is None else kind.parts(owner)
 
     def store(self, connection: sqlite3.Connection) -> ResourceStore:
@@ -70,7 +70,7 @@ class PartsKeeper:
     def lack(self, owner: Resource) -> bool:
         """Whether the resources that this one makes are missing or differ."""
         with self._home.database.read() as connection:
-            held = {(each.type, each.name): each.spec for each in ResourceStore(connection).owned(owner.id)}
+            held = {(each.type, each.name): each.spec for each in ResourceStore(connection).list_owned(owner.id)}
         return held != {(each.type, each.name): each.spec for each in self.of(owner)}
 
     def make(self, owner: Resource) -> None:
@@ -102,10 +102,10 @@ class Planning:
         """
         keys = self._home.secrets
 
-        def kept(desired: DesiredResource, before: Resource | None, resource_id: str) -> Json:
+        def spec_to_store(desired: DesiredResource, before: Resource | None, resource_id: str) -> Json:
             if desired.is_kept:
                 return desired.spec
-            kind, spec = self._registry.named(desired.type), desired.spec
+            kind, spec = self._registry.get(desired.type), desired.spec
             stands = None if before is None else before.spec
             if before is not None and stands is not None and spec == with_names(kind.layout, stands, before.references):
                 return stands  # as it is printed
@@ -119,7 +119,7 @@ class Planning:
                 )  # fmt: skip
             if spec is not desired.spec:
                 desired = msgspec.structs.replace(desired, spec=spec)
-            return self._controllers.of(kind.name).kept(desired, before)
+            return self._controllers.of(kind.name).spec_to_store(desired, before)
 
         desired = [_to_desired(each) for each in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
@@ -127,7 +127,7 @@ class Planning:
             store = DatasetResources(connection)
             owner = store.owner()
             rules = Rules(
-                kept, self._references, self._parts.of, self._object_of, account, (owner["id"], owner["did"])
+                spec_to_store, self._references, self._parts.of, self._object_of, account, (owner["id"], owner["did"])
             )  # fmt: skip
             planned, faults = self._plan_all(desired, store, terms, rules)
             batch, number = [each.after for each in planned], len(drafts)
@@ -145,7 +145,7 @@ class Planning:
 
     def plan_rename(self, word: str, ref: str, name: str) -> list[PlannedResource]:
         """Plans another name of one resource, which is the first planned. Raises NotFound, Invalid."""
-        kind = self._registry.served(word)
+        kind = self._registry.find_served(word)
         check_name(kind.name, name)
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
@@ -193,7 +193,7 @@ class Planning:
                 raise
             raise Conflict(f"{fault.message}, which came meanwhile", rule=MOVED, hint="apply it again") from fault
         for each in changed:
-            if sealed := self._registry.named(each.type).sealed:
+            if sealed := self._registry.get(each.type).sealed:
                 # The key may have changed since it was planned.
                 renew(store, each, sealed, self._home.secrets, now)
 
@@ -216,7 +216,7 @@ class Planning:
         told: set[object] = {each.id for each in desired}
         told |= {(each.type, each.name.casefold()) for each in desired if each.id is None}
         for each in desired:
-            other_type = self._registry.named(each.type).namesake
+            other_type = self._registry.get(each.type).namesake
             held = store.get(each.id) if each.id is not None and other_type else None
             if held is None or held.type != each.type or held.did is None or held.name == each.name:
                 continue
@@ -233,7 +233,7 @@ class Planning:
             self._controllers.check(before, after)
         except Invalid as fault:
             yield fault
-        namesake = self._registry.named(after.type).namesake
+        namesake = self._registry.get(after.type).namesake
         for other in batch if namesake and before.name != after.name else ():
             is_same = other.after.type == namesake and other.after.did == after.did is not None
             if is_same and other.after.name != after.name:
@@ -242,18 +242,18 @@ class Planning:
 
     def _object_of(self, type_: str, spec: Json) -> str | None:
         """Returns what a resource stands for by its spec, if that says it."""
-        field = self._registry.named(type_).stands_for
+        field = self._registry.get(type_).stands_for
         return spec[field] if field and spec is not None else None
 
     def _references(self, type_: str, spec: Any) -> Sequence[Reference]:
         """Returns the references in the spec of any type."""
-        kind = self._registry.named(type_)
+        kind = self._registry.get(type_)
         return references_in(kind.layout, spec) if kind.spec is not None and spec is not None else ()
 
 
 def meant_by(store: ResourceStore, kind: ResourceType, name: str, *, is_read: bool = False) -> Resource:
     """Returns what a person means by a name, an id or a did; to read, also what is not undone yet. Raises NotFound."""
-    known = store.sought(kind.name, name) or store.with_did(kind.name, kind.object_named(name))
+    known = store.find_any(kind.name, name) or store.with_did(kind.name, kind.object_named(name))
     known = store.held_back(kind.name, name) if known is None and is_read else known
     if known is None:
         hint = f"odfctl get {kind.plural} lists them"
@@ -328,7 +328,7 @@ def _to_desired(draft: Draft) -> DesiredResource:
 
 def _meaning(each: Resource, final: FinalState) -> Resource:
     """Resolves the references of a resource to others of the same batch."""
-    references = {key: final.resolved(key, held, each.account) for key, held in each.references.items()}
+    references = {key: final.resolve(key, held, each.account) for key, held in each.references.items()}
     return msgspec.structs.replace(each, references=references)
 
 

@@ -31,11 +31,11 @@ from odfd.resources.status import (
     UNRESOLVED,
     ConditionValue,
     ResourceStatus,
-    drifted,
-    failed,
+    drift,
+    fail,
     held_back,
     is_unchanged,
-    moved,
+    move,
     pending,
     ready,
 )
@@ -118,7 +118,7 @@ class Reconciler:
         self._regranted = True
         self.loop.poke()
 
-    async def settled(self) -> None:
+    async def wait_settled(self) -> None:
         """Waits until no resource waits or is worked on; attempts that are due later do not count."""
         while True:
             turned = self.turned
@@ -129,7 +129,7 @@ class Reconciler:
             if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
                 return
 
-    async def undone(self, resource_id: str) -> None:
+    async def wait_undone(self, resource_id: str) -> None:
         """Waits until what a deleted resource made is undone, or could not be; no longer than one attempt may take."""
         with trio.move_on_after(ATTEMPT_SECONDS):
             while self._nursery is not None:
@@ -242,7 +242,7 @@ class Reconciler:
         try:
             await self._attempt(resource_id)
         finally:
-            self.queue.done(resource_id)
+            self.queue.end(resource_id)
             self._turn_over()
             self.loop.poke()
 
@@ -266,21 +266,21 @@ class Reconciler:
         at_work = resource.status.phase == "Reconciling"
         if seen.goes_on is not None and at_work:
             if not seen.goes_on:
-                await self._end(resource, (self._ended(resource, resource.status, seen),))
+                await self._end(resource, (self._status_after(resource, resource.status, seen),))
             return
         way = (*_waiting(resource, seen, self._clock.now()),)
-        way = (*way, moved(way[-1] if way else resource.status, "Reconciling"))
+        way = (*way, move(way[-1] if way else resource.status, "Reconciling"))
         if seen.steps and seen.fault is None:
             if not await self._observe(resource, way):
                 return
             seen = _with_dangling(await self._try_steps(controller, resource, seen.steps), dangling)
             self._note_waiting(resource_id, seen)
             if not seen.goes_on:
-                await self._end(resource, (self._ended(resource, way[-1], seen),))
+                await self._end(resource, (self._status_after(resource, way[-1], seen),))
         elif seen.goes_on:
             await self._observe(resource, way)
         else:
-            await self._end(resource, (*way, self._ended(resource, way[-1], seen)))
+            await self._end(resource, (*way, self._status_after(resource, way[-1], seen)))
 
     def _note_waiting(self, resource_id: str, seen: ObservedState) -> None:
         is_waiting = seen.fault is not None and seen.fault.rule == UNRESOLVED
@@ -323,7 +323,7 @@ class Reconciler:
             return fault
         return None
 
-    def _ended(self, resource: Resource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
+    def _status_after(self, resource: Resource, at_work: ResourceStatus, seen: ObservedState) -> ResourceStatus:
         """Returns the status after an attempt. ``at_work``: the status during the attempt."""
         now, generation = self._clock.now(), resource.generation
         if seen.fault is None:
@@ -332,7 +332,7 @@ class Reconciler:
             at_work = msgspec.structs.replace(at_work, failures=0)
         pause = self.queue.pause(seen.fault, at_work.failures)
         retry_at = None if pause is None else Instant(now + pause)
-        return failed(at_work, generation, seen.told, seen.fault, retry_at, now)
+        return fail(at_work, generation, seen.told, seen.fault, retry_at, now)
 
     def _notify(self, resource: Resource, status: ResourceStatus) -> None:
         """Reports a new status to those who wait for it, and schedules the next attempt."""
@@ -407,7 +407,7 @@ def _waiting(resource: Resource, seen: ObservedState, now: Instant) -> Sequence[
     not any more, without a new declaration; otherwise pending."""
     if not seen.steps or not seen.is_drift or not _is_at_rest(resource):
         return pending(resource.status)
-    return drifted(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
+    return drift(resource.status, resource.generation, f"to be done: {', '.join(seen.steps)}", now)
 
 
 def _is_as_it_was(resource: Resource, seen: ObservedState) -> bool:

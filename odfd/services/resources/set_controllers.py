@@ -62,10 +62,10 @@ class SetValues:
     def of(self, dataset: DatasetId) -> Mapping[str, str]:
         """Returns the values for a dataset, secrets before variables. Raises Environment if a key is not here."""
         with self._home.database.read() as connection:
-            row = Catalog(connection).declared(dataset)
-        return {} if row is None else self.named(row.name, row.account)
+            row = Catalog(connection).resource_of(dataset)
+        return {} if row is None else self.values_of(row.name, row.account)
 
-    def named(self, name: str, account: str | None) -> Mapping[str, str]:
+    def values_of(self, name: str, account: str | None) -> Mapping[str, str]:
         """Returns the values in the sets of a name and an account. Raises Environment."""
         variables, secrets = self._sets(name, account)
         values = {} if variables is None else dict(variables.spec["variables"])
@@ -83,4 +83,4 @@ class SetValues:
     def _sets(self, name: str, account: str | None) -> tuple[Resource | None, Resource | None]:
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            return store.named(VARIABLE_SET.name, name, account), store.named(SECRET_SET.name, name, account)
+            return store.find_named(VARIABLE_SET.name, name, account), store.find_named(SECRET_SET.name, name, account)

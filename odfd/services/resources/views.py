@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.resources.references import with_names
 from odfd.resources.registry import ODF, OURS, STATE, VERSION
 from odfd.resources.resource import Resource, ResourceHandle
-from odfd.resources.status import COMMON, DELETING, ResourceStatus, shown
+from odfd.resources.status import COMMON, DELETING, ResourceStatus, show
 from odfd.resources.types import ResourceType
 
 GetResource: TypeAlias = Callable[[str, str], Awaitable[wire.ResourceView]]
@@ -53,7 +53,7 @@ def view_of(
     }
     if (gone := each.status.conditions.get(DELETING)) is not None:
         headers["deletedAt"] = instant.render(gone.updated_at)
-    status = shown(each.status, _uris(kind, each.status))
+    status = show(each.status, _uris(kind, each.status))
     spec = None if each.spec is None else with_names(kind.layout, each.spec, each.references)
     status |= {"references": [_reference_view(*one) for one in each.references.items()]} if each.references else {}
     return wire.ResourceView(

@@ -36,7 +36,7 @@ from odfd.resources.status import UNRESOLVED, Condition, ConditionValue, Resourc
 from odfd.resources.store import ResourceStore
 from odfd.runtime.clock import Clock
 from odfd.runtime.subjects import Sees, Subjects
-from odfd.runtime.tasks import Task, TaskBoard, TaskPhase, named
+from odfd.runtime.tasks import Task, TaskBoard, TaskPhase, name_next
 from odfd.services.flows.worker import Ended, ended_by
 from odfd.services.resources.node_types import live_id
 from odfd.services.resources.reading import read_drafts
@@ -126,10 +126,10 @@ class TaskController(Controller):
         if fault is not None and fault.rule == UNRESOLVED:  # something it needs is gone: it waits for that
             self._begun.pop(resource.id)
             return ObservedState(fault=fault, goes_on=False)
-        told, refused = self._ended(resource, task, fault)
+        told, refused = self._end(resource, task, fault)
         return ObservedState(told=told, fault=refused, goes_on=False)
 
-    def _ended(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
+    def _end(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
         """Returns what is stored of a finished task, and its fault unless it ended well."""
         outcome = _outcome(task, fault)
         hint = "" if fault is None else fault.hint
@@ -138,7 +138,7 @@ class TaskController(Controller):
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         plan = await trio.to_thread.run_sync(self._plan, resource)
         await trio.to_thread.run_sync(self._forget_old, resource)
-        with named(_board_id(resource)):
+        with name_next(_board_id(resource)):
             self._begun[resource.id] = await self._begin(plan, Record(since=self._clock.now(), run=resource.id))
 
     async def _begin(self, plan: FlowPlan, record: Record) -> Task:
@@ -171,7 +171,7 @@ class TaskController(Controller):
         others: dict[str, DatasetId] = {}
         with self._home.database.read() as connection:
             for key in resource.references:
-                meant = self._home.uses.meant(ResourceStore(connection), resource, key)
+                meant = self._home.uses.find_meant(ResourceStore(connection), resource, key)
                 if meant.type == DATASET and meant.did is not None:
                     others[key] = DatasetId.parse(meant.did)
             store.check_uses(connection, resource, plan, self._home.uses)
@@ -219,7 +219,7 @@ class FlowRunController(TaskController):
             return ObservedState(goes_on=True)
         return await super().observe(resource)
 
-    def _ended(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
+    def _end(self, resource: Resource, task: Task, fault: Fault | None) -> tuple[Told, Refused | None]:  # noqa: ARG002
         ended = self._ends.pop(resource.id, None) or end_of(task)
         return runs.outcome_of(ended.outcome, ended.message, ended.steps)
 
@@ -264,10 +264,10 @@ def live_tasks(board: TaskBoard, node: str, since: Instant) -> Callable[[], Awai
             created_at=began, updated_at=task.finished_at or task.started_at or began,
         )  # fmt: skip
 
-    async def undeclared() -> Sequence[Resource]:
+    async def list_undeclared() -> Sequence[Resource]:
         return [one(task) for task in board.list() if not task.is_declared]
 
-    return undeclared
+    return list_undeclared
 
 
 def _status(task: Task, began: Instant) -> ResourceStatus:
@@ -357,7 +357,7 @@ class TaskService(BoardTasks):
 
     def _find_declared(self, task_id: str) -> Resource | None:
         with self._home.database.read() as connection:
-            return ResourceStore(connection).sought(TYPE, task_id)
+            return ResourceStore(connection).find_any(TYPE, task_id)
 
 
 def _stored_state(each: Resource) -> wire.TaskState:

@@ -168,7 +168,7 @@ class FlowTasks(NamedTuple):
                 if isinstance(said, TransformTask):
                     self._check_derived(dataset)
                 uncacheable = isinstance(said, PullTask) and bool(said.fetch_uncacheable)
-                source = None if key is None else self.sources.meant(user, key)
+                source = None if key is None else self.sources.find_meant(user, key)
                 request = wire.PullRequest(refs=(target,), fetch_uncacheable=uncacheable, source=source)
                 return self.pulling.pull(request, _trigger(plan, record))
             case SyncFromTask(source=place):

@@ -227,7 +227,7 @@ class ImportExport:
     async def _import_former(self, folder: Path, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
         """Converts a dataset of ODF 0.18 into a new dataset of this node; compares both before either is kept."""
 
-        def converted(target: Path, dataset: DatasetId) -> tuple[Copy, str]:
+        def convert_copy(target: Path, dataset: DatasetId) -> tuple[Copy, str]:
             former = load_former_format()
             former.convert(folder, target, dataset)
             copy = Copy(str(folder), DirectoryChain(target), DirectoryObjects(target))
@@ -236,7 +236,7 @@ class ImportExport:
         report.begin(f"converting {folder} from ODF 0.18", None, "blocks")
         async with staged_folder(self._home.folder(STAGING)) as target:
             with self._home.newborn() as dataset:
-                copy, compared = await trio.to_thread.run_sync(converted, target, dataset)
+                copy, compared = await trio.to_thread.run_sync(convert_copy, target, dataset)
                 name = await trio.to_thread.run_sync(self._name_for, copy.chain, request.as_name, folder.name)
                 done = await self._take_in(copy, (), name, request, report)
         return msgspec.structs.replace(done, compared=compared)
@@ -287,7 +287,7 @@ class ImportExport:
         place = f"what was pushed to {name}"
         copy = Copy(place, DirectoryChain(folder), self._home.objects, "nothing of it was taken")
         request = wire.ImportRequest(source=place, as_name=name)
-        return (await self._taken(copy, (), (name, account), request, Report()))[0]
+        return (await self._take_in_as(copy, (), (name, account), request, Report()))[0]
 
     async def _fetch_objects(self, peer: PeerId, chain: DirectoryChain, report: Report) -> None:
         """Fetches the objects that new blocks name and rows link to; those fetched stay if the import is cut off."""
@@ -305,10 +305,10 @@ class ImportExport:
     async def _take_in(
         self, copy: Copy, statements: Sequence[bytes], name: str, request: wire.ImportRequest, report: Report
     ) -> wire.TransferResult:
-        done, known_as = await self._taken(copy, statements, (name, None), request, report)
+        done, known_as = await self._take_in_as(copy, statements, (name, None), request, report)
         return _result(known_as, request.source, done)
 
-    async def _taken(
+    async def _take_in_as(
         self, copy: Copy, statements: Sequence[bytes], named: tuple[str, str | None], request: wire.ImportRequest,
         report: Report,
     ) -> tuple[Transfer, str]:  # fmt: skip
@@ -409,9 +409,9 @@ class ImportExport:
             known = catalog.find(dataset)
             if known is None:
                 catalog.add(name, dataset, self._clock.now(), account)
-            visibility.imported(connection, dataset)
+            visibility.mark_imported(connection, dataset)
             data = frontier.size if was_whole else checked.data
-            remains = unmanaged.settled(connection, dataset)
+            remains = unmanaged.pop(connection, dataset)
             if remains is not None:
                 data = remains.data
                 Holdings(connection).keep_extent(dataset, remains.extent)
@@ -439,7 +439,7 @@ class ImportExport:
             known_as = catalog.check(name or kept.name or default_name(dataset), dataset)
             unmanaged.take_back(connection, dataset)
             catalog.add(known_as, dataset, now, account)
-            visibility.imported(connection, dataset)
+            visibility.mark_imported(connection, dataset)
         return self._settle(dataset, (known_as, account), kept.remains.epoch)
 
     def mend(self) -> tuple[list[str], list[str]]:

@@ -72,7 +72,7 @@ class PushService:
         """Returns the present name of the repository to which a resource refers. Raises NotFound, Refused."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            return self._home.uses.meant(store, store.get(by), key, Action.WRITE).name
+            return self._home.uses.find_meant(store, store.get(by), key, Action.WRITE).name
 
     def _whole(self, ref: str) -> str:
         """Returns the name of the collection that a dataset is a shard of; else what was given."""

@@ -110,7 +110,7 @@ class Remotes:
             raise ipfs_transport.no_ipfs()
         return self._shelves
 
-    async def found(self, place: str) -> tuple[DatasetId, str]:
+    async def find(self, place: str) -> tuple[DatasetId, str]:
         """Returns the id of the dataset at a place, as the place states it, and where it is.
 
         Of a collection of several shards that is the first, whose card is taken to the statements. Raises Remote,

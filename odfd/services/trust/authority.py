@@ -74,7 +74,7 @@ class AuthorityService:
 
     def _writer(self, rights: Rights, key: KeyDid) -> wire.WriterView:
         until = rights.writers[key]
-        mine = any(held.did == key for held in self._home.keys.held(rights.dataset))
+        mine = any(held.did == key for held in self._home.keys.keys_for(rights.dataset))
         return wire.WriterView(key=str(key), expires_at=None if until is None else instant.render(until), mine=mine)
 
     @operation("POST", DATASET_PATH + "/authority/draft", needs=Owner.KEYS)
@@ -137,7 +137,7 @@ class AuthorityService:
         if request.drop_key or (node in writers and self._where(entry.id) == "elsewhere"):
             self._home.keys.take_offline(entry.id)
         self._announce(entry.id, signed)
-        if any(key.did in writers for key in self._home.keys.held(entry.id)):
+        if any(key.did in writers for key in self._home.keys.keys_for(entry.id)):
             self._committer.sign_unsigned(entry.id)
         return self.show_authority(ref)
 

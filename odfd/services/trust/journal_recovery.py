@@ -111,7 +111,7 @@ class JournalRecovery:
             return UNTIL_POKED
 
     async def _check(self) -> bool:
-        self.lost = tuple(await trio.to_thread.run_sync(self._signer.keys.lost))
+        self.lost = tuple(await trio.to_thread.run_sync(self._signer.keys.list_lost))
         return bool(self.lost)
 
     def _log_lost(self) -> None:

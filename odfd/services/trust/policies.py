@@ -65,7 +65,7 @@ class PolicyService:
         return list(dict.fromkeys(key for _, key in sorted(found.items())))
 
     def _views(self, kept: NetworkPolicies, policy: Policy, key: KeyDid) -> list[wire.NetworkRulesView]:
-        settled, later = kept.accepted(key), kept.later(key)
+        settled, later = kept.find_accepted(key), kept.later(key)
         found = [] if settled is None else [_view(settled, "accepted", ())]
         for known in later:
             lines = waiting(policy, known.said.policy)

@@ -210,7 +210,7 @@ class WitnessSubmission:
             )
 
     def _key_text(self, tree: TreeCheckpoint, line: str) -> str:
-        for key in self._log.keys.held(tree.dataset):
+        for key in self._log.keys.keys_for(tree.dataset):
             named = submission.log_key(tree, key.public)
             if submission.is_by(line, named):
                 return named.encode()
@@ -224,7 +224,7 @@ class WitnessSubmission:
         if newest is None:
             return None
         head, signed = newest
-        key = next((each for each in self._log.keys.held(dataset) if each.did in signed.signers), None)
+        key = next((each for each in self._log.keys.keys_for(dataset) if each.did in signed.signers), None)
         if key is None or head.size > checked.frontier.size or head.epoch != checked.epoch:
             return None
         tree = TreeCheckpoint(dataset, head.epoch, head.size, head.root_hash)

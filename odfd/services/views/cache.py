@@ -47,7 +47,7 @@ class Views(Protocol):
     def load(self) -> None:
         """Loads the views that an earlier run saved, so that the first list need not."""
 
-    def outdated(self) -> Sequence[DatasetEntry]:
+    def list_outdated(self) -> Sequence[DatasetEntry]:
         """Lists datasets whose view is outdated, or was saved by an earlier run and not computed since."""
 
     def look(self, entry: DatasetEntry) -> object:
@@ -66,7 +66,7 @@ class ViewRefresher:
 
     async def refresh(self) -> None:
         """Computes outdated views again, one dataset in a thread at a time, so that other work runs in between."""
-        for entry in await trio.to_thread.run_sync(self._views.outdated):
+        for entry in await trio.to_thread.run_sync(self._views.list_outdated):
             await trio.to_thread.run_sync(self._views.look, entry)
         await trio.to_thread.run_sync(self._views.save)
 
@@ -159,10 +159,10 @@ class ViewCache:
             Counter(view.state for view in views),
             sum(view.published for view in views),
             sum(view.withdrawn_at is not None for view in views),
-            len(self.blocked()),
+            len(self.list_blocked()),
         )
 
-    def blocked(self) -> Sequence[str]:
+    def list_blocked(self) -> Sequence[str]:
         """Names the own datasets that pin an engine which is not here, as far as views are in memory."""
         here = self._engines()
         return sorted(kept.view.name for kept in list((self._kept or {}).values()) if is_blocked(kept.view, here))
@@ -191,7 +191,7 @@ class ViewCache:
             view = msgspec.structs.replace(view, state="refused", refused_by=rule)
         return with_engines(view, self._engines())
 
-    def outdated(self) -> Sequence[DatasetEntry]:
+    def list_outdated(self) -> Sequence[DatasetEntry]:
         known = self._list_known()
 
         def is_current(entry: DatasetEntry) -> bool:

@@ -38,7 +38,7 @@ class DatasetStates:
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a state needs one."""
 
-    async def completed(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
+    async def complete(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
         """Returns the views that ``look`` returns with holders, failures, and the sum of data sizes.
 
         ``look`` is called in a worker thread, with the reading of the rest: each change of the thread costs as much as

@@ -22,7 +22,7 @@ from odfd.services.views.views import rows_view
 from odfd.transform.plan import Blocked
 
 
-def repeated(outcome: Ingested) -> str:
+def repeated_remark(outcome: Ingested) -> str:
     """Returns a remark that some or all files of a push were pushed before; empty if none was."""
     if not outcome.repeated:
         return ""
@@ -83,7 +83,7 @@ def uncacheable(name: str, reason: str) -> str:
     )
 
 
-def blocked(name: str, outcome: Blocked, item: wire.PullItem) -> wire.PullItem:
+def blocked_remark(name: str, outcome: Blocked, item: wire.PullItem) -> wire.PullItem:
     """Says why a transform waits. It waits for a person where its engine was replaced, which is told as a fault."""
     if outcome.rule != ENGINE_CHANGED:
         return msgspec.structs.replace(item, message=str(outcome))

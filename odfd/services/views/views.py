@@ -81,7 +81,7 @@ class DatasetViews:
             return view
         with self._home.catalog() as catalog:
             others = [catalog.resolve(each) for each in view.shards[1:]]
-        return united([view, *map(self.cache.dataset, others)])
+        return unite([view, *map(self.cache.dataset, others)])
 
     def unheld(self, datasets: Sequence[DatasetId]) -> list[str]:
         """Returns remarks on datasets whose blocks pin an engine that nobody here has."""
@@ -176,7 +176,7 @@ class DatasetViews:
         state = load_state(self._home.chains.chain(entry.id))
         source = state.polling_source or next(iter(state.active_push_sources.values()), None)
         with self._home.catalog() as catalog:
-            declared = catalog.declared(entry.id)
+            declared = catalog.resource_of(entry.id)
             inputs = tuple(
                 name_with_id(catalog.name_of(first), first)
                 for each in (inputs_of(state.set_transform) if state.set_transform else ())
@@ -291,7 +291,7 @@ class DatasetViews:
         return max([*known.runs, *(place for place in judged if place < known.size)], default=None)
 
 
-def united(views: Sequence[wire.DatasetView]) -> wire.DatasetView:
+def unite(views: Sequence[wire.DatasetView]) -> wire.DatasetView:
     """Returns the view of a dataset of several shards, by those of them: what holds of each, and the worst state."""
     first = views[0]
     relied = [standing_of(each, each.blocks) for each in views]

@@ -14,10 +14,10 @@ from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
 from odfd.repositories.manifest import Place, place_of
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, described, parse_size
+from odfd.resources.manifest import Draft, describe, parse_size
 from odfd.resources.references import refers_to
 from odfd.resources.selectors import names
-from odfd.resources.types import OWN, ResourceType, annotated
+from odfd.resources.types import OWN, ResourceType, annotation_of
 from odfd.runtime.buckets import REGION
 
 TYPE: Final = VOLUME
@@ -41,28 +41,28 @@ class VolumeKind(Enum):
 class Capacity(msgspec.Struct, frozen=True, kw_only=True):
     """The capacity of a volume."""
 
-    storage: Annotated[str, described("A size, such as 500Gi or 2TB. Default: no limit.")] | None = None
+    storage: Annotated[str, describe("A size, such as 500Gi or 2TB. Default: no limit.")] | None = None
 
 
 class VolumeCredentials(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """The keys of a bucket."""
 
-    access_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
-    secret_key: Annotated[str, described("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
+    access_key: Annotated[str, describe("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
+    secret_key: Annotated[str, describe("A value, as SecretSet:NAME#KEY."), refers_to("SecretSet")] | None = None
 
 
 class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The place of a volume, and its size."""
 
-    kind: Annotated[VolumeKind, Scalar("int32"), described("A bucket, or a folder of this machine.")]
-    path: Annotated[str, described("For a HostPath: absolute path of a folder on another disk."), OWN] | None = None
-    bucket: Annotated[str, described("For S3: the bucket.")] | None = None
-    endpoint: Annotated[str, described("For S3: https://HOST. Default: Amazon's.")] | None = None
-    region: Annotated[str, described(f"For S3: the region. Default: {REGION}.")] | None = None
-    prefix: Annotated[str, described("For S3: a folder in the bucket.")] | None = None
-    capacity: Annotated[Capacity, described("Most data to store there. Default: no limit.")] | None = None
+    kind: Annotated[VolumeKind, Scalar("int32"), describe("A bucket, or a folder of this machine.")]
+    path: Annotated[str, describe("For a HostPath: absolute path of a folder on another disk."), OWN] | None = None
+    bucket: Annotated[str, describe("For S3: the bucket.")] | None = None
+    endpoint: Annotated[str, describe("For S3: https://HOST. Default: Amazon's.")] | None = None
+    region: Annotated[str, describe(f"For S3: the region. Default: {REGION}.")] | None = None
+    prefix: Annotated[str, describe("For S3: a folder in the bucket.")] | None = None
+    capacity: Annotated[Capacity, describe("Most data to store there. Default: no limit.")] | None = None
     credentials: (
-        Annotated[VolumeCredentials, described("For S3: the keys. Without them requests are unsigned.")] | None
+        Annotated[VolumeCredentials, describe("For S3: the keys. Without them requests are unsigned.")] | None
     ) = None
 
     def place(self) -> str:
@@ -73,8 +73,8 @@ class PersistentVolumeSpec(msgspec.Struct, frozen=True, kw_only=True):
 class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """Selects the datasets whose slices lie in a volume."""
 
-    datasets: Annotated[tuple[str, ...], described("Names of datasets; % stands for any text. Default: none.")] = ()
-    cache: Annotated[str, described("For S3: size of the local cache for queries and peers. Default: 10Gi.")] | None = (
+    datasets: Annotated[tuple[str, ...], describe("Names of datasets; % stands for any text. Default: none.")] = ()
+    cache: Annotated[str, describe("For S3: size of the local cache for queries and peers. Default: 10Gi.")] | None = (
         None
     )
 
@@ -91,7 +91,7 @@ class VolumePolicy(msgspec.Struct, frozen=True, kw_only=True):
 def policy_of(annotations: Mapping[str, Any]) -> VolumePolicy:
     """Parses a policy, also from annotations set by hand. Raises Invalid."""
     try:
-        policy = msgspec.convert(annotated(annotations, "storage", POLICY) or {}, VolumePolicy)
+        policy = msgspec.convert(annotation_of(annotations, "storage", POLICY) or {}, VolumePolicy)
     except msgspec.ValidationError as error:
         hint = "{datasets: [NAME], cache: 10Gi}"
         raise Invalid(f"{POLICY}: {error}", rule="volume-policy", hint=hint) from error

@@ -25,7 +25,7 @@ from odfd.datasets.manifest import VOLUME
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.services.volumes.manifest import policy_of, size_of
-from odfd.services.volumes.volume_paths import damaged
+from odfd.services.volumes.volume_paths import damaged_fault
 from odfd.services.volumes.volumes import OpenVolume, Volumes
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
@@ -67,7 +67,7 @@ class VolumeMover:
         """Does all that is due for one of ``volumes``. ``touched``: the datasets to look at; ``None`` for all."""
         moved, returned, fault, resource = 0, 0, None, volumes[at]
         try:
-            volume = self._volumes.claimed(resource)
+            volume = self._volumes.claim(resource)
             self._clear(volume)
             wanted, others = self._sort(at, volumes, touched)
             returned = self._return(volume, others)
@@ -102,7 +102,7 @@ class VolumeMover:
             for entry in found:
                 if entry is None:
                     continue
-                named = _volume_of(catalog.declared(entry.id))
+                named = _volume_of(catalog.resource_of(entry.id))
                 first = next((place for place, each in enumerate(policies) if each.names(entry.name)), None)
                 if named == volumes[at].id if named is not None else first == at:
                     wanted[bytes(entry.id)] = entry
@@ -195,7 +195,7 @@ class VolumeMover:
             with staged_in(self._objects) as staged:
                 volume.place.fetch(name, staged)
                 if self._objects.add_file(staged) != name:
-                    raise damaged(volume.resource.name, name)
+                    raise damaged_fault(volume.resource.name, name)
             # ``add_file`` protects it as fresh until a block names it, and blocks do so already.
             self._objects.holds.named((name,))
             self._step("volume-returned")

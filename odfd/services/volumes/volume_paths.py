@@ -171,7 +171,7 @@ class BucketPlace:
         with self._ask(), disk(source), source.open("rb") as file:
             self._bucket.put(str(name), iter(lambda: file.read(CHUNK), b""))
         if not self.is_whole(name):
-            raise damaged(self._volume, name)
+            raise damaged_fault(self._volume, name)
 
     def is_whole(self, name: Multihash) -> bool:
         try:
@@ -192,7 +192,7 @@ class BucketPlace:
                 file.write(part)
         with disk(target), target.open("rb") as file:
             if Multihash.sha3_256_of(file) != name:
-                raise damaged(self._volume, name)
+                raise damaged_fault(self._volume, name)
 
     def delete(self, name: Multihash) -> None:
         with self._ask(), contextlib.suppress(FileMissing):
@@ -214,7 +214,7 @@ def away(volume: str, why: str) -> Environment:
     return Environment(f"volume {volume} is away: {why}", rule=AWAY, hint=hint)
 
 
-def damaged(volume: str, name: Multihash) -> ObjectDamaged:
+def damaged_fault(volume: str, name: Multihash) -> ObjectDamaged:
     """Returns the fault for a copy that does not match its name."""
     fault = ObjectDamaged(name)
     fault.place = f"volume {volume}"

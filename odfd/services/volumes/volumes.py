@@ -100,7 +100,7 @@ class Volumes:
             self._opened[resource.id] = (said, self._now(), volume)
         return volume
 
-    def claimed(self, resource: Resource) -> OpenVolume:
+    def claim(self, resource: Resource) -> OpenVolume:
         """Opens a volume and asks its place whether it is there and its own. Raises Environment, NotFound, Invalid.
 
         Marks the place of a new volume, then writes its row: after a crash in between it finds its own mark.

@@ -72,7 +72,7 @@ class VolumeWorker:
         found = {name: fault for name, fault in known.items() if fault is not None}
         for resource in declared:
             try:
-                self.volumes.claimed(resource)
+                self.volumes.claim(resource)
             except Fault as fault:
                 found[resource.name] = fault
         return found
@@ -159,7 +159,7 @@ class VolumeController(Controller):
         state = self._volumes.state(resource)
         usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
         if state is None:  # the worker reports after its first look: until then its place is asked here
-            await trio.to_thread.run_sync(self._volumes.volumes.claimed, resource)
+            await trio.to_thread.run_sync(self._volumes.volumes.claim, resource)
             return ObservedState(told={"Usage": _usage_condition(usage, 0)})
         return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
 

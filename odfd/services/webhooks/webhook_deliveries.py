@@ -19,7 +19,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from odfd.access.relations import Action
-from odfd.flows.payload import filled
+from odfd.flows.payload import fill
 from odfd.flows.plan import FlowPlan, Record
 from odfd.flows.spec import WebhookCallTask
 from odfd.resources.references import reference_key
@@ -148,7 +148,7 @@ class WebhookDeliveries:
         """Records the result of a call; returns the record before and after, ``None`` if the target was deleted."""
         target = each.target.id
         with self._home.database.write() as connection:
-            calls, held = store.calls(connection, target), store.told(connection, target, each.dataset)
+            calls, held = store.calls(connection, target), store.find(connection, target, each.dataset)
             # The target or the dataset's record may have been deleted during the call.
             if calls is None or held is None or held.delivery is None:
                 return None, None
@@ -167,7 +167,7 @@ class WebhookDeliveries:
         """Returns the call that a task of a flow's run makes. Raises NotFound for its target, and as ``state`` does."""
         with self._home.database.read() as connection:
             resources = ResourceStore(connection)
-            target = self._home.uses.meant(resources, resources.get(record.run or plan.id), key, Action.WRITE)
+            target = self._home.uses.find_meant(resources, resources.get(record.run or plan.id), key, Action.WRITE)
             secret = self._secret(connection, target)
             entry = Catalog(connection).find(plan.target)
         run = FlowRun(
@@ -180,7 +180,7 @@ class WebhookDeliveries:
             before=self._block(plan.target, record.seen) if plan.on_update else None,
             head=self._head(plan.target),
         )
-        body = filled(task.payload, event_text(run), instant.render(run.time))
+        body = fill(task.payload, event_text(run), instant.render(run.time))
         return DueCall(target, str(plan.target), call_of(run, body, place), secret)
 
     def note_call(
@@ -244,7 +244,7 @@ class WebhookDeliveries:
         if text is None:
             return None
         key = secret_key(text)
-        held = self._home.uses.meant(ResourceStore(connection), target, reference_key(text, "SecretSet"))
+        held = self._home.uses.find_meant(ResourceStore(connection), target, reference_key(text, "SecretSet"))
         sealed = held.spec["secrets"].get(key)
         if sealed is None:
             hint = f"apply the SecretSet with it, or name one of {', '.join(sorted(held.spec['secrets'])) or 'another'}"
@@ -277,7 +277,7 @@ class WebhookDeliveries:
         if here.name is not None and not self._may_learn(connection, target.resource, dataset):
             store.forget(connection, target.resource.id, dataset)
             return
-        held = store.told(connection, target.resource.id, dataset)
+        held = store.find(connection, target.resource.id, dataset)
         name = here.name or ("" if held is None else held.name)
         before = None if held is None else held.head
         event = event_of(before, here.head)

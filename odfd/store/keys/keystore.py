@@ -102,7 +102,7 @@ class KeyStore:
         except OSError as error:
             raise Environment(f"cannot take the key of {dataset.short} away: {error}", rule="key-file") from error
 
-    def held(self, dataset: DatasetId) -> list[SigningKey]:
+    def keys_for(self, dataset: DatasetId) -> list[SigningKey]:
         """Returns the keys here that may have rights in a dataset: its own, if it is here, and the node's."""
         own = [self.dataset_key(dataset)] if self._key_path(dataset).exists() else []
         return [*own, self.node_key()]
@@ -156,7 +156,7 @@ class KeyStore:
                 self._journal(key)
         return len(paths)
 
-    def lost(self) -> list[KeyDid]:
+    def list_lost(self) -> list[KeyDid]:
         """Lists keys of this node whose journals are lost, its own first; ``check`` reports unreadable ones."""
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
         datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})

@@ -57,12 +57,12 @@ class Cards:
         row = self._db.execute("SELECT issued FROM trust_cards WHERE dataset = ? AND withdrawn", (dataset,)).fetchone()
         return None if row is None else Instant(row[0])
 
-    def shown(self) -> dict[DatasetId, Multihash]:
+    def list_shown(self) -> dict[DatasetId, Multihash]:
         """Returns the ids of all cards that were not withdrawn; reads an index only."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE NOT withdrawn")
         return {DatasetId(dataset): Multihash(sid) for dataset, sid in rows}
 
-    def withdrawn(self) -> dict[DatasetId, Multihash]:
+    def list_withdrawn(self) -> dict[DatasetId, Multihash]:
         """Returns the ids of the cards by which publishers withdrew earlier ones."""
         rows = self._db.execute("SELECT dataset, sid FROM trust_cards WHERE withdrawn")
         return {DatasetId(dataset): Multihash(sid) for dataset, sid in rows}

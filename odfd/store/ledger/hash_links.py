@@ -77,7 +77,7 @@ def whole(found: Iterator[LinkedEntry]) -> Iterator[LinkedEntry]:
         yield entry
 
 
-def linked(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[LinkedEntry]:
+def check_links(found: Iterator[LinkedEntry], previous: bytes | None) -> Iterator[LinkedEntry]:
     """Yields the same entries after a check of each hash and link.
     ``previous``: ``None`` accepts any link of the first."""
     for entry in whole(found):
@@ -93,7 +93,7 @@ def cut(connection: sqlite3.Connection, dropped: Collection[int], now: Instant) 
     before = connection.execute("SELECT MAX(seq) FROM trust_ledger WHERE seq < ?", (low,)).fetchone()[0]
     after = connection.execute("SELECT MIN(seq) FROM trust_ledger WHERE seq > ?", (high,)).fetchone()[0]
     around = (low if before is None else before, high if after is None else after)
-    for gap in list(_gaps(linked(entries(connection, "seq BETWEEN ? AND ?", around), None), dropped)):
+    for gap in list(_gaps(check_links(entries(connection, "seq BETWEEN ? AND ?", around), None), dropped)):
         connection.execute("DELETE FROM trust_ledger WHERE seq BETWEEN ? AND ?", (gap.first, gap.last))
         row = (now, b"", b"", GAP, canonical.encode(msgspec.to_builtins(gap)), "", "dropped")
         connection.execute(

@@ -246,12 +246,12 @@ class Ledger:
         ).fetchone()
         is_part = first is not None and last is not None
         found = hash_links.entries(self._db, "seq >= ?", first if is_part else (0,))
-        return sum(1 for _ in hash_links.linked(found, None if is_part else hash_links.GENESIS))
+        return sum(1 for _ in hash_links.check_links(found, None if is_part else hash_links.GENESIS))
 
-    def known(self, sid: Multihash) -> bool:
+    def has(self, sid: Multihash) -> bool:
         return self._db.execute("SELECT 1 FROM trust_ledger WHERE sid = ? LIMIT 1", (sid,)).fetchone() is not None
 
-    def settled(self, sid: Multihash) -> bool:
+    def is_settled(self, sid: Multihash) -> bool:
         """Whether the statement is live or recorded as a fork; all others are judged again when they come again."""
         row = self._db.execute(
             "SELECT EXISTS (SELECT 1 FROM trust_live WHERE sid = ?1)"

@@ -54,7 +54,7 @@ class NetworkPolicies:
             found.append(AcceptedPolicy(predicate, Multihash(sid)))
         return found
 
-    def accepted(self, key: KeyDid) -> AcceptedPolicy | None:
+    def find_accepted(self, key: KeyDid) -> AcceptedPolicy | None:
         """Returns the policy that a person accepted last."""
         record = records.get(self._db, KIND, str(key))
         sid = None if record is None else Multihash.parse(msgspec.json.decode(record.body)["sid"])
@@ -62,12 +62,12 @@ class NetworkPolicies:
 
     def later(self, key: KeyDid) -> list[AcceptedPolicy]:
         """Lists policies newer than the accepted one."""
-        settled = self.accepted(key)
+        settled = self.find_accepted(key)
         least = 0 if settled is None else settled.said.version
         return [each for each in self.of(key) if each.said.version > least]
 
     def is_news(self, predicate: PolicyStatement, sid: Multihash) -> bool:
-        settled, waiting = self.accepted(predicate.key), self.later(predicate.key)
+        settled, waiting = self.find_accepted(predicate.key), self.later(predicate.key)
         is_later = settled is None or predicate.version > settled.said.version
         return is_later and len(waiting) < MAX_WAITING and all(each.sid != sid for each in waiting)
 
@@ -97,5 +97,5 @@ class NetworkPolicies:
 
     def rules(self, key: KeyDid) -> tuple[Rules | None, Sequence[Rules]]:
         """Returns what a person accepted last, and later versions."""
-        settled = self.accepted(key)
+        settled = self.find_accepted(key)
         return None if settled is None else settled.said.policy, [each.said.policy for each in self.later(key)]

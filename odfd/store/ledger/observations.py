@@ -119,7 +119,7 @@ class Observations:
         row = self._db.execute("SELECT MAX(sequence) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
         return None if row[0] is None else int(row[0])
 
-    def heard(self, dataset: DatasetId) -> int:
+    def count_of(self, dataset: DatasetId) -> int:
         """Returns a counter that grows with each observation that is kept."""
         row = self._db.execute("SELECT MAX(heard) FROM trust_observed WHERE dataset = ?", (dataset,)).fetchone()
         return int(row[0] or 0)

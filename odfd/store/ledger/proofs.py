@@ -68,7 +68,7 @@ class Proofs:
             return names
         return [name for name in names if self._accused_by(name) <= set(proof.accused)]
 
-    def known(self, name: Multihash) -> bool:
+    def contains(self, name: Multihash) -> bool:
         return self._db.execute("SELECT 1 FROM trust_proofs WHERE id = ?", (name,)).fetchone() is not None
 
     def forked_at(self, dataset: DatasetId, epoch: int) -> int | None:

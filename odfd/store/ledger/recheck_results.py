@@ -18,7 +18,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical
 from chain.store.seals import Row
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import Run, read_run, run_at, written
+from odfd.store.ledger.runs import Run, encode_run, read_run, run_at
 from odfd.store.ledger.tables import RECHECKED
 
 CONFIRMED: Final = "confirmed"
@@ -65,7 +65,7 @@ class Rechecks:
             run.reason,
             run.verdict,
             run.runs,
-            *written(run),
+            *encode_run(run),
             run.evidence,
         )
         decision: dict[str, canonical.Json] = {

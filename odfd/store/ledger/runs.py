@@ -92,7 +92,7 @@ class Runs:
             run.verdict,
             run.reason,
             run.runs,
-            *written(run),
+            *encode_run(run),
             run.evidence,
             run.bundle,
             first,
@@ -127,7 +127,7 @@ class Runs:
         return {row[1]: read_run(row[1:]) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
-def written(run: Run) -> tuple[bytes, bytes | None]:
+def encode_run(run: Run) -> tuple[bytes, bytes | None]:
     """Encodes ``engine`` and ``actual`` as columns of a row."""
     actual = None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str)
     return msgspec.json.encode(run.engine), actual

@@ -33,13 +33,13 @@ class Subtrees:
     def tree(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree:
         """Returns the tree of a chain whose checked tree is ``known``; stores missing subtrees.
         Raises what ``leaves`` does."""
-        tree = self.kept(dataset, known, leaves)
+        tree = self.load(dataset, known, leaves)
         if tree is None:
             tree = Tree(leaves)
             self.learn(dataset, known, tree)
         return tree
 
-    def kept(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree | None:
+    def load(self, dataset: DatasetId, known: Frontier, leaves: Leaves) -> Tree | None:
         """Returns the tree from stored subtrees and the last leaves; ``None`` if its root is not that of ``known``."""
         groups = self._groups(dataset, known.size)
         tree = Tree(leaves, groups)

@@ -175,7 +175,7 @@ class StatementProcessor:
         return proof
 
     def _judge_head(self, head: HeadStatement, signed: Signed) -> Judged:
-        if self._ledger.settled(signed.sid):
+        if self._ledger.is_settled(signed.sid):
             return _KNOWN
         newest = self._ledger.newest_head(head.dataset)
         context = self._context(head.dataset)
@@ -231,10 +231,10 @@ class StatementProcessor:
     def _is_candidate(self, dataset: DatasetId, signed: Signed) -> bool:
         """Whether to keep an older head that is not kept yet:
         witnesses may stand behind it and not behind the newest."""
-        return not self._ledger.known(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
+        return not self._ledger.has(signed.sid) and len(self._ledger.outcomes(dataset, CANDIDATE)) < MAX_CANDIDATES
 
     def _judge_attestation(self, attestation: Attestation, signed: Signed) -> Judged:
-        if self._ledger.settled(signed.sid):
+        if self._ledger.is_settled(signed.sid):
             return _KNOWN
         before = self._ledger.attestation(attestation.dataset, attestation.validator)
         verdict = admit_attestation(attestation, signed, before, self._now)

@@ -99,7 +99,7 @@ class ObservationReach:
         self, connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, count: int, who: Electorate
     ) -> int:
         head, kept = chain.head(), Observations(connection)
-        size, heard = (head.size if head else 0), kept.heard(dataset)
+        size, heard = (head.size if head else 0), kept.count_of(dataset)
         start = self._count_valid(kept, chain, dataset, count, who, size)
         while start < size:
             block = first_where(chain, DATA, start, size)

@@ -362,7 +362,7 @@ class TrustEvaluator:
         def tree() -> Tree:
             of_chain = partial(leaves, chain)
             with self._database.read() as connection:
-                return Subtrees(connection).kept(dataset, known, of_chain) or Tree(of_chain)
+                return Subtrees(connection).load(dataset, known, of_chain) or Tree(of_chain)
 
         def roots_at(sizes: Sequence[int]) -> Mapping[int, bytes]:
             return self._roots.at(sizes, {size: chain.block_at(size - 1).hash for size in sizes}, tree)

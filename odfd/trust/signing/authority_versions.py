@@ -36,7 +36,7 @@ def sign_version(
         rights = Authorities(connection).rights(authority.dataset)
     roots = rights.roots.union(authority.roots.keys)
     signatures = dict(given)
-    for held in keys.held(authority.dataset):
+    for held in keys.keys_for(authority.dataset):
         if held.did in roots:
             signatures.setdefault(held.did, held.sign(envelope.preauth(payload)))
     if not signatures:

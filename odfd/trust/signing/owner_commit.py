@@ -282,7 +282,7 @@ class OwnerCommitter:
 
     def _renew(self, rights: Rights) -> Rights:
         """Extends our own right to write by a year when it nears its end, if enough of the roots' keys are here too."""
-        keys = [key.did for key in self._keys.held(rights.dataset)]
+        keys = [key.did for key in self._keys.keys_for(rights.dataset)]
         now = self._clock()
         if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
             return rights
@@ -296,7 +296,7 @@ class OwnerCommitter:
 
     def _writer(self, dataset: DatasetId, rights: Rights) -> SigningKey:
         """Returns the key of ours that may write. Raises Refused."""
-        for key in self._keys.held(dataset):
+        for key in self._keys.keys_for(dataset):
             if rights.may_write(key.did, self._clock()):
                 return key
         raise Refused(

@@ -21,7 +21,7 @@ import pytest
 from chain.store.objects import SMALL
 from odfd.runtime.tasks import Report
 from odfd.services.maintenance.backup import BackupFolder
-from odfd.services.maintenance.restore import choose, described
+from odfd.services.maintenance.restore import choose, read_description
 from odfd.services.maintenance.upgrade import table_changes
 from odfd.store.directory import DATABASE, LOCK_NAME, ROOMS, open_state_directory
 from odfd.store.disk_reserve import RESERVE
@@ -151,7 +151,7 @@ def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
             command.ask("restore", str(backup), str(again))
         assert content(again) == whole, steps
         assert [each.name for each in folder.iterdir()] == ["again"], "what was left of the first is gone"
-    saved = described(choose(backup, None))
+    saved = read_description(choose(backup, None))
     assert saved.objects == OBJECTS
     assert steps.count("shutil.copyfile") == len(saved.files) - 1 + OBJECTS, "it died at each file but the list of them"
     assert steps[-2:] == ["os.rename", "syncs"]

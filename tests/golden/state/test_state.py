@@ -141,7 +141,7 @@ async def test_what_commands_declared_and_what_was_applied_stand_in_one_store(tm
             store = ResourceStore(connection)
             (bobs,) = store.namesakes("SecretSet", "keys")
             assert store.account_name(bobs.account or "") == "bob"
-            source = store.named("Source", "cities", None)
+            source = store.find_named("Source", "cities", None)
             assert source is not None
             assert [held and held.name for held in source.references.values()] == ["places"]
     async with world.running("alice", private=True) as alice:
@@ -178,7 +178,7 @@ def check_gathered(home: StateDirectory) -> None:
         for name in inner:
             entry = catalog.resolve(name)
             assert catalog.find(entry.id) == entry
-            whole = catalog.declared(entry.id)
+            whole = catalog.resource_of(entry.id)
             assert whole is not None
             assert whole.name == name.partition(".")[0]
         meant = {
@@ -188,7 +188,7 @@ def check_gathered(home: StateDirectory) -> None:
         }
         sales, stock = ((rows[each].id, rows[each].did) for each in ("sales", "stock"))
         assert meant == {"late": [stock], "often": [sales], "sales": [sales], "team": [sales]}
-        bob = store.named("Account", "bob", None)
+        bob = store.find_named("Account", "bob", None)
         assert bob is not None
     assert AccessReader(home.database, lambda _: ()).role(bob.id, rows["sales"].id) is Role.READER
 
@@ -330,7 +330,7 @@ async def test_flows_and_tasks_of_before_have_the_form_of_rfc_019(tmp_path: Path
     world = World(unpacked(FLOW_FORMS, tmp_path))
     world.clock.instant = instant.parse("2026-12-01T00:00:00Z")  # after its last block
     async with world.running("alice", private=True) as alice:
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         views = {
             each.name: each for type_ in ("flow", "task") for each in await alice.api.declarations.list(type_, None)
         }

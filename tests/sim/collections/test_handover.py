@@ -30,7 +30,7 @@ from odfd.renditions.handover import (
     next_effect,
 )
 from odfd.renditions.reader_position import Difference, Updates, Waiting, next_reading
-from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended, applied
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advance, append, find_switch
 
 END: Final = 4
 RENDITIONS: Final = 3
@@ -89,7 +89,7 @@ def steps(world: World, plan: tuple[int, ...]) -> Iterator[World]:
         if upper < END and number in (0, *plan):
             yield world._replace(uppers=put(world.uppers, number, upper + 1))
     if world.m.upper < END:
-        yield world._replace(m=advanced(world.m, world.m.upper + 1))
+        yield world._replace(m=advance(world.m, world.m.upper + 1))
     if world.queue < len(plan):
         yield from controller(world, plan)
     yield from reader(world)
@@ -107,7 +107,7 @@ def controller(world: World, plan: tuple[int, ...]) -> Iterator[World]:
                     yield world._replace(chosen=time)
             case HandOver(time=time, to=to):
                 switch = Switch(time, command.id, rendition(to))
-                after = world._replace(m=appended(world.m, switch))
+                after = world._replace(m=append(world.m, switch))
                 old = world.m.last.number
                 reached = put(put(world.uppers, old, max(time, world.uppers[old])), to, max(time + 1, world.uppers[to]))
                 # The frontiers move with it, or later, where a version that died wrote them apart.
@@ -184,7 +184,7 @@ def final(world: World, plan: tuple[int, ...]) -> None:
     """Where nothing can move any more."""
     if world.at != END - 1:
         raise Broken(f"the reader is stuck at {world.at}")
-    if any(applied(world.m, str(number)) is None for number in range(world.queue)):
+    if any(find_switch(world.m, str(number)) is None for number in range(world.queue)):
         raise Broken("a command that is done left no handover")
 
 
@@ -260,20 +260,20 @@ def test_each_broken_rule_is_caught(mutant: str, plan: tuple[int, ...], monkeypa
 
 
 def test_the_store_refuses_what_was_promised_and_what_is_done() -> None:
-    m = appended(start(0).m, Switch(3, "a", rendition(1)))
+    m = append(start(0).m, Switch(3, "a", rendition(1)))
     with pytest.raises(Exception, match="are decided"):
-        appended(m, Switch(3, "b", rendition(2)))
+        append(m, Switch(3, "b", rendition(2)))
     with pytest.raises(Exception, match="already"):
-        appended(m, Switch(9, "a", rendition(2)))
+        append(m, Switch(9, "a", rendition(2)))
     assert m.upper == 4
-    assert advanced(m, 2) == m
+    assert advance(m, 2) == m
 
 
 def test_a_rendition_that_was_active_again_is_settled_after_its_last_end_alone() -> None:
     """Else it were sealed an hour after its first end, while it can be handed back to."""
     m = start(0).m
     for number, (time, to) in enumerate(((10, 1), (20, 0), (handover.KEEP_WARM, 2))):
-        m = appended(m, Switch(time, str(number), rendition(to)))
+        m = append(m, Switch(time, str(number), rendition(to)))
     world = start(0)._replace(m=m, uppers=(handover.KEEP_WARM + 1,) * RENDITIONS)
     soon = handover.KEEP_WARM + 21
     effects = [next_effect(situation(world, Command(str(number), 0), (), soon)) for number in range(3)]

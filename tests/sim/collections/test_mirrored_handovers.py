@@ -21,7 +21,7 @@ from odfd.mirrors import mirror_handover
 from odfd.mirrors.mirror_handover import Await, Begin, Step, next_step, united
 from odfd.renditions.reader_position import Difference, Updates, next_reading
 from odfd.renditions.successor import HandoverNotice
-from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advanced, appended
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advance, append
 from odfd.store.collections import CollectionState, Member, plain
 from worlds.seeds import batches, named
 
@@ -178,7 +178,7 @@ class Mirror:
             elif isinstance(step, mirror_handover.Cross):
                 notice = self._notice()
                 assert notice is not None
-                timeline = appended(self.state.timeline, Switch(notice.time, str(notice.time), step.member.row))
+                timeline = append(self.state.timeline, Switch(notice.time, str(notice.time), step.member.row))
                 self.state = msgspec.structs.replace(self.state, timeline=timeline)
             else:
                 return
@@ -188,7 +188,7 @@ class Mirror:
         uppers = {each.row.number: min(map(self._upper, each.shards)) for each in self.state.members}
         for switch in self.state.timeline.switches[1:]:  # as the node: what was followed was complete
             uppers[switch.to.number] = max(uppers[switch.to.number], switch.time + 1)
-        timeline = advanced(self.state.timeline, self.known(uppers[self.state.active.row.number]))
+        timeline = advance(self.state.timeline, self.known(uppers[self.state.active.row.number]))
         if not self._is_readable():
             return
         while True:

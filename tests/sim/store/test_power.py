@@ -98,7 +98,7 @@ def look_for_signatures(home: Path, promised: Promises) -> None:
         with pytest.raises(Refused, match="has already signed"):
             keys.note(key, "head", order, "another")
     if promised:
-        assert keys.lost() == []
+        assert keys.list_lost() == []
         assert keys.check() >= 1
 
 

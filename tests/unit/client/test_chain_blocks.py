@@ -46,7 +46,7 @@ from chain.model.source import (
     primary_key,
 )
 from chain.multihash import Multihash
-from odfd.renditions.successor import HandoverNotice, announced, notice_of
+from odfd.renditions.successor import HandoverNotice, announce, notice_of
 from odfd_client.chain_blocks import MAX_BLOCK, decode_block
 from odfd_client.errors import Invalid
 from worlds.mutation import mutated
@@ -85,7 +85,7 @@ EVENT = st.one_of(
     st.builds(Seed, dataset_id=DID, dataset_kind=st.sampled_from(DatasetKind)),
     st.builds(SetVocab, **{each: st.none() | TEXT for each in SetVocab.__struct_fields__}),
     INFO,
-    st.builds(announced, INFO, NOTICE),
+    st.builds(announce, INFO, NOTICE),
     st.builds(AddPushSource, source_name=TEXT, read=READ, merge=MERGE),
     st.builds(SetPollingSource, fetch=st.builds(FetchUrl, url=TEXT), read=READ, merge=MERGE),
     st.builds(SetDataSchema, raw_arrow_schema=st.none() | st.binary(max_size=9)),

@@ -38,7 +38,7 @@ from chain.model.source import MergeSnapshot, ReadCsv
 from chain.multihash import Multihash
 from chain.store.layout import DirectoryChain, DirectoryWriter
 from odfd.published.packs import write_packs
-from odfd.renditions.successor import HandoverNotice, announced
+from odfd.renditions.successor import HandoverNotice, announce
 from odfd_client import (
     Bug,
     Dataset,
@@ -126,7 +126,7 @@ class Chain:
 
     def hand_over(self, to: Chain, time: int, shards: int = 1) -> None:
         to._time = max(to._time, time // 1000)  # as a node: what comes then is later
-        self.event(announced(None, HandoverNotice(to.id, time, to.head.hash, 1, shards)))
+        self.event(announce(None, HandoverNotice(to.id, time, to.head.hash, 1, shards)))
 
     @property
     def slices(self) -> list[Path]:

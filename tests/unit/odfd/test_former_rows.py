@@ -40,7 +40,7 @@ def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Pat
         with database.write() as connection:
             store = ResourceStore(connection)
             for number, each in enumerate(specs):
-                for type_, spec in (("Dataset", None), ("Mirror", mirror_specs.said(each))):
+                for type_, spec in (("Dataset", None), ("Mirror", mirror_specs.to_resource(each))):
                     labels = {"topic": "health"} if type_ == "Mirror" and number == 0 else {}
                     store.put(
                         Resource(id=f"{type_}{number}", type=type_, name=each.name, did=each.dataset, spec=spec,

@@ -16,7 +16,7 @@ from chain.ids import DatasetId
 from chain.model.events import SetInfo
 from chain.multihash import Multihash
 from odfd.renditions.chain_timeline import LOOKED, check, row_at, rows_in, rows_of, words_of
-from odfd.renditions.successor import HandoverNotice, announced, going_on, notice_of, without_notice
+from odfd.renditions.successor import HandoverNotice, announce, going_on, notice_of, without_notice
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 
 TO = DatasetId.parse("did:odf:fed016c49bc1b370aa62a1aa52c7cc0fd96fbe1d8cf7b7b3d7a8a8f1f0f1d6b1d1a2c")
@@ -42,7 +42,7 @@ def notice(time: int, ended: int = 1, shards: int = 1) -> HandoverNotice:
 def test_the_last_notice_counts_and_the_rest_stays(
     info: SetInfo | None, one: int, other: int, ended: int, shards: int
 ) -> None:
-    said = announced(announced(info, notice(one, shards, ended)), notice(other, ended, shards))
+    said = announce(announce(info, notice(one, shards, ended)), notice(other, ended, shards))
     assert notice_of(said) == notice(other, ended, shards)
     assert len(said.keywords or ()) == len((info and info.keywords) or ()) + 1
     plain = without_notice(said)
@@ -62,7 +62,7 @@ PLAIN = re.compile(r"odfd/handover:did:odf:[0-9a-z]{1,128}@\d{1,15}:[0-9a-z]{1,1
 
 @given(SHARDS, SHARDS)
 def test_older_nodes_follow_chains_and_pass_shards_over(ended: int, shards: int) -> None:
-    (word,) = announced(None, notice(5, ended, shards)).keywords or ()
+    (word,) = announce(None, notice(5, ended, shards)).keywords or ()
     assert bool(PLAIN.match(word)) is (ended == shards == 1)
 
 
@@ -77,7 +77,7 @@ TIMES = st.lists(st.integers(1, 10**13), max_size=8, unique=True).map(lambda tim
 @given(INFOS, TIMES, st.integers(0, 10**13))
 def test_all_of_m_is_read_as_it_was_written(info: SetInfo | None, times: list[int], at: int) -> None:
     timeline = made(times)
-    said = going_on(going_on(announced(info, notice(5)), made([0, 3])), timeline)
+    said = going_on(going_on(announce(info, notice(5)), made([0, 3])), timeline)
     rows = rows_in(said)
     assert [(each.number, each.time, each.shards) for each in rows] == [
         (each.to.number, each.time, len(each.to.shards)) for each in timeline.switches

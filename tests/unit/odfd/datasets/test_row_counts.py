@@ -13,7 +13,7 @@ from chain.ids import DatasetId
 from chain.store.database import Database
 from engines.contract import RowCounts, SkippedFile
 from odfd.store import row_counts
-from odfd.store.row_counts import added
+from odfd.store.row_counts import add_counts
 
 DATASET, OTHER = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
 
@@ -109,4 +109,4 @@ def test_records_are_there_after_a_restart_and_sealed(tmp_path: Path) -> None:
 
 
 def test_what_one_does_not_say_is_not_known_of_both() -> None:
-    assert added(RowCounts(read=1, late=2), RowCounts(read=3)) == RowCounts(read=4)
+    assert add_counts(RowCounts(read=1, late=2), RowCounts(read=3)) == RowCounts(read=4)

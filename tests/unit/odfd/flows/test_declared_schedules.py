@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.flows.manifest import scheduled
+from odfd.flows.manifest import schedule_of
 from odfd.resources.resource import Resource
 
 
@@ -24,7 +24,7 @@ def made(every: str, spec: Any = None, account: str | None = None) -> list[str]:
         created_at=Instant(0),
         updated_at=Instant(0),
     )
-    return [each.type for each in scheduled(owner)]
+    return [each.type for each in schedule_of(owner)]
 
 
 @pytest.mark.parametrize(

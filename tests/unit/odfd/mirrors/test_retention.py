@@ -10,7 +10,7 @@ from chain.errors import Invalid
 from chain.instant import SECOND, Instant
 from odfd.mirrors.data_retention import RetainedRange, replanned
 from odfd.resources.manifest import parse_size
-from odfd.store.retention import Keep, Piece, oldest_kept, parse_keep, trimmed
+from odfd.store.retention import Keep, Piece, first_kept, oldest_kept, parse_keep
 
 DAY = 86_400 * SECOND
 
@@ -75,9 +75,9 @@ def test_from_either_end_the_same_is_kept(
     first = oldest_kept(keep, newest, reversed(pieces), length)
     kept = [piece for piece in pieces if piece.sequence >= first]
     total = sum(piece.bytes for piece in pieces)
-    again = trimmed(keep, newest, iter(pieces), total, 0)
+    again = first_kept(keep, newest, iter(pieces), total, 0)
     assert [piece for piece in pieces if piece.sequence >= again] == kept
-    assert trimmed(keep, newest, iter(()), 0, 3) == 3, "of nothing nothing is let go"
+    assert first_kept(keep, newest, iter(()), 0, 3) == 3, "of nothing nothing is let go"
     assert size is None or sum(piece.bytes for piece in kept) <= size
     assert span is None or all(newest - piece.time <= span for piece in kept)
     if before := [piece for piece in pieces if piece.sequence < first]:

@@ -25,7 +25,7 @@ from odfd.store.invitation_tokens import (
     InvitationTokens,
     IssuedInvitation,
     digest_of_token,
-    redeemed,
+    redeem,
 )
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
@@ -51,7 +51,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
-def redeem(database: Database, who: int, at: Instant = NOW, token: bytes = TOKEN, joined: Any = ("village",)) -> Any:
+def redeem_in(database: Database, who: int, at: Instant = NOW, token: bytes = TOKEN, joined: Any = ("village",)) -> Any:
     with database.write() as connection:
         return InvitationTokens(connection).redeem(token, peer(who), joined, at)
 
@@ -59,18 +59,18 @@ def redeem(database: Database, who: int, at: Instant = NOW, token: bytes = TOKEN
 def test_a_token_that_another_node_redeemed_is_refused(database: Database) -> None:
     with database.write() as connection:
         InvitationTokens(connection).issue(issued())
-    assert redeem(database, 1) is Redemption.ADMITTED
-    assert redeem(database, 2) is Redemption.USED, "a replay"
-    assert redeem(database, 1) is Redemption.ADMITTED, "the same node may ask again"
+    assert redeem_in(database, 1) is Redemption.ADMITTED
+    assert redeem_in(database, 2) is Redemption.USED, "a replay"
+    assert redeem_in(database, 1) is Redemption.ADMITTED, "the same node may ask again"
     late = Instant(NOW + 7200 * SECOND)
-    assert redeem(database, 1, late) is Redemption.ADMITTED, "it was admitted in time"
-    assert redeem(database, 1, joined=("other",)) is Redemption.UNKNOWN, "the network was left"
-    assert redeem(database, 1, token=bytes(32)) is Redemption.UNKNOWN
+    assert redeem_in(database, 1, late) is Redemption.ADMITTED, "it was admitted in time"
+    assert redeem_in(database, 1, joined=("other",)) is Redemption.UNKNOWN, "the network was left"
+    assert redeem_in(database, 1, token=bytes(32)) is Redemption.UNKNOWN
     with database.write() as connection:
         InvitationTokens(connection).revoke(issued().id[:3].upper())
-    assert redeem(database, 1) is Redemption.REVOKED
+    assert redeem_in(database, 1) is Redemption.REVOKED
     with database.read() as connection:
-        assert InvitationTokens(connection).admitted(["village"]) == frozenset()
+        assert InvitationTokens(connection).list_admitted(["village"]) == frozenset()
 
 
 def test_after_its_end_a_token_admits_nobody_new_though_it_has_seats(database: Database) -> None:
@@ -78,9 +78,9 @@ def test_after_its_end_a_token_admits_nobody_new_though_it_has_seats(database: D
     with database.write() as connection:
         InvitationTokens(connection).issue(issued(uses=3))
     end = Instant(NOW + 3600 * SECOND)
-    assert redeem(database, 1, Instant(end - 1)) is Redemption.ADMITTED
-    assert redeem(database, 2, end) is Redemption.EXPIRED
-    assert redeem(database, 1, end) is Redemption.ADMITTED, "it was admitted in time"
+    assert redeem_in(database, 1, Instant(end - 1)) is Redemption.ADMITTED
+    assert redeem_in(database, 2, end) is Redemption.EXPIRED
+    assert redeem_in(database, 1, end) is Redemption.ADMITTED, "it was admitted in time"
     with database.read() as connection:
         (kept,) = InvitationTokens(connection).all()
     assert kept.nodes == (key(1).did,)
@@ -123,7 +123,7 @@ def test_a_damaged_invitation_admits_nobody(database: Database) -> None:
         InvitationTokens(connection).issue(issued())
         connection.execute("UPDATE invitations SET uses = 100")
     with pytest.raises(Environment):
-        redeem(database, 1)
+        redeem_in(database, 1)
     with database.read() as connection:
         assert InvitationTokens(connection).all() == []
 
@@ -138,7 +138,7 @@ def test_no_more_nodes_than_it_is_for_are_ever_admitted(asked: list[tuple[int, i
     for who, seconds, is_revoked in asked:
         now = Instant(now + seconds * SECOND)
         kept = msgspec.structs.replace(kept, revoked=kept.revoked or (is_revoked and seconds > 4000))
-        outcome, changed = redeemed(kept, key(who).did, ["village"], now)
+        outcome, changed = redeem(kept, key(who).did, ["village"], now)
         kept = changed or kept
         if outcome is Redemption.ADMITTED:
             admitted.add(who)

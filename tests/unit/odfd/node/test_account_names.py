@@ -240,7 +240,7 @@ async def test_no_batch_reads_a_set_of_the_owner_that_has_the_name(world: Any, t
             batch, source = [], READING.replace("{name: feed}", "{name: feed, account: team}")
         with suppress(Fault):
             await asking.apply(BOB, *batch, source)
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         with node.home.database.read() as connection:
             found = ResourceStore(connection).namesakes("Source", "feed")
         for each in found:

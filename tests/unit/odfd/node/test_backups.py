@@ -70,7 +70,7 @@ async def test_what_was_there_comes_back_and_keys_sign_nothing(world: Any, world
             else [each for each in home.objects.names() if home.objects.size(each) > SMALL]
         )
         assert home.objects.read(name) == large
-        assert len(home.keys.lost()) == told.keys == 2, "the node's key and the dataset's"
+        assert len(home.keys.list_lost()) == told.keys == 2, "the node's key and the dataset's"
     assert not list(target.rglob("*.journal"))
     assert not list(backup.rglob("*.journal"))
 

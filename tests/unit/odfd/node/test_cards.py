@@ -96,7 +96,7 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         (view,) = await bob.dataset_views()
         assert (view.conditions, view.state) == (("Withdrawn",), "fresh")
         assert bob.parts.views.cache.standings().withdrawn == 1
-        assert [each.subject for each in bob.events.kept() if each.kind == "card.withdrawn"] == ["cities"]
+        assert [each.subject for each in bob.events.list_kept() if each.kind == "card.withdrawn"] == ["cities"]
         with pytest.raises(NotFound, match=f"withdrew it on {taken.withdrawn_at[:10]}"):
             await bob.api.search.card(found.id)
         assert not (await bob.api.search.search(wire.SearchRequest(words="towns"))).withdrawn

@@ -56,11 +56,11 @@ async def test_a_declared_task_is_done_once(world: Any) -> None:
         (again,) = (await alice.apply(check())).items
         assert (again.action, again.id) == ("unchanged", made.id)
         await alice.api.declarations.label("task", "check", wire.LabelRequest(labels={"a": "b"}))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert (await alice.api.declarations.get("task", "check")).status["observedGeneration"] == 2
         assert begun(alice) == ["check"]
     async with world.running("alice") as alice:  # and not again after a start
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         view = await alice.api.tasks.get("check")
         assert (view.state, view.target, begun(alice)) == ("done", "raw", [])
 
@@ -86,7 +86,7 @@ async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
             about(node.dataset(f"{who}/hers")).things for who in ("alice", "bob")
         ]
         await node.api.declarations.delete("task", "alice/check")
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         assert {each.id for each in await tasks(node) if each.is_declared} == views.keys() - {ids[0]}
 
 
@@ -119,7 +119,7 @@ async def test_what_cannot_be_done_is_told_and_not_tried_again(world: Any) -> No
         assert (found["code"], "retryAt" in found) == ("polling-source", False)
         view = await alice.api.tasks.get("take")
         assert view.kind == "pull"
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert begun(alice) == ["take"]
 
 

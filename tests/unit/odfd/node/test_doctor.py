@@ -21,7 +21,7 @@ from chain.store.seals import sealed_tables
 from config import model
 from odfd.control import wire
 from odfd.services.maintenance import doctor as doctor_module
-from odfd.services.maintenance.restore import unfinished
+from odfd.services.maintenance.restore import unfinished_folder
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
 
@@ -75,7 +75,7 @@ async def test_what_a_kill_left_is_told(world: Any) -> None:
 
 async def test_what_a_killed_restore_left_beside_a_new_node_is_told(world: Any) -> None:
     async with world.running("alice") as alice:
-        left = unfinished(alice.home.directory)
+        left = unfinished_folder(alice.home.directory)
         left.mkdir()
         found = (await quick(alice))["last end"]
         assert found.result == "warning"

@@ -240,7 +240,7 @@ async def test_what_waits_is_in_a_backup_and_new_pushes_have_numbers_of_their_ow
         await alice.apply(source(), ROOT.format(name="temp"))
         large = [1.0] * 1000
         await push(alice, rows(*large))
-        with alice.home.spool.held():
+        with alice.home.spool.hold_files():
             assert set(await taken(alice, "temp")) == {1.0}
             assert len(files_of(alice.home.directory)) == 1
         assert files_of(alice.home.directory) == []

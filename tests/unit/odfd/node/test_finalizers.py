@@ -125,7 +125,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
             if word == "Dataset":
                 segments_of(node, id_).mkdir(parents=True)
             with trio.fail_after(PATIENCE):
-                await node.parts.reconciler.settled()
+                await node.parts.reconciler.wait_settled()
             await became(lambda: left(node, word, id_, folder))
             if killed != "never":
                 monkeypatch.setattr(Reconciler, "_finalize", cut)
@@ -137,7 +137,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
         monkeypatch.setattr(Reconciler, "_finalize", finalize)
         async with world.running("node", **INSIDE) as node:
             with trio.fail_after(PATIENCE):
-                await node.parts.reconciler.settled()
+                await node.parts.reconciler.wait_settled()
             assert not left(node, word, id_, folder)
             with node.home.database.read() as connection:
                 assert [each.status for each in ResourceStore(connection).deleting()] == []
@@ -146,7 +146,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
             (made,) = (await node.apply(texts[word])).items
             assert made.action == "created"
             with trio.fail_after(PATIENCE):
-                await node.parts.reconciler.settled()
+                await node.parts.reconciler.wait_settled()
             status = (await node.api.declarations.get(word, "made")).status
             assert status["phase"] == "Ready", status
 
@@ -163,7 +163,7 @@ async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
         async def deleted() -> None:
             await node.api.declarations.delete("source", "made")
             with trio.fail_after(PATIENCE):
-                await node.parts.reconciler.settled()
+                await node.parts.reconciler.wait_settled()
 
         def late(*said: Any) -> Any:
             trio.from_thread.run(deleted)
@@ -244,11 +244,11 @@ async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
                 for each in gone:
                     bob.parts.reconciler.queue.touch(each)
                 with trio.fail_after(PATIENCE):
-                    await bob.parts.reconciler.settled()
+                    await bob.parts.reconciler.wait_settled()
                 assert mirror.ended.is_set()
         async with world.running("bob") as bob:
             with trio.fail_after(PATIENCE):
-                await bob.parts.reconciler.settled()
+                await bob.parts.reconciler.wait_settled()
             assert bob.parts.scheduler.find(cities) is None
             with bob.home.database.read() as connection:
                 assert ResourceStore(connection).deleting() == []

@@ -71,7 +71,7 @@ async def test_a_run_is_a_flow_run_with_its_cause_its_tasks_and_their_outcomes(w
             ("task-0-pull", "Success"), ("look", "Success"),
         ]  # fmt: skip
         assert (run.status["phase"], told(run, "RunOutcome")["kind"]) == ("Ready", "Success")
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert await runs(alice) == [run]
 
 
@@ -174,7 +174,7 @@ async def asked_of(node: Any, number: int) -> int:
     database.write = traced
     try:
         await ran(node, "often", number)
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     finally:
         del database.write
     return count
@@ -236,7 +236,7 @@ async def test_the_runs_of_a_flow_go_with_it(world: Any, monkeypatch: pytest.Mon
         await alice.api.declarations.delete("Flow", "often")
         assert await runs(alice) == []
         await until(lambda: all(each.finished.is_set() for each in alice.board.list()))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         with alice.home.database.read() as connection:
             assert store.records(connection) == {}
 
@@ -275,7 +275,7 @@ async def test_an_apply_of_the_flow_or_of_a_run_changes_no_run(world: Any) -> No
         (item,) = (await alice.apply(json.dumps(msgspec.to_builtins(manifest_of(run))))).items
         assert (item.action, item.fault) == ("unchanged", None)
         await alice.apply(flow(tasks=f"{VERIFY}, {{kind: GarbageCollection}}"))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         (same,) = await runs(alice)
         assert (same.spec, same.status["conditions"]) == (run.spec, run.status["conditions"]), "as it was then"
         often = await alice.api.declarations.get("Flow", "often")
@@ -319,9 +319,9 @@ async def test_a_declared_run_that_had_nothing_to_do_says_so(world: Any) -> None
     text = "$schema: FlowRun\nheaders: {name: tidy}\nspec: {target: cities, tasks: [{kind: Compaction}]}\n"
     async with world.running("alice") as alice:
         await alice.apply(ROOT, text)
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         await until(lambda: all(each.finished.is_set() for each in alice.board.list()))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         (run,) = await runs(alice)
         (task,) = told(run, STATUS)["tasks"]
         assert (told(run, "RunOutcome")["kind"], task["outcome"]["kind"], run.status["phase"]) == (
@@ -399,7 +399,7 @@ async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(
                     ),
                     None,
                 )  # fmt: skip
-            before = store.STEPS.index(former_forms.bounded)
+            before = store.STEPS.index(former_forms.bound_runs)
             connection.execute("UPDATE versions SET version = ? WHERE room = 'flows'", (before,))
     async with world.running("alice") as alice:
         assert alice.home.recovery.converted == ("3 finished Tasks forgotten: the newest 2 stay",)

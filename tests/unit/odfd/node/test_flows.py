@@ -319,7 +319,7 @@ async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_
         await alice.apply(ROOT, archive(tmp_path / "first"), tasked("give", PUSHED, trigger=MINUTELY))
         await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities",)))
         with alice.home.database.read() as connection:
-            held = ResourceStore(connection).named("Repository", "archive", None)
+            held = ResourceStore(connection).find_named("Repository", "archive", None)
         await alice.apply(archive(tmp_path / "first").replace("{name: archive}", f"{{id: {held.id}, name: vault}}"))
         await alice.apply(archive(tmp_path / "second"))
         await pass_time(alice, 60)
@@ -346,7 +346,7 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
 
         async def status() -> dict[str, Any]:
             with trio.fail_after(PATIENCE):
-                await alice.parts.reconciler.settled()
+                await alice.parts.reconciler.wait_settled()
             found: dict[str, Any] = (await alice.api.declarations.get("Flow", "give")).status
             return found
 
@@ -444,7 +444,7 @@ LABELLED = "$schema: Dataset\nheaders: {{name: {name}, labels: {labels}}}\nspec:
 
 async def joined(node: Any, name: str, expected: list[str]) -> None:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     assert await of(node, name) == expected
 
 
@@ -660,7 +660,7 @@ async def test_a_flow_awaits_a_number_of_records_of_inputs_or_the_age_of_one(wor
 async def test_inputs_updated_is_of_a_derived_dataset(world: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow("derive", trigger="{kind: InputsUpdated}", tasks="{kind: Transform}"))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         status = (await alice.api.declarations.get("flow", "derive")).status
         assert (status["phase"], status["code"]) == ("Failed", "flow-trigger")
 

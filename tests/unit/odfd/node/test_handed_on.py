@@ -103,7 +103,7 @@ def said(node: Any) -> dict[tuple[str, str], Any]:
 
 async def settled(node: Any) -> None:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
 
 
 async def counted(node: Any) -> int:
@@ -154,7 +154,7 @@ async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> Non
     assert (await node.dataset_view("cities")).records == rows
     assert await counted(node) == rows
     with node.home.database.read() as connection:
-        bob = ResourceStore(connection).named("Account", "bob", None)
+        bob = ResourceStore(connection).find_named("Account", "bob", None)
         inner = [each.id for each in Catalog(connection).chains() if each.is_inner]
     assert bob is not None
     reader = AccessReader(node.home.database, lambda _: ())
@@ -445,7 +445,7 @@ class Plays:
         found = sorted((each.name, each.target, each.state == "paused") for each in await flows(self.node))
         active = self.node.dataset(self.name)
         with self.node.home.database.read() as connection:
-            bob = ResourceStore(connection).named("Account", "bob", None)
+            bob = ResourceStore(connection).find_named("Account", "bob", None)
         assert bob is not None
         role = AccessReader(self.node.home.database, lambda _: ()).role(
             bob.id, resources(self.node)["Dataset", self.name].id

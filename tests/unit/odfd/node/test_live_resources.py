@@ -52,7 +52,7 @@ async def test_they_come_in_pages_and_are_watched(world: Any) -> None:
 
 async def test_they_are_changed_in_the_settings_alone(world: Any) -> None:
     with pytest.raises(Invalid, match="an Engine is made by the node itself") as refused:
-        TYPES.written("Engine")
+        TYPES.find_schema("Engine")
     assert (refused.value.rule, "[engine] of the settings" in refused.value.hint) == ("derived-type", True)
     async with world.running("alice") as alice:
         text = "$schema: Node\nheaders: {name: other}\nspec: {}\n"

@@ -60,7 +60,7 @@ async def everything(node: Any) -> list[ResourceType]:
     """Applies the example of each type, and returns all types of which there is something."""
     for kind in TYPES.acting:
         await node.apply(*filter(None, (kind.example, MORE.get(kind.name))))
-    await node.parts.reconciler.settled()
+    await node.parts.reconciler.wait_settled()
     return [kind for kind in TYPES if kind.spec is not None]
 
 

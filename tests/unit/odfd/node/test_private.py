@@ -171,7 +171,7 @@ async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, w
 def withdrawals(node: Any) -> set[Any]:
     """The statements by which a node takes its cards back: they tell that there is nothing any more."""
     with node.home.database.read() as connection:
-        return set(Cards(connection).withdrawn().values())
+        return set(Cards(connection).list_withdrawn().values())
 
 
 async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, worlds: Any) -> None:

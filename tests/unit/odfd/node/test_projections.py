@@ -48,7 +48,7 @@ async def ask(alice: Any, sql: str, asker: Asker | None = None, **more: Any) -> 
 async def status(alice: Any) -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await alice.api.declarations.get("projection", "large")).status
     return found
 
@@ -97,7 +97,7 @@ async def test_a_projection_is_a_table_that_follows_its_inputs(world: Any, world
         assert (await status(alice))["phase"] == "Ready"
         await alice.api.declarations.delete("projection", "large")
         with trio.fail_after(PATIENCE):
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
         assert list(folder.iterdir()) == []
         with pytest.raises(Fault) as gone:
             await ask(alice, COUNTED)

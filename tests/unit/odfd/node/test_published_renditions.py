@@ -198,7 +198,7 @@ async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     """A handover at a time that was decided, and handovers that were signed and then left out."""
-    said, words = rendition_effects.announced, successor.words_of
+    said, words = rendition_effects.announce, successor.words_of
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(worlds.ROOT)
         await pulled(world, alice, 1, "Graz")

@@ -302,7 +302,7 @@ async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
             folding._least = least
             answer = await ask(alice, sql)
             with trio.fail_after(PATIENCE):
-                await folding.settled()
+                await folding.wait_settled()
             return answer, sorted(folder.glob("*/*"))
 
         before, now = "select * from current.airlines at block '#3'", "select * from current.airlines"

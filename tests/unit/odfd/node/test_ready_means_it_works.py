@@ -26,7 +26,7 @@ spec: {target: pushed, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind
 
 async def status(node: Any, word: str, name: str) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
     return found
 

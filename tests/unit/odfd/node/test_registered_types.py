@@ -17,7 +17,7 @@ from odfd.control import wire
 from odfd.node import features
 from odfd.resources import records
 from odfd.resources.controller import ApplyBatch, Controller, Controllers, Intent
-from odfd.resources.manifest import described
+from odfd.resources.manifest import describe
 from odfd.resources.plan import DesiredResource, PlannedResource
 from odfd.resources.references import refers_to
 from odfd.resources.registry import OURS, PrintedColumn, Registration
@@ -32,8 +32,8 @@ DELETED: list[str] = []
 class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a toy does."""
 
-    sound: Annotated[str, described("What it says.")]
-    chest: Annotated[str, described("The set in which it lies."), refers_to("VariableSet")] | None = None
+    sound: Annotated[str, describe("What it says.")]
+    chest: Annotated[str, describe("The set in which it lies."), refers_to("VariableSet")] | None = None
 
 
 async def _deleted(operations: TypeOperations, view: Any, how: Any) -> None:
@@ -64,17 +64,17 @@ async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(worl
     async with world.running("alice") as alice:
         status, (item,) = await ask(alice, "POST", "/play/v1alpha1/toys", body=BEAR)
         assert (status, item["kind"], item["action"]) == (201, "toy", "created")
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         status, (held,) = await ask(alice, "GET", "/play/v1alpha1/ty/bear")
         assert (status, held["$schema"]) == (200, f"{OURS}/play/v1alpha1/Toy")
         assert held["status"]["phase"] == "Ready"
         (dangling,) = [each for key, each in held["status"]["conditions"].items() if key.endswith("DanglingReferences")]
         assert dangling["value"] is True
         await alice.apply(CHEST)
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         patch = {"spec": {"sound": "grr"}}
         assert (await ask(alice, "PATCH", "/play/v1alpha1/toys/bear", body=patch))[0] == 200
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         status, (listed,) = await ask(alice, "GET", "/play/v1alpha1/toys")
         (shown,) = listed["items"]
         assert shown["spec"]["sound"] == "grr"
@@ -110,10 +110,10 @@ class ToyController(Controller):
         if after is not None and before.name != after.name:
             raise Invalid("a toy keeps its name", rule="toy-name")
 
-    def kept(self, desired: DesiredResource, before: Resource | None) -> Any:
+    def spec_to_store(self, desired: DesiredResource, before: Resource | None) -> Any:
         return {**desired.spec, "sound": desired.spec["sound"].lower()}
 
-    def ordered(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+    def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
         return planned[::-1]
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:
@@ -134,7 +134,7 @@ class ToyController(Controller):
 
         return Intent(record, take_up, tell=partial(self.acts.append, f"tell {name}"), item={"warnings": ("wound up",)})
 
-    async def applied(self, changed: Sequence[PlannedResource]) -> None:
+    async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
         self.acts.append(f"applied {', '.join(each.after.name for each in changed)}")
 
 

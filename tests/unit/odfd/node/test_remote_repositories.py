@@ -75,7 +75,7 @@ async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: Any, worlds: A
         assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
         (nothing,) = await bob.pull("archive/nothing")
         assert nothing.fault is not None
-        told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.kept())
+        told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.list_kept())
         assert PASSWORD not in told
 
 
@@ -149,7 +149,7 @@ async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(w
         time = [int(alice.clock.now())]
         keeping = RepositoryController(lambda: alice.parts.remotes.own_shelves, lambda: Instant(time[0]))
         with alice.home.database.read() as connection:
-            resource = ResourceStore(connection).named("Repository", "shelf", None)
+            resource = ResourceStore(connection).find_named("Repository", "shelf", None)
         assert await keeping.observe(resource) == ObservedState(), "nothing was pushed"
         assert (await pushed(alice, to="shelf")).outcome == "pushed"
 

@@ -117,7 +117,7 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: A
             with pytest.raises(Invalid, match=r"by the URL of its place: s3://a/b") as wrong:
                 await bob.pull("s3://a/b")
             assert "odfctl repo add NAME URL" in (wrong.value.hint or "")
-            told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.kept())
+            told += repr(item) + repr(nothing) + repr(alice.logger.said) + repr(alice.events.list_kept())
             assert "s3cr3t-of-the-house" not in told
             assert "AKIAHOUSE" not in told
 

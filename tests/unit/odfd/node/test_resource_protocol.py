@@ -25,7 +25,7 @@ async def test_r57_resources_are_at_their_context_version_and_type(world: Any) -
         status, (listed,) = await ask(alice, "GET", "/config/v1alpha1/VariableSet")
         assert (status, [each["headers"]["name"] for each in listed["items"]]) == (200, ["a", "b"])
         first, ids = listed["items"][0], [each["headers"]["id"] for each in listed["items"]]
-        assert (first["$schema"], first["spec"]) == (TYPES.written("VariableSet").uri, {"variables": {"x": "1"}})
+        assert (first["$schema"], first["spec"]) == (TYPES.find_schema("VariableSet").uri, {"variables": {"x": "1"}})
         for word in ("variableset", "VARIABLESETS", "vs"):
             _, (same,) = await ask(alice, "GET", f"/config/v1alpha1/{word}")
             assert [each["headers"]["id"] for each in same["items"]] == ids
@@ -58,7 +58,7 @@ async def test_r57_a_watch_goes_on_from_what_was_listed(world: Any) -> None:
         changes = [(each["op"], each["object"]) for each in told if each["object"] is not None]
         come_and_gone = [(op, each["headers"]["name"]) for op, each in changes if op != "Modified"]
         assert come_and_gone == [("Added", "b"), ("Deleted", "a")]  # a status may change before, between and after
-        assert {each["$schema"] for _, each in changes} == {TYPES.written("VariableSet").uri}
+        assert {each["$schema"] for _, each in changes} == {TYPES.find_schema("VariableSet").uri}
 
 
 async def test_r57_a_list_comes_in_pages(world: Any) -> None:
@@ -147,7 +147,7 @@ async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: Any) -> No
         status, (problem,) = await ask(alice, "PUT", path, body=whole, if_none_match="*")
         assert (status, problem["family"]) == (409, "Conflict")
         with trio.fail_after(PATIENCE):
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
         _, (held,), seen = await ask_whole(alice, "GET", path)
         tag = seen["etag"]
         assert (await ask_whole(alice, "GET", path, if_none_match=f'"other", {tag}'))[:2] == (304, [])
@@ -375,7 +375,7 @@ async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(w
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", "/config/v2/VariableSet")
         assert (status, "v1alpha1" in problem["hint"]) == (404, True)
-        uri = TYPES.written("VariableSet").uri.replace("v1alpha1", "v2")
+        uri = TYPES.find_schema("VariableSet").uri.replace("v1alpha1", "v2")
         status, (problem,) = await ask(alice, "POST", APPLY, body=a_set() | {"$schema": uri})
         assert (status, "v1alpha1" in problem["hint"]) == (422, True), problem
 

@@ -21,7 +21,7 @@ from odfd.network import joined_networks
 from odfd.network.membership import Membership
 from odfd.resources import former_store
 from odfd.resources.controller import ObservedState
-from odfd.resources.status import moved, pending
+from odfd.resources.status import move, pending
 from odfd.resources.store import ResourceStore
 from odfd.services.datasets.controller import DatasetController
 from odfd.services.network.controllers import NetworkController
@@ -156,7 +156,7 @@ spec:
             connection.execute("DELETE FROM res_labels")
             assert former_store.index_labels(connection) == ()
             store = ResourceStore(connection)
-            held = store.sought("Dataset", "one")
+            held = store.find_any("Dataset", "one")
             assert held is not None
             store.put(msgspec.structs.replace(held, spec=None), held.updated_at)
         assert (read("Derivative"), read("Root")) == (["one", "two"], ["cities", "one"]), "no manifest says of one"
@@ -573,7 +573,7 @@ async def test_a_network_that_is_declared_and_not_joined_yet_has_not_failed(
 async def status(node: Any, word: str, name: str) -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
     return found
 
@@ -709,10 +709,10 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
         at = (await told(alice, None, 2))[-1][0]
         with alice.home.database.write() as connection:
             store = ResourceStore(connection)
-            one = store.named("VariableSet", "a", None)
+            one = store.find_named("VariableSet", "a", None)
             assert one is not None
             waiting = pending(one.status)[-1]
-            store.observe(one.id, one.generation, (waiting, moved(waiting, "Reconciling")), alice.clock.now())
+            store.observe(one.id, one.generation, (waiting, move(waiting, "Reconciling")), alice.clock.now())
     async with world.running("alice") as alice:
         await status(alice, "vs", "a")
         seen = []
@@ -891,7 +891,7 @@ async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with
         assert await in_force(alice) == ["first"]
         await alice.api.declarations.delete("Dataset", "first")
         with trio.fail_after(PATIENCE):
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
         assert (await flows(alice), await names(alice)) == ([], [])
 
 
@@ -905,7 +905,7 @@ spec: {{{part}: {{API_KEY: "one", host: "two"}}}}
 async def settled_names(node: Any, word: str) -> list[str]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     return await names(node, word)
 
 

@@ -133,7 +133,7 @@ async def test_a_run_is_done_once_and_its_tasks_in_order(world: Any) -> None:
             await alice.apply(run("{kind: Verify}"))
         assert refused.value.rule == "immutable"
     async with world.running("alice") as alice:
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert (await ended(alice))["phase"] == "Ready"
         assert [each.kind for each in alice.board.list() if each.kind in ("run", "verify")] == []
 
@@ -155,7 +155,7 @@ async def test_a_run_fails_with_the_first_task_that_does(world: Any, tasks: str,
         assert phase == "Ready" or found["code"] == ("unresolved-reference" if waits else "flow-run")
         if waits:
             await alice.apply(RAW.replace("raw", "absent"))
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
             assert (await ended(alice))["phase"] == "Ready"
 
 

@@ -101,7 +101,7 @@ async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_com
         done = await alice.apply(*texts)
         assert {each.action for each in done.items} == {"created"}
         assert {text for each in done.items for text in each.warnings} == WARNED.get(group, set())
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         again = await alice.apply(*texts)
         assert {each.action for each in again.items} == {"unchanged"}
         state = b"".join(each.read_bytes() for each in alice.home.directory.glob("state.db*"))
@@ -130,13 +130,13 @@ async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of
     async with world.running("alice") as alice:
         done = await alice.apply(ACCOUNT, owned, CHECKS.format("sergiimk"))
         assert {(each.action, each.warnings) for each in done.items} == {("created", ())}
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         view = await alice.api.declarations.get("flow", "checks")
         assert (view.spec["target"], view.status["phase"]) == ("Dataset:sergiimk/temps", "Ready")
         assert (await flow_of(alice, "checks")).target == "temps"
         await alice.api.declarations.delete("Flow", "checks")
         await alice.apply(CHECKS.format("nobody"))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         view = await alice.api.declarations.get("flow", "checks")
         assert (view.status["phase"], view.status["code"]) == ("Failed", "unresolved-reference")
 
@@ -207,7 +207,7 @@ def of_here(group: str, outside: Any) -> list[str]:
 
 async def check_ready(node: Any) -> None:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     for view in await node.api.declarations.list(None, None):
         assert view.type == "Task" or view.status["phase"] == "Ready", (view.type, view.name, view.status)
 

@@ -108,7 +108,7 @@ async def test_a_filled_value_is_nowhere_to_be_read(
         assert "${{ env.KEY }}" in shown
         assert TOKEN not in shown
         assert TOKEN not in repr(alice.logger.said)
-        assert TOKEN not in repr(alice.events.kept())
+        assert TOKEN not in repr(alice.events.list_kept())
         assert TOKEN.encode() not in b"".join(chain.raw_blocks(0, alice.size("cities")))
         assert not found_in(alice.home.directory, TOKEN)
         assert status != 200 or alice.size("cities") == 4
@@ -148,7 +148,7 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         await alice.apply(SECRET.replace(TOKEN, "another"))
         sealed = first.spec["secrets"]["KEY"]["value"]
         assert sealed not in "\n".join(dump(alice))
-        assert SetValues(alice.home).named("cities", None) == {"KEY": "another"}
+        assert SetValues(alice.home).values_of("cities", None) == {"KEY": "another"}
         await alice.api.declarations.delete("ss", "cities")
         assert "contentEncoding" not in "\n".join(dump(alice))
 
@@ -164,7 +164,7 @@ async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key
             with pytest.raises(Invalid, match="made for another place"):
                 await alice.apply(wrong)
         await alice.apply(manifest)
-        assert SetValues(alice.home).named("cities", None) == {"KEY": TOKEN}
+        assert SetValues(alice.home).values_of("cities", None) == {"KEY": TOKEN}
         kept = await alice.api.declarations.get("ss", "cities")
         assert kept.spec["secrets"]["KEY"]["value"] != sealed, "sealed anew for the id of the set"
         assert [each.action for each in (await alice.apply(manifest)).items] == ["unchanged"]
@@ -211,7 +211,7 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         assert (await alice.api.declarations.rotate_secrets()).values == 1
         (second,) = keys()
         assert first != second
-        assert SetValues(alice.home).named("cities", None) == {"KEY": TOKEN}
+        assert SetValues(alice.home).values_of("cities", None) == {"KEY": TOKEN}
         after = await alice.api.declarations.get("ss", "cities")
         assert (after.generation, after.spec == before.spec) == (before.generation, False)
         assert before.spec["secrets"]["KEY"]["value"] not in "\n".join(dump(alice))
@@ -221,19 +221,19 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         alice.home.secrets.begin_rotation()
         assert len(keys()) == 2
     async with world.running("alice") as alice:
-        assert SetValues(alice.home).named("cities", None) == {"NEW": TOKEN}
+        assert SetValues(alice.home).values_of("cities", None) == {"NEW": TOKEN}
         assert (await status(alice))["phase"] == "Ready"
         await alice.api.declarations.rotate_secrets()
         (third,) = keys()
         assert third not in (first, second)
     async with world.running("alice") as alice:
-        assert SetValues(alice.home).named("cities", None) == {"NEW": TOKEN}
+        assert SetValues(alice.home).values_of("cities", None) == {"NEW": TOKEN}
         assert not found_in(alice.home.directory, second)
 
 
 async def status(node: Any) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("ss", "cities")).status
     return found
 

@@ -379,7 +379,7 @@ async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: A
         inner = [str(alice.dataset(f"towns.r1.s{place}")) for place in (1, 2)]
         assert inner == list(made.shards[1:])
         with pytest.raises(Refused, match="is inside the Dataset towns, and goes with it"):
-            await resource_operations.delete(alice.api, TYPES.named("Dataset"), made.shards[2], Deletion())
+            await resource_operations.delete(alice.api, TYPES.get("Dataset"), made.shards[2], Deletion())
         await alice.api.declarations.delete("Dataset", "towns", purge=True)
         assert await alice.dataset_views() == []
         assert alice.home.chains.heads() == {}, "the former rendition goes with them"
@@ -528,7 +528,7 @@ async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, wo
         async def kept() -> list[tuple[Any, ...]]:
             rows = await standing(alice, "cities")
             with trio.fail_after(PATIENCE):
-                await folding.settled()
+                await folding.wait_settled()
             return rows
 
         before = await kept()

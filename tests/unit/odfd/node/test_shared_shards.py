@@ -108,7 +108,7 @@ async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: Any, w
         assert all(alice.member.board.to(bob.member.peer_id).envelope(each) is None for each in cards)
         assert not alice.member.board.shared_cards.refs(alice.home.shards_of(alice.dataset("cities")))
         with alice.home.database.read() as connection:
-            assert Cards(connection).withdrawn() == {}, "nobody else was told of it"
+            assert Cards(connection).list_withdrawn() == {}, "nobody else was told of it"
         assert alice.member.announced == []
 
 

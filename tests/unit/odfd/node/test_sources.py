@@ -42,7 +42,7 @@ def source(world: Any, name: str = "cities") -> str:
 
 async def status(node: Any, name: str = "cities") -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("source", name)).status
     return found
 
@@ -124,7 +124,7 @@ async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world
 
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world), DATASET.format(name="one"))
-        given, _ = SourceReader(alice.home).given("cities", alice.dataset("one"))
+        given, _ = SourceReader(alice.home).open_given("cities", alice.dataset("one"))
         SourceReader(alice.home).bind(given)  # and it is killed before it commits: nothing holds it to this Source
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.apply(source(world, "others"))

@@ -46,7 +46,7 @@ async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_
         assert before == ("data", whole)
         (item,) = (await bob.apply(strict("food.%"))).items
         assert (item.kind, item.action) == ("trustpolicy", "created")
-        await bob.parts.reconciler.settled()
+        await bob.parts.reconciler.wait_settled()
         assert await relied_on(bob, "food.cities") == ("data & observed:1", whole - 1)
         (rule,) = (await bob.api.policies.policy()).rules
         assert (rule.name, rule.datasets, rule.use, rule.serve) == ("strict", ("food.%",), "data & observed:1", None)
@@ -57,13 +57,13 @@ async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_
     async with world.running("bob", TRUSTING) as bob:
         assert (await relied_on(bob, "food.cities"))[1] == whole - 1, "also after a restart"
         await bob.apply(strict("food.%", "use: chain", "loose", 5))
-        await bob.parts.reconciler.settled()
+        await bob.parts.reconciler.wait_settled()
         assert await relied_on(bob, "food.cities") == ("chain", whole), "the higher priority decides"
         await bob.api.declarations.delete("trustpolicy", "loose")
-        await bob.parts.reconciler.settled()
+        await bob.parts.reconciler.wait_settled()
         assert (await relied_on(bob, "food.cities"))[1] == whole - 1
         await bob.api.declarations.delete("trustpolicy", "strict")
-        await bob.parts.reconciler.settled()
+        await bob.parts.reconciler.wait_settled()
         assert await relied_on(bob, "food.cities") == before
 
 
@@ -76,7 +76,7 @@ async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(wo
         await bob.apply(VALIDATOR, strict("%", 'use: "data & observed:1", serve: "observed:1"'))
         await bob.mirror(alice.dataset("cities"), "theirs", use="data")
         await became(lambda: bob.size("theirs") == alice.size("cities"))
-        await bob.parts.reconciler.settled()
+        await bob.parts.reconciler.wait_settled()
         evaluator, dataset = bob.parts.evaluator, bob.dataset("theirs")
         assert (str(evaluator.use(dataset)), str(evaluator.serve(dataset))) == ("data", "observed:1")
         floor = parse_expression("reproduced")
@@ -90,11 +90,11 @@ async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(wo
 async def test_a_quorum_that_nobody_can_reach_is_told_until_there_are_validators(world: Any) -> None:
     async with world.running("alice", TRUSTING) as alice:
         await alice.apply(strict("food.%"))
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         status = (await alice.api.declarations.get("trustpolicy", "strict")).status
         assert (status["phase"], status["code"]) == ("Failed", "quorum-unreachable")
         await alice.apply(VALIDATOR)
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert (await alice.api.declarations.get("trustpolicy", "strict")).status["phase"] == "Ready"
 
 

@@ -28,7 +28,7 @@ spec:
 
 async def status(node: Any, word: str, ref: str) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, ref)).status
     return found
 
@@ -70,9 +70,9 @@ async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: Any,
             raise Refused("nothing is performed here", rule="test")
 
         monkeypatch.setattr(node.parts.flows, "perform", perform)
-        assert (await node.parts.flows._ended(firing)).outcome is Outcome.REFUSED
+        assert (await node.parts.flows._perform(firing)).outcome is Outcome.REFUSED
         await node.apply(REVOKED)
-        ended = await node.parts.flows._ended(firing)
+        ended = await node.parts.flows._perform(firing)
         assert (ended.outcome, len(performed)) == (Outcome.BLOCKED, 1)
         assert "bob" in ended.message
 
@@ -176,7 +176,7 @@ async def test_what_is_given_to_another_account_may_no_more_be_used_by_things_of
         await node.apply(FLOW.format(target="his"))
         assert (await status(node, "Flow", "bob/often"))["phase"] == "Ready"
         with node.home.database.read() as connection:
-            held = ResourceStore(connection).sought("Dataset", "his")
+            held = ResourceStore(connection).find_any("Dataset", "his")
         assert held is not None
         await node.apply(DATASET.format(name="his", more=f", id: {held.id}, account: alice"))
         assert (await status(node, "Flow", "bob/often"))["code"] == NOT_GRANTED

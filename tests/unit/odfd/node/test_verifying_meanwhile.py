@@ -182,19 +182,19 @@ async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds:
             seen = registry.conditions(connection, cities)
         spots = [DamagedBlock(7, "slice-missing", "it is not here")]
         await reset(world, alice)
-        assert not alice.parts.damage.found(cities, spots, seen)
+        assert not alice.parts.damage.record(cities, spots, seen)
         assert believed(alice, cities)[0] == []
         with alice.home.database.read() as connection:
             seen = registry.conditions(connection, cities)
         await append(world, alice)
-        assert alice.parts.damage.found(cities, spots, seen)
+        assert alice.parts.damage.record(cities, spots, seen)
         alice.parts.damage.whole(cities, 7, seen)
         assert believed(alice, cities)[0] == spots
         await reset(world, alice)
         alice.parts.damage.whole(cities, 99, seen)
         assert believed(alice, cities)[0] == spots
         # What is given away is found damaged by its bytes; but it may have been given up since they were read.
-        assert not alice.parts.damage.found(cities, [DamagedBlock(99, "stored-block-damaged", "its bytes")])
+        assert not alice.parts.damage.record(cities, [DamagedBlock(99, "stored-block-damaged", "its bytes")])
 
 
 async def test_a_dataset_that_never_rests_is_looked_at_alone(

@@ -25,7 +25,7 @@ class Looks:
     def load(self) -> None:
         self.is_loaded = not self.at
 
-    def outdated(self) -> Sequence[DatasetEntry]:
+    def list_outdated(self) -> Sequence[DatasetEntry]:
         return [DatasetEntry(name=DatasetName("d"), id=DatasetId.from_public_key(bytes(32)), created_at=Instant(0))]
 
     def look(self, entry: DatasetEntry) -> None:

@@ -33,7 +33,7 @@ spec: {{kind: HostPath, path: {path}, capacity: {{storage: 1Gi}}}}
 async def status(alice: Any, name: str = "cellar") -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await alice.api.declarations.get("volume", name)).status
     return found
 
@@ -49,7 +49,7 @@ async def lies(alice: Any, slices: int, name: str = "cellar") -> dict[str, Any]:
 
     def told() -> bool:
         with alice.home.database.read() as connection:
-            held = ResourceStore(connection).named("PersistentVolume", name, None)
+            held = ResourceStore(connection).find_named("PersistentVolume", name, None)
         conditions = held.status.conditions if held is not None else {}
         return usage(alice, name).objects == slices == conditions["Usage"].value["slices"] if conditions else False
 
@@ -94,7 +94,7 @@ async def test_slices_follow_what_volumes_and_datasets_say(
         await until(lambda: usage(alice).remains == 0)
         await alice.api.declarations.delete("volume", "cellar")
         with trio.fail_after(PATIENCE):
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
         assert [each.name for each in cellar.rglob("*") if each.is_file()] == []
         assert [each.name for each in attic.iterdir()] == [MARK]
 
@@ -156,7 +156,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
             if not is_killed:
                 await until(lambda: tries)
                 with trio.fail_after(PATIENCE):
-                    await alice.parts.reconciler.settled()
+                    await alice.parts.reconciler.wait_settled()
                 held = await alice.api.declarations.get("volume", "cellar")
                 (told,) = [
                     each

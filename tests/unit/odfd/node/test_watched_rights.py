@@ -45,14 +45,14 @@ async def test_a_position_is_of_one_account_and_counts_nothing(world: Any) -> No
             version: str = (await services.declarations.page("dataset", None, 500, None)).version
             return version
 
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         hers, his = await at(alice), await at(bob)
         for number in range(5):
             await node.apply(DATASET.format(name=f"other-{number}", more=""))
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         assert (await at(alice), await at(bob)) == (hers, his)
         await node.apply(DATASET.format(name="hers", more=", account: alice, labels: {a: b}"))
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         assert (await at(bob)) != his
         mark = his.partition("+")[2]
         for wrong in (f"{hers.partition('+')[0]}+{mark}", f"00{his[2:]}", f"f00-1+{mark}", f"1+{mark}"):
@@ -70,7 +70,7 @@ async def test_an_administrator_watches_on_from_a_list(world: Any) -> None:
         asking = await settled(node)
         rule = RULED.format(name="admins", object="Account:bob", rule="admin")
         await node.apply(rule)
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
         bob = await asking.services(BOB)
         page = await bob.declarations.page("dataset", None, 500, None)
         assert {view.name for view in page.views} == {"hers", "theirs"}

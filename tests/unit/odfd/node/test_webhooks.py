@@ -106,7 +106,7 @@ def dataset(name: str, about: str = "") -> str:
 
 async def status(node: Any) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
-        await node.parts.reconciler.settled()
+        await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("webhook", "hook")).status
     return found
 
@@ -147,7 +147,7 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: Any, re
         await became(lambda: len(receiver.calls) == 5)
         assert receiver.events()[-1] == "created other"
         await alice.api.declarations.delete("webhook", "hook")
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         with alice.home.database.read() as connection:
             assert connection.execute("SELECT count(*) FROM webhook_told").fetchone() == (0,)
 
@@ -265,7 +265,7 @@ async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: An
             await became(lambda count=count: len(receiver.calls) >= count)
             await became(lambda: not alice.parts.webhooks._at_work)
             now(alice, world, GIVEN_UP_AFTER)
-        assert "webhook.given-up" in {each.kind for each in alice.events.kept()}
+        assert "webhook.given-up" in {each.kind for each in alice.events.list_kept()}
         receiver.status = 200
         await alice.apply(dataset("a", "two"))
         await became(lambda: len(receiver.calls) == 9)
@@ -286,7 +286,7 @@ async def test_no_webhook_leads_into_our_own_house(world: Any, receiver: Receive
             for change in count():
                 await alice.apply(dataset("a", f"change {change}"))
                 now(alice, world, 60 * SECOND)
-                if any(each.kind == "webhook.failed" for each in alice.events.kept()):
+                if any(each.kind == "webhook.failed" for each in alice.events.list_kept()):
                     break
         assert (await status(alice))["message"].startswith("127.0.0.1 is where no webhook is called")
         assert not receiver.calls
@@ -425,7 +425,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
     """It waits for a target that is not there; an answer that is none is the end of it."""
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(dataset("one"), ONCE)
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         told = await alice.api.declarations.get("task", "told")
         assert (told.status["phase"], told.status["code"]) == ("Failed", "unresolved-reference")
         await alice.apply(SECRET, target(receiver, SILENT))
@@ -433,7 +433,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
         ((_, body),) = receiver.calls
         assert (body["type"], body["data"]["flow"]) == ("flow.due", "told")
         await alice.board.get("told").finished.wait()
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         told = await alice.api.declarations.get("task", "told")
         (outcome,) = [value for key, value in told.status["conditions"].items() if key.endswith("/TaskOutcome")]
         assert (told.status["phase"], outcome["kind"]) == ("Ready", "Success")
@@ -441,7 +441,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
         await alice.apply(ONCE.replace("name: told", "name: again"))
         await became(lambda: len(receiver.calls) == 2)
         await alice.board.get("again").finished.wait()
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         again = await alice.api.declarations.get("task", "again")
         assert again.status["phase"] == "Failed"
         assert "retryAt" not in again.status
@@ -490,7 +490,7 @@ async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(wor
         deliveries = alice.parts.webhooks._deliveries
         read = deliveries.targets()
         await alice.api.declarations.delete("webhook", "hook")
-        await alice.parts.reconciler.settled()
+        await alice.parts.reconciler.wait_settled()
         assert read
         assert deliveries.take(read, None, frozenset(), alice.home.clock.now()) == ([], None)
         with alice.home.database.read() as connection:

@@ -69,7 +69,7 @@ async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
                 await alice.apply(*wanted)
     async with world.running("alice") as alice:
         with trio.fail_after(PATIENCE):
-            await alice.parts.reconciler.settled()
+            await alice.parts.reconciler.wait_settled()
         found = await standing(alice)
         if step == "commit-durable":
             assert found["datasets"] == {"old": 3, "two": 2, "cities": 2, "towns": 2}

@@ -86,7 +86,7 @@ async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelv
                     turned = alice.parts.flows.turned
                     alice.parts.flows.loop.poke()
                     await turned.wait()
-                await alice.parts.reconciler.settled()
+                await alice.parts.reconciler.wait_settled()
             assert runs == week * FLOWS
             sizes.append(kept(alice))
             lines.append(sum(len(f"{event} {values}") for event, values in alice.logger.said[before:]))

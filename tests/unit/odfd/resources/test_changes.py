@@ -6,7 +6,7 @@ from typing import Any
 
 from chain.instant import Instant
 from odfd.obs.events import Event
-from odfd.resources.changes import told
+from odfd.resources.changes import describe
 from odfd.resources.controller import Controller, Controllers
 from odfd.resources.resource import Resource, ResourceEvent
 from odfd.resources.status import Condition, ResourceStatus
@@ -23,7 +23,7 @@ def test_values_of_conditions_are_told_as_json() -> None:
     """A text stands as it is."""
     after = resource(Outcome={"kind": "Failed", "recoverable": True}, State="fresh", Synced=False)
     event = ResourceEvent(rv=2, at=Instant(0), op="Observed", resource=after)
-    said = told(resource(), event)
+    said = describe(resource(), event)
     assert said == ("Observed", ('Outcome={"kind":"Failed","recoverable":true}', "State=fresh", "Synced=false"))
 
 

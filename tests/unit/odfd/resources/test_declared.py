@@ -107,7 +107,7 @@ def test_r13_an_id_is_exactly_that_resource_and_never_makes_one(empty: sqlite3.C
         shelf.apply(desired("a"))
         _, faults = shelf.plan(desired("a", id="00000000-0000-4000-8000-00000000ffff"))
         assert [each.rule for each in faults] == ["no-such-id"]
-        held = shelf.store.named("VariableSet", "A", None)
+        held = shelf.store.find_named("VariableSet", "A", None)
         assert held is not None
         assert shelf.plan(desired("a", id=held.id))[0][0].action == "unchanged"
 
@@ -125,7 +125,7 @@ def test_r14_two_resources_swap_their_names_in_one_batch(empty: sqlite3.Connecti
 def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        held = shelf.store.named("VariableSet", "a", None)
+        held = shelf.store.find_named("VariableSet", "a", None)
         assert held is not None
         for batch in ((desired("x"), desired("X")), (desired("a"), desired("a", id=held.id))):
             _, faults = shelf.plan(*batch)
@@ -135,10 +135,13 @@ def test_r44_two_manifests_of_one_resource_are_both_wrong(empty: sqlite3.Connect
 def test_r14_one_is_renamed_and_another_made_under_its_name_at_once(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        held = shelf.store.named("VariableSet", "a", None)
+        held = shelf.store.find_named("VariableSet", "a", None)
         assert held is not None
         shelf.apply(desired("a"), desired("z", id=held.id))
-        made, renamed = shelf.store.named("VariableSet", "a", None), shelf.store.named("VariableSet", "z", None)
+        made, renamed = (
+            shelf.store.find_named("VariableSet", "a", None),
+            shelf.store.find_named("VariableSet", "z", None),
+        )
         assert made is not None
         assert renamed is not None
         assert made.id != renamed.id == held.id
@@ -150,7 +153,7 @@ def test_r37_a_generation_counts_changes_of_headers_and_spec_alone(empty: sqlite
         seen = []
         for each in (desired("a"), desired("a", 2), desired("A", 2), desired("A", 2, labels={"k": 1}), desired("A", 2)):
             shelf.apply(each)
-            held = shelf.store.named("VariableSet", "a", None)
+            held = shelf.store.find_named("VariableSet", "a", None)
             assert held is not None
             seen.append(held.generation)
         assert seen == [1, 2, 3, 4, 5]
@@ -450,20 +453,20 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
         apply(who)
         meant: dict[str, str | None] = {"a": None, "b": None}
         for act, name, other in acts:
-            held = shelf.store.named("VariableSet", name, None)
+            held = shelf.store.find_named("VariableSet", name, None)
             if act == "apply" and held is None:
                 apply(desired(name))
             elif act == "together" and held is None:
                 apply(*((who, desired(name)) if other == "a" else (desired(name), who)))
                 meant |= {key: None for key, each in meant.items() if each and shelf.store.get(each) is None}
-            elif act == "rename" and held is not None and shelf.store.named("VariableSet", other, None) is None:
+            elif act == "rename" and held is not None and shelf.store.find_named("VariableSet", other, None) is None:
                 apply(desired(other, id=held.id))
             elif act == "delete" and held is not None:
                 shelf.store.delete(held, NOW)
             for key in meant:
-                there = shelf.store.named("VariableSet", key, None)
+                there = shelf.store.find_named("VariableSet", key, None)
                 meant[key] = meant[key] or (there.id if there is not None else None)
-            standing = shelf.store.named("VariableSet", "who", None)
+            standing = shelf.store.find_named("VariableSet", "who", None)
             assert standing is not None
             found = standing.references
             assert {key: held and held.id for key, held in found.items()} == {
@@ -501,7 +504,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
         store = ResourceStore(empty, partial(keep_parts, _parts, lambda: next(shelf.ids)))
         owners: dict[str, set[str]] = {}
         for act, name, makes in acts:
-            held = store.named("VariableSet", name, None)
+            held = store.find_named("VariableSet", name, None)
             if act == "apply":
                 wanted = desired(name, annotations={"makes": makes})
                 planned, faults = plan((wanted,), store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
@@ -509,7 +512,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
                     store.put_all([each.after for each in planned], NOW)
             elif act == "delete" and held is not None:
                 store.delete(held, NOW)
-            elif act == "rename" and held is not None and store.named("VariableSet", "other", None) is None:
+            elif act == "rename" and held is not None and store.find_named("VariableSet", "other", None) is None:
                 store.put(msgspec.structs.replace(held, name="other"), NOW)
             elif act == "share" and held is not None:
                 for child in store.all("Thing")[:1]:
@@ -557,14 +560,14 @@ def test_the_index_of_labels_follows_them(empty: sqlite3.Connection) -> None:
 def test_r54_a_deleted_resource_frees_its_name_and_is_told_of(empty: sqlite3.Connection) -> None:
     with Shelf(empty) as shelf:
         shelf.apply(desired("a"))
-        first = shelf.store.named("VariableSet", "a", None)
+        first = shelf.store.find_named("VariableSet", "a", None)
         assert first is not None
         at = shelf.store.newest()
         shelf.store.delete(first, NOW)
-        assert shelf.store.named("VariableSet", "a", None) is None
+        assert shelf.store.find_named("VariableSet", "a", None) is None
         assert [(each.op, each.resource.id) for each in shelf.store.events(at, 10)] == [("Deleted", first.id)]
         assert shelf.apply(desired("a")) == ["created"]
-        again = shelf.store.named("VariableSet", "a", None)
+        again = shelf.store.find_named("VariableSet", "a", None)
         assert again is not None
         assert again.id != first.id
 

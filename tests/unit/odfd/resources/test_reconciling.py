@@ -20,12 +20,12 @@ from odfd.resources.status import (
     EDGES,
     ConditionValue,
     ResourceStatus,
-    failed,
+    fail,
     is_unchanged,
-    moved,
+    move,
     pending,
     ready,
-    shown,
+    show,
 )
 from odfd.resources.store import ResourceStore
 from odfd.resources.workqueue import HOURLY, LEAST, MOST, WorkQueue
@@ -36,11 +36,9 @@ ACTS = st.lists(st.sampled_from(["change", "attempt", "fail", "crash"]), max_siz
 
 def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) -> list[ResourceStatus]:
     way = list(pending(status))
-    way.append(moved(way[-1] if way else status, "Reconciling"))
+    way.append(move(way[-1] if way else status, "Reconciling"))
     told = {"Synced": ConditionValue(value=fault is None)}
-    last = (
-        ready(way[-1], generation, told, NOW) if fault is None else failed(way[-1], generation, told, fault, None, NOW)
-    )
+    last = ready(way[-1], generation, told, NOW) if fault is None else fail(way[-1], generation, told, fault, None, NOW)
     return [*way, last]
 
 
@@ -61,7 +59,7 @@ def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None
             store.put(msgspec.structs.replace(held, generation=held.generation + 1), NOW)
         elif act == "crash":
             way = [*pending(held.status)]
-            store.observe("x", held.generation, [*way, moved(way[-1] if way else held.status, "Reconciling")], NOW)
+            store.observe("x", held.generation, [*way, move(way[-1] if way else held.status, "Reconciling")], NOW)
         else:
             fault = Remote("away") if act == "fail" else None
             store.observe("x", held.generation, attempted(held.status, fault, held.generation), NOW)
@@ -75,8 +73,8 @@ def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
     assert [each.phase for each in attempted(ResourceStatus(), None)] == ["Reconciling", "Ready"]
     for phase in ("Ready", "Failed", "Pending"):
         with pytest.raises(ValueError, match="no way"):
-            moved(ResourceStatus(), phase)  # type: ignore[arg-type]
-    cut = pending(moved(ResourceStatus(), "Reconciling"))
+            move(ResourceStatus(), phase)  # type: ignore[arg-type]
+    cut = pending(move(ResourceStatus(), "Reconciling"))
     assert [(each.phase, each.code) for each in cut] == [("Failed", "interrupted"), ("Pending", "interrupted")]
 
 
@@ -100,13 +98,13 @@ def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
 def test_r41_conditions_have_uris_and_keep_their_times_until_they_change() -> None:
     first = attempted(ResourceStatus(), None)[-1]
     later = ready(
-        moved(pending(first)[-1], "Reconciling"), 2, {"Synced": ConditionValue(value=True)}, Instant(NOW + SECOND)
+        move(pending(first)[-1], "Reconciling"), 2, {"Synced": ConditionValue(value=True)}, Instant(NOW + SECOND)
     )
     assert later.conditions["Synced"].updated_at == NOW
     assert later.conditions["Synced"].observed_generation == 2
     assert is_unchanged(later, {"Synced": ConditionValue(value=True)})
     assert not is_unchanged(later, {})
-    said = shown(later, {"Synced": "https://example.org/Synced"})
+    said = show(later, {"Synced": "https://example.org/Synced"})
     assert said["conditions"]["https://example.org/Synced"]["value"] is True
     assert (said["phase"], said["observedGeneration"]) == ("Ready", 2)
 
@@ -150,15 +148,15 @@ def test_p10_attempts_on_one_id_never_overlap_and_no_touch_is_lost(acts: list[tu
             owed -= set(taken)
         elif each in working:
             working.discard(each)
-            queue.done(each)
+            queue.end(each)
     for each in sorted(working):
-        queue.done(each)
+        queue.end(each)
     found: set[str] = set()
     while taken := queue.take(Instant(now + 100), 1):
         assert not found & set(taken)
         found |= set(taken)
     assert owed <= found
     for each in sorted(found):
-        queue.done(each)
+        queue.end(each)
     assert queue.is_idle
     assert queue.next_time() is None

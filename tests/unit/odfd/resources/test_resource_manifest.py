@@ -19,7 +19,7 @@ from chain.errors import Invalid
 from chain.model.read_options import read_options
 from odfd.control import wire
 from odfd.flows.manifest import DesiredFlow, flow_of
-from odfd.resources.manifest import Draft, described, read_resource
+from odfd.resources.manifest import Draft, describe, read_resource
 from odfd.resources.references import references_in
 from odfd.resources.registry import ODF, OURS, Registration
 from odfd.resources.schema import fields_of, part_of, schema_of, type_text
@@ -41,7 +41,7 @@ spec:
 class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
     """What a toy does."""
 
-    sound: Annotated[str, described("What it says.")]
+    sound: Annotated[str, describe("What it says.")]
 
 
 TOY = ResourceType(names=Registration("Toy", "play", "toys", base=OURS), about="A toy.", spec=ToySpec)
@@ -110,7 +110,7 @@ def test_r03_an_unknown_type_is_refused_and_never_fetched(schema: str, hint: str
 
 
 def test_r05_names_are_one_type_each() -> None:
-    assert TYPES.word("DS") is TYPES.word("Datasets") is TYPES.written("Dataset")
+    assert TYPES.word("DS") is TYPES.word("Datasets") is TYPES.find_schema("Dataset")
     for twin in ({"name": "Flow"}, {"plural": "flows"}, {"aliases": ("ds",)}):
         names = TOY.names._replace(**twin)
         with pytest.raises(ValueError, match="is both"):

@@ -48,7 +48,7 @@ def fresh() -> sqlite3.Connection:
 def test_what_is_in_force_is_what_the_log_says(acts: list[tuple[str, str, str, int]]) -> None:
     store = ResourceStore(fresh())
     for at, (act, type_, name, value) in enumerate(acts):
-        before = store.named(type_, name.lower(), None)
+        before = store.find_named(type_, name.lower(), None)
         if act == "declare":
             changes = store.declare(type_, name, {"value": value}, Instant(at))
             assert changes == (before is None or before.spec != {"value": value})
@@ -77,8 +77,12 @@ def test_no_question_costs_all_that_was_ever_declared(database: Database) -> Non
     """A resource that was changed 1,000 times was read 1,000 times at each question."""
     with database.write() as connection:
         store = ResourceStore(connection)
-        asks = [lambda: store.named("Mirror", "a", None), lambda: store.all("Mirror"), lambda: store.rows("Mirror"),
-                lambda: store.with_did("Mirror", "did")]  # fmt: skip
+        asks = [
+            lambda: store.find_named("Mirror", "a", None),
+            lambda: store.all("Mirror"),
+            lambda: store.rows("Mirror"),
+            lambda: store.with_did("Mirror", "did"),
+        ]
         cost = []
         for number in range(1001):
             store.declare("Mirror", "a", {"number": number}, Instant(number), "did")
@@ -126,7 +130,7 @@ def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path)
         assert (found["Peer"].did, found["Peer"].spec) == ("12D3KooW", {"peerId": "12D3KooW", "blocked": True})
         assert (found["Validator"].name, found["Validator"].spec["group"]) == ("z6Mk", "uni")
         assert found["VariableSet"] == held
-        assert store.named("Repository", "shelf", None) == msgspec.structs.replace(given, account=None)
+        assert store.find_named("Repository", "shelf", None) == msgspec.structs.replace(given, account=None)
         assert records.of_kind(connection, "publication") == [records.KeptRecord(DID, b'{"a":1}', b'{"b":2}')]
         assert connection.execute("SELECT count(*) FROM sqlite_master WHERE name = 'res_touched'").fetchone() == (0,)
     assert len(database.converted) == 6

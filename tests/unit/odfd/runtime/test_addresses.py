@@ -9,7 +9,7 @@ import pytest
 from chain.errors import Environment, Invalid
 from config.load import load
 from config.schema import ConfigError
-from odfd.runtime.http_server import listening, parsed, url_of
+from odfd.runtime.http_server import listening, parse_address, url_of
 
 
 @pytest.mark.parametrize("address", ["0.0.0.0:9464", "[::]:9464", "192.168.1.4:9464", "localhost:9464", "127.0.0.1"])
@@ -28,11 +28,11 @@ def test_addresses_of_this_machine_are_taken(tmp_path: Path, address: str) -> No
 
 
 def test_a_port_in_use_is_told_by_its_setting() -> None:
-    with listening(parsed("127.0.0.1:0", "metrics.listen")) as first:
-        place = parsed(url_of(first).removeprefix("http://"), "metrics.listen")
+    with listening(parse_address("127.0.0.1:0", "metrics.listen")) as first:
+        place = parse_address(url_of(first).removeprefix("http://"), "metrics.listen")
         with pytest.raises(Environment, match="in use") as caught:
             listening(place)
         assert caught.value.rule == "metrics-listen"
         assert "metrics.listen" in caught.value.hint
     with pytest.raises(Invalid, match="no address"):
-        parsed("127.0.0.1:70000", "http.listen")
+        parse_address("127.0.0.1:70000", "http.listen")

@@ -18,7 +18,7 @@ def test_it_keeps_the_newest_within_both_bounds(most: int, most_size: int | None
     ring: Ring[int] = Ring(most, most_size)
     for size in sizes:
         ring.append(size, size)
-    kept = ring.kept()
+    kept = ring.list_kept()
     assert [number for number, _ in kept] == list(range(len(sizes) - len(kept) + 1, len(sizes) + 1))
     assert [size for _, size in kept] == sizes[len(sizes) - len(kept) :]
     assert (ring.last, ring.oldest) == (len(sizes), len(sizes) - len(kept) + 1)

@@ -238,10 +238,10 @@ async def test_the_health_of_a_child_is_known_until_it_runs_steadily_again(autoj
         await trio.sleep(5)
         health = readiness.parts["network"]
         assert (health.up_since, health.restarts, list(readiness.troubles())) == (None, 1, ["network"])
-        assert readiness.said() == {"network": "is started again and again (1 restart): the port is in use"}
+        assert readiness.faults() == {"network": "is started again and again (1 restart): the port is in use"}
         await trio.sleep(20)
         assert health.up_since is not None
-        assert readiness.said() == {"network": "runs again (2 restarts): the port is in use"}
+        assert readiness.faults() == {"network": "runs again (2 restarts): the port is in use"}
         assert (health.fault and health.fault.hint) == "set another"
         await trio.sleep(60)
         assert (readiness.troubles(), health.restarts) == ({}, 2)
@@ -260,6 +260,6 @@ async def test_a_bug_of_a_child_is_told_without_a_trace(autojump_clock: MockCloc
     async with trio.open_nursery() as nursery:
         nursery.start_soon(run_tree, [child], stop, Journal(), lambda: 0.5, lambda: None, readiness)
         await trio.sleep(2)
-        text = readiness.said()["heads"]
+        text = readiness.faults()["heads"]
         assert text == "is started again and again (1 restart): ZeroDivisionError: division by zero"
         stop.set()

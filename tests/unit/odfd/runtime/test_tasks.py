@@ -287,8 +287,8 @@ def test_bytes_of_a_part_are_not_added_to_rows() -> None:
         two.begin("pulling b", None, "rows")
         one.advance(300)
         two.advance(4)
-        assert whole.shown() == (300, None, "bytes", "reading a (and 1 more)")
-    assert whole.shown() == (4, None, "rows", "pulling")
+        assert whole.summary() == (300, None, "bytes", "reading a (and 1 more)")
+    assert whole.summary() == (4, None, "rows", "pulling")
 
 
 def test_the_first_unit_of_parts_that_counted_is_that_of_the_whole() -> None:
@@ -297,7 +297,7 @@ def test_the_first_unit_of_parts_that_counted_is_that_of_the_whole() -> None:
         with whole.part() as part:
             part.begin("pulling", None, unit)
             part.advance(count)
-    assert whole.shown() == (305, None, "bytes", "")
+    assert whole.summary() == (305, None, "bytes", "")
 
 
 def test_a_report_of_parts_shows_all_of_them() -> None:
@@ -308,8 +308,8 @@ def test_a_report_of_parts_shows_all_of_them() -> None:
         two.begin("pulling b", None, "rows")
         one.advance(3)
         two.advance(4)
-        assert whole.shown() == (7, None, "rows", "pulling a (and 1 more)")
-    assert whole.shown() == (7, None, "rows", "pulling")
+        assert whole.summary() == (7, None, "rows", "pulling a (and 1 more)")
+    assert whole.summary() == (7, None, "rows", "pulling")
     with whole.part() as one:
         one.begin("pulling c", 5, "rows")
-        assert whole.shown() == (7, 5, "rows", "pulling c")
+        assert whole.summary() == (7, 5, "rows", "pulling c")

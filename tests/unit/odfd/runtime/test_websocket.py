@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from chain.errors import Remote
 from odfd.runtime import websocket
 from odfd.runtime.http import UPGRADE, Connection, Limits, Message, Receive, Send
-from odfd.runtime.websocket import NORMAL, TOO_BIG, SocketClosed, StreamBytes, WebSocket, accepted
+from odfd.runtime.websocket import NORMAL, TOO_BIG, SocketClosed, StreamBytes, WebSocket, accept_key
 
 
 @asynccontextmanager
@@ -128,4 +128,4 @@ async def test_a_connection_is_taken_over(autojump_clock: Any) -> None:
     assert answer.startswith(b"HTTP/1.1 101 ")
     assert answer.endswith(b"\r\n\r\n9876543210")
     assert NORMAL == 1000
-    assert accepted(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", "the example of RFC 6455"
+    assert accept_key(b"dGhlIHNhbXBsZSBub25jZQ==") == b"s3pPLMBiTxaQ9kYGzzhZRbK+xOo=", "the example of RFC 6455"

@@ -89,13 +89,13 @@ def test_the_transcript_of_a_pull() -> None:
     asked = client.begin(A, None).text
     assert asked == KINDS[OpenPull]
     assert server.receive(asked) == pull.Resolve(A, None, False)
-    planned = server.planned(PLAN).text
+    planned = server.answer_plan(PLAN).text
     assert planned == KINDS[PullAnswer]
     ask, take = client.receive(planned)
     assert (ask, take) == (pull.Say("{}"), pull.TakeBlocks(PLAN))
     assert server.receive("{}") == pull.GiveBlocks()
-    server.given()
-    client.taken(PLAN, 2)
+    server.end_metadata()
+    client.note_taken(PLAN, 2)
     assert server.is_idle
     wanted = client.ask([FILE]).text
     assert wanted == KINDS[PullObjects]
@@ -114,7 +114,7 @@ def test_the_transcript_of_a_push() -> None:
     accepted, take = server.head_is(None)
     assert (accepted, take) == (pull.Say('{"Ok":{}}'), pull.TakeBlocks(PLAN))
     assert client.receive('{"Ok":{}}') == pull.GiveBlocks()
-    assert client.receive(server.taken(2).text) == push.NextObjects()
+    assert client.receive(server.note_taken(2).text) == push.NextObjects()
     asked = client.objects([FILE], is_last=True).text
     assert asked == KINDS[PushObjects]
     assert server.receive(asked) == push.Negotiate((FILE,))
@@ -124,7 +124,7 @@ def test_the_transcript_of_a_push() -> None:
     assert isinstance(upload, push.UploadObjects)
     assert server.is_asking
     assert client.receive(server.tick().text) == pull.Say('{"details":{"Running":{"uploaded_objects_count":0}}}')
-    client.uploaded()
+    client.note_upload()
     running = client.receive("{}")
     assert running == pull.Say(KINDS[UploadProgress])
     assert server.receive(running.text) == push.Wait()
@@ -135,7 +135,7 @@ def test_the_transcript_of_a_push() -> None:
     # A question for progress that crossed looks as the confirmation does: the head tells them apart.
     assert client.receive("{}") == push.LookAtHead()
     assert client.head_seen(is_ours=False) == push.Wait()
-    assert client.receive(server.committed().text) == push.LookAtHead()
+    assert client.receive(server.note_commit().text) == push.LookAtHead()
     assert client.head_seen(is_ours=True) == pull.Bye()
     assert server.is_over
 
@@ -144,7 +144,7 @@ def test_objects_go_in_pages() -> None:
     client, server = PushClient(), PushServer("http://h/x/", HEADERS)
     server.receive(client.begin(None, PLAN).text)
     client.receive(server.head_is(None)[0].text)  # type: ignore[union-attr]
-    client.receive(server.taken(2).text)
+    client.receive(server.note_taken(2).text)
     for is_last in (False, True):
         asked = client.objects([FILE], is_last=is_last).text
         assert json.loads(asked)["is_truncated"] is not is_last
@@ -169,7 +169,7 @@ def test_any_order_of_messages_ends_in_words(texts: list[str]) -> None:
             try:
                 effects = machine.receive(text)
                 if isinstance(effects, pull.Resolve):
-                    machine.planned(PLAN)
+                    machine.answer_plan(PLAN)
                 elif isinstance(effects, push.CheckHead):
                     machine.head_is(None)
                 elif isinstance(effects, push.Negotiate):
@@ -195,7 +195,7 @@ def test_failures_fit_and_are_understood(fault: Fault) -> None:
     assert isinstance(answered, pull.Say)
     assert decode(answered.text, PushAnswer).err is not None
     server.head_is(None)
-    server.taken(2)
+    server.note_taken(2)
     server.receive(KINDS[PushObjects])
     server.lacking([])
     ended.append(server.failure(fault))
@@ -207,9 +207,9 @@ def test_failures_fit_and_are_understood(fault: Fault) -> None:
     for each in (*ended, last):
         assert isinstance(each, pull.Fail)
         assert len(each.reason.encode()) <= 123
-    told = PushClient().closed(last.reason)
+    told = PushClient().fault_of_close(last.reason)
     assert isinstance(told, Conflict if fault.rule == "import-diverged" else Remote)
-    assert isinstance(PullClient().closed("no json"), Remote)
+    assert isinstance(PullClient().fault_of_close("no json"), Remote)
     with pytest.raises(Invalid):
         decode(last.reason, Empty)
 
@@ -240,7 +240,7 @@ def test_other_objects_than_were_asked_for_are_refused() -> None:
     client.begin(None, None)
     client.receive(KINDS[PullAnswer])
     with pytest.raises(Invalid, match="2 blocks promised"):
-        client.taken(PLAN, 1)
+        client.note_taken(PLAN, 1)
     client.ask([msgspec.structs.replace(FILE, physical_hash=str(A))])
     with pytest.raises(Invalid, match="other objects"):
         client.receive(KINDS[PullStrategies])

@@ -71,7 +71,7 @@ def test_a_new_key_needs_nothing(tmp_path: Path) -> None:
     node, dataset = keys.node_key(), keys.new_dataset_key()
     assert [path.read_text().split()[:3] for path in journals(tmp_path)] == [["journal", "0", "new"]] * 2
     for store in (keys, KeyStore(tmp_path / "keys", bytes)):
-        assert store.lost() == []
+        assert store.list_lost() == []
         assert store.is_new(dataset.dataset_id)
     keys.sign(dataset, "head", (0, 1), "aa", b"{}")
     keys.sign(node, journal_topics.head(node.did, dataset.dataset_id), (0, 1), "aa", b"{}")
@@ -85,7 +85,7 @@ def test_a_lost_journal_signs_nothing(tmp_path: Path, damage: Callable[[Path], N
     for path in journals(tmp_path):
         damage(path)
     keys = keys_in(tmp_path)
-    assert keys.lost() == [node.did, dataset.did]
+    assert keys.list_lost() == [node.did, dataset.did]
     assert keys.check() == 2
     for key in (node, dataset):
         for ask in (
@@ -107,7 +107,7 @@ def test_the_journal_of_a_key_that_is_offline_is_missed_too(tmp_path: Path) -> N
     keys.take_offline(dataset.dataset_id)
     for path in journals(tmp_path):
         path.unlink()
-    assert dataset.did in keys_in(tmp_path).lost()
+    assert dataset.did in keys_in(tmp_path).list_lost()
 
 
 def test_what_the_keys_of_others_sign_here_is_noted_from_nothing(tmp_path: Path) -> None:
@@ -166,7 +166,7 @@ def test_a_journal_is_begun_whole_or_not_at_all(tmp_path: Path, step: str, monke
         patch.setattr(step, fail)
         with pytest.raises(Environment, match="cannot write"):
             keys.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
-    assert keys.lost() != [], "what was not said to be durable does not count"
+    assert keys.list_lost() != [], "what was not said to be durable does not count"
     again = keys_in(tmp_path)
     again.renew(dataset.did, {"head": JournalEntry((0, 8), "aa")}, "peers", NOW)
     assert again.last_signed(dataset.did, "head") == JournalEntry((0, 8), "aa")
@@ -179,10 +179,10 @@ def test_a_journal_that_is_deleted_under_a_node_comes_back_whole(tmp_path: Path)
     keys.sign(dataset, "authority", (1,), "cc", b"{}")
     for path in journals(tmp_path):
         path.unlink()
-    assert keys.lost() == []
+    assert keys.list_lost() == []
     keys.sign(dataset, "head", (0, 9), "bb", b"{}")
     again = keys_in(tmp_path)
-    assert again.lost() == [keys.node_key().did], "which said nothing meanwhile"
+    assert again.list_lost() == [keys.node_key().did], "which said nothing meanwhile"
     assert again.last_signed(dataset.did, "authority") == JournalEntry((1,), "cc")
     assert again.last_signed(dataset.did, "head") == JournalEntry((0, 9), "bb")
 
@@ -444,11 +444,11 @@ def test_a_key_for_verdicts_has_its_own_journal(tmp_path: Path) -> None:
     assert verdicts.did != node.did
     assert keys.validator_key().did == verdicts.did, "made once"
     assert (tmp_path / "keys" / "validator.key").stat().st_mode & 0o777 == 0o600
-    assert (keys.check(), keys.lost()) == (2, [])
+    assert (keys.check(), keys.list_lost()) == (2, [])
     keys.sign(verdicts, "attestation:x:0", (1,), "a", b"{}")
     (tmp_path / "keys" / f"{verdicts.dataset_id.multibase}.journal").unlink()
     again = KeyStore(tmp_path / "keys", bytes)
-    assert again.lost() == [verdicts.did]
+    assert again.list_lost() == [verdicts.did]
     with pytest.raises(Refused):
         again.sign(again.validator_key(), "attestation:x:0", (1,), "b", b"{}")
 

@@ -167,7 +167,7 @@ def test_the_live_set_is_the_newest_of_each_signer(db: sqlite3.Connection) -> No
     assert newest[0].size == 8
     assert list(ledger.attestations(ALICE.dataset_id)) == [BOB.did]
     assert len(ledger.live(ALICE.dataset_id)) == 2
-    assert ledger.known(old.sid)
+    assert ledger.has(old.sid)
     assert kinds.find(db, newest[1].sid) == (statement.HEAD, newest[1].envelope)
     assert ledger.check() == 4
 

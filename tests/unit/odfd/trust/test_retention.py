@@ -293,7 +293,7 @@ def _take(database: Database, kind: str, size: int, key: SigningKey, now: Instan
 def _hear(database: Database, signed: Signed, now: Instant) -> None:
     """As ``hearing`` does: a live statement is not recorded again, whoever signed this copy of it."""
     with database.read() as connection:
-        settled = Ledger(connection).settled(signed.sid)
+        settled = Ledger(connection).is_settled(signed.sid)
     if not settled:
         say(database, signed, now)
 

@@ -82,7 +82,7 @@ def test_what_is_kept_as_it_grows_is_enough(counts: list[int]) -> None:
     with subtrees() as kept:
         for number, count in enumerate(counts):
             chain.grow(kept, str(number), count)
-        assert kept.kept(DATASET, chain.tree, chain.some) is not None
+        assert kept.load(DATASET, chain.tree, chain.some) is not None
         assert chain.read < GROUP
 
 
@@ -101,4 +101,4 @@ def test_each_dataset_has_its_own() -> None:
     chain = Chain()
     with subtrees() as kept:
         chain.grow(kept, "", 3 * GROUP)
-        assert kept.kept(OTHER, chain.tree, chain.some) is None
+        assert kept.load(OTHER, chain.tree, chain.some) is None
