@@ -19,6 +19,7 @@ from odfd.flows.dialect import OWN_KINDS, POLICY, PULL, prepare, show
 from odfd.flows.plan import (
     BRINGS,
     DAY,
+    EVERY,
     HOUR,
     INGESTS,
     MINUTE,
@@ -45,7 +46,6 @@ from odfd.flows.schedule import (
     parse_every,
     parse_zone,
 )
-from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
     OWN_TRIGGERS,
     DatasetSchedule,

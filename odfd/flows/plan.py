@@ -1,9 +1,14 @@
-"""Declares flows as values: those that people write, and those of derived datasets that follow their inputs."""
+"""Declares flows as values: those that people write, and those of derived datasets that follow their inputs. Pure.
+
+A flow of a selection is one plan for each selected dataset, with its own runs and record; datasets that appear later
+join by themselves. A flow that only collects garbage has no dataset of its own, and is one plan for all.
+"""
 
 from __future__ import annotations
 
 import enum
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
@@ -27,6 +32,8 @@ from odfd.flows.spec import (
     VerifyChainTask,
     VerifyTask,
 )
+from odfd.resources.resource import Json
+from odfd.resources.selectors import LabelFilter, matches, names, parse_selector
 
 MINUTE: Final = 60 * SECOND
 HOUR: Final = 60 * MINUTE
@@ -316,3 +323,37 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     seen: str | None = None
     """For flows triggered by new blocks: the hash of the head that the last good run saw or wrote."""
+
+
+EVERY: Final = DatasetId.from_public_key(bytes(32))
+"""Stands for the target of a selection, which is not one dataset."""
+
+
+def selects(selection: Selection, name: str, labels: Mapping[str, Json], account: str | None) -> bool:
+    """Whether a dataset is selected. ``account``: the name of the account that owns it."""
+    if selection.account is not None and selection.account.casefold() != (account or "").casefold():
+        return False
+    if not names((selection.name,), name):
+        return False
+    return selection.labels is None or matches(_filter(selection.labels), name, labels)
+
+
+@lru_cache(maxsize=1024)
+def _filter(text: str) -> LabelFilter:
+    """Returns a selector of a flow as a filter; one is asked for each dataset whenever one changes."""
+    return parse_selector(text)
+
+
+def is_one_for_all(plan: FlowPlan) -> bool:
+    """Whether the plan is run once, and not for each selected dataset."""
+    return not plan.on_update and all(isinstance(each.said, GarbageCollectionTask) for each in plan.tasks)
+
+
+def is_template(plan: FlowPlan) -> bool:
+    """Whether the plan is not run itself, but has a plan for each selected dataset."""
+    return plan.selection is not None and plan.target == EVERY and not is_one_for_all(plan)
+
+
+def for_dataset(plan: FlowPlan, dataset: DatasetId) -> FlowPlan:
+    """Returns a selection's plan for one dataset, whose own news never make it pull itself."""
+    return msgspec.structs.replace(plan, target=dataset, inputs=plan.inputs - {dataset})

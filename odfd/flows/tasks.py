@@ -1,6 +1,7 @@
 """Reads tasks from manifests: those of a Flow, and the one of a Task. Every mistake has its line. Pure.
 
-An unknown part is refused by its name, never ignored.
+An unknown part is refused by its name, never ignored. The payload of a task ``WebhookCall`` has the event and
+the time of its run filled in, and nothing else.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import msgspec
 from chain.errors import Invalid
 from chain.multihash import Multihash
 from odfd.flows.dialect import OWN_KINDS, prepare_run, prepare_task
-from odfd.flows.payload import check_payload
 from odfd.flows.plan import HOUR, Retry, Step
 from odfd.flows.schedule import parse_duration
 from odfd.flows.spec import (
@@ -35,10 +35,32 @@ from odfd.flows.spec import (
     WebhookCallTask,
 )
 from odfd.resources import registry
-from odfd.resources.manifest import Draft, parse_size
+from odfd.resources.manifest import VARIABLE, Draft, parse_size
 from odfd.resources.references import reference_key
 from odfd.resources.registry import ODF, OURS, VERSION
 from odfd.resources.types import Deletion, ResourceType, TypeOperations
+
+MAX_PAYLOAD: Final = 64 * 1024
+_EVENT: Final = "trigger.event"
+_TIME: Final = "trigger.time"
+
+
+def check_payload(text: str) -> str:
+    """Returns a payload that is valid. Raises Invalid for an unknown variable, or if it is too long."""
+    unknown = [each for each in VARIABLE.findall(text) if each not in (_EVENT, _TIME)]
+    if unknown:
+        hint = f"known are ${{{{ {_EVENT} }}}} and ${{{{ {_TIME} }}}}"
+        raise Invalid(f"unknown variable {unknown[0][:60]!r} in a payload", rule="webhook-payload", hint=hint)
+    if len(text.encode()) > MAX_PAYLOAD:
+        raise Invalid(f"a payload of more than {MAX_PAYLOAD} bytes", rule="webhook-payload", hint="make it shorter")
+    return text
+
+
+def fill(payload: str | None, event: str, time: str) -> str:
+    """Returns the text to send; for no payload the event alone."""
+    values = {_EVENT: event, _TIME: time}
+    return event if payload is None else VARIABLE.sub(lambda found: values[found[1]], payload)
+
 
 TYPE: Final = "Task"
 RUN: Final = "FlowRun"

@@ -22,8 +22,7 @@ from odfd.access.relations import Action
 from odfd.access.uses import Uses
 from odfd.flows import former_forms, runs
 from odfd.flows.manifest import DesiredFlow, declared_flow
-from odfd.flows.plan import Cause, FlowPlan, Record, acted_on, of_the_node
-from odfd.flows.selection import EVERY, is_template
+from odfd.flows.plan import EVERY, Cause, FlowPlan, Record, acted_on, is_template, of_the_node
 from odfd.flows.tasks import RUN
 from odfd.resources.resource import ACCOUNT, Resource, account_handle, canonical
 from odfd.resources.status import UNRESOLVED, ResourceStatus

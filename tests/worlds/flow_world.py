@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 import msgspec
 
 from odfd.control import wire
+from odfd.flows.plan import EVERY
 from odfd.flows.scheduler import Entry
-from odfd.flows.selection import EVERY
 from odfd.resources import registry
 from odfd.services.resources.views import manifest_of
 

@@ -18,10 +18,9 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import FLOW_PATH, Permission, operation
-from odfd.flows.plan import BAD, FlowPlan
+from odfd.flows.plan import BAD, EVERY, FlowPlan, is_template
 from odfd.flows.schedule import duration_text
 from odfd.flows.scheduler import Entry
-from odfd.flows.selection import EVERY, is_template
 from odfd.flows.spec import IngestTask
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.plan import PlannedResource

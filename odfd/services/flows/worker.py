@@ -25,9 +25,9 @@ from odfd.access.uses import NOT_GRANTED
 from odfd.control.assembly import Context
 from odfd.datasets.creation import input_ids
 from odfd.errors import sole_faults
-from odfd.flows import runs, selection
+from odfd.flows import runs
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
-from odfd.flows.plan import BAD, FlowPlan, FlowPolicy, Outcome, Record, Retry
+from odfd.flows.plan import BAD, EVERY, FlowPlan, FlowPolicy, Outcome, Record, Retry, for_dataset, is_template, selects
 from odfd.flows.runs import TaskEnd
 from odfd.flows.scheduler import Firing, Scheduler
 from odfd.resources.resource import Json, Resource
@@ -214,7 +214,7 @@ class FlowWorker:
     async def _evaluate(self, datasets: Collection[DatasetId]) -> None:
         async with self._looking:
             everything, self._is_loaded = not self._is_loaded, True
-            if everything or selection.EVERY in datasets:
+            if everything or EVERY in datasets:
                 read = partial(self._read_all, everything=everything)
             else:
                 read = partial(self._read, sorted(datasets), everything=False)
@@ -256,7 +256,7 @@ class FlowWorker:
         with self._home.database.read() as connection:
             plans = store.flows(connection, self._home.uses)
         targets = {plan.target for plan in plans}
-        if any(map(selection.is_template, plans)):
+        if any(map(is_template, plans)):
             with self._home.catalog() as catalog:
                 targets |= {entry.id for entry in catalog.entries()}
         known = {entry.plan.target for _, entry in self.scheduler.entries()}
@@ -290,7 +290,7 @@ class FlowWorker:
     def _list_declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
         """Returns the flows that name the dataset, without templates, which are no plans themselves."""
         plans = store.flows_of(connection, dataset, self._home.uses)
-        return [each for each in plans if not selection.is_template(each)]
+        return [each for each in plans if not is_template(each)]
 
     def _list_selected(
         self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
@@ -307,11 +307,11 @@ class FlowWorker:
         owner = None if resource is None else resource.account
         account = None if owner is None else ResourceStore(connection).account_name(owner)
         return [
-            selection.for_dataset(each, dataset)
+            for_dataset(each, dataset)
             for each in templates
             if each.selection is not None
-            and selection.selects(each.selection, entry.name, labels, account)
-            and self._may_use(connection, selection.for_dataset(each, dataset))
+            and selects(each.selection, entry.name, labels, account)
+            and self._may_use(connection, for_dataset(each, dataset))
         ]
 
     def _may_use(self, connection: sqlite3.Connection, plan: FlowPlan) -> bool:

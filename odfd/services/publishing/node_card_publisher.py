@@ -18,7 +18,7 @@ from config.model import Settings
 from odfd.control.assembly import Context
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.store.directory import StateDirectory
-from odfd.store.ledger.node_cards import NodeCards
+from odfd.store.ledger.cards import NodeCards
 from odfd.trust.signing.node_card_drafts import next_node_card
 
 LONGEST_SECONDS: Final = 3600.0

@@ -245,7 +245,7 @@ class RenditionEffects:
             now = collections.of(connection, target)
             member = now.member(number)
             collections.keep(
-                connection, now.replace(msgspec.structs.replace(member, copied=member.copied + group.size))
+                connection, now.with_members(msgspec.structs.replace(member, copied=member.copied + group.size))
             )
             if bound is not None and not is_several:  # a block by itself: the last of those that it is bound to
                 (part,) = bound.parts

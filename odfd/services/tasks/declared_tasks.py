@@ -23,9 +23,8 @@ from odfd.control.board import BoardTasks, finding, task_state
 from odfd.flows import runs
 from odfd.flows.dialect import PULL, PUSH
 from odfd.flows.former_forms import OUTCOME
-from odfd.flows.plan import FlowPlan, Outcome, Record
+from odfd.flows.plan import EVERY, FlowPlan, Outcome, Record
 from odfd.flows.runs import GOOD, Told
-from odfd.flows.selection import EVERY
 from odfd.flows.spec import OWN_TASKS
 from odfd.flows.tasks import MOST_FINISHED, RUN, TYPE, target_of, tasks_of
 from odfd.obs.events import EventLog

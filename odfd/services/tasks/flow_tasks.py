@@ -15,10 +15,9 @@ from chain.state import transform_of
 from chain.wording import plural
 from odfd.control import wire
 from odfd.errors import Bug, sole_faults
-from odfd.flows.plan import FlowPlan, Outcome, Record, Step
+from odfd.flows.plan import EVERY, FlowPlan, Outcome, Record, Step
 from odfd.flows.runs import TaskEnd, task_name
 from odfd.flows.schedule import offset_at
-from odfd.flows.selection import EVERY
 from odfd.flows.spec import (
     CompactionTask,
     GarbageCollectionTask,

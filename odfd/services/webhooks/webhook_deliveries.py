@@ -19,9 +19,9 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from odfd.access.relations import Action
-from odfd.flows.payload import fill
 from odfd.flows.plan import FlowPlan, Record
 from odfd.flows.spec import WebhookCallTask
+from odfd.flows.tasks import fill
 from odfd.resources.references import reference_key
 from odfd.resources.resource import Resource
 from odfd.resources.sets import OpenedSecret, binding

@@ -1,24 +1,26 @@
-"""Stores cards: the signed public descriptions that publishers give of their datasets.
+"""Stores cards: the signed public descriptions that publishers give of their datasets, and nodes of themselves.
 
 One card of each dataset is kept: the one under the newest version of its authority, of those the latest, and of equal
 times the one with the higher id; so any order of arrival leaves every node with the same. A card of a superseded
-version holds until the owner signs another. Calls are synchronous, on the connection they are given; the table is the
-ledger's. Spec: docs/spec/trust.md#cards.
+version holds until the owner signs another. Of cards of nodes only this node's own is kept, which it signed itself or
+received again after a backup was restored; those of others stay in memory (``odfd.network.peer_cards``). Calls are
+synchronous, on the connection they are given; the tables are the ledger's. Spec: docs/spec/trust.md#cards, #node-cards.
 """
 
 from __future__ import annotations
 
 import sqlite3
 
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.card import Card
 from chain.statements.envelope import Signed
+from chain.statements.node_card import NODE_CARD, NodeCard
 from chain.statements.statement import CARD
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.tables import CARDS
+from odfd.store.ledger.tables import CARDS, NODE_CARDS
 
 
 class Cards:
@@ -73,3 +75,33 @@ def read(sealed: bytes) -> Card:
     predicate = statement.decode_any(envelope.unseal(sealed, Card.MAX_ENVELOPE).payload)
     assert isinstance(predicate, Card), "a row of this table is a card"
     return predicate
+
+
+class NodeCards:
+    """Stores node cards, over one SQLite connection."""
+
+    def __init__(self, connection: sqlite3.Connection) -> None:
+        self._db = connection
+
+    def is_news(self, card: NodeCard, sid: Multihash) -> bool:
+        """Whether a card follows the one that is kept."""
+        row = NODE_CARDS.one(self._db, "node = ?", (card.node,))
+        return row is None or (card.issued, sid) > (row[1], Multihash(row[3]))
+
+    def keep(self, card: NodeCard, signed: Signed, outcome: str, peer: str, now: Instant) -> None:
+        """Keeps a card that is news, and appends it to the log."""
+        Ledger(self._db).append((now, card.dataset, card.node, NODE_CARD, signed.sid, signed.envelope, peer, outcome))
+        NODE_CARDS.put(self._db, card.node, card.issued, int(card.is_withdrawal), signed.sid, signed.envelope)
+
+    def is_damaged(self, node: KeyDid) -> bool:
+        """Whether the row of a key exists with a broken seal; then the card is signed anew over it."""
+        return not NODE_CARDS.look(self._db, "node = ?", (node,))[1]
+
+    def of(self, node: KeyDid) -> NodeCard | None:
+        """Returns the card of a node; ``None`` if there is none. Raises Environment if its row is damaged."""
+        row = NODE_CARDS.one(self._db, "node = ?", (node,))
+        if row is None:
+            return None
+        predicate = statement.decode_any(envelope.unseal(bytes(row[4]), NodeCard.MAX_ENVELOPE).payload)
+        assert isinstance(predicate, NodeCard), "a row of this table is a node's card"
+        return predicate

@@ -34,10 +34,10 @@ from chain.wording import plural
 from odfd.runtime.subjects import NODE, Subjects, about
 from odfd.store.keys import journal_topics
 from odfd.store.keys.journal import JournalEntry
+from odfd.store.ledger.cards import NodeCards
 from odfd.store.ledger.kinds import COSIGNATURE, PROOF
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.network_policies import NetworkPolicies
-from odfd.store.ledger.node_cards import NodeCards
 from odfd.store.ledger.observations import Observations
 from p2p.budget.buckets import Rate
 from p2p.ports import Topic

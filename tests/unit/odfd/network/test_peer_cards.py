@@ -38,7 +38,7 @@ from odfd.network.statement_quota import NEW_NODES, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.unheld_statements import UnheldStatements
 from odfd.store.ledger import log as ledger_room
-from odfd.store.ledger.node_cards import NodeCards
+from odfd.store.ledger.cards import NodeCards
 from odfd.trust.admission.statement_kinds import CARD_PACE
 from odfd.trust.signing.node_card_drafts import NODE_CARD_RENEWED, next_node_card
 from p2p.identity import peer_of_did

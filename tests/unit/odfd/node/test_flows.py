@@ -19,7 +19,7 @@ from chain.store.layout import read_head
 from chain.walk import newest_first
 from config import model
 from odfd.control import wire
-from odfd.flows.selection import EVERY
+from odfd.flows.plan import EVERY
 from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.services.flows.worker import FlowWorker

@@ -12,7 +12,7 @@ from chain.ids import DatasetId
 from config import model
 from odfd.control import wire
 from odfd.network.joined_networks import Network
-from odfd.store.ledger.node_cards import NodeCards
+from odfd.store.ledger.cards import NodeCards
 from p2p.ports import Topic
 from worlds.manifests import ROOT
 from worlds.node_world import PATIENCE, Node

@@ -9,8 +9,7 @@ import trio
 
 from chain.errors import Remote
 from chain.instant import SECOND
-from odfd.flows.plan import Outcome
-from odfd.flows.selection import EVERY
+from odfd.flows.plan import EVERY, Outcome
 from odfd.resources import store as resources
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import routine
