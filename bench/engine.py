@@ -21,7 +21,6 @@ import trio
 from pyspark.sql import SparkSession
 
 from bench import chains
-from bench.local_engine import LocalEngine
 from bench.measure import Row, Side, Size, in_turns, in_turns_async
 from bench.node import daemon, odfctl
 from bench.store import opened as store
@@ -46,10 +45,12 @@ from chain.store.base import Append
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
 from demo.data import cut_flights
-from engines.contract import Engine
+from engines.contract import Engine, EngineIdentity, OnProgress, ignore_progress
 from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.provision.warm import EnginePool
+from engines.request_control import RequestControl
+from engines.spark.handler import SparkHandler
 from engines.spark.runtime.java import find_archive, find_java, install_folder
 from engines.spark.runtime.session import SessionOptions, start_session, stop_session
 from odfd.transform.checkpoint_info import NOTHING
@@ -57,6 +58,35 @@ from odfd.transform.driver import plan_at
 from odfd.transform.execute import Executed, execute
 from odfd.transform.plan import TransformPlan
 from odfd.transform.requests import Files
+
+
+class LocalEngine:
+    """An ``contract.Engine`` in this process."""
+
+    def __init__(self, spark: SparkSession, digest: str = "sha256:" + "1" * 64) -> None:
+        self._identity = EngineIdentity(
+            name="spark", version="4", digest=digest, sandbox="none", platform="linux/amd64"
+        )
+        self._handler = SparkHandler(spark, lambda: self._identity)
+
+    async def identity(self) -> EngineIdentity:
+        return self._identity
+
+    async def validate(self, request: Any) -> Any:
+        return await trio.to_thread.run_sync(self._handler.validate, request)
+
+    async def transform(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
+        return await trio.to_thread.run_sync(self._handler.transform, request, RequestControl())
+
+    async def migrate(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
+        return await trio.to_thread.run_sync(self._handler.migrate, request, RequestControl())
+
+    async def ingest(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
+        return await trio.to_thread.run_sync(self._handler.ingest, request, RequestControl())
+
+    async def raw_query(self, request: Any, on_progress: OnProgress = ignore_progress) -> Any:
+        return await trio.to_thread.run_sync(self._handler.raw_query, request, RequestControl())
+
 
 ROOT, DERIVED = (DatasetId.from_public_key(name.ljust(32)) for name in (b"readings", b"readings by day"))
 PATIENT = WarmthLimits(start=600.0)

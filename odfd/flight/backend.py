@@ -21,8 +21,8 @@ from odfd.control import wire
 from odfd.control.responses import FrameStream, answer, body, problem
 from odfd.control.tokens import Tokens
 from odfd.errors import sole_faults, told_to_others
-from odfd.queries.current_rows import fold_of
 from odfd.queries.doors import GiveFiles, ReaderAnswers, SendFrame
+from odfd.queries.log_columns import fold_of
 from odfd.runtime.http import Message, Receive, Send
 from odfd.runtime.supervision import Logger
 

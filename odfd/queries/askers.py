@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from typing import Final
 
@@ -9,7 +10,25 @@ import msgspec
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
-from odfd.queries.callers import OWNER_ITSELF, QueryCaller
+
+
+class Crowd(enum.Enum):
+    """Callers who are treated alike. The value: seconds that a query has while another caller waits."""
+
+    OWNER = float("inf")
+    ACCOUNTS = 60.0
+    STRANGERS = 10.0
+
+
+class QueryCaller(msgspec.Struct, frozen=True):
+    """A caller whose queries take turns with those of others."""
+
+    crowd: Crowd
+    name: str = ""
+    """An account's id, or a stranger's block of addresses; empty if it is not known, and then each is another's."""
+
+
+OWNER_ITSELF: Final = QueryCaller(Crowd.OWNER, "owner")
 
 
 class Bound(msgspec.Struct, frozen=True):

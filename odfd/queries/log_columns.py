@@ -15,13 +15,31 @@ import msgspec
 from chain.codec.arrow_schema import schema_of
 from chain.data.arrow_schema import to_arrow
 from chain.data.uuids import named_all
+from chain.model.events import AddPushSource, SetPollingSource
+from chain.model.source import primary_key, traits
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.store.base import ChainReader
 from chain.store.sqlite import SqliteChain
 from engines.query.views import Fold
-from odfd.queries.current_rows import fold_of
 from odfd.queries.cuts import Cut
+from odfd.transform.inputs import is_changelog, only_appends
+
+
+def fold_of(state: ChainState) -> tuple[Fold, tuple[str, ...]]:
+    """Returns how the log of a chain folds to current rows, and by which key."""
+    if is_changelog(state) is False:
+        return "log", ()
+    if state.set_transform is not None or only_appends(state):
+        return "rows", ()
+    sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
+    if state.set_polling_source is not None:
+        sources.append(state.set_polling_source)
+    keys = {primary_key(source.merge) for source in sources}
+    if len(keys) == 1 and all(not traits(source.merge).only_adds for source in sources):
+        return "key", keys.pop()
+    return "rows", ()
+
 
 _BYTES: Final = 8 << 20
 """Bytes of all cached schemas, with some hundred for each description."""

@@ -1,16 +1,22 @@
-"""Talks to systemd: sends readiness notes and takes inherited sockets, with the standard library only.
+"""Talks to systemd: sends readiness notes, takes inherited sockets, and refuses folders that only its services see.
 
 Protocols: sd_notify(3), sd_listen_fds(3). Without a service manager no note is sent, silently, and there are no
-inherited sockets. Nothing here raises when the manager is gone: an unread note is no reason to fail.
+inherited sockets. Nothing here raises when the manager is gone: an unread note is no reason to fail. A service may have
+a /tmp of its own (``PrivateTmp=``) that is deleted when it stops, and no access to homes (``ProtectHome=``): files
+written there would be lost, and files named there are not found.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import re
 import socket
-from collections.abc import Mapping, MutableMapping
+from collections.abc import Iterator, Mapping, MutableMapping
+from pathlib import Path, PurePosixPath
 from typing import Final
+
+from chain.errors import Environment, Refused
 
 _FIRST_FD: Final = 3
 """The first inherited descriptor, SD_LISTEN_FDS_START."""
@@ -78,3 +84,48 @@ def take_sockets(environ: MutableMapping[str, str]) -> dict[str, socket.socket]:
         os.set_inheritable(descriptor, False)
         taken[names[index] if index < len(names) else ""] = socket.socket(fileno=descriptor)
     return taken
+
+
+MOUNTS: Final = Path("/proc/self/mountinfo")
+_OWN_TMP: Final = re.compile(r"(^|/)systemd-private-[^/]*/tmp$")
+"""Matches the root of the mount that systemd makes for ``PrivateTmp=``, within its file system."""
+_HINT: Final = (
+    "name a folder that the daemon may use, like one below /srv; under systemd, add it to ReadWritePaths= by systemctl "
+    "edit odfd (odfctl docs backup)"
+)
+
+
+def check_shared(folder: Path, mounts: str | None = None) -> None:
+    """Raises Refused for a folder in a /tmp that only this daemon sees, Environment for one that it may not open.
+
+    ``mounts``: the mounts of this process, as ``/proc/self/mountinfo`` lists them.
+    """
+    listed = _mounts() if mounts is None else mounts
+    for own in private_folders(listed):
+        if PurePosixPath(folder).is_relative_to(own):
+            raise Refused(
+                f"{folder} lies in a {own} that only the daemon sees, and systemd deletes it when the daemon stops",
+                rule="private-folder",
+                hint=_HINT,
+            )
+    try:
+        folder.stat()
+    except PermissionError as error:
+        raise Environment(f"the daemon may not open {folder}", rule="disk", hint=_HINT) from error
+    except OSError:
+        return  # its user reports the error
+
+
+def private_folders(mounts: str) -> Iterator[str]:
+    """Yields the folders that systemd made for this service alone."""
+    for line in mounts.splitlines():
+        fields = line.split(" ")
+        if len(fields) > 4 and _OWN_TMP.search(fields[3]):
+            yield fields[4]
+
+
+def _mounts() -> str:
+    try:
+        return MOUNTS.read_text(errors="replace")
+    except OSError:
+        return ""

@@ -4,14 +4,16 @@ Goes along the chain, oldest block first, and reports every independent failure.
 Blocks come in pages. Blocks that one writer made in a row are hashed, compared with their shape and checked as columns
 (``chain.rules.pages``); doubtful and different ones are decoded and checked alone, on the calling thread. A small pool
 with a bounded queue checks objects meanwhile. After an unreadable block the checks that depend on it (rules, schema in
-force) are skipped, since they would only repeat the one failure; hashes, links and objects are still checked. Made for
-one verification.
+force) are skipped, since they would only repeat the one failure; hashes, links and objects are still checked. Rows of a
+portal are checked against its rule. Made for one verification.
 """
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from typing import Final, NamedTuple, cast
 
 import msgspec
 
@@ -20,6 +22,7 @@ from chain.errors import Invalid, NotFound
 from chain.libraries import np
 from chain.model.block import Block
 from chain.model.events import AddData, ExecuteTransform
+from chain.model.portal import described
 from chain.multihash import SHA3_256, Multihash
 from chain.rules.check import check_block, doubtful
 from chain.rules.columns import Mask
@@ -27,10 +30,10 @@ from chain.rules.pages import Page, PageRange, Pages
 from chain.state import ChainState
 from chain.store.base import NAME_SIZE, ObjectReader, StoredChain, StoredPage
 from chain.store.schema import kind_number
+from chain.walk import KindIndex
+from odfd.portals.recheck import broken_blocks, rule_at
 from odfd.store.resume import Memory, Remembered
 from odfd.verify.objects import SliceClaim, check_checkpoint, check_object, check_slice
-from odfd.verify.portals import check_portal
-from odfd.verify.queue import ObjectQueue
 from odfd.verify.report import (
     BlockRef,
     CheckedDataset,
@@ -43,6 +46,79 @@ from odfd.verify.report import (
     VerifyFinding,
 )
 from odfd.verify.terms import ChainTerms
+
+_WAITING: Final = 4
+"""Most objects that wait for each worker."""
+
+
+class ObjectQueue:
+    """The queue of one verification, used from its thread only."""
+
+    def __init__(self, pool: Executor, objects: ObjectReader, workers: int) -> None:
+        self._pool = pool
+        self._objects = objects
+        self._limit = workers * (_WAITING + 1)
+        self._waiting: deque[tuple[BlockRef, int, Future[list[VerifyFinding]]]] = deque()
+        self.known = self.known_bytes = 0
+        self.done = self.done_bytes = 0
+        self._done: BlockRef | None = None
+
+    def add(self, block: BlockRef, size: int, check: Callable[[ObjectReader], list[VerifyFinding]]) -> None:
+        """Adds a check; ``size``: bytes that it will read, as its block states."""
+        self.known += 1
+        self.known_bytes += size
+        self._waiting.append((block, size, self._pool.submit(check, self._objects)))
+
+    def take(self, all_of_them: bool) -> list[tuple[BlockRef, list[VerifyFinding]]]:
+        """Returns the results of finished checks; waits if the queue is full, or for everything at the end."""
+        results = []
+        while self._waiting and (all_of_them or len(self._waiting) > self._limit or self._waiting[0][2].done()):
+            block, size, future = self._waiting.popleft()
+            results.append((block, future.result()))
+            self.done += 1
+            self._done = block
+            self.done_bytes += size
+            if all_of_them:
+                break
+        return results
+
+    @property
+    def last(self) -> BlockRef | None:
+        """The last block up to which all added objects are checked; ``None`` if there is none."""
+        if self._waiting and self._waiting[0][0] == self._done:
+            return None
+        return self._done
+
+
+class PortalCheck(NamedTuple):
+    """The result of a check: the rule that was checked, in words, and the rows that break it."""
+
+    told: str = ""
+    failures: tuple[VerifyFailure, ...] = ()
+
+
+def check_portal(chain: StoredChain, objects: ObjectReader, request: VerificationRequest, size: int) -> PortalCheck:
+    """Checks a chain that is otherwise valid; checks nothing if it is no portal, or is not here as a whole."""
+    if request.level is not Level.DATA or request.start or request.held_from or request.held_until < size:
+        return PortalCheck()
+    blocks = cast(KindIndex, chain)  # chains of stores and folders all are
+    try:
+        rule = rule_at(blocks, size)
+    except Invalid as fault:
+        said = blocks.last_of(("SetDataSchema",), size)
+        assert said is not None, "its rule was read"
+        return PortalCheck("", (_failure(said, fault.rule, fault.message),))
+    if rule is None:
+        return PortalCheck()
+    broken = broken_blocks(blocks, objects, size)
+    return PortalCheck(
+        described(rule), tuple(_failure(each.block, each.breach.rule, each.breach.message) for each in broken)
+    )
+
+
+def _failure(block: Block, rule: str, message: str) -> VerifyFailure:
+    return VerifyFailure(block=BlockRef(str(block.hash), block.sequence_number), rule=rule, message=message)
+
 
 _SHA3: Final = Multihash.from_digest(SHA3_256, bytes(32))[:2]
 _KEEP_EVERY: Final = 256 << 20

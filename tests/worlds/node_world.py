@@ -43,7 +43,7 @@ from odfd.node.assembly import assembly_of, reload, services_of
 from odfd.node.features import NodeFeatures
 from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
-from odfd.obs.meter import NodeMeter
+from odfd.obs.meter import NodeMeter, counted_by
 from odfd.resources.registry import state
 from odfd.runtime.bus import Bus
 from odfd.runtime.hanging_calls import in_loop

@@ -21,8 +21,7 @@ from odfd.api.access import report_filter
 from odfd.control import wire
 from odfd.control.board import BoardTasks, LogEvents, LogService
 from odfd.errors import sole_faults
-from odfd.queries.askers import Asker
-from odfd.queries.callers import Crowd, QueryCaller
+from odfd.queries.askers import Asker, Crowd, QueryCaller
 from odfd.resources.label_schemas import ACCESS, short_name
 from odfd.resources.reader import place
 from odfd.resources.registry import ACTING

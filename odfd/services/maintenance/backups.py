@@ -12,7 +12,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
 from odfd.control.operations import NODE_PATH, Owner, operation
-from odfd.runtime.shared_folders import check_shared
+from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report
 from odfd.services.maintenance.backup import BackupFolder
 from odfd.services.maintenance.garbage_collection import GarbageCollector

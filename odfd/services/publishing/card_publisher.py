@@ -27,8 +27,18 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.datasets.card_facts import cut, facts_of, list_shortened, sample_of
-from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
+from odfd.datasets.card_facts import (
+    EventExtents,
+    EventSpan,
+    Measured,
+    cut,
+    extent_in,
+    facts_of,
+    interval_of,
+    list_shortened,
+    render_span,
+    sample_of,
+)
 from odfd.datasets.local_data import held_from
 from odfd.network.shared_cards import SharedCards
 from odfd.runtime.hanging_calls import in_loop

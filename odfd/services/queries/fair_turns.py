@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.queries.callers import Crowd, QueryCaller
+from odfd.queries.askers import Crowd, QueryCaller
 from odfd.queries.doors import BUSY
 
 WAITING: Final = 16

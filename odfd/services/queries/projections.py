@@ -14,8 +14,7 @@ from chain.instant import Instant
 from chain.wording import plural
 from odfd.control import wire
 from odfd.datasets.shard_reading import resolve_chains
-from odfd.queries.askers import Asker, Bound
-from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
+from odfd.queries.askers import OWNER_ITSELF, Asker, Bound, Crowd, QueryCaller
 from odfd.queries.planning import KeptTable
 from odfd.queries.projections import (
     TYPE,

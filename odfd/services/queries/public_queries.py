@@ -16,8 +16,7 @@ from chain.state import ChainState, load_state
 from chain.statements.keys import SigningKey
 from engines.query.requests import RowSelection
 from odfd.control import wire
-from odfd.queries.askers import OWNER, Asker, Bound
-from odfd.queries.callers import Crowd, QueryCaller
+from odfd.queries.askers import OWNER, Asker, Bound, Crowd, QueryCaller
 from odfd.queries.doors import UNPROVEN, GiveFiles, SendFrame
 from odfd.queries.planning import HINT_READABLE
 from odfd.services.queries.service import QueryService

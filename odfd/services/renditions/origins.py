@@ -30,7 +30,7 @@ from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.file_writer import staged_folder
 from odfd.ingest.local_files import BASE_KIND
 from odfd.ingest.sharded_writes import check_source
-from odfd.queries.current_rows import fold_of
+from odfd.queries.log_columns import fold_of
 from odfd.renditions.successor import without_notice
 from odfd.renditions.timeline import RenditionRow
 from odfd.resources import records

@@ -45,8 +45,8 @@ from odfd.repositories.catalog import Target
 from odfd.repositories.folder import Folder
 from odfd.repositories.manifest import Place
 from odfd.repositories.port import ConditionalFiles
-from odfd.runtime.shared_folders import check_shared
 from odfd.runtime.slots import KeyedLocks
+from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.services.transfer.import_export import ImportExport, Work, local_folder, shelf_of
 from odfd.services.views.pull_remarks import failed_pull

@@ -36,7 +36,7 @@ from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
 from odfd.runtime.extensions import ExportFormats
 from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
-from odfd.runtime.shared_folders import check_shared
+from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.services.transfer.remotes import Remotes, name_in, place_of
 from odfd.services.views.pull_remarks import failed_pull

@@ -42,7 +42,7 @@ from odfd.store.directory import StateDirectory
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.observations import Sighting
 from odfd.store.ledger.proofs import Proofs
-from odfd.store.ledger.recheck_results import Rechecks
+from odfd.store.ledger.runs import Rechecks
 from odfd.store.ledger.signed_heads import signed_heads
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.judgement.suspensions import Suspended, Suspensions

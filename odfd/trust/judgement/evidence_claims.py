@@ -17,8 +17,7 @@ from chain.ids import DatasetId, KeyDid
 from chain.multihash import Multihash
 from chain.statements.statement import Attestation
 from odfd.policy.policy import Policy
-from odfd.store.ledger.recheck_results import UNABLE, Recheck
-from odfd.store.ledger.runs import Run, run_at
+from odfd.store.ledger.runs import UNABLE, Recheck, Run, run_at
 from odfd.trust.judgement.verdicts import VerdictKind, group_verdicts, verdict_on
 
 

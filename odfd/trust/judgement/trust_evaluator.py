@@ -34,9 +34,8 @@ from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.observations import Observations, Sighting
 from odfd.store.ledger.proofs import Proofs
-from odfd.store.ledger.recheck_results import Rechecks, with_rechecks
 from odfd.store.ledger.resolutions import Decided, Resolutions
-from odfd.store.ledger.runs import Run, Runs, run_at
+from odfd.store.ledger.runs import Rechecks, Run, Runs, run_at, with_rechecks
 from odfd.store.ledger.signed_heads import DataAvailability, makers
 from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.admission.rules import EARLY_LIMIT

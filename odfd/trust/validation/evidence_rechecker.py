@@ -32,8 +32,7 @@ from odfd.errors import sole_fault
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.recheck_results import CONFIRMED, UNABLE, UNFIT, Recheck, Rechecks
-from odfd.store.ledger.runs import REPRODUCED, Run
+from odfd.store.ledger.runs import CONFIRMED, REPRODUCED, UNABLE, UNFIT, Recheck, Rechecks, Run
 from odfd.transform.driver import fresh_folder
 from odfd.transform.progress import Report, Showing, unseen
 from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked

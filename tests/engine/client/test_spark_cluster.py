@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from bench.standalone import OPTIONS, standalone_cluster
+from bench.cluster import OPTIONS, standalone_cluster
 from config import model
 from engines.spark.runtime.java import find_java
 from worlds import node_world

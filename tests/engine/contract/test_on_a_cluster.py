@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import trio
 
-from bench.standalone import standalone_cluster
+from bench.cluster import standalone_cluster
 from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from engines.errors import EngineLost

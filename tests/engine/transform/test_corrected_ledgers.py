@@ -11,7 +11,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from bench.local_engine import LocalEngine
+from bench.engine import LocalEngine
 from chain.data.arrow_schema import from_arrow
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 import trio
 
-from bench.local_engine import LocalEngine
+from bench.engine import LocalEngine
 from chain.instant import MILLISECOND
 from chain.model.events import AddPushSource, ExecuteTransform, SetTransform, TransformInput
 from chain.model.source import MergeSnapshot, ReadCsv, SqlQueryStep, TransformSql

@@ -17,7 +17,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from bench.standalone import standalone_cluster
+from bench.cluster import standalone_cluster
 from chain.data.logical_hash import logical_hash
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from engines.spark.sql import views

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import trio
 
-from bench.local_engine import LocalEngine
+from bench.engine import LocalEngine
 from chain.model.source import TemporalTable, TransformSql
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import UpToDate

@@ -25,8 +25,8 @@ from chain.state import load_state
 from chain.statements.card import Card, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.store.base import Head
-from odfd.datasets import event_extents
-from odfd.datasets.event_extents import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
+from odfd.datasets import card_facts
+from odfd.datasets.card_facts import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
 from worlds.chains import linked
 
 OWNER = SigningKey(b"e" * 32)
@@ -133,7 +133,7 @@ def test_whatever_was_looked_at_before_the_answer_is_that_of_all_slices(
     chain = Chain(spans)
     extents, blocks = EventExtents(chain.read), chain.blocks
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(event_extents, "MOST", most)
+        patch.setattr(card_facts, "MOST", most)
         for size in sorted(each for each in cuts if each < len(blocks)):
             chain.blocks = blocks[:size]
             measure(extents, chain)

@@ -9,7 +9,7 @@ import pytest
 
 from chain.errors import Fault
 from odfd.control import wire
-from odfd.resources import former_store
+from odfd.resources import tables
 from odfd.resources.store import ResourceStore
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
 
@@ -105,6 +105,6 @@ async def test_labels_of_a_former_state_are_told_when_they_begin_to_act(world: A
             before = store.with_did("Dataset", str(node.dataset("alice/hers")))
             assert before is not None
             store.put(msgspec.structs.replace(before, labels={f"{URI}AllowPublicRead": True}), before.updated_at)
-            lines = former_store.convert_labels(connection)
+            lines = tables.convert_labels(connection)
         assert lines == ["Dataset hers is read as its label AllowPublicRead says, which had no effect before"]
         assert await readers(asking) == [BOB]

@@ -15,7 +15,7 @@ from odfd.queries import slices
 from odfd.runtime.tasks import TaskPhase
 from odfd.services.datasets import profiles
 from odfd.store.slice_files import SliceFiles
-from odfd.verify.queue import ObjectQueue
+from odfd.verify.verify import ObjectQueue
 
 COMMITS = 8
 ASKED = ContextVar("asked", default=False)

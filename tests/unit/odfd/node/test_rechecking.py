@@ -17,7 +17,7 @@ from chain.errors import Invalid
 from config import model
 from odfd.control import wire
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.recheck_results import BACKOFF, Rechecks
+from odfd.store.ledger.runs import BACKOFF, Rechecks
 from odfd.trust.validation import evidence_rechecker
 from worlds.eventually import PATIENCE
 

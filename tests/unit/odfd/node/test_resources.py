@@ -19,10 +19,10 @@ from odfd.control import wire
 from odfd.errors import Bug
 from odfd.network import joined_networks
 from odfd.network.membership import Membership
-from odfd.resources import former_store
 from odfd.resources.controller import ObservedState
 from odfd.resources.status import move, pending
 from odfd.resources.store import ResourceStore
+from odfd.resources.tables import index_labels
 from odfd.services.datasets.controller import DatasetController
 from odfd.services.network.controllers import NetworkController
 from odfd.services.resources import reconciler
@@ -154,7 +154,7 @@ spec:
         assert await names(alice, "dataset", "datasetKind=Derivative") == ["two"]
         with alice.home.database.write() as connection:
             connection.execute("DELETE FROM res_labels")
-            assert former_store.index_labels(connection) == ()
+            assert index_labels(connection) == ()
             store = ResourceStore(connection)
             held = store.find_any("Dataset", "one")
             assert held is not None
@@ -319,9 +319,9 @@ async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
         declarations, write = alice.api.declarations, OwnerCommitter.commit_now
 
         def commit(*all_of_it: Any) -> None:
-            trio.from_thread.run(alice.parts.reconciler.settled)
+            trio.from_thread.run(alice.parts.reconciler.wait_settled)
             write(*all_of_it)
-            trio.from_thread.run(alice.parts.reconciler.settled)
+            trio.from_thread.run(alice.parts.reconciler.wait_settled)
 
         monkeypatch.setattr(OwnerCommitter, "commit_now", commit)
         async with trio.open_nursery() as nursery, aclosing(declarations.watch(None, "dataset")) as news:

@@ -22,8 +22,8 @@ from chain.errors import Invalid
 from chain.instant import SECOND
 from config.model import Webhooks
 from odfd.flows.plan import Outcome
-from odfd.resources.former_store import convert_webhooks
 from odfd.resources.store import ResourceStore
+from odfd.resources.tables import convert_webhooks
 from odfd.services.webhooks.webhook_deliveries import FAILING
 from odfd.store.webhook_delivery import GIVEN_UP_AFTER
 from worlds.eventually import PATIENCE, became

@@ -20,10 +20,8 @@ from chain.instant import Instant
 from engines.contract import RowCounts
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
-from odfd.obs.event_counts import counted_by
 from odfd.obs.events import EVENT_KINDS, Event, EventLog
-from odfd.obs.exposition import MAX_SERIES, exposition
-from odfd.obs.meter import MetricSample, NodeMeter, labels_of
+from odfd.obs.meter import MetricSample, NodeMeter, counted_by, labels_of
 from odfd.obs.metric_document import document
 from odfd.obs.metric_table import (
     BY_NAME,
@@ -35,6 +33,7 @@ from odfd.obs.metric_table import (
     UNITS,
     MetricKind,
 )
+from odfd.obs.metrics_server import MAX_SERIES, exposition
 from worlds.clock import FixedClock
 
 TREE = Path(__file__).parents[4]

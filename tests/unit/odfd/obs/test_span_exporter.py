@@ -14,9 +14,9 @@ import trio
 
 from chain.errors import Invalid
 from chain.instant import Instant
-from odfd.obs import otlp, span_exporter
+from odfd.obs import span_exporter
 from odfd.obs.meter import NodeMeter
-from odfd.obs.span_exporter import BATCH, WAITING, SpanExporter
+from odfd.obs.span_exporter import BATCH, WAITING, SpanExporter, encode_request
 from odfd.runtime.spans import ATTRIBUTES, NAMES, Span, Tracer, span, trace_by
 from odfd.runtime.supervision import Life
 from worlds.collector import GOLDEN, collecting, request_type
@@ -49,7 +49,7 @@ def test_a_request_has_the_bytes_that_opentelemetry_writes() -> None:
     one, two = bytes(range(8)), bytes(range(8, 16))
     failed = Span("pull", bytes(range(16)), one, b"", Instant(at), Instant(at + 10**9), failed=True, attributes=words)
     inner = Span("fetch", bytes(range(16)), two, one, Instant(at + 1), Instant(at + 300))
-    made = otlp.request([failed, inner], {"service.name": "odfd"}, "odfd")
+    made = encode_request([failed, inner], {"service.name": "odfd"}, "odfd")
     golden = (GOLDEN / "request.binpb").read_bytes()
     assert request_type().FromString(made) == request_type().FromString(golden)
     assert len(made) == len(golden)
@@ -69,7 +69,7 @@ async def test_spans_are_nested_and_say_no_more_than_the_rule_of_a_fault() -> No
     assert (inner.parent_id, inner.trace_id, outer.parent_id) == (outer.span_id, outer.trace_id, b"")
     assert outer.failed
     assert outer.attributes == {"odfd.fault": "csv-line"}
-    assert b"cities" not in otlp.request(taken, {}, "odfd")
+    assert b"cities" not in encode_request(taken, {}, "odfd")
     with pytest.raises(KeyError), span("fetch") as other:
         other.note("dataset", "cities")
     with pytest.raises(KeyError), span("cities"):
@@ -172,7 +172,7 @@ def test_a_node_without_an_endpoint_imports_nothing_of_it() -> None:
     code = (
         "import sys, odfd.daemon.wiring as w, config.model as m;"
         "assert w._exporter(m.Settings(), None, None, None) is None;"
-        "assert not {'odfd.obs.span_exporter', 'odfd.obs.otlp'} & set(sys.modules)"
+        "assert not {'odfd.obs.span_exporter', 'odfd.obs.span_exporter'} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

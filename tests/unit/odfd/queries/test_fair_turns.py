@@ -9,7 +9,7 @@ import trio
 
 from chain.errors import Refused
 from engines.errors import LimitExceeded
-from odfd.queries.callers import OWNER_ITSELF, Crowd, QueryCaller
+from odfd.queries.askers import OWNER_ITSELF, Crowd, QueryCaller
 from odfd.queries.doors import BUSY
 from odfd.services.queries.fair_turns import LAST_FRAME, WAITING, FairTurns
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chain.instant import Instant
 from chain.store.database import Database, open_database
-from odfd.resources import former_store, records
+from odfd.resources import records, tables
 from odfd.resources.resource import Resource, fold
 from odfd.resources.store import ResourceStore
 from odfd.resources.tables import ROOM, STEPS
@@ -94,7 +94,7 @@ def test_no_question_costs_all_that_was_ever_declared(database: Database) -> Non
 def put(connection: sqlite3.Connection, kind: str, name: str, spec: object, status: bytes | None = None) -> None:
     """An intent as it was stored."""
     raw = spec if isinstance(spec, bytes) else msgspec.json.encode(spec)
-    former_store.IN_FORCE.put(connection, kind, name.casefold(), name, raw, status, 1, 5, 7, None)
+    tables.IN_FORCE.put(connection, kind, name.casefold(), name, raw, status, 1, 5, 7, None)
 
 
 DID = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb25ef"
@@ -102,7 +102,7 @@ DID = "did:odf:fed01937855671a2cd6a8134a6744411b9808e834932fb6885229000e1d5931cb
 
 def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path) -> None:
     path = tmp_path / "x.sqlite"
-    for room, its in ((ROOM, former_store.STEPS), (flows.ROOM, flows.STEPS)):
+    for room, its in ((ROOM, tables._FORMER_STEPS), (flows.ROOM, flows.STEPS)):
         _migrated(path, room, its)
     database = open_database(path)
     with database.write() as connection:
@@ -115,10 +115,10 @@ def test_intents_of_before_become_resources_with_a_line_for_each(tmp_path: Path)
         now = Instant(1)
         held = Resource(id="1", type="VariableSet", name="sensors", spec={}, created_at=now, updated_at=now)
         body = msgspec.json.encode(held, order="deterministic")
-        former_store.CURRENT.put(connection, "1", "VariableSet", "sensors", None, 1, body)
+        tables.CURRENT.put(connection, "1", "VariableSet", "sensors", None, 1, body)
         given = msgspec.structs.replace(held, id="2", type="Repository", name="shelf", account="3")
         body = msgspec.json.encode(given, order="deterministic")
-        former_store.CURRENT.put(connection, "2", "Repository", "shelf", None, 2, body)
+        tables.CURRENT.put(connection, "2", "Repository", "shelf", None, 2, body)
     database.migrate(ROOM, STEPS)
     with database.read() as connection:
         store = ResourceStore(connection)

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from chain.errors import Environment, Refused
-from odfd.runtime.shared_folders import check_shared, private_folders
+from odfd.runtime.systemd import check_shared, private_folders
 
 OWN = """\
 360 313 254:0 / / ro,nosuid,relatime shared:64 master:1 - ext4 /dev/vda rw

@@ -20,8 +20,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.contract import EngineIdentity
 from odfd.policy.policy import KeyGroup, Policy
-from odfd.store.ledger.recheck_results import Recheck, with_rechecks
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import Recheck, Run, with_rechecks
 from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.validation.evidence_rechecker import EvidenceRechecker, _run
 from odfd.trust.validation.recheck import RecheckAnswer, Result
