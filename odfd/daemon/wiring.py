@@ -29,9 +29,8 @@ from odfd.control import endpoint
 from odfd.control.assembly import Assembly, Build, Context
 from odfd.control.endpoint import ControlServer, Gate, group_id
 from odfd.obs import log
-from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
-from odfd.obs.meter import NodeMeter
+from odfd.obs.meter import NodeMeter, counted_by
 from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock, SystemClock
 from odfd.runtime.loop_guard import LoopGuard

@@ -9,9 +9,10 @@ from __future__ import annotations
 import itertools
 import threading
 from bisect import bisect_left
-from collections.abc import Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Final, NamedTuple, TypeAlias
 
+from odfd.obs.events import Event
 from odfd.obs.metric_table import BY_NAME, METRICS, OTHER, Metric, MetricKind
 from odfd.runtime.tasks import Task
 
@@ -99,3 +100,41 @@ def _value(metric: Metric, label: str, value: str) -> str:
     if OTHER in allowed:
         return OTHER
     raise ValueError(f"{metric.name} has no {label} {value!r}")
+
+
+_HEARD: Final = BY_NAME["odfd_statements_heard_total"].labels["kind"]
+_VERDICTS: Final = BY_NAME["odfd_verdicts_total"].labels["result"]
+_CONTRADICTIONS: Final = {
+    "dataset.forked": "dataset",
+    "authority.forked": "authority",
+    "validator.suspended": "validator",
+    "head.refused": "head",
+}
+
+
+def counted_by(meter: NodeMeter) -> Callable[[Event], None]:
+    """Returns the function that an event log calls with each event."""
+
+    def count(event: Event) -> None:
+        meter.count("odfd_events_total", kind=event.kind)
+        family, _, happening = event.kind.partition(".")
+        if happening == "heard" and family in _HEARD:
+            meter.count("odfd_statements_heard_total", kind=family)
+        elif family == "verdict" and happening in _VERDICTS:
+            meter.count("odfd_verdicts_total", result=happening)
+        elif event.kind in _CONTRADICTIONS:
+            meter.count("odfd_contradictions_total", kind=_CONTRADICTIONS[event.kind])
+        elif event.kind == "mirror.synced":
+            meter.count("odfd_mirror_blocks_total", _number(event, "blocks"))
+        elif event.kind == "objects.collected":
+            meter.count("odfd_objects_collected_total", _number(event, "objects"))
+            meter.count("odfd_collected_bytes_total", _number(event, "bytes"))
+        elif event.kind == "damage.found":
+            meter.count("odfd_damage_total")
+
+    return count
+
+
+def _number(event: Event, name: str) -> int:
+    value = event.data.get(name, 0)
+    return value if isinstance(value, int) else 0
