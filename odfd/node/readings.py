@@ -15,9 +15,9 @@ import trio
 
 from chain.errors import Fault
 from odfd.node.features import NodeFeatures
-from odfd.obs.exposition import exposition
 from odfd.obs.meter import MetricSample, labels_of
 from odfd.obs.metric_table import BY_NAME, MIRROR_STATES, RESPONSES, SERVERS, STANDINGS, MetricKind
+from odfd.obs.metrics_server import exposition
 from odfd.services.feature import UNLABELLED, Reading, queue
 from odfd.services.maintenance.inventory import Survey, Surveyor
 from odfd.store.directory import DATABASE

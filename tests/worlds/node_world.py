@@ -41,7 +41,6 @@ from odfd.network.joined_networks import list_blocked as blocked_peers
 from odfd.network.membership import MembershipTerms
 from odfd.node.assembly import assembly_of, reload, services_of
 from odfd.node.features import NodeFeatures
-from odfd.obs.event_counts import counted_by
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter, counted_by
 from odfd.resources.registry import state

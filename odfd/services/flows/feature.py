@@ -34,7 +34,7 @@ class FlowsFeature(Feature):
         self.operations = (self.service,)
         self.children = (worker("flows", self.flows.run),)
         self.controllers = (FlowController(self.service),)
-        self.undeclared = {TYPE: self.service.undeclared}
+        self.undeclared = {TYPE: self.service.list_undeclared}
         loop = self.flows.loop
         bus.subscribe(lambda each: loop.touch(each.dataset), StatementHeard, DatasetMoved)
         bus.subscribe(lambda each: loop.touch(each.dataset), StatementSigned, VisibilityChanged, soon=True)

@@ -40,7 +40,7 @@ from odfd.services.peers.invitation_uses import InvitationUses
 from odfd.services.views.feature import ViewsFeature
 from odfd.store import mirror_specs
 from odfd.store.invitation_tokens import InvitationTokens
-from odfd.store.ledger.recheck_results import Rechecks
+from odfd.store.ledger.runs import Rechecks
 from odfd.store.ledger.signed_heads import publishing_keys
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.admission.statement_kinds import KINDS
@@ -129,7 +129,7 @@ class PeersFeature(Feature):
             mirrored = sorted(mirror_specs.all_of(connection), key=lambda spec: -spec.priority)
             found = ([*publishing_keys(connection, spec.id), *spec.sharing] for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in found for key in each)
-            admitted = InvitationTokens(connection).admitted(each.name for each in self.membership.networks)
+            admitted = InvitationTokens(connection).list_admitted(each.name for each in self.membership.networks)
         return Known((listed | witnesses | admitted) - {me}, publishers - {me})
 
     def list_interests(self, connection: sqlite3.Connection) -> set[DatasetId]:

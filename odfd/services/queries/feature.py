@@ -46,7 +46,7 @@ class QueriesFeature(Feature):
             home,
             views.views.cache.dataset,
             judgement.evaluator,
-            lambda name, asker: self.projections.named(name, asker),
+            lambda name, asker: self.projections.find(name, asker),
             lambda name: self.projections.is_declared(name),
         )
         inputs, readers, engine = QueryInputs(home), execution.readers, execution.engine

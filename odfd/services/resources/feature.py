@@ -43,7 +43,7 @@ class ResourcesFeature(Feature):
         home, context, bus = ground.home, ground.context, ground.bus
         self.reconciler = reconciler = Reconciler(home, context, TYPES, controllers)
         self.declarations = DeclarationService(
-            home, context, sets.keeper, Surroundings(controllers, undeclared, reconciler.undone)
+            home, context, sets.keeper, Surroundings(controllers, undeclared, reconciler.wait_undone)
         )
         planning = Planning(home, context, sets.keeper, controllers)
         self.operations = (

@@ -31,7 +31,7 @@ class ViewsFeature(Feature):
 
     def _touch_blocked(self, _: EngineChanged) -> None:
         self._ground.context.events.nudge()
-        for name in self.views.cache.blocked():
+        for name in self.views.cache.list_blocked():
             self._ground.bus.publish(ResourceTouched("Dataset", name))
 
     def gauges(self) -> Iterator[Reading]:
