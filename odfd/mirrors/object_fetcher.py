@@ -92,12 +92,12 @@ class ObjectFetcher:
         keeping: DataRetention,
         partial: Path,
         replication: Replication,
-        limits: Callable[[], ObjectLimits] = ObjectLimits,
-        arriving: UncommittedObjects | None = None,
-        staging: StagedBlocks | None = None,
+        limits: Callable[[], ObjectLimits],
+        arriving: UncommittedObjects,
+        staging: StagedBlocks,
     ) -> None:
         """``arriving``: the objects on their way, reported to peers that fetch the same."""
-        self.arriving = arriving or UncommittedObjects()
+        self.arriving = arriving
         self.objects = objects
         self.keeping = keeping
         self._partial = partial

@@ -48,8 +48,8 @@ class MirrorQuota:
         keeping: DataRetention,
         partial: Path,
         limit: Callable[[], int],
-        busy: Callable[[], Collection[str]] = tuple,
-        staging: StagedBlocks | None = None,
+        busy: Callable[[], Collection[str]],
+        staging: StagedBlocks,
     ) -> None:
         """``busy``: returns the names of files in it that are being written; ``staging``: blocks staged in files."""
         self._keeping = keeping
@@ -67,7 +67,7 @@ class MirrorQuota:
 
     def staged(self) -> int:
         """Returns the bytes of blocks that are staged in files."""
-        return 0 if self._staging is None else self._staging.total()
+        return self._staging.total()
 
     def to_come(self, missing: Mapping[Multihash, int]) -> int:
         """Computes the bytes of these and of reserved objects that are not on the disk yet. Raises Environment."""

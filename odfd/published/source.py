@@ -54,10 +54,10 @@ class Edition(msgspec.Struct, frozen=True, kw_only=True):
 class PublishedSource:
     """Reads one dataset in one place. ``staging``: a folder for incoming blocks."""
 
-    def __init__(self, transport: Transport, staging: Path, room: StagingQuota | None = None) -> None:
+    def __init__(self, transport: Transport, staging: Path, room: StagingQuota) -> None:
         self._transport = transport
         self._staging = staging
-        self._room = room or StagingQuota(int, lambda _: None)
+        self._room = room
         self._room.add(staging)
         self._staged: dict[str, tuple[Multihash, int, DirectoryChain]] = {}
         """Staged blocks by dataset: the head, the number of the lowest block, and the chain."""

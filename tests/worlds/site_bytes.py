@@ -20,6 +20,7 @@ from chain.errors import Invalid, Refused, Remote
 from chain.multihash import Multihash
 from odfd.ipfs.transport import IpfsTransport
 from odfd.published.source import PublishedSource
+from odfd.published.staging import StagingQuota
 from p2p.kubo.rpc import Kubo
 from p2p.ports import Content
 from p2p.web.site import Web
@@ -115,7 +116,7 @@ def folder_of(parent: Path) -> Iterator[Decode]:
 
     def read(raw: bytes) -> object:
         with tempfile.TemporaryDirectory(dir=parent) as place:
-            source: Any = PublishedSource(SameFile(raw), Path(place))
+            source: Any = PublishedSource(SameFile(raw), Path(place), StagingQuota(int, lambda _: None))
             name = Multihash.sha3_256(raw)
             return trio.run(
                 tried,

@@ -89,7 +89,7 @@ class OwnerCommitter:
         announce: Announce,
         shards: ShardSplit,
         is_told: Callable[[DatasetId], bool],
-        clock_ahead: Callable[[Instant | None], int] = lambda _: 0,
+        clock_ahead: Callable[[Instant | None], int],
     ) -> None:
         """``clock_ahead``: how far the clock was set ahead, from ``JumpWatch``.
 

@@ -80,7 +80,7 @@ class Node:
         self.keys = KeyStore(self.folder / "keys", lambda size: next(self._draws).to_bytes(size))
         shards = ShardedWrites(self.database, self.chains, self.objects)
         self.committer = OwnerCommitter(
-            self.database, self.chains, self.keys, lambda: START, lambda *_: None, shards, lambda _: False
+            self.database, self.chains, self.keys, lambda: START, lambda *_: None, shards, lambda _: False, lambda _: 0
         )
 
     def _step(self, name: str) -> None:

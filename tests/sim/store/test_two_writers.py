@@ -87,6 +87,7 @@ class Life:
             lambda *_: None,
             ShardedWrites(self.database, self.chains, objects),
             lambda _: False,
+            lambda _: 0,
         )
 
     def _step(self, name: str) -> None:

@@ -13,9 +13,11 @@ from chain.errors import Environment, Invalid, Refused, Remote
 from chain.multihash import Multihash
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.mirrors import object_fetcher
 from odfd.mirrors.link_offers import WAIT
 from odfd.mirrors.object_fetcher import HASTE, PATIENCE, ObjectFetcher, ObjectLimits
+from odfd.published.staging import StagingQuota
 from p2p.ports import PeerId
 
 THING = b"a song" * 1000
@@ -69,7 +71,15 @@ def fetcher(tmp_path: Path) -> Iterator[Callable[[Network], ObjectFetcher]]:
     database = open_database(tmp_path / "odfd.sqlite")
     objects, partial = DiskObjects(tmp_path / "objects", database), tmp_path / "partial"
     partial.mkdir()
-    yield lambda network: ObjectFetcher(objects, cast(Any, None), partial, cast(Any, network))
+    yield lambda network: ObjectFetcher(
+        objects,
+        cast(Any, None),
+        partial,
+        cast(Any, network),
+        ObjectLimits,
+        UncommittedObjects(),
+        StagingQuota(int, lambda _: None),
+    )
     database.close()
 
 

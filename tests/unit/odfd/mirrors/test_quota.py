@@ -63,7 +63,7 @@ class Mirrors(RuleBasedStateMachine):
         """A new process: promises and blocks that were not kept are gone, files and rows are not."""
         self.staging = StagingQuota(int, lambda size: self.quota.check_staged(size), lambda: self.now)
         self.staging.add(self.staged)
-        self.quota = MirrorQuota(self.kept, self.partial, lambda: LIMIT, staging=self.staging)
+        self.quota = MirrorQuota(self.kept, self.partial, lambda: LIMIT, tuple, self.staging)
         self.coming: dict[Multihash, int] = {}
         self.walks: list[tuple[BlockQuota, list[int]]] = []
 
@@ -181,7 +181,7 @@ def test_what_is_staged_is_within_the_quota_and_no_mirror_gives_way_for_it(tmp_p
     kept: Any = Kept()
     kept.blocks = [LIMIT - 2_000 - PER_BLOCK]
     kept.give_way = lambda *_: pytest.fail("a mirror gave way")
-    quota = MirrorQuota(kept, tmp_path, lambda: LIMIT)
+    quota = MirrorQuota(kept, tmp_path, lambda: LIMIT, tuple, StagingQuota(int, lambda _: None))
     quota.check_staged(2_000)
     with pytest.raises(Environment) as caught:
         quota.check_staged(2_001)

@@ -18,6 +18,7 @@ from config import model
 from odfd.mirrors import quota
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.quota import MirrorQuota
+from odfd.published.staging import StagingQuota
 from odfd.store.holdings import PER_BLOCK, PER_OBJECT
 from odfd.store.mirror_specs import MirrorSpec
 
@@ -178,7 +179,7 @@ def test_what_is_written_just_now_is_left_alone(tmp_path: Path, monkeypatch: pyt
         (tmp_path / name).write_bytes(bytes(10))
         os.utime(tmp_path / name, (number, number))
     keeping: Any = Held()
-    room = MirrorQuota(keeping, tmp_path, lambda: 100, lambda: ["busy"])
+    room = MirrorQuota(keeping, tmp_path, lambda: 100, lambda: ["busy"], StagingQuota(int, lambda _: None))
     spec = MirrorSpec(dataset="did:odf:x", name="x")
     with pytest.raises(Environment, match="60 are taken"):
         room.promise(spec, {Multihash.sha3_256(b"a"): 31})
@@ -196,7 +197,7 @@ def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
     for name, size in ((begun, 30), (whole, 90), (other, 1000)):
         (tmp_path / str(name)).write_bytes(bytes(size))
     keeping: Any = None
-    room = MirrorQuota(keeping, tmp_path, int)
+    room = MirrorQuota(keeping, tmp_path, int, tuple, StagingQuota(int, lambda _: None))
     spec = MirrorSpec(dataset="did:odf:x", name="x")
     assert room.to_come({begun: 100, new: 7}) == 77
     room.promise(spec, {begun: 100, whole: 80})

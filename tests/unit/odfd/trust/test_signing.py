@@ -51,6 +51,7 @@ class Owner:
             lambda _, signed: self.told.append(signed),
             ShardedWrites(self.database, self.chains, self.objects),
             lambda _: False,
+            lambda _: 0,
         )
 
     def found(self) -> DatasetId:
