@@ -23,13 +23,11 @@ from chain.model.block import SealedBlock
 from chain.multihash import Multihash
 from chain.state import load_state
 from chain.statements.keys import SigningKey
-from chain.store.base import ChainStore, ObjectReader
-from chain.store.database import Database
 from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
 from chain.wording import plural
 from odfd.published.signed import Signed, signed_state
-from odfd.store.keys.keystore import KeyStore
+from odfd.store.directory import StateDirectory
 from odfd.transfer.object_list import NamedObjects
 from odfd.verify.terms import pages_of
 from p2p.ipfs import record
@@ -77,14 +75,10 @@ class Publication(msgspec.Struct, frozen=True, kw_only=True):
 class Publisher:
     """Publishes datasets of one node. The caller ensures one publication of a dataset at a time."""
 
-    def __init__(
-        self, ipfs: IpfsDaemon, database: Database, chains: ChainStore, objects: ObjectReader, keys: KeyStore
-    ) -> None:
+    def __init__(self, ipfs: IpfsDaemon, home: StateDirectory) -> None:
         self._ipfs = ipfs
-        self._database = database
-        self._chains = chains
-        self._objects = objects
-        self._keys = keys
+        self._database, self._chains, self._objects = home.database, home.chains, home.objects
+        self._keys = home.keys
 
     async def publish(self, dataset: DatasetId, served: int, now: Instant) -> Publication:
         """Publishes a dataset; ``served``: blocks that the policy permits to publish.

@@ -22,13 +22,12 @@ from chain.multihash import SHA3_256, Multihash
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier
 from chain.store.base import BLOCK_DAMAGED, BlockDamaged, Head, Snapshot, StoredBlock, StoredPage
-from chain.store.database import Database
-from chain.store.objects import DiskObjects
 from chain.store.repair import BlockRepair
-from chain.store.sqlite import Mark, SqliteChain, SqliteChains
+from chain.store.sqlite import Mark, SqliteChain
 from chain.wording import plural
 from odfd.mirrors.holders import Holders
 from odfd.published.replication import Replication
+from odfd.store.directory import StateDirectory
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.live_set import restore_live
 from odfd.store.ledger.log import CheckedChain, Ledger
@@ -86,12 +85,8 @@ class _Claimed:
 class ChainRepair:
     """Repairs chains in one store."""
 
-    def __init__(
-        self, database: Database, chains: SqliteChains, objects: DiskObjects, replication: Replication, holders: Holders
-    ) -> None:
-        self._database = database
-        self._chains = chains
-        self._objects = objects
+    def __init__(self, home: StateDirectory, replication: Replication, holders: Holders) -> None:
+        self._database, self._chains, self._objects = home.database, home.chains, home.objects
         self._replication = replication
         self._holders = holders
 

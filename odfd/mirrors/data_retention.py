@@ -19,14 +19,12 @@ from chain.ids import DatasetId
 from chain.model.block import objects_of
 from chain.multihash import Multihash
 from chain.store.base import ChainReader
-from chain.store.database import Database
-from chain.store.objects import DiskObjects
-from chain.store.sqlite import SqliteChains
 from odfd.store import mirror_specs
+from odfd.store.directory import StateDirectory
 from odfd.store.holdings import Extent, Holdings
 from odfd.store.ledger.log import Ledger
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.store.read_holds import HistoryHeld, HoldGuard
+from odfd.store.read_holds import HistoryHeld
 from odfd.store.references import references_to
 from odfd.store.retention import ALL, Piece, first_kept, giving_way, oldest_kept, parse_keep
 
@@ -41,18 +39,12 @@ class DataRetention:
 
     def __init__(
         self,
-        database: Database,
-        chains: SqliteChains,
-        objects: DiskObjects,
-        reader: Callable[[DatasetId], str | None] = lambda _: None,
-        held: HoldGuard | None = None,
+        home: StateDirectory,
+        reader: Callable[[DatasetId], str | None],
     ) -> None:
-        """``held``: the readers for which nothing is deleted at present."""
-        self._database = database
-        self._chains = chains
-        self._objects = objects
+        """``reader``: returns the name of a dataset that derives from one here, or ``None``."""
+        self._database, self._chains, self._objects, self._held = home.database, home.chains, home.objects, home.held
         self._reader = reader
-        self._held = held
         self._gave_way: dict[DatasetId, str] = {}
         self._lock = threading.RLock()
 
@@ -171,8 +163,7 @@ class DataRetention:
 
     def _may_go(self, connection: sqlite3.Connection, dataset: DatasetId) -> bool:
         try:
-            if self._held is not None:
-                self._held.check(connection, dataset)
+            self._held.check(connection, dataset)
         except HistoryHeld:
             return False
         return self._reader(dataset) is None
@@ -184,8 +175,7 @@ class DataRetention:
                 extent = Holdings(connection).extent(dataset)
             if first > extent.first:
                 with self._database.write() as connection:
-                    if self._held is not None:
-                        self._held(connection, dataset)
+                    self._held(connection, dataset)
                     Holdings(connection).keep_extent(dataset, msgspec.structs.replace(extent, first=first))
             self._free(dataset, max(first, extent.first))
 

@@ -25,8 +25,6 @@ from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
 from chain.store.base import Append, Head, UpperMove
-from chain.store.database import Database
-from chain.store.sqlite import SqliteChains
 from chain.wording import agree, plural
 from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
 from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
@@ -39,6 +37,7 @@ from odfd.mirrors.sync_steps import Goal, StepsKept, SyncSteps, swarm_goal
 from odfd.published.replication import Replication
 from odfd.runtime.spans import span
 from odfd.store import visibility
+from odfd.store.directory import StateDirectory
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.proofs import Proofs
@@ -110,8 +109,7 @@ class MirrorSync:
 
     def __init__(
         self,
-        database: Database,
-        chains: SqliteChains,
+        home: StateDirectory,
         object_fetcher: ObjectFetcher,
         replication: Replication,
         holders: Holders,
@@ -120,10 +118,9 @@ class MirrorSync:
         following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
         self._first_contact = first_contact
-        self._steps = SyncSteps(database, chains, object_fetcher, replication, holders, first_contact)
+        self._steps = SyncSteps(home.database, home.chains, object_fetcher, replication, holders, first_contact)
         self._keeping = object_fetcher.keeping
-        self._database = database
-        self._chains = chains
+        self._database, self._chains = home.database, home.chains
         self._object_fetcher = object_fetcher
         self._replication = replication
         self._following = following

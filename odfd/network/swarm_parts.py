@@ -17,11 +17,10 @@ from chain.errors import NotFound
 from chain.ids import DatasetId
 from chain.instant import SECOND, Instant
 from chain.multihash import Multihash
-from chain.store.base import ChainStore, ObjectStore
-from chain.store.database import Database
+from chain.store.base import ObjectStore
 from odfd.datasets.uncommitted_objects import UncommittedObjects
+from odfd.store.directory import StateDirectory
 from odfd.store.holdings import Holdings
-from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.log import Ledger
 from p2p.machines.seeding import Seeding
 from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk
@@ -38,17 +37,14 @@ class SwarmParts:
 
     def __init__(
         self,
-        database: Database,
-        chains: ChainStore,
+        home: StateDirectory,
         arriving: UncommittedObjects,
-        keys: KeyStore,
         clock: Callable[[], Instant],
     ) -> None:
-        self._key, self._own = keys.node_key, keys.has_dataset_key
+        self._key, self._own = home.keys.node_key, home.keys.has_dataset_key
         self._divided: LRUCache[Multihash, Seeding] = LRUCache(MAX_DIVIDED)
         self.arriving = arriving
-        self._database = database
-        self._chains = chains
+        self._database, self._chains = home.database, home.chains
         self._clock = clock
         self._seedings: LRUCache[DatasetId, Seeding] = LRUCache(MAX_SEEDED)
         self._lock = threading.Lock()

@@ -53,7 +53,7 @@ class JudgementFeature(Feature):
             home.visibility.is_known,
             self.jumps.ahead,
         )
-        self.heads = HeadSigner(home.chains, self.committer, home.name_of, context.events, context.logger)
+        self.heads = HeadSigner(home, self.committer, context.events, context.logger)
         self.children = (worker("heads", self.heads.loop.run),)
         bus.subscribe(self._hear, StatementHeard)
         bus.subscribe(lambda _: self.heads.loop.touch_all(), JournalsRecovered)

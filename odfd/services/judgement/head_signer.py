@@ -7,18 +7,18 @@ datasets that were touched or could not be signed, and once an hour all.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Final
 
 import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
-from chain.store.base import ChainStore
 from odfd.obs.events import EventLog
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Logger
+from odfd.store.directory import StateDirectory
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 ROUND_SECONDS: Final = 3600.0
@@ -34,15 +34,13 @@ class HeadSigner:
 
     def __init__(
         self,
-        chains: ChainStore,
+        home: StateDirectory,
         committer: OwnerCommitter,
-        name_of: Callable[[DatasetId], str],
         events: EventLog,
         logger: Logger,
     ) -> None:
-        self._chains = chains
+        self._chains, self._name_of = home.chains, home.name_of
         self._committer = committer
-        self._name_of = name_of
         self._events = events
         self._logger = logger
         self.loop: KeyedReconcileLoop[DatasetId] = KeyedReconcileLoop(

@@ -78,7 +78,7 @@ class PeersFeature(Feature):
         )
         self.bundles = BundleStore(home.folder("evidence"), refuted=self._list_untrue)
         self.arriving = UncommittedObjects(judgement.evaluator.passes_on_unjudged)
-        swarms = SwarmParts(home.database, home.chains, self.arriving, home.keys, clock.now)
+        swarms = SwarmParts(home, self.arriving, clock.now)
         self.library = ServingLibrary(
             home.database,
             home.chains,

@@ -73,7 +73,7 @@ class TransferFeature(Feature):
         )
         replication = self.remotes.replication
         self.forks = ForkFinder(home.database, home.chains, replication, peers.board.keep, context.logger)
-        self.keeping = DataRetention(home.database, home.chains, home.objects, views.views.readers.own, home.held)
+        self.keeping = DataRetention(home, views.views.readers.own)
         self.evidence_fetcher = EvidenceFetcher(replication, peers.bundles, home.folder(PARTIAL_EVIDENCE), disk_reserve)
         self.object_fetcher: ObjectFetcher = ObjectFetcher(
             home.objects,
@@ -87,8 +87,7 @@ class TransferFeature(Feature):
         self.holders = Holders(replication, replication.inquire)
         self.following = following(lambda: ground.settings.policy)
         self.sync = MirrorSync(
-            home.database,
-            home.chains,
+            home,
             self.object_fetcher,
             replication,
             self.holders,
@@ -118,7 +117,7 @@ class TransferFeature(Feature):
 
     def _make_repair(self) -> Repair:
         home, replication = self._ground.home, self.remotes.replication
-        mender = ChainRepair(home.database, home.chains, home.objects, replication, self.holders)
+        mender = ChainRepair(home, replication, self.holders)
         return Repair(home, self.sync, mender, self._catch_up)
 
     def _make_import(self, peers: PeersFeature) -> CollectionTransfer:

@@ -79,9 +79,7 @@ class Remotes:
         self.pusher = SmartPusher(files, self._transfers)
         self._from_ipfs = None if ours is None else PublishedSource(ours, staged / "ipfs", self.staging)
         self.replication = Replication(networks, self._source_of, statements, home.clock.now, askable)
-        self.publisher = (
-            None if self._ipfs is None else Publisher(self._ipfs, home.database, home.chains, home.objects, home.keys)
-        )
+        self.publisher = None if self._ipfs is None else Publisher(self._ipfs, home)
         self._shelves = (
             None
             if self._ipfs is None or self.publisher is None

@@ -20,7 +20,6 @@ from chain.store.base import leaves_of
 from chain.wording import plural
 from odfd.control import wire
 from odfd.ingest.refetch import confine, observing
-from odfd.network.tree_proofs import TreeProofs
 from odfd.policy.manifest import ValidatorResourceSpec
 from odfd.policy.profiles import cosigns, policy_of
 from odfd.resources.resource import Resource
@@ -53,7 +52,7 @@ from odfd.services.trust.policies import PolicyService
 from odfd.services.trust.resolutions import PendingDecisions, ResolutionService
 from odfd.services.trust.service import HeadState, TrustService
 from odfd.services.trust.views import proof_view
-from odfd.services.trust.witness_submission import SubmissionMiss, WitnessedLog, WitnessSubmission
+from odfd.services.trust.witness_submission import SubmissionMiss, WitnessSubmission
 from odfd.services.trust.witnessing import WitnessEvents, Witnessing, WitnessRequest
 from odfd.services.views.feature import ViewsFeature
 from odfd.services.views.task_progress import show_block
@@ -344,11 +343,10 @@ class TrustFeature(Feature):
 
 def submissions_of(ground: Ground, judgement: JudgementFeature, peers: PeersFeature) -> WitnessSubmission:
     """Makes what submits heads of this node to public witnesses."""
-    home, context = ground.home, ground.context
+    context = ground.context
 
     def take(made: Cosignature) -> None:
         peers.outbox.put(Topic.HEADS, made.checkpoint.dataset, made.encode())
         ground.bus.publish(CosignatureHeard(made))
 
-    log = WitnessedLog(home.database, home.chains, home.keys, TreeProofs(home.database), home.visibility.public_of)
-    return WitnessSubmission(log, lambda: judgement.policy.public, context.clock, take, context.logger)
+    return WitnessSubmission(ground.home, lambda: judgement.policy.public, context.clock, take, context.logger)

@@ -22,18 +22,15 @@ from chain.statements import submission
 from chain.statements.checkpoint import TreeCheckpoint
 from chain.statements.cosignature import Cosignature
 from chain.statements.submission import MAX_ANSWER
-from chain.store.base import ChainStore
-from chain.store.database import Database
 from odfd.network.tree_proofs import TreeProofs
 from odfd.policy.witness_quorum import PublicWitness
 from odfd.runtime.clock import Clock
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Life, Logger
+from odfd.store.directory import StateDirectory
 from odfd.store.keys import journal_topics
-from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import Ledger
-from odfd.store.visibility import PublicOf
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.witness.submission import (
     LONGEST,
@@ -50,17 +47,6 @@ PAUSE: Final = 30.0
 """Seconds between two requests about one dataset to one witness."""
 ROUND_SECONDS: Final = 3600.0
 """Seconds between two checks of all datasets even if nothing moves; cosignatures are renewed after days."""
-
-
-class WitnessedLog(NamedTuple):
-    """The stores, keys and proofs behind the logs that this node publishes."""
-
-    database: Database
-    chains: ChainStore
-    keys: KeyStore
-    prover: TreeProofs
-    public_of: PublicOf
-    """Returns which datasets are public; only trees of these leave the node."""
 
 
 class SubmissionMiss(NamedTuple):
@@ -92,7 +78,7 @@ class WitnessSubmission:
 
     def __init__(
         self,
-        log: WitnessedLog,
+        home: StateDirectory,
         witnesses: Callable[[], Sequence[PublicWitness]],
         clock: Clock,
         cosigned: Callable[[Cosignature], None],
@@ -100,7 +86,7 @@ class WitnessSubmission:
         poster: Poster | None = None,
     ) -> None:
         """``poster``: makes requests; replaced in tests."""
-        self._log = log
+        self._home, self._prover = home, TreeProofs(home.database)
         self._witnesses = witnesses
         self._clock = clock
         self._cosigned = cosigned
@@ -130,8 +116,8 @@ class WitnessSubmission:
             return ROUND_SECONDS
         poster = await self._open()
         touched = self.loop.take()
-        held = touched if touched is not None else await trio.to_thread.run_sync(self._log.chains.datasets)
-        datasets = sorted(await trio.to_thread.run_sync(self._log.public_of, held))
+        held = touched if touched is not None else await trio.to_thread.run_sync(self._home.chains.datasets)
+        datasets = sorted(await trio.to_thread.run_sync(self._home.visibility.public_of, held))
         self._forget(witnesses)
         async with trio.open_nursery() as nursery:
             for witness in witnesses:
@@ -177,7 +163,7 @@ class WitnessSubmission:
 
     async def _sit(self, poster: Poster, witness: PublicWitness, due: _Due) -> SubmissionAccepted | SubmissionFailed:
         def prove(old: int) -> Sequence[bytes]:
-            return self._log.prover.prove(due.tree.dataset, due.tree.size, old=old)
+            return self._prover.prove(due.tree.dataset, due.tree.size, old=old)
 
         latest = Instant(self._clock.now() + EARLY_LIMIT)
         asking = Submitter(witness, due.tree, due.line, due.old, prove, latest)
@@ -210,7 +196,7 @@ class WitnessSubmission:
             )
 
     def _key_text(self, tree: TreeCheckpoint, line: str) -> str:
-        for key in self._log.keys.keys_for(tree.dataset):
+        for key in self._home.keys.keys_for(tree.dataset):
             named = submission.log_key(tree, key.public)
             if submission.is_by(line, named):
                 return named.encode()
@@ -218,13 +204,13 @@ class WitnessSubmission:
 
     def _due(self, dataset: DatasetId, witness: PublicWitness) -> _Due | None:
         """Returns the tree to submit for a dataset whose head this node signed; ``None`` if it was cosigned lately."""
-        with self._log.database.read() as connection:
+        with self._home.database.read() as connection:
             newest, checked = Ledger(connection).newest_head(dataset), Ledger(connection).chain(dataset)
             made = [each for each in Cosignatures(connection).of(dataset) if each.witness == witness.did]
         if newest is None:
             return None
         head, signed = newest
-        key = next((each for each in self._log.keys.keys_for(dataset) if each.did in signed.signers), None)
+        key = next((each for each in self._home.keys.keys_for(dataset) if each.did in signed.signers), None)
         if key is None or head.size > checked.frontier.size or head.epoch != checked.epoch:
             return None
         tree = TreeCheckpoint(dataset, head.epoch, head.size, head.root_hash)
@@ -233,13 +219,13 @@ class WitnessSubmission:
         if last is not None and old >= tree.size and self._clock.now() < last.at + RENEW:
             return None
         # Raises Refused if the key's journal is lost, or has another statement on this.
-        self._log.keys.may_note(
+        self._home.keys.may_note(
             key.did, journal_topics.head(key.did, dataset), (head.epoch, head.size), head.root_hash.hex()
         )
         return _Due(tree, submission.sign_note(key, tree), min(old, tree.size))
 
     def _keep(self, made: Cosignature) -> bool:
-        with self._log.database.write() as connection:
+        with self._home.database.write() as connection:
             return Cosignatures(connection).keep(made, listed=True)
 
 

@@ -156,7 +156,7 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
         cities = alice.dataset("cities")
         made = alice.submissions()
         submissions = WitnessSubmission(
-            made._log, lambda: (witness,), world.clock, made._cosigned, alice.logger, posts
+            made._home, lambda: (witness,), world.clock, made._cosigned, alice.logger, posts
         )  # fmt: skip
         tree = TreeCheckpoint(cities, 0, 1, b"r" * 32)
 

@@ -249,7 +249,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
         await made(world, worlds, alice)
         posts, like = Posts(), alice.submissions()
         asking = WitnessSubmission(
-            like._log, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
+            like._home, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
         )
         await asking._round()
         assert posts.asked == 0

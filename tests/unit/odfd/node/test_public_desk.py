@@ -37,7 +37,7 @@ async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -
             vkey = checkpoint.verifier_key(str(key.did), COSIGNATURE_KEY, key.public)
             asked = read_witness(f"{vkey} {witness.parts.site.urls[0]}{SUBMIT.rpartition('/')[0]}")
             made = alice.submissions()
-            log = WitnessSubmission(made._log, lambda: (asked,), world.clock, made._cosigned, alice.logger, posts)
+            log = WitnessSubmission(made._home, lambda: (asked,), world.clock, made._cosigned, alice.logger, posts)
             for number in range(3):
                 world.write("alice", f"b{number}.csv", f"2024-02-0{number + 1}T00:00:00Z,Wels,{number}")
                 await alice.pull("cities")

@@ -81,8 +81,8 @@ class Bench:
         parts = self.node.parts
         made = self.node.submissions()
         self.made = WitnessSubmission(
-            made._log, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned, parts.context.logger,
-            self.public,
+            made._home, lambda: (read_witness(f"{VKEY} {URL}"),), self.world.clock, made._cosigned,
+            parts.context.logger, self.public,
         )  # fmt: skip
 
     async def round(self, after: float = PAUSE) -> float:
