@@ -27,7 +27,7 @@ from odfd.access.relations import Action, Role
 from odfd.api.access.requests import AccessControl
 from odfd.control.assembly import Context
 from odfd.network.library import ServingLibrary
-from odfd.published.collection import SHARD_MISSING, PublishedCollection, collection_in
+from odfd.published.signed import SHARD_MISSING, PublishedCollection, collection_in
 from odfd.published.web import link
 from odfd.runtime.subjects import about
 from odfd.services.access.guard import Guard

@@ -19,7 +19,7 @@ from chain.multihash import Multihash
 from chain.store.files import disk, make_folder
 from chain.store.layout import BLOCKS, read_head
 from odfd.errors import sole_faults
-from odfd.published.transport import Take
+from odfd.published.source import Take
 from p2p.ipfs import record
 from p2p.kubo.rpc import IpfsDaemon
 from p2p.ports import FilePart

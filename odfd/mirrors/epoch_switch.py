@@ -21,10 +21,10 @@ from chain.store import uppers
 from chain.store.base import ChainStore, FormerEpochs, Rewrite
 from chain.wording import plural
 from config import model
-from odfd.policy.profiles import apart, follows_rewrites
+from odfd.policy.policy import apart, follows_rewrites
 from odfd.store.ledger.history_rewrite import give_up, kept_tree
 from odfd.store.ledger.log import CheckedChain
-from odfd.trust.admission.epoch_switch import EpochSwitch, turn_to
+from odfd.trust.admission.rules import EpochSwitch, turn_to
 
 
 class Following(NamedTuple):

@@ -4,16 +4,31 @@ Objects that rows link to are fetched after the rows were checked, a page of nam
 block states their size: a peer does, and its claim matters only for fetching from that peer. Received parts of an
 interrupted object stay, and the fetch continues there. One ``ObjectFetcher`` serves all mirrors, so that no object is
 fetched twice at the same time.
+
+``Packs`` fetches small objects of many blocks in few answers, and verifies them together in memory, without temporary
+files. A dataset that is written each minute has a slice of a few kilobytes in every block; a question, a file and a
+thread for each would cost ten times as much as the bytes. Objects that do not come this way, or do not agree with their
+block, are left to ``object_fetcher``, which asks each peer for each object and reports what is wrong.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, closing
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Container,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+)
+from contextlib import asynccontextmanager, closing, suppress
 from itertools import islice
 from pathlib import Path
-from typing import Final, TypeVar
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 import trio
@@ -29,10 +44,8 @@ from chain.store.objects import DiskObjects
 from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
 from odfd.mirrors.data_retention import DataRetention
-from odfd.mirrors.link_offers import Offer, offers
-from odfd.mirrors.packs import Packs, together
+from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.piece_fetcher import PieceFetcher
-from odfd.mirrors.progress import MirrorProgress
 from odfd.mirrors.quota import MirrorQuota, RateLimits, StagedBlocks
 from odfd.mirrors.sinks import PartialObject, SmallObjects
 from odfd.mirrors.swarm_fetcher import LEAST, SwarmFetch, SwarmStep
@@ -40,12 +53,112 @@ from odfd.published.replication import Replication
 from odfd.runtime.filesystem import check_room
 from odfd.runtime.spans import span
 from odfd.store.mirror_specs import MirrorSpec
+from odfd.verify.batch import sound_of
 from odfd.verify.objects import LINKED, check_event, check_object
 from odfd.verify.terms import Bringing, ChainTerms, bringing_objects
 from p2p.pace import Pace
 from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
 from p2p.wire.swarm import LARGE_OBJECT
+
+WAIT: Final = 0.25
+"""Seconds after which the next peer is asked too."""
+
+Offer: TypeAlias = tuple[PeerId, int]
+"""A peer that has the object, and the size in bytes that it states."""
+
+
+class Asking(NamedTuple):
+    found: trio.MemoryReceiveChannel[Offer]
+    """Offers as they come; ends when all peers have answered."""
+    taking: trio.Lock
+    """While it is held no further peer is asked, because one is sending the object."""
+    all_at_once: trio.Event
+    """Once set, further peers are asked without waiting."""
+
+
+@asynccontextmanager
+async def offers(
+    replication: Replication, peers: Iterable[PeerId], name: Multihash, reasons: dict[PeerId, str]
+) -> AsyncIterator[Asking]:
+    """Yields the offers; ``reasons`` receives the reasons of peers that do not have the object."""
+    out, found = trio.open_memory_channel[Offer](0)
+    asked = Asking(found, trio.Lock(), trio.Event())
+
+    async def ask(peer: PeerId, answered: trio.Event) -> None:
+        try:
+            size = await replication.object_size(peer, name)
+            if size is None:
+                reasons[peer] = "does not have it"
+            else:
+                await out.send((peer, size))
+        except Remote as fault:
+            reasons[peer] = fault.message
+        finally:
+            answered.set()
+
+    async def ask_all() -> None:
+        async with out, trio.open_nursery() as asking:
+            for peer in peers:
+                answered = trio.Event()
+                asking.start_soon(ask, peer, answered)
+                if not asked.all_at_once.is_set():
+                    with trio.move_on_after(WAIT):
+                        await answered.wait()
+                async with asked.taking:
+                    pass
+
+    with sole_faults():
+        async with found, trio.open_nursery() as nursery:
+            nursery.start_soon(ask_all)
+            yield asked
+            nursery.cancel_scope.cancel()
+
+
+TOGETHER: Final = 128
+"""Blocks whose objects are fetched and checked together."""
+
+
+def together(bringing: Iterator[Bringing]) -> Iterator[list[Bringing]]:
+    """Yields groups of adjacent blocks that have only small objects; any other block is a group by itself."""
+    group: list[Bringing] = []
+    for each in bringing:
+        small = all(size <= MAX_PACKED for _, size in objects_of(each[1]))
+        if group and (not small or len(group) == TOGETHER):
+            yield group
+            group = []
+        if small:
+            group.append(each)
+        else:
+            yield [each]
+    if group:
+        yield group
+
+
+class Packs:
+    """Fetches small objects. One serves all mirrors."""
+
+    def __init__(self, objects: DiskObjects, replication: Replication) -> None:
+        self._objects = objects
+        self._replication = replication
+        self._checking = trio.CapacityLimiter(1)
+        """Checks run one at a time: they are Python's work for thousands of small slices,
+        which threads would not speed up."""
+
+    async def take(
+        self,
+        peers: Sequence[PeerId],
+        group: Sequence[Bringing],
+        missing: Container[Multihash],
+        pace: Pace | None = None,
+    ) -> set[int]:
+        """Fetches the ``missing`` objects of a group; returns positions of verified blocks. Raises Environment."""
+        names = list(dict.fromkeys(name for _, block in group for name, _ in objects_of(block) if name in missing))
+        if names:
+            with suppress(Remote):
+                await self._replication.fetch_small(peers, names, SmallObjects(self._objects, names), pace)
+        return await trio.to_thread.run_sync(sound_of, self._objects, group, limiter=self._checking)
+
 
 AT_ONCE: Final = 4
 """Blocks whose objects are fetched at the same time, for one mirror; and objects of one slice's links."""

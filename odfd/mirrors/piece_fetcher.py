@@ -22,7 +22,7 @@ from chain.store.objects import DiskObjects
 from odfd.datasets.pieces import PieceFile, PieceSink
 from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.errors import sole_faults
-from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.swarm_fetcher import MAX_MEMBERS, SwarmGoal, SwarmRun
 from odfd.published.replication import Replication
 from p2p.identity import did_of_peer

@@ -4,52 +4,140 @@ Blocks are judged as they arrive and proven by the signed tree. Objects are fetc
 and checked against their blocks. Then blocks, references and the chain's tree are stored in one transaction. An
 interrupted pass leaves the old head, and keeps the received parts of objects for the next pass.
 
+A pass goes in steps: one ends at the signed head or, if that is far, after some thousand blocks that a peer proves to
+be the beginning of the signed tree. A step waits in memory until it is proven. While it is proven and stored the next
+one is fetched (``Prefetch``); if a step turns out wrong, the one fetched after it is discarded too.
+
 A signed head that breaks a rule is not checked again before another one is signed, and then after growing pauses
 (``DeclinedHeads``).
+
+``Prefetch`` fetches the next step of a mirror while the present one is stored, so that network, processor and disk work
+at once. Only one step is fetched ahead: two cores are busy with these two, and each step waits in memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import sqlite3
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Final, TypeAlias
 
 import msgspec
 import trio
 
-from chain.errors import Invalid, NotFound, Refused
+from chain.codec.blocks import decode_block
+from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
-from chain.model.block import NamedObject
+from chain.instant import from_millis, render, to_millis
+from chain.model.block import NamedObject, SealedBlock
 from chain.multihash import Multihash
 from chain.state import ChainState, load_state
 from chain.statements.authority import Rights
 from chain.statements.statement import HeadStatement
+from chain.statements.tree import Frontier
 from chain.store.base import Append, Head, UpperMove
 from chain.wording import agree, plural
-from odfd.mirrors.epoch_switch import Following, go_back, is_there, turn_of
-from odfd.mirrors.first_contact import WITNESSED, DeclinedHeads, FirstContact
+from odfd.errors import sole_faults
+from odfd.mirrors.epoch_switch import Following, check_base, go_back, is_there, turn_of
+from odfd.mirrors.first_contact import ENOUGH, FIRST_SIGHT, WITNESSED, DeclinedHeads, FirstContact
 from odfd.mirrors.holders import Holders
+from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.object_fetcher import ObjectFetcher
-from odfd.mirrors.prefetch import Start
-from odfd.mirrors.progress import MirrorProgress
-from odfd.mirrors.swarm_fetcher import SwarmStep
-from odfd.mirrors.sync_steps import Goal, StepsKept, SyncSteps, swarm_goal
+from odfd.mirrors.quota import BlockQuota
+from odfd.mirrors.sinks import SignedFault, SinkFull, VerifiedChain
+from odfd.mirrors.swarm_fetcher import SwarmGoal, SwarmStep
 from odfd.published.replication import Replication
 from odfd.runtime.spans import span
-from odfd.store import visibility
+from odfd.store import mirror_specs, visibility
+from odfd.store.damage import Damage
 from odfd.store.directory import StateDirectory
+from odfd.store.holdings import Holdings
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.proofs import Proofs
 from odfd.store.ledger.resolutions import Decided, Resolutions
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.verify.terms import pages_of
-from p2p.ports import PeerId
+from odfd.store.references import keep_references
+from odfd.transfer.object_list import may_link, note_links
+from odfd.verify.terms import ChainTerms, pages_of
+from p2p.identity import peer_of_did
+from p2p.peers.book import BAD_BYTES
+from p2p.ports import PeerId, Tip, TreeRoot
+
+STEPS_HELD: Final = 2
+"""Steps in memory: one that is being stored, and one that is being fetched or waits."""
+BYTES_HELD: Final = 32 << 20
+"""Bytes of blocks not stored yet, above which no more are fetched."""
+
+
+class Start(msgspec.Struct, frozen=True):
+    """The state before the next blocks: the chain's state for the rules, and its tree."""
+
+    state: ChainState
+    frontier: Frontier
+
+
+class Prefetch:
+    """Fetches a chain of ``size`` blocks step by step, ahead of its consumer:
+    ``run`` fetches, the consumer calls ``next``."""
+
+    def __init__(self, fetch: Callable[[Start], Awaitable[VerifiedChain]], start: Start, size: int) -> None:
+        self._fetch = fetch
+        self._start = start
+        self._size = size
+        self._fetched: deque[VerifiedChain | Fault] = deque()
+        self._unkept: deque[int] = deque()
+        """The bytes of each step that is not stored yet."""
+        self._moved = trio.Event()
+
+    async def run(self) -> None:
+        """Fetches until all is here or a fetch fails, which the consumer then raises."""
+        while self._start.state.size < self._size:
+            while len(self._unkept) >= STEPS_HELD or sum(self._unkept) > BYTES_HELD:
+                await self._moved.wait()
+            try:
+                self._take(await self._fetch(self._start))
+            except Fault as fault:
+                self._fetched.append(fault)
+                self._move()
+                return
+
+    def _take(self, step: VerifiedChain) -> None:
+        self._start = Start(step.state, step.frontier)
+        self._fetched.append(step)
+        self._unkept.append(step.bytes)
+        self._move()
+
+    async def next(self) -> VerifiedChain:
+        """Waits for the next step, which must exist; raises the fault that prevented it."""
+        while not self._fetched:
+            await self._moved.wait()
+        found = self._fetched.popleft()
+        if isinstance(found, Fault):
+            raise found
+        return found
+
+    def kept(self) -> None:
+        """Notes that the oldest step was stored, so that its memory is free."""
+        self._unkept.popleft()
+        self._move()
+
+    def _move(self) -> None:
+        self._moved.set()
+        self._moved = trio.Event()
+
 
 PAGE: Final = 20_000
 """Blocks whose missing objects are searched at once."""
 UNSHARED: Final = "its owner shares it with this node no more, or has it no more; what is here stays, and may be old"
 """Reason for a peer that answers as if this node were unknown to it."""
+STEP: Final = 50_000
+"""Blocks that are committed together if the signed head is farther, some 40 MB in memory; fewer if they are large.
+
+Each commit touches most pages of the indexes by hash, so larger commits touch fewer pages per block.
+"""
 
 
 class Synced(msgspec.Struct, frozen=True):
@@ -104,6 +192,25 @@ class _Held(msgspec.Struct, frozen=True):
     """Whether it is of a mirror; else of an own dataset that catches up."""
 
 
+class Goal(msgspec.Struct, frozen=True, kw_only=True):
+    """The target of a pass: the head ``signed``, whose blocks ``peers`` have;
+    with the rights of the present authority."""
+
+    spec: MirrorSpec
+    signed: HeadStatement
+    rights: Rights
+    peers: Sequence[PeerId]
+    is_stored: bool = True
+    """Whether it is of a mirror, which may be deleted meanwhile."""
+
+
+class StepsKept(msgspec.Struct, frozen=True):
+    """The result: blocks up to ``head`` are stored, and ``objects`` came with them."""
+
+    head: Head | None = None
+    objects: int = 0
+
+
 class MirrorSync:
     """Brings mirrors up to date. The caller runs one pass at a time for each dataset."""
 
@@ -118,7 +225,6 @@ class MirrorSync:
         following: Following = Following(),  # noqa: B008  it is never changed
     ) -> None:
         self._first_contact = first_contact
-        self._steps = SyncSteps(home.database, home.chains, object_fetcher, replication, holders, first_contact)
         self._keeping = object_fetcher.keeping
         self._database, self._chains = home.database, home.chains
         self._object_fetcher = object_fetcher
@@ -266,13 +372,168 @@ class MirrorSync:
         if held.state.size < signed.size:
             goal = Goal(spec=spec, signed=signed, rights=held.rights, peers=peers, is_stored=held.is_stored)
             start = Start(held.state, held.checked.frontier)
-            kept = await self._steps.climb(goal, start, tally, partial(self._stands, goal))
+            kept = await self._climb(goal, start, tally)
             objects += kept.objects
         if spec.keep is not None:
             objects += await self._kept_data(spec, peers, tally)
         if kept.head is None:
             return Current(len(peers), len(self._holders.connected()), objects)
         return Synced(kept.head, kept.head.size - held.state.size, objects, len(peers))
+
+    async def _climb(self, goal: Goal, start: Start, tally: MirrorProgress) -> StepsKept:
+        """Fetches and stores all steps, as long as the goal stays valid."""
+        kept = StepsKept()
+        room = BlockQuota(self._object_fetcher.room, goal.spec)
+        ahead = Prefetch(partial(self._fetch, goal, room), start, goal.signed.size)
+        try:
+            with sole_faults():
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(ahead.run)
+                    while True:
+                        fetched = await ahead.next()
+                        kept = await self._store(goal, fetched, kept.objects, tally)
+                        assert kept.head is not None
+                        if fetched.until >= goal.signed.size or not await self._stands(goal, kept.head):
+                            break
+                        del fetched
+                        ahead.kept()
+                    nursery.cancel_scope.cancel()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(room.close)
+        return kept
+
+    async def _fetch(self, goal: Goal, room: BlockQuota, start: Start) -> VerifiedChain:
+        signed, spec = goal.signed, goal.spec
+        whole = _needs_whole(start.state.size, goal, self._first_contact.rung(spec))
+        until = signed.size if whole else min(signed.size, start.state.size + STEP)
+        proves = partial(self._prove_in_thread, goal)
+        sink = VerifiedChain(start.state, start.frontier, signed, until, room, proves)
+        try:
+            with span("blocks") as seen:
+                await self._replication.pull_chain(
+                    goal.peers, spec.id, until, sink, self._object_fetcher.paces.of(spec)
+                )
+                seen.note("odfd.blocks", len(sink.blocks))
+        except SignedFault as told:
+            raise told.fault from None
+        except SinkFull as full:
+            if whole or not sink.blocks:
+                raise (full.__cause__ or full) from None
+            await trio.to_thread.run_sync(sink.end_here)
+        return sink
+
+    def _prove_in_thread(self, goal: Goal, tree: TreeRoot) -> bool:
+        """Whether a peer proves that a tree is the beginning of the signed one. Called from worker threads."""
+        signed = goal.signed
+        whole = TreeRoot(signed.size, signed.root_hash)
+        with suppress(Remote):
+            return trio.from_thread.run(self._replication.prove_prefix, goal.peers, signed.dataset, tree, whole)
+        return False
+
+    async def _store(self, goal: Goal, sink: VerifiedChain, objects: int, tally: MirrorProgress) -> StepsKept:
+        """Proves and commits blocks, with their objects if the spec asks for them."""
+        spec, signed = goal.spec, goal.signed
+        with span("verify"):
+            if sink.until < signed.size:
+                await self._prove(goal.peers, sink, signed)
+            _check_expected(spec, sink)
+            _check_seed(sink, goal.rights)
+            # Both heads stay in the ledger, and what is here stays (ADR 68;
+            # test_a_publisher_that_breaks_its_promise_is_refused).
+            await trio.to_thread.run_sync(self._check_promise, sink)
+            check_base(sink.began, sink.blocks, signed, goal.rights)
+        with self._object_fetcher.arriving.step(spec.id, sink.tip, sink.blocks) as step:
+            if spec.brings_data:
+                swarm, terms = SwarmStep(swarm_goal(signed), step), ChainTerms.of(sink.start)
+                objects += await self._object_fetcher.bring(spec, goal.peers, terms, sink.blocks, tally, swarm)
+            # Asked before the blocks are stored: afterwards nobody could tell how the dataset was met.
+            networks = 0 if sink.start.size else await self._networks(goal, sink.tip)
+            with span("commit"):
+                head = await trio.to_thread.run_sync(self._commit, goal, sink, networks)
+        tally.blocks = sink.size
+        return StepsKept(head, objects)
+
+    async def _networks(self, goal: Goal, tip: Tip) -> int:
+        """Counts the networks that show the same chain; asks no peer that could not change the result."""
+        enough = ENOUGH if self._first_contact.rung(goal.spec) == FIRST_SIGHT else 0
+        return await self._holders.networks(goal.peers, goal.spec.id, tip, enough)
+
+    async def _prove(self, peers: Sequence[PeerId], sink: VerifiedChain, signed: HeadStatement) -> None:
+        """Has a peer prove that these blocks begin the signed chain. Raises Remote if none can."""
+        here = TreeRoot(sink.size, sink.frontier.root)
+        whole = TreeRoot(signed.size, signed.root_hash)
+        if await self._replication.prove_prefix(peers, signed.dataset, here, whole):
+            return
+        giver = next(iter(sink.givers)) if len(sink.givers) == 1 else None
+        # A peer with another history gave what it has, and lied to nobody
+        # (test_who_held_another_history_is_asked_again_once_it_follows).
+        if giver is not None and await self._replication.holds(giver, signed.dataset, sink.tip):
+            self._replication.penalise(giver, "gave blocks that are not those that were signed", BAD_BYTES)
+        raise Remote(
+            f"{plural(sink.size, 'block')} of {signed.dataset.short}: not the beginning of what was signed",
+            rule="trust.tree",
+            hint="they are forgotten and asked for again",
+        )
+
+    def _check_promise(self, sink: VerifiedChain) -> None:
+        """Raises Invalid if the first new block comes before a time to which its owner signed completeness."""
+        dataset, upper = sink.dataset, self._chains.upper(sink.dataset)
+        first = decode_block(sink.blocks[0].raw) if sink.blocks else None
+        if first is not None and to_millis(first.system_time) < upper:
+            raise Invalid(
+                f"block #{first.sequence_number} of {dataset.short} is of {render(first.system_time)}, and a head said"
+                f" that the times before {render(from_millis(upper))} are complete",
+                rule="trust.upper",
+                hint="its owner broke a promise, or its key was stolen: ask its owner; what is here stays as it is",
+            )
+
+    def _commit(self, goal: Goal, sink: VerifiedChain, networks: int) -> Head:
+        spec = goal.spec
+        dataset, state, terms = spec.id, sink.start, ChainTerms.of(sink.start)
+        links = spec.brings_data and may_link(terms, sink.blocks)
+
+        def together(connection: sqlite3.Connection) -> None:
+            if goal.is_stored and mirror_specs.of(connection, dataset) is None:  # it was deleted while they came
+                raise mirror_specs.not_mirrored(dataset)
+            ledger = Ledger(connection)
+            whole = ledger.chain(dataset).data
+            if spec.brings_data and whole >= state.size and not links:
+                whole = sink.size
+            ledger.grow(dataset, sink.began, CheckedChain(sink.frontier, whole, sink.epoch), sink.groups)
+            keep_references(connection, dataset, sink.blocks)
+            Holdings(connection).more_blocks(dataset, len(sink.blocks), sink.bytes)
+            if not state.size:
+                self._first_contact.keep(connection, spec, networks)
+
+        expected = Head(state.head, state.sequence_number) if state.head else None
+        upper = None
+        if sink.stated is not None:
+            here = self._chains.upper(dataset)
+            upper = UpperMove(here, max(here, sink.stated))
+        names = [name for block in sink.blocks for name, _ in block.objects] if spec.brings_data else []
+        append = Append(dataset=dataset, expected=expected, blocks=sink.blocks, objects=names, upper=upper)
+        self._chains.commit([append], together)
+        sink.let_go()
+        if links:
+            # An interruption before this leaves blocks whose data is not recorded: the next pass checks them again.
+            self._note_whole(dataset, terms, sink.blocks)
+        return Head(sink.blocks[-1].hash, sink.blocks[-1].sequence_number)
+
+    def _note_whole(self, dataset: DatasetId, terms: ChainTerms, blocks: Sequence[SealedBlock]) -> None:
+        """Records that the objects of these blocks, and those that their rows link to, are here and checked."""
+        # On the disk before the row that says so: power may fail in between
+        # (test_what_was_promised_is_there_whenever_the_power_fails).
+        self._object_fetcher.objects.flush()
+        note_links(self._database, self._object_fetcher.objects, dataset, terms, blocks)
+        with self._database.write() as connection:
+            ledger = Ledger(connection)
+            checked = ledger.chain(dataset)
+            if checked.data >= blocks[0].sequence_number:
+                whole = max(checked.data, blocks[-1].sequence_number + 1)
+                ledger.keep_chain(dataset, msgspec.structs.replace(checked, data=whole))
+                if whole == checked.frontier.size:
+                    Damage(connection).forget(dataset)
 
     async def _stands(self, goal: Goal, kept: Head) -> bool:
         """Whether statements that came meanwhile leave the goal and the stored blocks valid."""
@@ -346,7 +607,7 @@ class MirrorSync:
             with self._object_fetcher.arriving.step(spec.id, goal.tip, blocks) as step:
                 swarm = SwarmStep(goal, step)
                 fetched += await self._object_fetcher.bring(spec, peers, terms, blocks, tally, swarm)
-                await trio.to_thread.run_sync(self._steps.note_whole, spec.id, terms, blocks)
+                await trio.to_thread.run_sync(self._note_whole, spec.id, terms, blocks)
         return fetched
 
 
@@ -363,3 +624,44 @@ def _alone(spec: MirrorSpec, connected: Sequence[PeerId]) -> str:
 
 def _lacks_data(spec: MirrorSpec, held: _Held) -> bool:
     return spec.want == "data" and held.checked.data < held.state.size
+
+
+def swarm_goal(signed: HeadStatement) -> SwarmGoal:
+    """Returns the history that a head signs, with its publisher if the head names one.
+
+    A head without a node's key was signed by that key itself, or away from any node.
+    """
+    publisher = None if signed.node is None else peer_of_did(signed.node)
+    return SwarmGoal(signed.dataset, Tip(signed.size, signed.head.digest), publisher)
+
+
+def _check_seed(sink: VerifiedChain, rights: Rights) -> None:
+    """Raises Invalid if the chain is not the one that its authority names, even though one key signed both."""
+    if not sink.start.size and rights.seed is not None and sink.blocks[0].hash != rights.seed:
+        raise Invalid(
+            f"the Seed of {rights.dataset.short} is not the one that its authority names",
+            rule="graft",
+            hint="the owner of its key signed two datasets under one id: ask its owner",
+        )
+
+
+def _check_expected(spec: MirrorSpec, sink: VerifiedChain) -> None:
+    """Raises Invalid unless the chain contains the hash ``expect``, which a person learned elsewhere."""
+    if spec.expect is None or sink.start.size:
+        return
+    expected = Multihash.parse(spec.expect)
+    if all(block.hash != expected for block in sink.blocks):
+        raise Invalid(
+            f"the chain does not hold the block {expected.short} that you expect",
+            rule="mirror-expect",
+            hint="somebody shows you another dataset, or the hash is of a later block",
+        )
+
+
+def _needs_whole(size: int, goal: Goal, rung: str) -> bool:
+    """Whether a check needs all blocks up to the head before any is stored:
+    the base of an epoch, or a first contact."""
+    opened = goal.rights.opened(goal.signed.epoch)
+    turns = opened is not None and opened.base.size > size
+    looks_for = rung != FIRST_SIGHT and not size
+    return turns or looks_for

@@ -17,47 +17,137 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Final, NamedTuple
 
+import msgspec
 from cachetools import LRUCache
 
 from chain.errors import Invalid
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import cosignature, envelope, statement
 from chain.statements import proof as proofs
 from chain.statements.authority import Rights
+from chain.statements.card import CARD, Card
 from chain.statements.cosignature import Cosignature
 from chain.statements.envelope import Signed
+from chain.statements.node_card import NodeCard
 from chain.statements.proof import AUTHORITY_FORK, DOUBLE_COSIGN, DOUBLE_VOTE, MAX_PROOF, Proof
 from chain.statements.statement import (
+    POLICY,
     AnyPredicate,
     Authority,
-    NodeCard,
     Observation,
     PolicyStatement,
 )
 from chain.store.base import ChainStore, leaves_of
 from chain.store.database import Database
-from odfd.network.network_rules import NetworkRules, is_told_in
-from odfd.network.peer_cards import PeerCards
-from odfd.network.shared_cards import SharedCards
-from odfd.network.statement_news import NewStatement as NewStatement
-from odfd.network.statement_news import Subscribers as Subscribers
+from odfd.network.peer_cards import PeerCards, SharedCards
 from odfd.network.statement_quota import StatementQuota
-from odfd.network.statement_subjects import COSIGNATURE, is_withdrawal, subject_of
 from odfd.network.unheld_statements import EarlyStatements, UnheldFull, UnheldStatements
 from odfd.store.ledger import kinds
 from odfd.store.ledger.authorities import Authorities
-from odfd.store.ledger.cards import Cards
+from odfd.store.ledger.cards import Cards, read
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
-from odfd.store.visibility import PublicOf
+from odfd.store.visibility import PublicOf, Visibility
 from odfd.trust.admission.rules import EARLY_LIMIT, AdmissionOutcome
 from odfd.trust.admission.statement_kinds import KINDS
 from odfd.trust.admission.statement_processor import Judged, Processed, StatementProcessor
 from odfd.trust.judgement import authority_fork_choice
 from p2p.ports import Concern, Judgement, PeerId, StatementRef, Topic
+
+
+class NetworkRules(NamedTuple):
+    """Rules that depend on the network in which a statement is received or shown."""
+
+    within: Callable[[str], PublicOf]
+    """Returns ``public_of`` for a network."""
+    reaches: Callable[[DatasetId, str], bool]
+    """Whether a dataset was announced in a network, even if it is private now: there it may be withdrawn."""
+    heard: Callable[[DatasetId, str, bool], None]
+    """Called before a statement on another's dataset is judged, with the network and whether the dataset is wanted."""
+    keep: Callable[[DatasetId], None]
+    """Called when a dataset becomes wanted: the networks where it was mentioned are then stored."""
+
+
+def network_rules(visibility: Visibility, clock: Callable[[], Instant]) -> NetworkRules:
+    def reaches(dataset: DatasetId, network: str) -> bool:
+        scope = visibility.scope(dataset)
+        return scope is None or network in scope
+
+    def note_mention(dataset: DatasetId, network: str, is_wanted: bool) -> None:
+        visibility.note_mention(dataset, network, clock(), is_wanted=is_wanted)
+
+    def keep(dataset: DatasetId) -> None:
+        if visibility.is_divided():
+            visibility.keep_heard(dataset, clock())
+
+    return NetworkRules(visibility.within, reaches, note_mention, keep)
+
+
+def is_told_in(database: Database, sid: Multihash, network: str) -> bool:
+    """Whether a statement on a key is shown in a network: policies name theirs; proofs against keys go everywhere."""
+    with database.read() as connection:
+        found = kinds.find(connection, sid)
+    if found is None or found[0] != POLICY:
+        return True
+    said = statement.decode_any(envelope.payload_of(found[1]))
+    return isinstance(said, PolicyStatement) and said.network == network
+
+
+COSIGNATURE: Final = b'{"line":'
+"""The beginning of a cosignature's canonical form; no envelope begins so."""
+
+
+class StatementSubject(NamedTuple):
+    dataset: DatasetId
+    accused: tuple[KeyDid, ...] = ()
+    is_bulky: bool = False
+
+
+def subject_of(topic: Topic, raw: bytes, rights_at: Callable[[DatasetId, int], Rights | None]) -> StatementSubject:
+    """Returns the subject of a statement. Raises Invalid."""
+    if topic is Topic.PROOFS:
+        proof = proofs.decode(raw, rights_at)
+        return StatementSubject(proof.dataset, proof.accused)
+    if raw.startswith(COSIGNATURE):
+        return StatementSubject(cosignature.decode(raw).checkpoint.dataset)
+    said = statement.decode_any(envelope.payload_of(raw))
+    return StatementSubject(said.dataset, is_bulky=isinstance(said, Card | NodeCard) and not said.is_withdrawal)
+
+
+def is_withdrawal(found: tuple[str, bytes]) -> bool:
+    """Whether a statement is a card that withdraws a former one; it is announced even if the dataset is private."""
+    kind, sealed = found
+    return kind == CARD and read(sealed).is_withdrawal
+
+
+class NewStatement(msgspec.Struct, frozen=True, kw_only=True):
+    """An admitted statement that is new here."""
+
+    predicate: AnyPredicate
+    signer: KeyDid
+    sid: Multihash
+    outcome: AdmissionOutcome
+    sender: PeerId
+    envelope: bytes = b""
+    proof: Proof | None = None
+    """The proof, if the statement contradicts another and the proof could be made here."""
+
+
+OnProof = Callable[[Proof, bool], None]
+"""Called with a new proof, and whether it was made here, so that nobody else has it."""
+
+
+class Subscribers(NamedTuple):
+    """Callbacks for new statements, called from worker threads."""
+
+    news: Callable[[NewStatement], None] = lambda _: None
+    proof: OnProof = lambda _proof, _made_here: None
+    cosignature: Callable[[Cosignature], None] = lambda _: None
+    """Called for cosignatures of witnesses that count here."""
+
 
 SEEN: Final = 65_536
 """Envelopes remembered by hash, so that a repeated one costs one lookup."""

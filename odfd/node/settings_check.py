@@ -19,7 +19,7 @@ from config.model import Settings
 from config.schema import ConfigError, Problem, opened_doors
 from odfd.control.tokens import Tokens
 from odfd.network.joined_networks import Network, check_network
-from odfd.policy.profiles import policy_of
+from odfd.policy.policy import policy_of
 from odfd.queries.doors import load_door
 from odfd.runtime.http_server import parse_address
 from odfd.runtime.tls import hosts_of, tls_context

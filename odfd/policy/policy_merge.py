@@ -2,22 +2,32 @@
 
 Stricter rules are merged for: what a purpose requires (both the node's and the network's must hold), whose statements
 count (fewer keys), how many engines, how much isolation, how stale a head may be, and the rules on witnesses
-(``witness_merge``). All else, such as other groups and another ``f``, changes only when a person accepts the version;
-then the network's rules replace those of the node. Spec: docs/spec/trust.md#policy.
+(``tighten_witnesses``). All else, such as other groups and another ``f``, changes only when a person accepts the
+version; then the network's rules replace those of the node. Spec: docs/spec/trust.md#policy.
+
+Of the rules on witnesses these apply at once: how many must stand behind a head, whose cosignatures count (fewer keys),
+how old a cosignature may be. Other witnesses, and how many of them may be faulty, wait for a person. Spec:
+docs/spec/trust.md#witnesses, #network-policy.
+
+Computes the policy by which a dataset is judged from the networks in which it was met (docs/spec/trust.md). Each
+network's policy holds for what was met in that network. A dataset of several is judged by that of the first, and the
+others tighten it; what is limited to no network all tighten. So joining one more network never loosens anything that
+was met elsewhere.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from itertools import product
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 
 from chain.errors import Invalid
+from chain.ids import DatasetId, KeyDid
 from chain.repeats import repeated
-from chain.statements.statement import Rules
-from odfd.policy import witness_merge
+from chain.statements.statement import Rules, WitnessRules
+from chain.wording import agree, plural
 from odfd.policy.policy import (
     SANDBOXES,
     AllOf,
@@ -25,11 +35,86 @@ from odfd.policy.policy import (
     Fact,
     KeyGroup,
     Policy,
+    facts_of,
     holds,
     parse_expression,
     quorum_mistakes,
 )
-from odfd.policy.witness_quorum import seconds_of
+from odfd.policy.witness_quorum import Witnesses, seconds_of
+
+
+def _witness_mistakes(rules: WitnessRules) -> Iterator[str]:
+    """Yields mistakes in the rules themselves."""
+    if rules.max_age is not None:
+        try:
+            seconds_of(rules.max_age)
+        except Invalid as fault:
+            yield f"witness max-age: {fault.message}"
+    groups = rules.groups or ()
+    names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
+    for group in groups:
+        if len(group.keys) != 1:
+            yield f"witness group {group.name} has {len(group.keys)} keys: it has one, or two could stand on two sides"
+    for name in repeated(names):
+        yield f"witness group {name} is listed twice"
+    for key in repeated(keys):
+        yield f"witness key {key.short} is listed twice"
+
+
+def tighten_witnesses(mine: Witnesses, rules: WitnessRules) -> Witnesses:
+    """Applies all stricter rules; a quorum that they make unreachable is still required."""
+    listed = None if rules.groups is None else {key for group in rules.groups for key in group.keys}
+    return msgspec.structs.replace(
+        mine,
+        groups={key: name for key, name in mine.groups.items() if listed is None or key in listed},
+        quorum=max(mine.quorum, rules.quorum or 0),
+        max_age=mine.max_age if rules.max_age is None else min(mine.max_age, seconds_of(rules.max_age)),
+    )
+
+
+def accept_witness_rules(mine: Witnesses, rules: WitnessRules) -> Witnesses:
+    """Applies all rules, looser ones too."""
+    groups = None if rules.groups is None else {key: group.name for group in rules.groups for key in group.keys}
+    return msgspec.structs.replace(
+        mine,
+        groups=mine.groups if groups is None else groups,
+        faulty=mine.faulty if rules.f is None else rules.f,
+        quorum=mine.quorum if rules.quorum is None else rules.quorum,
+        max_age=mine.max_age if rules.max_age is None else seconds_of(rules.max_age),
+    )
+
+
+def _unmet_witnesses(witnesses: Witnesses, expressions: Mapping[str, Expression]) -> Iterator[str]:
+    """Yields requirements that this number of witnesses can never meet."""
+    groups = len(witnesses.groups)
+    asked = [("witness.quorum", witnesses.quorum)]
+    asked += [
+        (purpose, fact.count)
+        for purpose, expression in expressions.items()
+        for fact in facts_of(expression)
+        if fact.name == "witnessed"
+    ]
+    for who, count in asked:
+        if count > groups:
+            listed = agree(groups, "group is", "groups are")
+            yield f"{who}: {plural(count, 'witness', 'witnesses')}, of which {groups} {listed} listed"
+    if witnesses.faulty and witnesses.faulty >= groups:
+        yield f"{witnesses.faulty} of {groups} witness groups may be faulty: then none is believed"
+
+
+def waiting_witness_rules(mine: Witnesses, rules: WitnessRules) -> Iterator[str]:
+    """Yields the rules that are not in force and need a person's acceptance."""
+    for group in rules.groups or ():
+        for key in group.keys:
+            if mine.groups.get(key) != group.name:
+                yield f"{key.short} counts as the witness {group.name}"
+    if rules.f is not None and rules.f != mine.faulty:
+        yield f"witness f: {rules.f}, in place of {mine.faulty}"
+    if rules.quorum is not None and rules.quorum != mine.quorum:
+        yield f"witness quorum: {rules.quorum}, in place of {mine.quorum}"
+    if rules.max_age is not None and seconds_of(rules.max_age) != mine.max_age:
+        yield f"witness max-age: {rules.max_age}, in place of {mine.max_age} s"
+
 
 MAX_CLAUSES: Final = 256
 """Ways to meet an expression that are compared; with more, nothing is concluded about the expression."""
@@ -57,7 +142,7 @@ def _mistakes(rules: Rules) -> Iterator[str]:
     if rules.min_sandbox is not None and rules.min_sandbox not in SANDBOXES:
         yield f"min-sandbox {rules.min_sandbox!r} is none of {', '.join(SANDBOXES)}"
     if rules.witness is not None:
-        yield from witness_merge.mistakes(rules.witness)
+        yield from _witness_mistakes(rules.witness)
     groups = rules.groups or ()
     names, keys = [group.name for group in groups], [key for group in groups for key in group.keys]
     for name in repeated(names):
@@ -66,7 +151,7 @@ def _mistakes(rules: Rules) -> Iterator[str]:
         yield f"key {key.short} is listed twice; a key has one vote"
 
 
-def tightened(policy: Policy, rules: Rules) -> Policy:
+def tighten(policy: Policy, rules: Rules) -> Policy:
     """Returns the policy with all stricter rules applied. It never allows anything that the policy did not."""
     changed = msgspec.structs.replace(
         policy,
@@ -77,9 +162,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
         min_engines=max(policy.min_engines, rules.min_engines or 1),
         min_sandbox=max(policy.min_sandbox, rules.min_sandbox or SANDBOXES[0], key=SANDBOXES.index),
         max_stale=policy.max_stale if rules.max_stale is None else min(policy.max_stale, seconds_of(rules.max_stale)),
-        witnesses=policy.witnesses
-        if rules.witness is None
-        else witness_merge.tightened(policy.witnesses, rules.witness),
+        witnesses=policy.witnesses if rules.witness is None else tighten_witnesses(policy.witnesses, rules.witness),
     )
     # No threshold is lowered for it: liars could meet a lower one
     # (test_a_policy_that_locks_everyone_out_is_not_accepted).
@@ -89,7 +172,7 @@ def tightened(policy: Policy, rules: Rules) -> Policy:
     )
 
 
-def accepted(policy: Policy, rules: Rules) -> Policy:
+def accept_rules(policy: Policy, rules: Rules) -> Policy:
     """Returns the policy with all of the rules applied. Raises Invalid if the result could not be met."""
     groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
     changed = msgspec.structs.replace(
@@ -101,9 +184,7 @@ def accepted(policy: Policy, rules: Rules) -> Policy:
         min_engines=rules.min_engines or policy.min_engines,
         min_sandbox=rules.min_sandbox or policy.min_sandbox,
         max_stale=policy.max_stale if rules.max_stale is None else seconds_of(rules.max_stale),
-        witnesses=policy.witnesses
-        if rules.witness is None
-        else witness_merge.accepted(policy.witnesses, rules.witness),
+        witnesses=policy.witnesses if rules.witness is None else accept_witness_rules(policy.witnesses, rules.witness),
     )
     unmet = list(_unmet(changed))
     if unmet:
@@ -118,12 +199,12 @@ def in_force(policy: Policy, settled: Rules | None, later: Sequence[Rules]) -> P
     """
     if settled is not None:
         try:
-            policy = accepted(policy, settled)
+            policy = accept_rules(policy, settled)
         except Invalid as fault:
             note = f"the accepted network policy does not fit these settings: {fault.message}"
             policy = msgspec.structs.replace(policy, notes=(*policy.notes, note))
     for rules in later:
-        policy = tightened(policy, rules)
+        policy = tighten(policy, rules)
     return policy
 
 
@@ -146,7 +227,7 @@ def waiting(policy: Policy, rules: Rules) -> list[str]:
     if rules.max_stale is not None and seconds_of(rules.max_stale) != policy.max_stale:
         found.append(f"max-stale: {rules.max_stale}, in place of {policy.max_stale} s")
     if rules.witness is not None:
-        found += witness_merge.waiting(policy.witnesses, rules.witness)
+        found += waiting_witness_rules(policy.witnesses, rules.witness)
     return found
 
 
@@ -193,7 +274,7 @@ def _keep_listed(groups: Sequence[KeyGroup], rules: Rules) -> Iterator[KeyGroup]
 def _unmet(policy: Policy) -> Iterator[str]:
     purposes = {"use": policy.use, "serve": policy.serve}
     yield from quorum_mistakes(purposes, len(policy.groups), policy.tolerated)
-    yield from witness_merge.unmet(policy.witnesses, purposes)
+    yield from _unmet_witnesses(policy.witnesses, purposes)
 
 
 def _clauses(expression: Expression) -> list[Mapping[str, int]] | None:
@@ -219,3 +300,69 @@ def _merge(clauses: Sequence[Mapping[str, int]]) -> Mapping[str, int]:
         for name, count in clause.items():
             found[name] = max(count, found.get(name, 0))
     return found
+
+
+NetworkRules: TypeAlias = tuple[Rules | None, Sequence[Rules]]
+"""What a person accepted last, and later versions."""
+
+
+class PoliciesByNetwork:
+    """The policies of one node, as of one moment."""
+
+    def __init__(
+        self, own: Policy, keys: Mapping[str, KeyDid], rules: Mapping[KeyDid, NetworkRules], sole: KeyDid | None = None
+    ) -> None:
+        """``keys`` by network, without those that have none. ``sole``: the key that holds in all, also in none."""
+        self._own = own
+        self._keys = dict(sorted(keys.items()))
+        self._rules = rules
+        self._sole = sole
+        self._known: dict[tuple[bool, tuple[KeyDid, ...]], Policy] = {}
+        self.joint = self._joint()
+        """Where no dataset is concerned: the strictest, and the keys that count for any dataset."""
+
+    @property
+    def is_divided(self) -> bool:
+        """Whether it matters in which network a dataset was met."""
+        return self._sole is None and bool(self._keys)
+
+    def for_dataset(self, dataset: DatasetId, met_in: Callable[[DatasetId], Sequence[str] | None]) -> Policy | None:
+        """Returns the policy for a dataset; ``None``: it is that for all, and nobody is asked where it was met."""
+        return self.of(met_in(dataset)) if self.is_divided else None
+
+    def of(self, met: Sequence[str] | None) -> Policy:
+        """Returns the policy for a dataset. ``met``: its networks, the first first; ``None``: it is limited to none."""
+        if self._sole is not None:
+            return self._merge((self._sole,), in_order=True)
+        if met is None:
+            keys = tuple(dict.fromkeys(self._keys.values()))
+            return self._merge(keys, in_order=len(keys) == 1)
+        return self._merge(tuple(dict.fromkeys(self._keys[name] for name in met if name in self._keys)), in_order=True)
+
+    def _merge(self, keys: tuple[KeyDid, ...], *, in_order: bool) -> Policy:
+        """``in_order``: what a person accepted of the first takes the place of the node's own."""
+        if (in_order, keys) not in self._known:
+            policy = in_force(self._own, *self._rules[keys[0]]) if keys and in_order else self._own
+            for key in keys[1:] if in_order else keys:
+                settled, later = self._rules[key]
+                for rules in (*(() if settled is None else (settled,)), *later):
+                    policy = tighten(policy, rules)
+            self._known[in_order, keys] = policy
+        return self._known[in_order, keys]
+
+    def _joint(self) -> Policy:
+        policy = self.of(None)
+        if not self.is_divided:
+            return policy
+        groups: dict[str, frozenset[KeyDid]] = {}
+        witnesses: dict[KeyDid, str] = {}
+        for each in (policy, self._own, *(self.of([name]) for name in self._keys)):
+            witnesses = {**each.witnesses.groups, **witnesses}
+            taken = frozenset().union(*groups.values())
+            for group in each.groups:
+                groups[group.name] = groups.get(group.name, frozenset()) | (group.keys - taken)
+        return msgspec.structs.replace(
+            policy,
+            groups=tuple(KeyGroup(name, keys) for name, keys in groups.items() if keys),
+            witnesses=msgspec.structs.replace(policy.witnesses, groups=witnesses),
+        )

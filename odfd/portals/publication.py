@@ -3,38 +3,149 @@
 A plan is a function of both chains, the rule and the salt: after a crash the same rows are taken, and none is taken
 twice, since each block says how far the private dataset was read. Rows are sorted by all their columns, so their order
 does not tell in which order they came. No engine takes part.
+
+Its chain says of the private input only hashes with a secret salt, which only auditors get. Without the salt of 256
+bits a hash tells nothing, not even whether two portals have the same input. Anybody who has the salt and the input can
+tell that it is that dataset, and how much of it each block was made from. Pure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
+
+import msgspec
 
 from chain.data.arrow_schema import to_arrow
 from chain.data.evolution import as_in_force
 from chain.data.object_links import link_columns
 from chain.data.operations import APPEND
 from chain.data.parquet import SliceWriter, open_slice
-from chain.errors import Refused
+from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.instant import Instant, to_millis
 from chain.libraries import np, pa, pc
 from chain.model.block import Block
 from chain.model.changelog import says_changelog, with_changelog
-from chain.model.events import AddData, DatasetKind, DataSlice, MetadataEvent, SetDataSchema, Vocab
-from chain.model.portal import RULE, PortalRule, portal_rule, with_portal_rule
+from chain.model.events import (
+    AddData,
+    DatasetKind,
+    DataSlice,
+    ExecuteTransform,
+    MetadataEvent,
+    SetDataSchema,
+    SourceState,
+    Vocab,
+)
+from chain.model.portal import PORTAL, RULE, PortalRule, portal_rule, with_portal_rule
 from chain.model.schema import DataField, DataSchema
 from chain.multihash import Multihash
 from chain.state import ChainState
+from chain.statements.keys import SigningKey
 from chain.store.base import ChainReader, ObjectReader
 from chain.store.objects import sound_path
 from chain.walk import newest_first
 from odfd.ingest.driver import IngestDependencies
 from odfd.ingest.plan import schema_in_force
 from odfd.ingest.slices import keep_slice
-from odfd.portals import commitment
 from odfd.portals.rule import Breach, Earlier, breaches, check_columns, filter_rows
 from odfd.runtime.filesystem import check_room
+
+MARK: Final = b"odfd-portal\n"
+"""Prefix of the text that the node's key signs to derive salts. It signs nothing else with this prefix.
+
+The signature never leaves the node.
+"""
+DATA: Final = ("AddData", "ExecuteTransform")
+OPENING: Final = "https://w3id.org/odfd/portal-opening/v1"
+_SALT: Final = 32
+MAX_OPENING: Final = 4096
+
+
+class Opening(msgspec.Struct, frozen=True, kw_only=True, rename="camel", forbid_unknown_fields=True):
+    """All that an auditor needs beside the input.
+
+    Its holder, with the input, can tell which rows were made from which.
+    """
+
+    type: str
+    portal: str
+    input: str
+    salt: str
+
+
+def salt_of(node: SigningKey, portal: DatasetId) -> bytes:
+    """Derives the salt of a portal from its node's key, so that it needs no storage and every backup has it."""
+    return hashlib.sha3_256(node.sign(MARK + bytes(portal))).digest()
+
+
+def input_hash(salt: bytes, dataset: DatasetId) -> str:
+    """Returns the hash that stands for the private dataset in the rule."""
+    return str(Multihash.sha3_256(b"odfd portal input\n" + salt + bytes(dataset)))
+
+
+def cut_hash(salt: bytes, dataset: DatasetId, block: Block) -> str:
+    """Returns the hash that a block of the portal has of the private dataset, which was read up to this block."""
+    number = block.sequence_number.to_bytes(8)
+    return str(Multihash.sha3_256(b"odfd portal cut\n" + salt + bytes(dataset) + number + bytes(block.hash)))
+
+
+def state_at(salt: bytes, dataset: DatasetId, block: Block) -> SourceState:
+    return SourceState(source_name="portal", kind=PORTAL, value=cut_hash(salt, dataset, block))
+
+
+def cut_of(event: object) -> str | None:
+    """Returns the hash in a portal's block of how far the private dataset was read; ``None`` if it has none."""
+    state = event.new_source_state if isinstance(event, AddData) else None
+    return state.value if state is not None and state.kind == PORTAL else None
+
+
+def blocks_since(salt: bytes, dataset: DatasetId, chain: ChainReader, cut: str | None) -> Iterator[Block]:
+    """Yields the blocks of data after the cut, newest first, reading only these.
+
+    Raises Invalid if the cut is missing.
+    """
+    for block in newest_first(chain, DATA):
+        if cut is not None and cut_hash(salt, dataset, block) == cut:
+            return
+        yield block
+    if cut is not None:
+        raise Invalid(
+            "the private dataset has no block any more that the last one of the portal was made of",
+            rule="portal-history",
+            hint="its history was rewritten, or the portal was begun by another node: begin another portal",
+        )
+
+
+def rows_of(block: Block) -> AddData | ExecuteTransform | None:
+    """Returns the event of a block if it brings rows, else ``None``."""
+    event = block.event
+    return event if isinstance(event, AddData | ExecuteTransform) and event.new_data is not None else None
+
+
+def opening_text(portal: DatasetId, dataset: DatasetId, salt: bytes) -> bytes:
+    found = Opening(type=OPENING, portal=str(portal), input=str(dataset), salt=salt.hex())
+    return msgspec.json.format(msgspec.json.encode(found), indent=2) + b"\n"
+
+
+def read_opening(text: bytes, portal: DatasetId) -> tuple[DatasetId, bytes]:
+    """Decodes an opening: returns the private dataset and the salt. Raises Invalid."""
+    try:
+        found = msgspec.json.decode(text[: MAX_OPENING + 1], type=Opening)
+        salt = bytes.fromhex(found.salt)
+    except (msgspec.MsgspecError, ValueError):
+        raise _bad("it cannot be read") from None
+    if len(text) > MAX_OPENING or found.type != OPENING or len(salt) != _SALT:
+        raise _bad("it is none, or of another version")
+    if DatasetId.parse(found.portal) != portal:
+        raise _bad("it is of another portal")
+    return DatasetId.parse(found.input), salt
+
+
+def _bad(why: str) -> Invalid:
+    return Invalid(f"the opening: {why}", rule="portal-opening", hint="its owner writes it: odfctl portal open NAME")
+
 
 MAX_TAKE: Final = 4_000_000
 """Most rows of a block of a portal, since they are sorted in memory; further rows make the next block."""
@@ -97,7 +208,7 @@ def plan_take(
     Raises Refused for rows that a portal cannot publish, Invalid (``portal-history``), NotFound, ObjectDamaged,
     Environment.
     """
-    since = list(commitment.blocks_since(source.salt, source.dataset, source.chain, commitment.cut_of(state.last_data)))
+    since = list(blocks_since(source.salt, source.dataset, source.chain, cut_of(state.last_data)))
     private = schema_in_force(source.state)
     if not since or private is None:
         return NOTHING
@@ -125,7 +236,7 @@ def plan_take(
         new_data=data,
         new_checkpoint=state.checkpoint,
         new_watermark=watermark,
-        new_source_state=commitment.state_at(source.salt, source.dataset, cut),
+        new_source_state=state_at(source.salt, source.dataset, cut),
     )
     events: tuple[MetadataEvent, ...] = (said,) if declared is not None else (SetDataSchema(schema=schema), said)
     return PortalTake(events, () if data is None else (data.physical_hash,), published.num_rows, left_out, more=more)
@@ -146,7 +257,7 @@ def rows_taken(
     columns = [name for name in form.names if name not in system_columns(vocab)]
     parts = []
     for block in blocks:
-        event = commitment.rows_of(block)
+        event = rows_of(block)
         if event is None or event.new_data is None:
             continue
         with open_slice(sound_path(objects, event.new_data.physical_hash)) as file:
@@ -210,7 +321,7 @@ def _some(since: Sequence[Block]) -> tuple[list[Block], bool]:
     found: list[Block] = []
     rows = 0
     for block in reversed(since):
-        event = commitment.rows_of(block)
+        event = rows_of(block)
         interval = None if event is None or event.new_data is None else event.new_data.offset_interval
         rows += 0 if interval is None else interval.end - interval.start + 1
         if found and rows > MAX_TAKE:
@@ -246,7 +357,7 @@ def _may_meet(times: tuple[Instant, Instant] | None, rows: pa.Table, vocab: Voca
 
 def slices_of(chain: ChainReader) -> list[DataSlice]:
     """Lists the slices of a chain, newest first."""
-    found = (commitment.rows_of(block) for block in newest_first(chain, commitment.DATA))
+    found = (rows_of(block) for block in newest_first(chain, DATA))
     return [event.new_data for event in found if event is not None and event.new_data is not None]
 
 

@@ -24,8 +24,16 @@ from chain.state import load_state
 from chain.store.base import ChainReader, ObjectReader
 from chain.store.objects import sound_path
 from chain.walk import KindIndex, newest_first
-from odfd.portals import commitment
-from odfd.portals.publication import rows_taken, sorted_rows, system_columns
+from odfd.portals.publication import (
+    DATA,
+    cut_hash,
+    cut_of,
+    input_hash,
+    rows_of,
+    rows_taken,
+    sorted_rows,
+    system_columns,
+)
 from odfd.portals.rule import Breach, Earlier, breaches, check_columns, filter_rows
 
 _TOLD = ("SetDataSchema", "AddData")
@@ -99,7 +107,7 @@ def _columns(objects: ObjectReader, name: Multihash, form: pa.Schema, columns: t
 
 def check_opening(rule: PortalRule, dataset: DatasetId, salt: bytes) -> None:
     """Raises Refused if, by this opening, the portal does not take its rows from that dataset."""
-    if commitment.input_hash(salt, dataset) != rule.input:
+    if input_hash(salt, dataset) != rule.input:
         text = f"by this opening the portal is not made of {dataset.short}"
         raise Refused(text, rule="portal-opening", hint="ask its owner for the opening, and for what it is made of")
 
@@ -118,13 +126,13 @@ def audited_blocks(
         raise Refused("the dataset is no portal", rule=RULE, hint="odfctl describe dataset NAME says what it is")
     check_opening(rule, dataset, salt)
     form, vocab = to_arrow(schema_of(state.schema)).remove_metadata(), state.vocab
-    waiting = list(newest_first(private, commitment.DATA))
+    waiting = list(newest_first(private, DATA))
     for block in reversed(list(newest_first(portal, ("AddData",)))):
-        cut = commitment.cut_of(block.event)
+        cut = cut_of(block.event)
         taken: list[Block] = []
-        while waiting and (not taken or commitment.cut_hash(salt, dataset, taken[-1]) != cut):
+        while waiting and (not taken or cut_hash(salt, dataset, taken[-1]) != cut):
             taken.append(waiting.pop())
-        if not taken or commitment.cut_hash(salt, dataset, taken[-1]) != cut:
+        if not taken or cut_hash(salt, dataset, taken[-1]) != cut:
             yield Audited(block, is_same=False, why="it names no block of the private dataset")
             return
         try:
@@ -136,7 +144,7 @@ def audited_blocks(
 
 
 def _is_same(objects: ObjectReader, block: Block, rows: pa.Table, rule: PortalRule, vocab: Vocab) -> bool:
-    event = commitment.rows_of(block)
+    event = rows_of(block)
     wanted = filter_rows(rule, rows)
     if event is None or event.new_data is None:
         return not wanted.num_rows

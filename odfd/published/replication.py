@@ -16,8 +16,7 @@ from chain.errors import Invalid, Remote
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
-from odfd.published.place import PublishedPlace
-from odfd.published.source import Edition, PublishedSource, as_written
+from odfd.published.source import Edition, PublishedPlace, PublishedSource, as_written
 from p2p.driver.replication import ReplicationDriver
 from p2p.pace import Pace
 from p2p.ports import (

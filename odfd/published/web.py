@@ -20,7 +20,7 @@ from chain.multihash import Multihash
 from chain.store.files import disk
 from chain.store.layout import BLOCKS
 from odfd.published.packs import MAX_PACK, PACK, pack_file, read_pack
-from odfd.published.transport import Take
+from odfd.published.source import Take
 from p2p.ports import RemoteFiles
 
 TOGETHER: Final = 128

@@ -12,8 +12,8 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final
 
 from chain.errors import Refused, Remote
+from odfd.repositories.files import StoredFile
 from odfd.repositories.manifest import Place
-from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
 from p2p.ports import FileMissing, FilePart
 

@@ -23,7 +23,7 @@ from chain.store.base import ChainReader, Head
 from chain.store.layout import BLOCKS, HEAD
 from odfd.published.packs import PACK, pack, pack_file
 from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, Signed
-from odfd.repositories.port import RepositoryFiles, StoredFile
+from odfd.repositories.files import RepositoryFiles, StoredFile
 from odfd.runtime.buckets import CHUNK
 from odfd.transfer.folders import Missing, OnProgress, Transfer, write_dataset
 

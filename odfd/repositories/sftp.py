@@ -23,8 +23,8 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from chain.errors import Refused, Remote
 from chain.multihash import Multihash
+from odfd.repositories.files import StoredFile
 from odfd.repositories.manifest import Place
-from odfd.repositories.port import StoredFile
 from odfd.runtime.buckets import CHUNK
 from odfd.runtime.extensions import check_client
 from p2p.ports import FileMissing

@@ -1,6 +1,6 @@
 """Lists what the features of a node tell each other on its bus (``odfd.runtime.bus``).
 
-New statements are published as ``odfd.network.statement_news.NewStatement``, tasks as in ``odfd.runtime.tasks``. Where
+New statements are published as ``odfd.network.statement_store.NewStatement``, tasks as in ``odfd.runtime.tasks``. Where
 nothing else is said, events are published in the event loop, or before it runs.
 """
 

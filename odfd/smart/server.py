@@ -20,7 +20,7 @@ from chain.errors import Conflict, Environment, Fault, Invalid, NotFound, Refuse
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from odfd.errors import PROBLEM_JSON, http_status, sole_faults, to_problem, told_to_others
-from odfd.published.collection import COLLECTION, MAX_COLLECTION
+from odfd.published.signed import COLLECTION, MAX_COLLECTION
 from odfd.runtime.http import UPGRADE, Application, Message, Receive, Send
 from odfd.runtime.supervision import Logger
 from odfd.runtime.websocket import SocketClosed, StreamBytes, WebSocket, accept_key

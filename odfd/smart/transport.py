@@ -24,7 +24,7 @@ from chain.multihash import Multihash
 from chain.store.files import disk
 from chain.store.layout import BLOCKS
 from odfd.errors import sole_faults
-from odfd.published.transport import Take
+from odfd.published.source import Take
 from odfd.published.web import WebTransport
 from odfd.runtime.websocket import SocketClosed, WebSocket
 from odfd.smart.batches import MAX_TEXT, PULLED, NamedBlock, Unpacker

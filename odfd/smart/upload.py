@@ -25,8 +25,8 @@ from chain.state import load_state
 from chain.store.files import disk
 from chain.store.layout import CHECKPOINTS, HEAD
 from odfd.errors import sole_faults
-from odfd.published.collection import COLLECTION, SHARD_MISSING
-from odfd.repositories.port import StoredFile
+from odfd.published.signed import COLLECTION, SHARD_MISSING
+from odfd.repositories.files import StoredFile
 from odfd.repositories.push import continues
 from odfd.runtime.websocket import SocketClosed, WebSocket
 from odfd.smart.batches import PUSHED, NamedBlock, pack

@@ -18,7 +18,7 @@ TREE = Path(__file__).parents[2]
 ROOMS = (
     "p2p", "chain/codec/protobuf.py", "chain/statements", "chain/ids.py", "chain/multihash.py", "odfd/network",
     "odfd/ipfs", "odfd/published",
-    "odfd/trust/evidence/bundle.py", "odfd/trust/evidence/bundle_reader.py",
+    "odfd/trust/evidence/bundle.py", "odfd/trust/evidence/bundle.py",
 )  # fmt: skip
 TAKES = re.compile(r"\b(bytes|bytearray|memoryview|Buffer|BinaryIO)\b")
 TAKES_TEXT = re.compile(r"^str$")

@@ -143,9 +143,7 @@ PURE = [
     "odfd.trust.judgement.verdicts",
     "odfd.policy.policy",
     "odfd.trust.admission.rules",
-    "odfd.trust.admission.epoch_switch",
     "odfd.trust.judgement.suspension_rules",
-    "odfd.policy.witness_merge",
     "odfd.policy.policy_merge",
 ]
 DOES_IO = ["chain.store", "chain.data.parquet"]

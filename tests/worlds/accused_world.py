@@ -22,7 +22,7 @@ from engines.contract import Success
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.replay import Replayed, replay
 from odfd.trust.evidence import bundle
-from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
+from odfd.trust.evidence.bundle import Accusation, GatheredBundle, gather
 from odfd.trust.validation.attestation_publisher import actual_of
 from worlds.fake_engine import FakeEngine
 from worlds.transform_world import World

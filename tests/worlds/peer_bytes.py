@@ -32,15 +32,12 @@ from odfd.ipfs.delegation import check_delegation
 from odfd.ipfs.transport import IpfsTransport
 from odfd.ipfs.transport import place_of as ipfs_place_of
 from odfd.network import invitation
-from odfd.network.statement_store import LedgerStatementStore
-from odfd.network.statement_subjects import subject_of
+from odfd.network.statement_store import LedgerStatementStore, subject_of
 from odfd.published import packs as site_packs
-from odfd.published.collection import check_card, collection_in
-from odfd.published.signed import head_in
+from odfd.published.signed import check_card, collection_in, head_in
 from odfd.published.source import PublishedSource
 from odfd.store.directory import open_state_directory
-from odfd.trust.evidence.bundle import Reader, decode_manifest
-from odfd.trust.evidence.bundle_reader import unpacked
+from odfd.trust.evidence.bundle import Reader, decode_manifest, unpacked
 from p2p.address import parse_address
 from p2p.errors import Misbehaviour
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation

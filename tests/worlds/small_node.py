@@ -29,7 +29,7 @@ from config.model import Settings
 from odfd.cli import main as command_line
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import main
-from odfd.ipfs import publishing, repository
+from odfd.ipfs import publishing
 from odfd.node.assembly import assembly_of, services_of
 from odfd.node.features import NodeFeatures
 from odfd.services.feature import InForce
@@ -107,8 +107,8 @@ def killing(at: int, *, tells: bool = False) -> Callable[[str], None]:
 
 
 def _sign_names_for(seconds: int) -> None:
-    publishing.LIFETIME = repository.LIFETIME = seconds * SECOND  # type: ignore[misc]
-    repository.RENEW = seconds * SECOND // 3  # type: ignore[misc]
+    publishing.LIFETIME = seconds * SECOND  # type: ignore[misc]
+    publishing.RENEW = seconds * SECOND // 3  # type: ignore[misc]
     reconciler.DRIFT_SECONDS = seconds / 10  # type: ignore[misc]
 
 

@@ -22,7 +22,7 @@ from odfd.control import wire
 from odfd.errors import ExitCode
 
 if TYPE_CHECKING:
-    from odfd.trust.evidence.bundle_reader import Unpacked
+    from odfd.trust.evidence.bundle import Unpacked
     from odfd.trust.validation.recheck import RecheckAnswer
 
 PATIENCE_SECONDS: Final = 600.0
@@ -57,7 +57,7 @@ def _bundle(session: Session, args: argparse.Namespace, path: Path) -> int:
     import msgspec
 
     from chain.store.files import disk
-    from odfd.trust.evidence.bundle_reader import unpacked
+    from odfd.trust.evidence.bundle import unpacked
 
     session.remark(f"checking {args.file} ({formatting.size(path.stat().st_size)}): signature, hashes, links, rules")
     with tempfile.TemporaryDirectory(prefix="odfd-recheck-") as folder:
@@ -127,7 +127,7 @@ async def _rerun(case: Unpacked, place: Path) -> RecheckAnswer:
     import trio
 
     from engines.provision.host import SparkOptions, spark_engine
-    from odfd.trust.evidence.bundle_reader import IncompleteBundle
+    from odfd.trust.evidence.bundle import IncompleteBundle
     from odfd.trust.validation.recheck import Result, recheck, without_engine
 
     if isinstance(case, IncompleteBundle):

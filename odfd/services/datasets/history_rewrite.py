@@ -44,9 +44,8 @@ from odfd.store.directory import StateDirectory
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.history_rewrite import kept_tree, tree_head
 from odfd.store.ledger.log import Ledger
-from odfd.trust.signing import authority_drafts
-from odfd.trust.signing.authority_drafts import EpochOpening
-from odfd.trust.signing.authority_versions import sign_version
+from odfd.trust.signing import authority_versions
+from odfd.trust.signing.authority_versions import EpochOpening, sign_version
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 _NOTHING: Final = {
@@ -185,7 +184,7 @@ class HistoryRewriteService:
             rights = Authorities(connection).rights(entry.id)
         mine = [key.did for key in self.home.keys.keys_for(entry.id)]
         seed = self.home.chains.chain(entry.id).block_at(0).hash
-        said = authority_drafts.rewritten(rights, opening, mine, seed, self.context.clock.now())
+        said = authority_versions.rewritten(rights, opening, mine, seed, self.context.clock.now())
         return said, draft_view(rights, said)
 
     def _declare(

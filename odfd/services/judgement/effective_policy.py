@@ -12,9 +12,8 @@ from chain.ids import DatasetId, KeyDid
 from config.model import Settings
 from odfd.network.joined_networks import Network, list_joined
 from odfd.policy.manifest import rules_in
-from odfd.policy.policies_by_network import PoliciesByNetwork
-from odfd.policy.policy import Expression, Policy
-from odfd.policy.profiles import policy_of
+from odfd.policy.policy import Expression, Policy, policy_of
+from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.resources.store import ResourceStore
 from odfd.store import mirror_specs
 from odfd.store.catalog import Catalog

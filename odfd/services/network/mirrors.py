@@ -21,13 +21,11 @@ from odfd.control import wire
 from odfd.control.board import task_ref
 from odfd.control.operations import MIRROR_PATH, NODE_PATH, Owner, operation
 from odfd.mirrors.first_contact import rung_of
-from odfd.mirrors.mirror_state import Mirror, MirrorVisibility, SchedulerState
-from odfd.mirrors.progress import MirrorProgress
+from odfd.mirrors.mirror_state import Mirror, MirrorProgress, MirrorVisibility, SchedulerState
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
-from odfd.network.node_names import NodeNames
-from odfd.network.peer_names import peer_named
+from odfd.network.node_names import NodeNames, peer_named
 from odfd.runtime.subjects import NODE, Sees, about
 from odfd.runtime.tasks import Report, TaskBoard, outside
 from odfd.services.datasets.service import known_dataset

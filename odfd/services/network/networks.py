@@ -20,8 +20,17 @@ from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.uncommitted_objects import SwarmCounts
 from odfd.mirrors.first_contact import rung_of
 from odfd.network.card_index import CardIndex
-from odfd.network.invitation import MAX_BOOTSTRAP, Invitation, read_invitation, rule_lines, write_invitation
-from odfd.network.invitation_file import PATIENCE, fetch_invitation, invitation_url, is_url
+from odfd.network.invitation import (
+    MAX_BOOTSTRAP,
+    PATIENCE,
+    Invitation,
+    fetch_invitation,
+    invitation_url,
+    is_url,
+    read_invitation,
+    rule_lines,
+    write_invitation,
+)
 from odfd.network.joined_networks import NETWORK, Network, block, check_network, keep, list_joined
 from odfd.network.membership import Membership
 from odfd.network.node_names import NodeNames

@@ -35,8 +35,8 @@ from odfd.store.directory import StateDirectory
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
-from odfd.trust.judgement.pinned_engines import held_to_pins
 from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.judgement.trust_evaluator import held_to_pins
 from odfd.trust.judgement.verdicts import VerdictKind, verdicts_of
 
 MAX_FOUND: Final = 200

@@ -12,9 +12,8 @@ from chain.multihash import Multihash
 from chain.statements.card import Card
 from config.model import Settings
 from odfd.network.library import ServingLibrary
-from odfd.published.collection import CARD, COLLECTION, collection_state
 from odfd.published.packs import MAX_PACK, PACK, pack
-from odfd.published.signed import TRUST, signed_state
+from odfd.published.signed import CARD, COLLECTION, TRUST, collection_state, signed_state
 from odfd.queries.doors import Door
 from odfd.runtime.http import Application
 from odfd.runtime.supervision import Logger

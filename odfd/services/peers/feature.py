@@ -14,11 +14,9 @@ from odfd.network import outbox, statement_store, unheld_statements
 from odfd.network.evidence_provider import EvidenceProvider
 from odfd.network.library import ServingLibrary, ServingTerms
 from odfd.network.membership import MAX_PUBLISHERS, Known, Membership, MembershipTerms
-from odfd.network.network_rules import network_rules
 from odfd.network.outbox import Outbox
-from odfd.network.statement_news import NewStatement
 from odfd.network.statement_quota import StatementQuota
-from odfd.network.statement_store import LedgerStatementStore, Subscribers
+from odfd.network.statement_store import LedgerStatementStore, NewStatement, Subscribers, network_rules
 from odfd.network.swarm_parts import SwarmParts
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life

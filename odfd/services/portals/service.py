@@ -28,9 +28,19 @@ from odfd.control.operations import DATASET_PATH, Owner, operation
 from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.driver import IngestDependencies, load
-from odfd.portals import commitment
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
-from odfd.portals.publication import PortalInput, PortalTake, check_portal_chain, plan_take
+from odfd.portals.publication import (
+    PortalInput,
+    PortalTake,
+    blocks_since,
+    check_portal_chain,
+    cut_of,
+    input_hash,
+    opening_text,
+    plan_take,
+    read_opening,
+    salt_of,
+)
 from odfd.portals.recheck import Audited, audited_blocks
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.references import reference_key
@@ -130,10 +140,10 @@ class PortalService:
     def check(self, portal: Portal) -> bool:
         """Whether the private dataset has blocks that the portal has not looked at. Blocking. Raises as ``take``."""
         source, state = self._input(portal), load(self._deps, portal.dataset)
-        rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
+        rule = rule_of(portal.spec, input_hash(source.salt, portal.input))
         check_portal_chain(self._home.name_of(portal.dataset), state, rule)
-        cut = commitment.cut_of(state.last_data)
-        return any(True for _ in commitment.blocks_since(source.salt, portal.input, source.chain, cut))
+        cut = cut_of(state.last_data)
+        return any(True for _ in blocks_since(source.salt, portal.input, source.chain, cut))
 
     async def pull(self, entry: DatasetEntry, report: Report, *, portal: Portal) -> wire.PullItem:
         """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile."""
@@ -181,7 +191,7 @@ class PortalService:
         """Plans blocks to append. Returns the head and the frontier that the plan rests on, and its time."""
         upper, state = self._deps.store.upper(portal.dataset), load(self._deps, portal.dataset)
         source, time = self._input(portal), block_time(state, self._deps.now(), upper)
-        rule = rule_of(portal.spec, commitment.input_hash(source.salt, portal.input))
+        rule = rule_of(portal.spec, input_hash(source.salt, portal.input))
         check_portal_chain(self._home.name_of(portal.dataset), state, rule)
         take = plan_take(self._deps, source, self._home.chains.chain(portal.dataset), state, rule, time)
         assert state.head is not None, "a dataset that is here has a Seed"
@@ -189,7 +199,7 @@ class PortalService:
 
     def _input(self, portal: Portal) -> PortalInput:
         chain = self._home.chains.chain(portal.input)
-        salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
+        salt = salt_of(self._home.keys.node_key(), portal.dataset)
         return PortalInput(portal.input, chain, load_state(chain), salt)
 
     @operation("GET", DATASET_PATH + "/opening", needs=Owner.PORTALS)
@@ -203,8 +213,8 @@ class PortalService:
         if portal is None:
             hint = "odfctl get portals lists them"
             raise Refused(f"no Portal gives rows to {entry.name}", rule=RULE, hint=hint)
-        salt = commitment.salt_of(self._home.keys.node_key(), portal.dataset)
-        text = commitment.opening_text(portal.dataset, portal.input, salt).decode()
+        salt = salt_of(self._home.keys.node_key(), portal.dataset)
+        text = opening_text(portal.dataset, portal.input, salt).decode()
         return wire.PortalOpening(name=entry.name, input=self._home.name_of(portal.input), text=text)
 
     @operation("POST", DATASET_PATH + "/audit", needs=Owner.PORTALS)
@@ -214,7 +224,7 @@ class PortalService:
         Raises NotFound if one of the two is not here, Invalid for the opening.
         """
         entry = self._home.resolve(ref)
-        dataset, salt = commitment.read_opening(request.opening.encode(), entry.id)
+        dataset, salt = read_opening(request.opening.encode(), entry.id)
         private = self._home.resolve(str(dataset))
 
         async def work(report: Report) -> wire.AuditResult:
@@ -233,7 +243,7 @@ class PortalService:
             found.append(one)
             report.done = len(found)
             end_if_unwanted()
-            seen = (commitment.cut_of(one.block.event) or "").encode()
+            seen = (cut_of(one.block.event) or "").encode()
             signed += self._note(entry.id, one.block, is_same=one.is_same, seen=seen)
         different = [one for one in found if not one.is_same]
         return wire.AuditResult(

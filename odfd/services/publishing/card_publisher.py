@@ -40,7 +40,7 @@ from odfd.datasets.card_facts import (
     sample_of,
 )
 from odfd.datasets.local_data import held_from
-from odfd.network.shared_cards import SharedCards
+from odfd.network.peer_cards import SharedCards
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about

@@ -25,8 +25,7 @@ from odfd.control.board import task_ref
 from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.datasets.shard_reading import resolve_chains
 from odfd.ipfs.delegation import check_delegation
-from odfd.ipfs.publishing import LIFETIME, Publication, Publisher
-from odfd.ipfs.repository import RENEW
+from odfd.ipfs.publishing import LIFETIME, RENEW, Publication, Publisher
 from odfd.ipfs.transport import no_ipfs
 from odfd.resources import records
 from odfd.resources.records import KeptRecord

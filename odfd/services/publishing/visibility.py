@@ -23,7 +23,7 @@ from odfd.control.operations import NODE_PATH, EachOf, Owner, operation
 from odfd.datasets.creation import input_ids
 from odfd.datasets.shard_reading import is_later_shard
 from odfd.network.joined_networks import Network, list_joined
-from odfd.network.peer_names import peer_named
+from odfd.network.node_names import peer_named
 from odfd.runtime.subjects import about
 from odfd.services.views.card_views import words_view
 from odfd.store import collections, mirror_specs

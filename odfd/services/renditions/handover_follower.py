@@ -21,7 +21,7 @@ from odfd.control.assembly import Context
 from odfd.mirrors.mirror_handover import Await, Begin, Cross, Step, next_step
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.published.collection import beside
+from odfd.published.signed import beside
 from odfd.renditions.chain_timeline import check, rows_of
 from odfd.renditions.successor import HandoverNotice, notice_in
 from odfd.renditions.timeline import RenditionRow, Switch, append

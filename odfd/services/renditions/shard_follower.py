@@ -18,10 +18,10 @@ from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.statements.card import CardShards
 from odfd.control.assembly import Context
+from odfd.mirrors.mirror_handover import unite
 from odfd.mirrors.mirror_state import MirrorVisibility
 from odfd.mirrors.scheduler import MirrorScheduler
-from odfd.mirrors.shard_union import unite
-from odfd.published.collection import beside
+from odfd.published.signed import beside
 from odfd.runtime.subjects import about
 from odfd.store import collections, mirror_specs
 from odfd.store.catalog import inner_name

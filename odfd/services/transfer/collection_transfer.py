@@ -28,23 +28,22 @@ from chain.store.base import Append, Head, UpperMove
 from chain.store.layout import BLOCKS, HEAD
 from odfd.control import wire
 from odfd.errors import sole_faults
-from odfd.mirrors.shard_union import unite
-from odfd.published.collection import (
+from odfd.mirrors.mirror_handover import unite
+from odfd.published.signed import (
     CARD,
     COLLECTION,
     MAX_COLLECTION,
+    MAX_STATEMENT,
     SHARD_MISSING,
     PublishedCollection,
     beside,
     collection_in,
     collection_state,
 )
-from odfd.published.signed import MAX_STATEMENT
 from odfd.queries.sharded_cuts import heads_of
 from odfd.repositories.catalog import Target
-from odfd.repositories.folder import Folder
+from odfd.repositories.files import ConditionalFiles, Folder
 from odfd.repositories.manifest import Place
-from odfd.repositories.port import ConditionalFiles
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report, outside

@@ -8,18 +8,17 @@ from functools import partial
 from chain.ids import DatasetId
 from chain.statements.statement import HeadStatement
 from config.model import Settings
-from odfd.mirrors.chain_repair import ChainRepair
 from odfd.mirrors.data_retention import DataRetention
 from odfd.mirrors.epoch_switch import following
 from odfd.mirrors.first_contact import FirstContact
 from odfd.mirrors.holders import Holders
 from odfd.mirrors.object_fetcher import ObjectFetcher, ObjectLimits
-from odfd.mirrors.repair import Repair
+from odfd.mirrors.repair import ChainRepair, Repair
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.mirrors.sync import MirrorSync
 from odfd.network.evidence import EvidenceFetcher
 from odfd.network.forks import Contradiction, ForkFinder
-from odfd.network.statement_news import NewStatement
+from odfd.network.statement_store import NewStatement
 from odfd.published.staging import StagingQuota
 from odfd.runtime.supervision import Child
 from odfd.services.feature import UNLABELLED, Feature, Ground, Reading, worker

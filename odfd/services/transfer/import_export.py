@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
@@ -14,23 +14,24 @@ import trio
 
 from chain.errors import Conflict, Environment, Fault, Invalid, Refused, Remote
 from chain.ids import DatasetId
+from chain.model.block import SealedBlock
 from chain.model.events import Seed
 from chain.statements import envelope, statement
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier
-from chain.store.base import BlockDamaged, ChainReader, Head
+from chain.store.base import BlockDamaged, ChainReader, ChainStore, Head
 from chain.store.former_epochs import SET_ASIDE
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
 from odfd.datasets.local_data import need_data
 from odfd.errors import sole_faults
 from odfd.ingest.file_writer import staged_folder
-from odfd.ipfs.repository import ShelfPlace
+from odfd.ipfs.publishing import ShelfPlace
+from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.object_fetcher import ObjectFetcher
-from odfd.mirrors.progress import MirrorProgress
 from odfd.published.packs import write_packs
-from odfd.published.place import PublishedPlace
 from odfd.published.signed import read_statements, signed_state, write_statements
+from odfd.published.source import PublishedPlace
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
@@ -48,13 +49,31 @@ from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.history_rewrite import kept_tree
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.references import keep_references
-from odfd.transfer.folders import Copy, Missing, OnProgress, Transfer, export_dataset, import_copy, whole_or_gone
+from odfd.transfer.folders import (
+    Copy,
+    Missing,
+    OnProgress,
+    Transfer,
+    blocks_here,
+    export_dataset,
+    import_copy,
+    whole_or_gone,
+)
 from odfd.transfer.former_chain import find_former, load_former_format
-from odfd.transfer.new_pages import new_pages
 from odfd.transfer.object_list import note_links
-from odfd.trust.admission.epoch_switch import epoch_of
-from odfd.verify.terms import pages_of
+from odfd.trust.admission.rules import epoch_of
+from odfd.verify.terms import ChainTerms, pages_of
 from p2p.ports import Judgement, PeerId, StatementStore, Topic
+
+
+def new_pages(
+    source: DirectoryChain, chains: ChainStore, blocks: int
+) -> Iterator[tuple[ChainTerms, list[SealedBlock]]]:
+    """Yields the blocks that a store lacks, ``blocks`` at a time, with the terms before each page. Blocking."""
+    head = source.head()
+    if head is not None:
+        yield from pages_of(source, blocks_here(source, chains), head.size, blocks)
+
 
 BATCH: Final = 4096
 """Blocks that are settled in one transaction; bounds memory."""

@@ -13,11 +13,10 @@ from chain.ids import DatasetId, parse_own_name
 from chain.multihash import Multihash
 from config.model import Settings
 from odfd.ipfs import transport as ipfs_transport
-from odfd.ipfs.publishing import Publisher
-from odfd.ipfs.repository import RepositoryPublisher
+from odfd.ipfs.publishing import Publisher, RepositoryPublisher
 from odfd.ipfs.transport import IpfsTransport
-from odfd.published.collection import COLLECTION, MAX_COLLECTION, beside, collection_in
 from odfd.published.replication import Networks, Replication
+from odfd.published.signed import COLLECTION, MAX_COLLECTION, beside, collection_in
 from odfd.published.source import PublishedSource
 from odfd.published.staging import StagingQuota
 from odfd.published.web import WebTransport

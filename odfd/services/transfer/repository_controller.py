@@ -7,7 +7,7 @@ from typing import Final
 
 from chain import instant
 from chain.instant import Instant
-from odfd.ipfs.repository import NameRecord, RepositoryPublisher
+from odfd.ipfs.publishing import NameRecord, RepositoryPublisher
 from odfd.repositories.catalog import TYPE
 from odfd.repositories.manifest import IPNS, place_of
 from odfd.resources.controller import Controller, ObservedState

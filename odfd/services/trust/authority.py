@@ -26,7 +26,7 @@ from odfd.store.directory import StateDirectory
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.proofs import is_disputed
-from odfd.trust.signing import authority_drafts
+from odfd.trust.signing import authority_versions
 from odfd.trust.signing.authority_versions import keep_version, note_version, sign_version
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
@@ -89,13 +89,13 @@ class AuthorityService:
         seed, tree = self._chain(rights.dataset)
         now = self._clock.now()
         if request.action == "rotate":
-            return authority_drafts.rotate(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
+            return authority_versions.rotate(rights, self._home.keys.node_key().did, tree, seed, now, request.reason)
         if request.key is None:
             raise Invalid(f"{request.action} needs a key", rule="authority-key", hint="did:key:…")
         key = KeyDid.parse(request.key)
         if request.action == "add-writer":
-            return authority_drafts.with_writer(rights, key, request.days, seed, now)
-        return authority_drafts.without_writer(rights, key, tree, seed, now)
+            return authority_versions.with_writer(rights, key, request.days, seed, now)
+        return authority_versions.without_writer(rights, key, tree, seed, now)
 
     def _chain(self, dataset: DatasetId) -> tuple[Multihash, TreeHead]:
         """Returns the hash of the first block, and the tree of all blocks here. Raises Refused if there are none."""

@@ -21,7 +21,7 @@ from chain.wording import plural
 from odfd.control import wire
 from odfd.ingest.refetch import confine, observing
 from odfd.policy.manifest import ValidatorResourceSpec
-from odfd.policy.profiles import cosigns, policy_of
+from odfd.policy.policy import cosigns, policy_of
 from odfd.resources.resource import Resource
 from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.subjects import about

@@ -22,7 +22,7 @@ from odfd.control.operations import NODE_PATH, Owner, operation
 from odfd.network.joined_networks import Network
 from odfd.network.membership import Membership
 from odfd.policy.policy import DatasetRule, Policy
-from odfd.policy.policy_merge import accepted, check_rules, waiting
+from odfd.policy.policy_merge import accept_rules, check_rules, waiting
 from odfd.runtime.clock import Clock
 from odfd.services.judgement.effective_policy import EffectivePolicy
 from odfd.store.directory import StateDirectory
@@ -99,7 +99,7 @@ class PolicyService:
         network = self._network(request.network)
         rules, key, now = _rules(request), self._home.keys.node_key(), self._clock.now()
         check_rules(rules)
-        accepted(Policy(), rules)
+        accept_rules(Policy(), rules)
         with self._home.database.write() as connection:
             kept = NetworkPolicies(connection)
             before = kept.of(key.did)

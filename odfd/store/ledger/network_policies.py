@@ -21,7 +21,7 @@ from chain.statements import statement
 from chain.statements.envelope import Signed
 from chain.statements.statement import POLICY, PolicyStatement, Rules
 from odfd.policy.policy import Policy
-from odfd.policy.policy_merge import accepted, in_force
+from odfd.policy.policy_merge import accept_rules, in_force
 from odfd.resources import records
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.tables import RULES
@@ -84,7 +84,7 @@ class NetworkPolicies:
             raise NotFound(
                 f"no policy {sid.short} of the network waits", rule="network-policy", hint="odfctl trust policy show"
             )
-        accepted(policy, known.said.policy)
+        accept_rules(policy, known.said.policy)
         records.put(self._db, KIND, str(key), msgspec.json.encode({"sid": str(sid)}), now)
         self._db.execute(
             "DELETE FROM trust_rules WHERE key = ? AND sid != ? AND version <= ?", (key, sid, known.said.version)

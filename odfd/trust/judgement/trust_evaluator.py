@@ -2,12 +2,16 @@
 
 Reads only. Every answer is computed anew from the records, at a cost of the number of verdicts, not of blocks: between
 two places where somebody's verdict changes, all steps are judged alike, so only the first of each stretch is judged.
+
+Compares the engines that an attestation calls the pinned ones with the pins of the chain that it is about. Whether an
+engine is the pinned one is not for a validator to say: it signs the digest of its engine, and the chain has the pin.
+Spec: docs/spec/trust.md#pins.
 """
 
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from typing import Final
@@ -19,13 +23,14 @@ from chain.errors import NotFound
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.block import Block
-from chain.model.events import DatasetKind, ExecuteTransform, Seed
+from chain.model.events import DatasetKind, ExecuteTransform, Seed, SetTransform
 from chain.multihash import Multihash
 from chain.statements.cosignature import Cosignature
-from chain.statements.statement import Attestation, HeadStatement
+from chain.statements.statement import Attestation, HeadStatement, Span
 from chain.statements.tree import Frontier, Tree
 from chain.store.base import ChainReader, ChainStore, leaves
 from chain.store.database import Database
+from chain.walk import newest_first
 from odfd.datasets.engine_pins import PinStretch, pin_stretches
 from odfd.policy.policy import Expression, Policy, holds
 from odfd.policy.witness_quorum import Roots, witnessed
@@ -40,10 +45,10 @@ from odfd.store.ledger.signed_heads import DataAvailability, makers
 from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
-from odfd.trust.judgement.pinned_engines import held_to_pins
 from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
+    NOT_PINNED,
     STOPS,
     ChainExtent,
     DatasetStatus,
@@ -60,6 +65,60 @@ from odfd.trust.judgement.verdicts import (
     value_id,
 )
 from odfd.trust.transform_steps import STEP, first_step
+
+MOST_DECLARATIONS: Final = 256
+"""Declarations of a transform that are compared with one span; a stranger's chain may have any number.
+
+Blocks of the span under older ones count as not pinned.
+"""
+_TRANSFORMS: Final = ("SetTransform",)
+
+
+def held_to_pins(chain: ChainReader, attestation: Attestation) -> Attestation:
+    """Returns an attestation in which no engine is called the pinned one of blocks that pin another digest.
+
+    Such blocks become spans of their own, with the same engine, not pinned, and that as their reason.
+    """
+    engines = attestation.engines
+    spans: list[Span] = []
+    for span in attestation.spans:
+        if span.engine is None or span.engine >= len(engines) or not engines[span.engine].pinned:
+            spans.append(span)
+            continue
+        for first, last, is_so in _by_pin(chain, span, engines[span.engine].digest):
+            part = msgspec.structs.replace(span, first=first, last=last)
+            other = len(engines) + span.engine
+            spans.append(part if is_so else msgspec.structs.replace(part, engine=other, reason=NOT_PINNED))
+    if tuple(spans) == attestation.spans:
+        return attestation
+    unpinned = (msgspec.structs.replace(engine, pinned=False) for engine in engines)
+    return msgspec.structs.replace(attestation, spans=tuple(spans), engines=(*engines, *unpinned))
+
+
+def _by_pin(chain: ChainReader, span: Span, digest: str) -> list[tuple[int, int, bool]]:
+    """Divides a span into stretches, oldest first, that pin ``digest`` and that do not."""
+    found: list[tuple[int, int, bool]] = []
+    for first, last, is_so in _newest_pins(chain, span, digest):
+        if found and found[-1][2] is is_so:
+            last = found.pop()[1]
+        found.append((first, last, is_so))
+    if not found:
+        return [(span.first, span.last, True)]  # nothing in it was made by an engine
+    found[-1] = (span.first, *found[-1][1:])
+    return found[::-1]
+
+
+def _newest_pins(chain: ChainReader, span: Span, digest: str) -> Iterator[tuple[int, int, bool]]:
+    stop = span.last + 1
+    for count, block in enumerate(newest_first(chain, _TRANSFORMS, stop)):
+        assert isinstance(block.event, SetTransform)
+        is_told = count < MOST_DECLARATIONS
+        first = max(block.sequence_number, span.first) if is_told else span.first
+        yield first, stop - 1, is_told and block.event.transform.version == digest
+        stop = first
+        if stop == span.first:
+            return
+
 
 FOREVER: Final = Instant(1 << 62)
 MAX_LINEAGE: Final = 64

@@ -5,6 +5,11 @@ announced. A crash in between leaves a chain whose last blocks are unsigned, whi
 ``sign_unsigned`` mends that. Blocks that could not be signed are not committed either: a state that is older than the
 key's journal takes no new blocks. A rewrite works the same way, with the version of the authority that opens its epoch
 in the transaction (``odfd.store.ledger.history_rewrite``). Spec: docs/spec/trust.md#heads, #epochs; ADR 3.
+
+Decides which frontier a head signs, and keeps this node from contradicting one that it signed. A head states the
+frontier (upper) of its chain if that was promised and is later than the last block. The frontier is journalled before
+the signature leaves, under a topic of its own: it never gets smaller for a key, and no block of an earlier time is
+signed, even by a state from an old backup. Spec: docs/spec/trust.md#uppers; ADR 68.
 """
 
 from __future__ import annotations
@@ -14,7 +19,7 @@ import threading
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import msgspec
 import trio
@@ -23,7 +28,7 @@ from chain import instant
 from chain.codec.blocks import encode_block
 from chain.errors import Conflict, Fault, Invalid, Refused
 from chain.ids import DatasetId, KeyDid
-from chain.instant import Instant, to_millis
+from chain.instant import Instant, from_millis, render, to_millis
 from chain.model.block import Block, MetadataBlock, objects_of
 from chain.model.events import MetadataEvent
 from chain.multihash import Multihash
@@ -35,29 +40,180 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement
 from chain.statements.tree import Frontier, Tree
+from chain.store import uppers
 from chain.store.base import Append, ChainStore, Head, Rewrite, leaves_of
 from chain.store.database import Database
 from chain.store.rewriting import RewritePlan
 from chain.wording import agree, plural
+from engines.contract import RowCounts
 from odfd.datasets.commit import Commit, CommitPart, check_clock, check_head, check_jump, check_upper
+from odfd.store import captures, collections, pushes, row_counts
+from odfd.store.captures import Capture, CapturedPart
 from odfd.store.keys import journal_topics
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.history_rewrite import RewrittenHistory, check_opening
 from odfd.store.ledger.log import CheckedChain, Ledger
+from odfd.store.pushes import Push
+from odfd.store.references import keep_links, keep_references
 from odfd.trust.admission.rules import EARLY_LIMIT
-from odfd.trust.signing import authority_drafts
+from odfd.trust.signing import authority_versions
 from odfd.trust.signing.authority_versions import keep_version, note_newest, note_version, sign_version
-from odfd.trust.signing.commit_parts import (
-    ChainDraft,
-    TreeGrowth,
-    check_newest,
-    end_of,
-    epoch_of,
-    keep_growth,
-    keep_records,
-)
-from odfd.trust.signing.signed_uppers import SignedUppers
+
+
+class SignedUppers:
+    """The frontiers that the heads of this node's datasets state. Called from worker threads."""
+
+    def __init__(self, database: Database, keys: KeyStore) -> None:
+        self._database = database
+        self._keys = keys
+
+    def read_upper(self, dataset: DatasetId) -> int | None:
+        """Returns the frontier that a head of the chain states now; ``None`` for the time of the last block."""
+        with self._database.read() as connection:
+            return uppers.beyond_last(connection, dataset)
+
+    def collection(self, dataset: DatasetId) -> DatasetId | None:
+        """Returns the first shard, if a chain is one of several shards of a rendition."""
+        with self._database.read() as connection:
+            member = collections.member_of(connection, dataset)
+        return None if member is None else member.dataset
+
+    def is_stated(self, dataset: DatasetId, signed: HeadStatement) -> bool:
+        """Whether a head states what one that is signed now would state beside the tree."""
+        is_late = (self.read_upper(dataset) or 0) > (signed.upper or 0)
+        return not is_late and signed.collection == self.collection(dataset)
+
+    def check(self, dataset: DatasetId, time: int) -> None:
+        """Checks that no frontier later than ``time`` was signed. Raises Refused (``trust.behind``)."""
+        if self._keys.is_new(dataset):
+            return
+        keys = (KeyDid.from_public_key(dataset.public_key), self._keys.node_key().did)
+        found = [self._keys.last_signed(key, journal_topics.upper(key, dataset)) for key in keys]
+        last = max((each.order[0] for each in found if each is not None), default=time)
+        if last > time:
+            raise Refused(
+                f"this node has signed that the times of {dataset.short} before {render(from_millis(last))} are"
+                f" complete, and the state here says {render(from_millis(time))}",
+                rule="trust.behind",
+                hint="the state here is older than the signing journal: odfctl advance REF moves it past that",
+            )
+
+    def promise(self, key: SigningKey, dataset: DatasetId) -> int | None:
+        """Journals the frontier that ``key`` is about to sign, and returns it. Raises Refused (``trust.behind``)."""
+        with self._database.read() as connection:
+            stated, reached = uppers.beyond_last(connection, dataset), uppers.upper_of(connection, dataset)
+        self.check(dataset, reached)
+        if stated is not None:
+            self._keys.note(key.did, journal_topics.upper(key.did, dataset), (stated,), journal_topics.PROMISED)
+        return stated
+
+
+class TreeGrowth(NamedTuple):
+    """How the tree of a chain grows by its new blocks."""
+
+    before: Frontier
+    after: Frontier
+    groups: list[bytes]
+    epoch: int
+    rights: Rights
+    linked: list[Multihash]
+    """Objects that rows of the blocks link to."""
+
+
+class ChainDraft(NamedTuple):
+    """One chain's part of a transaction; without growth, its frontier (upper) moves alone."""
+
+    append: Append
+    growth: TreeGrowth | None
+
+    @property
+    def head(self) -> Head:
+        if not self.append.blocks:
+            assert self.append.expected is not None
+            return self.append.expected
+        last = self.append.blocks[-1]
+        return Head(last.hash, last.sequence_number)
+
+
+def keep_growth(connection: sqlite3.Connection, draft: ChainDraft) -> None:
+    """Stores the tree of a chain with its new blocks, and what they name."""
+    dataset, blocks, growth = draft.append.dataset, draft.append.blocks, draft.growth
+    if growth is None:
+        return
+    # If objects were found damaged before, the objects of new blocks do not change how far data is verified.
+    data = Ledger(connection).chain(dataset).data
+    whole = growth.after.size if data >= growth.before.size else data
+    checked = CheckedChain(growth.after, data=whole, epoch=growth.epoch)
+    Ledger(connection).grow(dataset, growth.before, checked, growth.groups)
+    keep_references(connection, dataset, blocks)
+    keep_links(connection, dataset, blocks[-1].sequence_number, growth.linked)
+
+
+def keep_records(connection: sqlite3.Connection, part: CommitPart, drafts: Sequence[ChainDraft]) -> None:
+    """Stores the records of a part, whose blocks may be in several shards."""
+    head = drafts[0].head if drafts else part.expected
+    for record in part.records:
+        assert head is not None
+        match record:
+            case RowCounts():
+                row_counts.keep(connection, part.dataset, head.sequence_number, record, idle=not drafts)
+            case Push():
+                if drafts:
+                    answer = msgspec.structs.replace(record.answer, block=str(end_of(part, drafts).hash))
+                    record = msgspec.structs.replace(record, answer=answer)
+                pushes.keep(connection, part.dataset, record, head.sequence_number)
+            case Capture():
+                _keep_capture(connection, part.dataset, record, [each.append for each in drafts if each.growth])
+
+
+def _keep_capture(
+    connection: sqlite3.Connection, dataset: DatasetId, capture: Capture, written: Sequence[Append]
+) -> None:
+    parts = []
+    for append in written:
+        first, last = append.blocks[0], append.blocks[-1]
+        assert isinstance(first, Block)
+        parts.append(CapturedPart(append.dataset, last.hash, first.sequence_number, last.sequence_number))
+        time = to_millis(first.system_time)
+    if parts:
+        captures.keep(connection, dataset, capture, parts, time)
+
+
+def end_of(part: CommitPart, drafts: Sequence[ChainDraft]) -> Head:
+    """Returns the last block of a part, in the first of its shards that got one."""
+    if not drafts:
+        assert part.expected is not None, "there is a chain, or it begins"
+        return part.expected
+    return next((each for each in drafts if each.growth), drafts[0]).head
+
+
+def epoch_of(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
+    """Returns the epoch to write in. Raises Refused if a later epoch gave up blocks that are here."""
+    opened = rights.opened(checked.epoch + 1)
+    while opened is not None:
+        tree = checked.frontier
+        if (opened.base.size, opened.base.root_hash) != (tree.size, tree.root):
+            kept = plural(opened.base.size, "block")
+            raise Refused(
+                f"epoch {opened.number} of {dataset.short} keeps {kept}, and here are {tree.size}",
+                rule="trust.epoch",
+                hint="bring the chain to where the epoch begins before writing in it",
+            )
+        checked = CheckedChain(tree, checked.data, opened.number)
+        opened = rights.opened(checked.epoch + 1)
+    return checked.epoch
+
+
+def check_newest(newest: HeadStatement | None, epoch: int, size: int) -> None:
+    """Raises Refused if a writer of this dataset signed a later head: adding to older blocks would make a fork."""
+    if newest is not None and newest.epoch == epoch and newest.size > size:
+        raise Refused(
+            f"a head of {plural(newest.size, 'block')} is signed already, and only {size} are here",
+            rule="trust.behind",
+            hint="odfctl pull REF --repair fetches them; if a key was stolen: odfctl trust authority rotate REF",
+        )
+
 
 LIFETIME: Final = 7 * 86400 * instant.SECOND
 """Time for which a head counts as fresh; it is signed again after a third of this."""
@@ -284,9 +440,12 @@ class OwnerCommitter:
         """Extends our own right to write by a year when it nears its end, if enough of the roots' keys are here too."""
         keys = [key.did for key in self._keys.keys_for(rights.dataset)]
         now = self._clock()
-        if not authority_drafts.is_short(rights, keys, now) or len(rights.roots.intersection(keys)) < rights.threshold:
+        if (
+            not authority_versions.is_short(rights, keys, now)
+            or len(rights.roots.intersection(keys)) < rights.threshold
+        ):
             return rights
-        renewed = authority_drafts.renew(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
+        renewed = authority_versions.renew(rights, keys, self._chains.chain(rights.dataset).block_at(0).hash, now)
         signed = sign_version(self._database, self._keys, renewed, statement.encode(renewed), [])
         with self._database.write() as connection:
             rights = keep_version(connection, self._keys, renewed, signed, now)

@@ -6,43 +6,114 @@ gave the same other answer; it is right only if the run began at the first step,
 checkpoint cannot see an error in that checkpoint. A validator whose evidence was untrue is not re-checked for a day; a
 bundle that could not be fetched or run is retried after growing pauses. Works while its ``loop`` runs.
 Spec: docs/spec/trust.md#rechecks, #room.
+
+Chooses which bundles of evidence to check: those that listed validators name, about steps held here. A bundle is not
+fetched if only strangers name it, if this node has its own verdict on the step, or if evidence of the same group was
+found untrue within the last day. Spec: docs/spec/trust.md#rechecks, #room.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from functools import cache, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import msgspec
 import trio
 
 from chain import instant
 from chain.errors import Fault, Invalid, NotFound
-from chain.ids import DatasetId
+from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
-from chain.statements.statement import ATTESTATION, EngineUsed
+from chain.statements.statement import ATTESTATION, Attestation, EngineUsed
 from chain.store.base import ChainStore
 from chain.store.files import disk
 from engines.contract import Engine, EngineIdentity
 from odfd.errors import sole_fault
+from odfd.policy.policy import Policy
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import CONFIRMED, REPRODUCED, UNABLE, UNFIT, Recheck, Rechecks, Run
+from odfd.store.ledger.runs import CONFIRMED, REPRODUCED, UNABLE, UNFIT, Recheck, Rechecks, Run, run_at
 from odfd.transform.driver import fresh_folder
 from odfd.transform.progress import Report, Showing, unseen
-from odfd.trust.evidence.bundle_reader import IncompleteBundle, Unpacked, unpacked
+from odfd.trust.evidence.bundle import IncompleteBundle, Unpacked, unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
-from odfd.trust.judgement.verdicts import VerdictKind
+from odfd.trust.judgement.verdicts import VerdictKind, group_verdicts, verdict_on
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import RecheckAnswer, Result, recheck, without_engine
 from odfd.trust.validation.reexecution import NONDETERMINISTIC, RUNS
+
+
+class Claim(NamedTuple):
+    """A bundle that a listed group names; the most urgent sorts first."""
+
+    doubt: int
+    """0 if more than f groups say the same, so that the step is refuted or split."""
+    step: int
+    bundle: Multihash
+    group: str
+    dataset: DatasetId
+    signers: tuple[KeyDid, ...]
+    """Signers of the attestations that name it."""
+
+
+class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
+    """This node's own findings about a dataset."""
+
+    runs: Mapping[int, Run]
+    """Its verdicts, including those of re-checks."""
+    done: Mapping[Multihash, Recheck]
+    resting: Collection[str]
+    """Groups whose evidence is not fetched at present."""
+    engine: str | None
+    """Digest of the engine here; ``None``: there is none, so evidence is only stored."""
+    has: Callable[[Multihash], bool]
+    """Whether a bundle is kept here."""
+
+
+def claims(
+    policy: Policy,
+    dataset: DatasetId,
+    attestations: Mapping[KeyDid, Attestation],
+    suspended: Collection[str],
+    own: OwnFindings,
+) -> list[Claim]:
+    """Lists the claims to check for a dataset, in order. ``attestations`` are about the chain held here."""
+    verdicts_at = cache(partial(group_verdicts, policy, attestations, suspended=suspended))
+    found: dict[Multihash, Claim] = {}
+    for key, attestation in sorted(attestations.items()):
+        group = policy.group_of(key)
+        for wrong in attestation.mismatch if group is not None else ():
+            verdicts = verdicts_at(wrong.sequence_number)
+            mine = verdict_on(attestation, wrong.sequence_number)
+            if wrong.bundle is None or group is None or mine is None or verdicts.get(group) != mine:
+                continue
+            if mine.kind is not VerdictKind.MISMATCH or run_at(own.runs, wrong.sequence_number) is not None:
+                continue
+            alike = Counter(verdicts.values())[mine]
+            named = (*found[wrong.bundle].signers, key) if wrong.bundle in found else (key,)
+            found[wrong.bundle] = Claim(
+                int(alike <= policy.tolerated), wrong.sequence_number, wrong.bundle, group, dataset, named
+            )
+    return sorted(each for each in found.values() if _is_open(each, found.values(), own))
+
+
+def _is_open(claim: Claim, all_of_them: Collection[Claim], own: OwnFindings) -> bool:
+    if claim.group in own.resting:
+        return False
+    if own.engine is None:
+        # One bundle of a step that so many call refuted is kept, since others may ask for it.
+        return not claim.doubt and not any(own.has(each.bundle) for each in all_of_them if each.step == claim.step)
+    before = own.done.get(claim.bundle)
+    return before is None or (before.result == UNABLE and before.run.engine.digest != own.engine)
+
 
 SECONDS: Final = 600.0
 """Seconds for all runs of one bundle."""

@@ -30,7 +30,7 @@ from odfd.transform.inputs import ChainPrefix
 from odfd.transform.plan import Blocked, TransformPlan
 from odfd.transform.progress import Report, quiet
 from odfd.transform.replay import Replayed, ReplayParts, plan_recorded, replay, replay_step
-from odfd.trust.evidence.bundle_reader import AccusedStep, IncompleteBundle, Unpacked
+from odfd.trust.evidence.bundle import AccusedStep, IncompleteBundle, Unpacked
 from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.transform_steps import STEP

@@ -38,8 +38,8 @@ from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.progress import Showing, unseen
 from odfd.transform.replay import ReplayDependencies, Replayed, ReplayParts, replay_step
+from odfd.trust.evidence.bundle import Accusation, GatheredBundle, gather
 from odfd.trust.evidence.bundle_store import BundleStore
-from odfd.trust.evidence.bundle_writer import Accusation, GatheredBundle, gather
 from odfd.trust.evidence.comparison_process import compare_in_process
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import NOT_PINNED

@@ -21,8 +21,7 @@ from chain.store.database import Database
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.proofs import is_disputed
-from odfd.trust.witness.consistency import ConsistencyResult
-from odfd.trust.witness.witness import CosignDeclined, Witness
+from odfd.trust.witness.witness import ConsistencyResult, CosignDeclined, Witness
 from p2p.budget.buckets import Budget, Rate
 from p2p.web.client import HttpAnswer
 

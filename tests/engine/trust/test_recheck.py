@@ -13,7 +13,7 @@ import trio
 
 from engines.provision.host import SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
-from odfd.trust.evidence.bundle_reader import unpacked
+from odfd.trust.evidence.bundle import unpacked
 from odfd.trust.validation.recheck import recheck
 from worlds import accused_world
 from worlds.eventually import ENGINE_START

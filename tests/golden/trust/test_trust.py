@@ -22,7 +22,7 @@ from chain.statements import envelope, proof, statement
 from chain.statements.card import Card, CardColumn, CardSample, CardShards, ChainFacts, PublisherClaims, vouch
 from chain.statements.keys import SigningKey
 from chain.statements.node_card import NodeCard, NodeClaims
-from odfd.trust.evidence.bundle_reader import AccusedStep, unpacked
+from odfd.trust.evidence.bundle import AccusedStep, unpacked
 from odfd.trust.validation.recheck import recheck
 from worlds import accused_world
 

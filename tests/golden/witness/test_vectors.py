@@ -14,7 +14,7 @@ from chain.statements.checkpoint import COSIGNATURE_KEY, NOTE_KEY, TreeCheckpoin
 from chain.statements.keys import SigningKey
 from chain.statements.submission import Submission
 from chain.statements.tree import Frontier, Tree
-from odfd.trust.witness.consistency import NOTHING, ConsistencyResult, KnownTree, rule, shown_by
+from odfd.trust.witness.witness import NOTHING, ConsistencyResult, KnownTree, rule, shown_by
 
 VECTORS: dict[str, Any] = json.loads((Path(__file__).with_name("vectors.json")).read_text())
 CASES = {f"{case['old']} to {case['size']}": case for case in VECTORS["cases"]}

@@ -31,7 +31,7 @@ from chain.store.objects import SMALL
 from odfd.cli.new_file import NewFile
 from odfd.daemon.init import init
 from odfd.queries.projections import ProjectionStore, TableRecord
-from odfd.repositories.folder import Folder
+from odfd.repositories.files import Folder
 from odfd.resources.resource import Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import Report

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from odfd.published.collection import COLLECTION, collection_in
+from odfd.published.signed import COLLECTION, collection_in
 from odfd_client.errors import OdfdError
 from odfd_client.places import FolderPlace
 from odfd_client.stored_collections import SignedShard, beside, shards_in

@@ -37,7 +37,7 @@ from odfd.store.ledger.proofs import Proofs, is_disputed
 from odfd.store.ledger.resolutions import Resolutions
 from odfd.store.ledger.retention import SUPERSEDED, prune
 from odfd.trust.judgement import manual_resolution
-from odfd.trust.signing import authority_drafts
+from odfd.trust.signing import authority_versions
 from p2p.ports import Judgement, PeerId, Topic
 
 from .fabric import digest, key_of
@@ -192,7 +192,7 @@ class Realm:
 
     def _next(self, mark: str = "") -> tuple[Authority, SigningKey]:
         key = key_of(f"writer {self.seed} {self.rights.version + 1}{mark}")
-        return authority_drafts.rotate(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
+        return authority_versions.rotate(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
 
     def _steal(self) -> None:
         """A writer's key, never the root's while it alone decides."""

@@ -13,7 +13,7 @@ with lean_imports():
 from odfd.daemon.main import _services
 from chain.struct_types import learn_struct_types
 _services(), learn_struct_types()
-from odfd.network.host_import import load_libp2p
+from odfd.network.membership import load_libp2p
 load_libp2p()
 import p2p.driver.replication, p2p.host.host
 print(*sorted({names} & set(sys.modules)), "httpx" in sys.modules, "libp2p" in sys.modules)

@@ -15,8 +15,7 @@ from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.mirrors import object_fetcher
-from odfd.mirrors.link_offers import WAIT
-from odfd.mirrors.object_fetcher import HASTE, PATIENCE, ObjectFetcher, ObjectLimits
+from odfd.mirrors.object_fetcher import HASTE, PATIENCE, WAIT, ObjectFetcher, ObjectLimits
 from odfd.published.staging import StagingQuota
 from p2p.ports import PeerId
 

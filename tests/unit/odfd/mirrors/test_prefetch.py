@@ -12,8 +12,8 @@ import trio.testing
 from chain.errors import Remote
 from chain.state import ChainState
 from chain.statements.tree import Frontier
-from odfd.mirrors import prefetch
-from odfd.mirrors.prefetch import Prefetch, Start
+from odfd.mirrors import sync
+from odfd.mirrors.sync import Prefetch, Start
 
 
 class Step:
@@ -50,15 +50,15 @@ async def test_so_many_wait_and_no_more() -> None:
         nursery.start_soon(way.run)
         for number in range(9):
             await trio.testing.wait_all_tasks_blocked()
-            assert source.asked == min(number + prefetch.STEPS, 9)
+            assert source.asked == min(number + sync.STEPS_HELD, 9)
             assert (await way.next()).state.size == number + 1
             await trio.testing.wait_all_tasks_blocked()
-            assert source.asked == min(number + prefetch.STEPS, 9), "one that is being kept is in memory"
+            assert source.asked == min(number + sync.STEPS_HELD, 9), "one that is being kept is in memory"
             way.kept()
 
 
 async def test_large_ones_wait_alone() -> None:
-    source = Source([prefetch.BYTES + 1] * 3)
+    source = Source([sync.BYTES_HELD + 1] * 3)
     way = source.way(3)
     async with trio.open_nursery() as nursery:
         nursery.start_soon(way.run)

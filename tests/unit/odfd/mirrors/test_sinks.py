@@ -22,7 +22,7 @@ from chain.statements.statement import TreeHead as SignedTree
 from chain.statements.tree import Frontier
 from odfd.mirrors.epoch_switch import check_base
 from odfd.mirrors.sinks import SignedFault, VerifiedChain
-from odfd.mirrors.sync_steps import _check_expected, _check_seed
+from odfd.mirrors.sync import _check_expected, _check_seed
 from odfd.store.mirror_specs import MirrorSpec
 from p2p.ports import PeerId, TreeRoot
 

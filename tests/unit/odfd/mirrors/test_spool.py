@@ -17,8 +17,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain.errors import Environment
-from odfd.mirrors import spool
-from odfd.mirrors.spool import Spool
+from odfd.mirrors import sinks
+from odfd.mirrors.sinks import Spool
 
 PAGE = os.sysconf("SC_PAGESIZE")
 CACHED, STAGED = 2 * PAGE, 4 * PAGE
@@ -29,9 +29,9 @@ PIECES = st.lists(st.one_of(st.integers(0, 3 * PAGE), st.integers(0, 6).map(lamb
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spool, "CACHED", CACHED)
-    monkeypatch.setattr(spool, "STAGED", STAGED)
-    monkeypatch.setattr(spool, "_SPARE", deque(maxlen=1))
+    monkeypatch.setattr(sinks, "CACHED", CACHED)
+    monkeypatch.setattr(sinks, "STAGED", STAGED)
+    monkeypatch.setattr(sinks, "_SPARE", deque(maxlen=1))
 
 
 def fill(file: Spool, pieces: Sequence[int]) -> None:

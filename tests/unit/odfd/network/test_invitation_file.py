@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chain.errors import Invalid, NotFound, Remote
-from odfd.network.invitation_file import MAX_FILE, PATIENCE, WELL_KNOWN, fetch_invitation, invitation_url
+from odfd.network.invitation import MAX_FILE, PATIENCE, WELL_KNOWN, fetch_invitation, invitation_url
 from p2p.web.site import Web
 from worlds.web_site import Site
 

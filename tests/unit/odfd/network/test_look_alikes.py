@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from odfd.network.look_alikes import likeness
+from odfd.network.card_index import likeness
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chain.errors import Invalid, NotFound
-from odfd.network.peer_names import peer_named
+from odfd.network.node_names import peer_named
 from p2p.identity import peer_of_seed
 
 

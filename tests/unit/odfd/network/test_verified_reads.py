@@ -10,7 +10,7 @@ import pytest
 from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged
 from chain.store.objects import SMALL
-from odfd.network.verified_reads import PART, VerifiedReads
+from odfd.network.library import PART, VerifiedReads
 
 
 class Files:

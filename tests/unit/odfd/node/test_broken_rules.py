@@ -37,7 +37,7 @@ from odfd.services.renditions.effects import RenditionEffects
 from odfd.store import captures, pushes
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.store.spool import PushSpool, Receipt
-from odfd.trust.signing import commit_parts, owner_commit
+from odfd.trust.signing import owner_commit
 from odfd.trust.signing.owner_commit import OwnerCommitter
 
 
@@ -246,8 +246,7 @@ def _ahead(patch: pytest.MonkeyPatch, _: Any) -> None:
 
 def _unlike(patch: pytest.MonkeyPatch, _: Any) -> None:
     patch.setattr(append, "check_expected", lambda *_: None)
-    for module in (owner_commit, commit_parts):
-        patch.setattr(module, "check_head", lambda *_: None, raising=False)
+    patch.setattr(owner_commit, "check_head", lambda *_: None)
 
 
 def _at_upper(patch: pytest.MonkeyPatch, _: Any) -> None:

@@ -24,7 +24,7 @@ from chain.errors import Conflict
 from chain.statements import envelope, statement
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from odfd.control import wire
-from odfd.published.collection import COLLECTION, collection_in, collection_state
+from odfd.published.signed import COLLECTION, collection_in, collection_state
 from odfd.services.network.site_library import NodeSiteLibrary
 from odfd.smart.server import SmartApplication
 from odfd.verify.verify import VerificationRequest, verify_chain

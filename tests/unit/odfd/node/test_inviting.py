@@ -16,7 +16,7 @@ import trio
 from chain.errors import Invalid, NotFound, Refused, Remote
 from config import model
 from odfd.control import wire
-from odfd.network.invitation_file import WELL_KNOWN
+from odfd.network.invitation import WELL_KNOWN
 from p2p.identity import peer_of_seed
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE

@@ -15,7 +15,7 @@ from odfd.control import wire
 from odfd.ipfs.delegation import delegate
 from odfd.ipfs.publishing import folder_of
 from odfd.ipfs.transport import IpfsTransport, place_of
-from odfd.mirrors import sync_steps
+from odfd.mirrors import sync
 from odfd.published import source
 from odfd.resources.store import ResourceStore
 from odfd.store.keys.keystore import KeyStore
@@ -107,7 +107,7 @@ def streams_of(monkeypatch: Any) -> list[str]:
 async def test_long_chains_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
     """In several steps, each shown to be the beginning of what was signed."""
     monkeypatch.setattr(IpfsTransport, "few", 2)
-    monkeypatch.setattr(sync_steps, "STEP", 3)
+    monkeypatch.setattr(sync, "STEP", 3)
     streams = streams_of(monkeypatch)
     await mirrored_from(world, worlds, daemons, files=6)
     assert len(set(streams)) == 1

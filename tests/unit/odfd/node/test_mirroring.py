@@ -18,9 +18,8 @@ from chain.state import load_state
 from config import model
 from odfd.cli.dataset_text import state_text
 from odfd.control import wire
-from odfd.mirrors.mirror_state import SchedulerState
+from odfd.mirrors.mirror_state import MirrorProgress, SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
-from odfd.mirrors.progress import MirrorProgress
 from odfd.services.network.mirrors import slices_of
 from odfd.services.resources.views import manifest_of
 from odfd.trust.signing import owner_commit

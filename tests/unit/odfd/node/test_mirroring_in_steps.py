@@ -9,7 +9,7 @@ import pytest
 import trio
 
 from chain.errors import NotFound, Refused
-from odfd.mirrors import object_fetcher, packs, sinks, sync_steps
+from odfd.mirrors import object_fetcher, sinks, sync
 from odfd.mirrors.mirror_state import SchedulerState
 from worlds.eventually import PATIENCE
 
@@ -37,20 +37,20 @@ async def settled(node: Any, name: str, size: int) -> None:
 
 @pytest.fixture
 def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sync_steps, "STEP", 3)
+    monkeypatch.setattr(sync, "STEP", 3)
 
 
 @pytest.fixture
 def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Blocks of each commit."""
     commits: list[int] = []
-    commit = sync_steps.SyncSteps._commit
+    commit = sync.MirrorSync._commit
 
     def count(self: Any, spec: Any, *more: Any) -> Any:
         commits.append(len(more[0].blocks))
         return commit(self, spec, *more)
 
-    monkeypatch.setattr(sync_steps.SyncSteps, "_commit", count)
+    monkeypatch.setattr(sync.MirrorSync, "_commit", count)
     return commits
 
 
@@ -71,7 +71,7 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
     world: Any, worlds: Any, short_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = threading.Event()
-    commit = sync_steps.SyncSteps._commit
+    commit = sync.MirrorSync._commit
 
     def wait(self: Any, spec: Any, *more: Any) -> Any:
         assert asked.wait(PATIENCE), "nothing was asked for meanwhile"
@@ -87,7 +87,7 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
             return blocks(dataset, start, *more)
 
         alice.parts.library.blocks = watched
-        monkeypatch.setattr(sync_steps.SyncSteps, "_commit", wait)
+        monkeypatch.setattr(sync.MirrorSync, "_commit", wait)
         assert (await bob.mirror(cities, "theirs")).state == "current"
 
 
@@ -167,7 +167,7 @@ async def test_others_are_fetched_while_slices_are_checked(
         assert more.wait(PATIENCE), "nothing is fetched until a check is done"
         return check(*given)
 
-    monkeypatch.setattr(packs, "MAX_PACKED", 0)
+    monkeypatch.setattr(object_fetcher, "MAX_PACKED", 0)
     monkeypatch.setattr(object_fetcher.ObjectFetcher, "_have", counted)
     monkeypatch.setattr(object_fetcher, "check_event", checked)
     async with world.running("alice") as alice, world.running("bob") as bob:

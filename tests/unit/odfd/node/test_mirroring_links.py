@@ -14,7 +14,7 @@ from chain.model.events import AddData, SetDataSchema, SetInfo
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
-from odfd.mirrors import object_fetcher, sync_steps
+from odfd.mirrors import object_fetcher, sync
 from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import ObjectLimits
 from odfd.store.ledger.log import Ledger
@@ -185,7 +185,7 @@ async def test_a_cut_before_links_are_noted_is_mended(
 
     async with world.running("alice") as alice, world.running("bob") as bob:
         cities = await published(world, worlds, alice, tmp_path)
-        monkeypatch.setattr(sync_steps, "note_links", cut)
+        monkeypatch.setattr(sync, "note_links", cut)
         with pytest.raises(Environment, match="the power went"):
             await bob.mirror(cities, "theirs")
         assert bob.size("theirs") == alice.size("cities")

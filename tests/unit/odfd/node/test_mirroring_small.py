@@ -11,7 +11,7 @@ from chain.model.events import AddData
 from chain.store.objects import SMALL, DiskObjects
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
-from odfd.mirrors.packs import together
+from odfd.mirrors.object_fetcher import together
 from p2p.wire.limits import MAX_PACKED
 from worlds.eventually import PATIENCE
 

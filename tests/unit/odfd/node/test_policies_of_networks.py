@@ -9,7 +9,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Rules
 from odfd.control import wire
 from odfd.network.joined_networks import Network, keep
-from odfd.policy.policies_by_network import PoliciesByNetwork
+from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.store.shares import NetworkScopes
 
 NOW = instant.parse("2026-11-20T08:00:00Z")

@@ -21,7 +21,7 @@ from chain.state import load_state
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from config import model
 from odfd.control import wire
-from odfd.portals import commitment
+from odfd.portals import publication
 from odfd.services.queries.public_queries import ReaderQueries
 from odfd.store.references import objects_of
 from odfd.verify.report import VerificationRequest
@@ -304,7 +304,7 @@ async def test_an_auditor_finds_rows_that_come_from_elsewhere(
         done = await bob.done(bob.api.portals.audit("census", wire.AuditRequest(opening=text)))
         assert (done.same, done.differences[0].why) == (0, "the private dataset gives other rows")
         assert (await bob.heard("observation.signed"))[0].data["result"] == "differs"
-        other = commitment.opening_text(alice.dataset("census"), alice.dataset("cities"), b"x" * 32).decode()
+        other = publication.opening_text(alice.dataset("census"), alice.dataset("cities"), b"x" * 32).decode()
         with pytest.raises(Refused, match="by this opening the portal is not made of"):
             await bob.done(bob.api.portals.audit("census", wire.AuditRequest(opening=other)))
         with pytest.raises(Invalid, match="it cannot be read"):

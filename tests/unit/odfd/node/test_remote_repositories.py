@@ -12,8 +12,7 @@ from chain import instant
 from chain.errors import Invalid, Remote
 from chain.instant import Instant
 from odfd.control import wire
-from odfd.ipfs.publishing import LIFETIME, repository_folder
-from odfd.ipfs.repository import RENEW
+from odfd.ipfs.publishing import LIFETIME, RENEW, repository_folder
 from odfd.resources.controller import ObservedState
 from odfd.resources.store import ResourceStore
 from odfd.services.transfer.repository_controller import RepositoryController

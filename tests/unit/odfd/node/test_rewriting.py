@@ -26,7 +26,7 @@ from odfd.store.damage import Damage
 from odfd.store.ledger.history_rewrite import give_up, kept_tree
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.runs import Runs
-from odfd.trust.signing import authority_drafts, owner_commit
+from odfd.trust.signing import authority_versions, owner_commit
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE
 
@@ -281,7 +281,7 @@ async def test_the_right_to_write_outlasts_its_year_while_the_root_is_here(
             change = signed_by(seed, draft, wire.AuthorityRequest, drop_key=True)
             await alice.api.authority.change_authority("cities", change)
         before = (await alice.api.authority.show_authority("cities")).version
-        world.clock.instant += days * authority_drafts.DAY
+        world.clock.instant += days * authority_versions.DAY
         expired = offline and days == 500
         if expired:
             with pytest.raises(Refused, match="no key on this node may write"):

@@ -13,9 +13,9 @@ from config import model
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from odfd.mirrors.mirror_state import SchedulerState
+from odfd.services.trust.journal_recovery import recall
 from odfd.store.ledger.log import Ledger
-from odfd.trust.signing.lost_journals import recall
-from odfd.trust.signing.signed_uppers import SignedUppers
+from odfd.trust.signing.owner_commit import SignedUppers
 
 
 def newest(node: Any, ref: str) -> HeadStatement:

@@ -18,9 +18,8 @@ from odfd.policy.witness_quorum import read_witness
 from odfd.services.trust.witness_submission import PAUSE, ROUND_SECONDS, WitnessSubmission
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.trust.witness.consistency import ConsistencyResult, KnownTree, rule, shown_by
 from odfd.trust.witness.submission import LONGEST, SOON
-from odfd.trust.witness.witness import RENEW
+from odfd.trust.witness.witness import RENEW, ConsistencyResult, KnownTree, rule, shown_by
 from p2p.web.client import HttpAnswer
 from worlds.eventually import PATIENCE
 

@@ -16,9 +16,9 @@ from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
 from odfd.control import wire
-from odfd.mirrors import sync_steps
+from odfd.mirrors import sync
 from odfd.mirrors.mirror_state import SchedulerState
-from odfd.published import packs, place, source, web
+from odfd.published import packs, source, web
 from odfd.trust.signing import owner_commit
 from p2p.pace import BURST
 from worlds.commits import commit_events
@@ -162,7 +162,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
     monkeypatch.setattr(web.WebTransport, "few", few)
-    monkeypatch.setattr(sync_steps, "STEP", step)
+    monkeypatch.setattr(sync, "STEP", step)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site, 6)
         blocks = blocks_of(alice, cities)
@@ -315,7 +315,7 @@ async def test_another_dataset_under_the_same_place_is_refused(world: Any, world
 
 async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
     """Within one pass, as long as each try brings much."""
-    monkeypatch.setattr(place, "WRITE", 100)
+    monkeypatch.setattr(source, "WRITE", 100)
     async with world.running("alice") as alice:
         cities = await exported(world, worlds, alice, site)
         (object_file,) = (site.folder / "cities" / "data").iterdir()

@@ -17,14 +17,13 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Authority, HeadStatement, Roots, Writer
 from config import model
 from odfd.control import wire
-from odfd.policy.profiles import policy_of
+from odfd.policy.policy import policy_of
 from odfd.services.trust.witnessing import RETRY_SECONDS, WitnessEvents, Witnessing, WitnessRequest
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import Ledger
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.trust.witness.consistency import KnownTree
-from odfd.trust.witness.witness import CosignRequest
+from odfd.trust.witness.witness import CosignRequest, KnownTree
 from p2p.ports import Topic, TreeRoot
 from worlds.eventually import PATIENCE
 from worlds.node_world import Lines

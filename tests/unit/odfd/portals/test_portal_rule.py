@@ -14,7 +14,7 @@ from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.portal import KAnonymity, PortalRule, Suppression, described, portal_rule, with_portal_rule
 from chain.model.schema import DataSchema
-from odfd.portals import commitment
+from odfd.portals import publication
 from odfd.portals.rule import Earlier, breaches, check_columns, filter_rows
 
 K = 3
@@ -83,11 +83,11 @@ def test_the_rule_stands_in_the_schema_and_is_told() -> None:
 
 def test_an_opening_is_read_under_limits() -> None:
     portal, private = (DatasetId.from_public_key(bytes([at]) * 32) for at in (1, 2))
-    text = commitment.opening_text(portal, private, b"s" * 32)
-    assert commitment.read_opening(text, portal) == (private, b"s" * 32)
+    text = publication.opening_text(portal, private, b"s" * 32)
+    assert publication.read_opening(text, portal) == (private, b"s" * 32)
     for wrong in (b"", b"{}", text + b" " * 5000, text.replace(b"73", b"7", 1), text.replace(b"/v1", b"/v2")):
         with pytest.raises(Invalid, match="the opening"):
-            commitment.read_opening(wrong, portal)
+            publication.read_opening(wrong, portal)
     with pytest.raises(Invalid, match="another portal"):
-        commitment.read_opening(text, private)
-    assert commitment.input_hash(b"s" * 32, private) != commitment.input_hash(b"t" * 32, private)
+        publication.read_opening(text, private)
+    assert publication.input_hash(b"s" * 32, private) != publication.input_hash(b"t" * 32, private)

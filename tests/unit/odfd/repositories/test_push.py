@@ -23,8 +23,8 @@ from chain.store.sqlite import SqliteChains
 from odfd.published.signed import Signed
 from odfd.repositories import bucket, push
 from odfd.repositories.bucket import Bucket, open_bucket
+from odfd.repositories.files import RepositoryFiles
 from odfd.repositories.manifest import place_of
-from odfd.repositories.port import RepositoryFiles
 from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.runtime import buckets
 from odfd.transfer.folders import Missing, Transfer, export_dataset, import_dataset

@@ -15,7 +15,6 @@ from chain.statements.authority import Rights, follow, implicit
 from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, Authority, Epoch, HeadStatement, Roots, Span, TreeHead, Writer
-from odfd.trust.admission.epoch_switch import turn_to
 from odfd.trust.admission.rules import (
     EARLY_LIMIT,
     AdmissionContext,
@@ -24,6 +23,7 @@ from odfd.trust.admission.rules import (
     admit_authority,
     admit_head,
     admit_word,
+    turn_to,
 )
 
 OWNER, NODE, NEW, STRANGER = (SigningKey(letter * 32) for letter in (b"d", b"n", b"m", b"s"))

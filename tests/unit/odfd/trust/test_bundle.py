@@ -15,11 +15,9 @@ from hypothesis import strategies as st
 from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from odfd.trust.evidence import bundle, bundle_reader, bundle_writer
-from odfd.trust.evidence.bundle import Listed, Reader
-from odfd.trust.evidence.bundle_reader import IncompleteBundle, unpacked
+from odfd.trust.evidence import bundle
+from odfd.trust.evidence.bundle import GatheredBundle, IncompleteBundle, Listed, Reader, TooLarge, unpacked
 from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore
-from odfd.trust.evidence.bundle_writer import GatheredBundle, TooLarge
 from odfd.trust.validation.recheck import RecheckAnswer, recheck
 from odfd.verify.report import VerifyFinding
 
@@ -134,7 +132,7 @@ async def test_an_input_whose_slice_is_not_what_its_block_says_is_no_evidence(
     packed = accused_world.packed(await accused.gathered())
     wrong = VerifyFinding(rule="logical-hash", message="the rows are others")
     looked_at: list[Any] = []
-    monkeypatch.setattr(bundle_reader, "check_slice", lambda _, claim: looked_at.append(claim) or [wrong])
+    monkeypatch.setattr(bundle, "check_slice", lambda _, claim: looked_at.append(claim) or [wrong])
     fault = refused(packed, tmp_path / "input")
     assert (fault.rule, len(looked_at)) == ("logical-hash", 1), "the first slice of the input, before any of the step"
     assert accused.head()[0].dataset.short not in str(fault.place)
@@ -247,7 +245,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     with pytest.raises(Environment, match="100 are kept"):
         small.keep(made.manifest, made.sources)
     assert small.has(kept[1]), "what does not fit pushes nothing out"
-    monkeypatch.setattr(bundle_writer, "BUDGET", 100)
+    monkeypatch.setattr(bundle, "BUDGET", 100)
     with pytest.raises(AssertionError) as caught:
         await accused.gathered()
     assert isinstance(caught.value.args[0], TooLarge)

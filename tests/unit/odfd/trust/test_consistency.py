@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chain.statements.tree import Frontier, Tree
-from odfd.trust.witness.consistency import NOTHING, ConsistencyResult, KnownTree, last_of, proven_after, rule, shown_by
+from odfd.trust.witness.witness import NOTHING, ConsistencyResult, KnownTree, last_of, proven_after, rule, shown_by
 
 LEAVES = [bytes([number]) * 32 for number in range(20)]
 OTHERS = [*LEAVES[:6], *(bytes([number + 100]) * 32 for number in range(14))]

@@ -9,7 +9,7 @@ from chain import instant
 from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.statements.keys import SigningKey
-from odfd.trust.validation.sampling import FIRST_PAUSE, HALF_LIFE, MAX_PAUSE, CostBudget
+from odfd.trust.validation.validator import FIRST_PAUSE, HALF_LIFE, MAX_PAUSE, CostBudget
 
 NOW = instant.parse("2026-11-20T09:00:00Z")
 

@@ -21,8 +21,7 @@ from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch
 from engines.contract import EngineIdentity
 from odfd.policy.policy import KeyGroup, Policy
 from odfd.store.ledger.runs import Recheck, Run, with_rechecks
-from odfd.trust.judgement.evidence_claims import Claim, OwnFindings, claims
-from odfd.trust.validation.evidence_rechecker import EvidenceRechecker, _run
+from odfd.trust.validation.evidence_rechecker import Claim, EvidenceRechecker, OwnFindings, _run, claims
 from odfd.trust.validation.recheck import RecheckAnswer, Result
 
 DATASET = SigningKey(b"d" * 32).dataset_id

@@ -26,13 +26,12 @@ from chain.statements.statement import Attestation, EngineUsed, HeadStatement, S
 from chain.statements.tree import Tree
 from odfd.policy.policy import KeyGroup, Policy
 from odfd.policy.witness_quorum import Witnesses
-from odfd.services.trust.journal_recovery import choose
+from odfd.services.trust.journal_recovery import ENOUGH, PATIENCE, choose, may_go_on, recall, told_by
 from odfd.store.keys import journal_topics
 from odfd.store.keys.journal import JournalEntry, SigningJournal
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import STEPS, Ledger
-from odfd.trust.signing.lost_journals import ENOUGH, PATIENCE, may_go_on, recall, told_by
 from p2p.ports import PeerId, PeerView
 from worlds.full_disk import room_for
 

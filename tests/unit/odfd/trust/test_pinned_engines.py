@@ -17,7 +17,7 @@ from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Attestation, EngineUsed, Span
-from odfd.trust.judgement.pinned_engines import MOST_DECLARATIONS, held_to_pins
+from odfd.trust.judgement.trust_evaluator import MOST_DECLARATIONS, held_to_pins
 from odfd.trust.judgement.verdicts import GroupVerdict, VerdictKind, result_of, verdict_on
 from worlds.chains import linked
 

@@ -8,9 +8,8 @@ from hypothesis import strategies as st
 from chain.ids import KeyDid
 from chain.statements.keys import SigningKey
 from chain.statements.statement import RuleGroup, Rules
-from odfd.policy.policies_by_network import NetworkRules, PoliciesByNetwork
 from odfd.policy.policy import KeyGroup, Policy, parse_expression
-from odfd.policy.policy_merge import implies
+from odfd.policy.policy_merge import NetworkRules, PoliciesByNetwork, implies
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 7)]
 STRICT, LAX, OTHER = (SigningKey(name * 32).did for name in (b"s", b"l", b"o"))

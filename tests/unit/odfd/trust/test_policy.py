@@ -12,8 +12,7 @@ from chain.errors import Invalid
 from chain.statements.keys import SigningKey
 from chain.store.base import FormerEpochs
 from config import model
-from odfd.policy.policy import AllOf, AnyOf, Expression, Fact, holds, load_policy, parse_expression
-from odfd.policy.profiles import apart, policy_of
+from odfd.policy.policy import AllOf, AnyOf, Expression, Fact, apart, holds, load_policy, parse_expression, policy_of
 
 KEYS = [str(SigningKey(bytes([n]) * 32).did) for n in range(4)]
 

@@ -21,7 +21,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import PolicyStatement, RuleGroup, Rules, WitnessRules
 from chain.store.database import Database, open_database
 from odfd.policy.policy import AllOf, AnyOf, Expression, Fact, KeyGroup, Policy, holds, parse_expression
-from odfd.policy.policy_merge import accepted, check_rules, implies, in_force, tightened, waiting
+from odfd.policy.policy_merge import accept_rules, check_rules, implies, in_force, tighten, waiting
 from odfd.policy.witness_quorum import Witnesses
 from odfd.resources import tables as resources
 from odfd.store.ledger import network_policies
@@ -72,7 +72,7 @@ WORLDS = st.fixed_dictionaries(
 
 @given(EXPRESSIONS, EXPRESSIONS, WORLDS)
 def test_what_tightens_lets_nothing_pass_that_did_not(mine: Expression, theirs: Expression, facts: Any) -> None:
-    found = tightened(msgspec.structs.replace(OWN, use=mine), Rules(use=str(theirs))).use
+    found = tighten(msgspec.structs.replace(OWN, use=mine), Rules(use=str(theirs))).use
     assert holds(found, facts) == (holds(mine, facts) and holds(theirs, facts))
 
 
@@ -128,7 +128,7 @@ def test_order_and_repetition_change_nothing_that_counts(rules: list[Rules], rng
     ],
 )
 def test_what_holds_at_once_and_what_waits(rules: Rules, holds_at_once: dict[str, Any], waits: list[str]) -> None:
-    found = tightened(OWN, rules)
+    found = tighten(OWN, rules)
     for name, value in holds_at_once.items():
         got = getattr(found, name)
         assert value in (got, len(got) if name == "groups" else str(got))
@@ -158,29 +158,29 @@ def test_what_holds_at_once_and_what_waits(rules: Rules, holds_at_once: dict[str
 def test_witnesses_tighten_at_once_and_loosen_by_a_person(
     rules: WitnessRules, changed: dict[str, Any], waits: list[str]
 ) -> None:
-    found = tightened(OWN, Rules(witness=rules))
+    found = tighten(OWN, Rules(witness=rules))
     assert found.witnesses == msgspec.structs.replace(OWN.witnesses, **changed)
     assert waiting(found, Rules(witness=rules)) == waits
-    person = accepted(msgspec.structs.replace(OWN, witnesses=Witnesses(groups=OWN.witnesses.groups)),
+    person = accept_rules(msgspec.structs.replace(OWN, witnesses=Witnesses(groups=OWN.witnesses.groups)),
                       Rules(witness=rules))  # fmt: skip
     assert waiting(person, Rules(witness=rules)) == []
 
 
 def test_witnesses_that_cannot_be_met_are_told_and_not_accepted() -> None:
     out_of_reach = Rules(witness=WitnessRules(quorum=4))
-    found = tightened(OWN, out_of_reach)
+    found = tighten(OWN, out_of_reach)
     assert found.witnesses.quorum == 4
     assert "quorum unreachable: witness.quorum: 4 witnesses, of which 3 groups are listed" in found.notes
     with pytest.raises(Invalid, match=r"witness.quorum: 4 witnesses, of which 3"):
-        accepted(OWN, out_of_reach)
+        accept_rules(OWN, out_of_reach)
     with pytest.raises(Invalid, match="3 of 3 witness groups may be faulty"):
-        accepted(OWN, Rules(witness=WitnessRules(f=3)))
+        accept_rules(OWN, Rules(witness=WitnessRules(f=3)))
     with pytest.raises(Invalid, match="use: 4 witnesses, of which 3"):
-        accepted(OWN, Rules(use="witnessed:4"))
+        accept_rules(OWN, Rules(use="witnessed:4"))
 
 
 def test_too_few_left_is_told_and_lowers_nothing() -> None:
-    found = tightened(OWN, Rules(groups=listed(("a", 0), ("b", 2))))
+    found = tighten(OWN, Rules(groups=listed(("a", 0), ("b", 2))))
     assert len(found.groups) == 2
     assert found.use == OWN.use
     assert any("quorum unreachable: use: attested:2" in note for note in found.notes)
@@ -188,10 +188,10 @@ def test_too_few_left_is_told_and_lowers_nothing() -> None:
 
 def test_a_policy_that_locks_everyone_out_is_not_accepted() -> None:
     with pytest.raises(Invalid, match="attested:2 without any validator groups"):
-        accepted(OWN, Rules(groups=()))
+        accept_rules(OWN, Rules(groups=()))
     with pytest.raises(Invalid, match="must lie in"):
-        accepted(OWN, Rules(use="attested:9"))
-    fitting = accepted(OWN, Rules(use="data", groups=listed(("z", 0)), f=0))
+        accept_rules(OWN, Rules(use="attested:9"))
+    fitting = accept_rules(OWN, Rules(use="data", groups=listed(("z", 0)), f=0))
     assert (str(fitting.use), [each.name for each in fitting.groups], fitting.tolerated) == ("data", ["z"], 0)
 
 

@@ -13,7 +13,7 @@ from chain.model.block import Block, MetadataBlock
 from chain.model.events import DatasetKind, ExecuteTransform, ExecuteTransformInput, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
-from odfd.trust.validation.sampling import Sample
+from odfd.trust.validation.validator import Sample
 
 OWNER, ME, OTHER = (SigningKey(letter * 32) for letter in (b"d", b"m", b"o"))
 HASHES = [Multihash.sha3_256(number.to_bytes(4, "big")) for number in range(4000)]

@@ -54,8 +54,8 @@ from odfd.trust.judgement.verdicts import (
     value_id,
     verdict_on,
 )
-from odfd.trust.signing import authority_drafts
-from odfd.trust.validation import sampling
+from odfd.trust.signing import authority_versions
+from odfd.trust.validation import validator
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.chains import noted
 
@@ -253,7 +253,7 @@ def test_fast_forward_undone(node: Node) -> None:
     node.hear(Topic.HEADS, head_of(BLOCKS)[1])
     tree = Frontier().extend(block.hash.digest for block in BLOCKS)
     here = statement.TreeHead(size=tree.size, root_hash=tree.root)
-    first = authority_drafts.rotate(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
+    first = authority_versions.rotate(authority.implicit(DATASET), thief.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(first), OWNER)) is Judgement.ACCEPT
     terms: dict[str, Any] = {"authority": 1, "epoch": 1}
     far = head_of(BLOCKS, thief, days=90, size=10**9, root_hash=b"?" * 32, **terms)
@@ -263,7 +263,7 @@ def test_fast_forward_undone(node: Node) -> None:
     assert node.evaluator.known(DATASET).head == far[0]
     with node.database.read() as connection:
         rights = Authorities(connection).rights(DATASET)
-    second = authority_drafts.rotate(rights, writer.did, here, BLOCKS[0].hash, NOW)
+    second = authority_versions.rotate(rights, writer.did, here, BLOCKS[0].hash, NOW)
     assert node.hear(Topic.HEADS, envelope.seal(statement.encode(second), OWNER)) is Judgement.ACCEPT
     honest = head_of(BLOCKS, writer, authority=2, epoch=2)
     assert node.hear(Topic.HEADS, honest[1]) is Judgement.ACCEPT
@@ -406,7 +406,7 @@ def test_self_attestation_ignored(node: Node, way: str) -> None:
         tree = Frontier().extend(block.hash.digest for block in BLOCKS)
         here, rights = statement.TreeHead(size=tree.size, root_hash=tree.root), authority.implicit(DATASET)
         for writer in (owner.did, SigningKey(b"w" * 32).did):
-            version = authority_drafts.rotate(rights, writer, here, BLOCKS[0].hash, NOW)
+            version = authority_versions.rotate(rights, writer, here, BLOCKS[0].hash, NOW)
             assert node.hear(Topic.HEADS, envelope.seal(statement.encode(version), OWNER)) is Judgement.ACCEPT
             with node.database.read() as connection:
                 rights = Authorities(connection).rights(DATASET)
@@ -556,7 +556,7 @@ def test_signing_prefixes_disjoint() -> None:
     ours = envelope.preauth(statement.encode(head_of(BLOCKS)[0]))
     others = [b"cosignature/v1\n", b"did:odf:", b"ipns-signature:", b"noise-libp2p-static-key:", b"libp2p-pubsub:"]
     length_prefixed = b"\x12libp2p-peer-record"
-    prefixes = [b"DSSEv1 ", *others, length_prefixed, sampling.MARK]
+    prefixes = [b"DSSEv1 ", *others, length_prefixed, validator.MARK]
     assert ours.startswith(b"DSSEv1 ")
     assert not any(one.startswith(other) for one, other in itertools.permutations(prefixes, 2))
 

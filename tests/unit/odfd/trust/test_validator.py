@@ -24,7 +24,7 @@ from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.runs import Runs
-from odfd.trust.evidence.bundle_reader import unpacked
+from odfd.trust.evidence.bundle import unpacked
 from odfd.trust.evidence.bundle_store import BundleStore
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.validation.recheck import recheck

@@ -27,8 +27,7 @@ from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import ROOM, STEPS, Ledger
 from odfd.store.ledger.proofs import Proofs
 from odfd.store.ledger.tables import WITNESSED
-from odfd.trust.witness.consistency import KnownTree
-from odfd.trust.witness.witness import RENEW, CosignRequest, Witness
+from odfd.trust.witness.witness import RENEW, CosignRequest, KnownTree, Witness
 
 OWNER = SigningKey(b"o" * 32)
 DATASET = OWNER.dataset_id
