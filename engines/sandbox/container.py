@@ -108,7 +108,7 @@ class Container:
     level = SandboxLevel.CONTAINER
 
     def __init__(self, tool: str, binary: str, image: Image, label: str = "") -> None:
-        """``label``: see ``leftovers``; empty: none."""
+        """``label``: see ``label_of``; empty: none."""
         self._tool = tool
         self._label = ("--label", label) if label else ()
         self._binary = binary

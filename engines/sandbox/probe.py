@@ -100,7 +100,7 @@ async def choose(
     """Chooses the strongest level that works here. Raises Refused if that is weaker than ``minimum``.
 
     ``image``: an installed image, unpacked; or the reason why there is none. ``label``: that of our containers
-    (``leftovers``); those that a former life left are removed.
+    (``container.label_of``); those that a former life left are removed.
     """
     found = await trio.to_thread.run_sync(find_groups)
     groups = found if isinstance(found, Groups) else None

@@ -43,7 +43,8 @@ from engines.spark.analysis.exact import (
 )
 from engines.spark.catalyst import certified
 from engines.spark.catalyst.bignum import BigIntegers
-from engines.spark.catalyst.plans import Catalyst, is_aggregate, items, kind_of, over_as_sql, replace_parts
+from engines.spark.catalyst.expressions import Catalyst, over_as_sql
+from engines.spark.catalyst.plans import is_aggregate, items, kind_of, replace_parts
 
 TOO_COARSE: Final = "__odf_not_on_the_grid"
 WHOLE: Final = ("bigint", "int", "smallint", "tinyint")

@@ -19,7 +19,8 @@ from pyspark.sql import SparkSession
 from engines.spark.analysis.tables import LISTS, MERGED_BY
 from engines.spark.analysis.window_functions import PICKED
 from engines.spark.catalyst.exact import complete_plan
-from engines.spark.catalyst.plans import Catalyst, frame_of, inline_ctes, items, kind_of
+from engines.spark.catalyst.expressions import Catalyst
+from engines.spark.catalyst.plans import frame_of, inline_ctes, items, kind_of
 from engines.spark.rows.tables import frame_of_rows
 
 KEY: Final = "__odf_key"

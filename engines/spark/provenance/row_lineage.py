@@ -22,7 +22,8 @@ import numpy as np
 from pyspark.sql import SparkSession
 
 from chain.errors import Invalid
-from engines.spark.catalyst.plans import Catalyst, column, items, kind_of, over_as_sql, parts, references
+from engines.spark.catalyst.expressions import Catalyst, column, over_as_sql, parts, references
+from engines.spark.catalyst.plans import items, kind_of
 
 MAX_DETAIL: Final = 300
 """Most characters of an operator's condition, keys or functions."""

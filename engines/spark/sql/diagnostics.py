@@ -29,8 +29,8 @@ from engines.spark.analysis.determinism import QueryFinding, arguments
 from engines.spark.analysis.lexical import Phrase
 from engines.spark.analysis.refusals import HOP_CALENDAR, QueryRefused
 from engines.spark.analysis.tree import PlanNode, parse_plan
+from engines.spark.catalyst.expressions import Catalyst
 from engines.spark.catalyst.plans import (
-    Catalyst,
     counterpart,
     frame_of,
     inline_ctes,

@@ -28,7 +28,8 @@ from engines.spark.analysis.lexical import TOO_LARGE, Word, check_depth, find_un
 from engines.spark.analysis.parsed import PlanSize, bounded_size
 from engines.spark.analysis.refusals import QueryRefused
 from engines.spark.analysis.tree import PlanNode, parse_plan
-from engines.spark.catalyst.plans import items, json_of, jvm_object, place_of, skip_commands
+from engines.spark.catalyst.expressions import skip_commands
+from engines.spark.catalyst.plans import items, json_of, jvm_object, place_of
 
 Answer = TypeVar("Answer")
 _REMEMBERED: Final = 1024
