@@ -135,7 +135,7 @@ def describe(client: Client, ref: str, form: str, exported: Exported, *, current
     schema = client.do(calls.datasets_schema(ref)).value
     fields = {field.name: field for field in schema.fields}
     names = [name for name, _ in exported.columns]
-    sources = _shown_inputs(client, detail.inputs)
+    sources = _shown_inputs(client, detail.input_ids)
     key = _primary_key(detail.source) if current else []
     return Described(
         detail=detail,
@@ -159,15 +159,12 @@ def _primary_key(source: dict[str, Any] | None) -> list[str]:
     return [str(each) for each in key] if isinstance(key, list) else []
 
 
-def _shown_inputs(client: Client, inputs: Sequence[str]) -> list[tuple[str, str]]:
+def _shown_inputs(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the inputs that this node shows to others; one that is not held here is not known to be public."""
     shown = []
-    for each in inputs:
-        identity = each.rpartition("(")[2].removesuffix(")")
-        if not identity.startswith("did:"):
-            continue  # its author never wrote which dataset it is
+    for each in ids:
         try:
-            view = kinds.dataset_view(client, identity)
+            view = kinds.dataset_view(client, each)
         except NotFound:
             continue
         if view.published:

@@ -120,6 +120,7 @@ def detail(**about: Any) -> wire.DatasetDetail:
         "description": "By day",
         "keywords": ("weather",),
         "inputs": (f"readings ({PUBLIC})", f"secret ({PRIVATE})", f"away ({AWAY})", "never resolved"),
+        "input_ids": (PUBLIC, PRIVATE, AWAY),
         "updated_at": "2024-05-02T00:00:00Z",
         "license": wire.License(
             short_name="CC BY", name="Attribution", spdx_id="CC-BY-4.0", website_url="https://cc.example"

@@ -48,7 +48,7 @@ from odfd.services.resources.history import HistoryService
 from odfd.services.resources.pages import ResourcePage, no_page, rest_after
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.watches import number_of
-from odfd.store.catalog import DatasetEntry, NamedId, is_one_chain, name_with_id
+from odfd.store.catalog import DatasetEntry, NamedId, is_one_chain
 from odfd.store.flow_runs import TYPE as FLOW
 
 Rule: TypeAlias = Callable[..., Any]
@@ -112,9 +112,9 @@ def _list_known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ..
     with guard.home.catalog() as catalog:
         entries = {entry.name: entry.id for entry in catalog.chains()}
     readable = guard.filter_datasets(list(entries.values()))
-    hidden = {name: dataset for name, dataset in entries.items() if dataset not in readable}
-    bare = {name_with_id(name, dataset): str(dataset) for name, dataset in hidden.items()}
-    inputs = tuple(bare.get(each, each) for each in detail.inputs)
+    hidden = {name: str(dataset) for name, dataset in entries.items() if dataset not in readable}
+    bare = set(hidden.values())
+    inputs = tuple(id_ if id_ in bare else text for id_, text in zip(detail.input_ids, detail.inputs, strict=True))
     return inputs, tuple(each for each in detail.outputs if each not in hidden)
 
 

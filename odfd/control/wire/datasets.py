@@ -198,6 +198,8 @@ class DatasetDetail(Value, frozen=True, kw_only=True):
     transform: dict[str, Any] | None = None
     inputs: tuple[str, ...] = ()
     """``name (did)`` of each input, in order."""
+    input_ids: tuple[str, ...] = ()
+    """The did of each input, in order."""
     outputs: tuple[str, ...] = ()
     """Names of local datasets that are derived from it."""
     created_at: str | None = None

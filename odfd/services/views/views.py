@@ -177,11 +177,9 @@ class DatasetViews:
         source = state.polling_source or next(iter(state.active_push_sources.values()), None)
         with self._home.catalog() as catalog:
             declared = catalog.resource_of(entry.id)
-            inputs = tuple(
-                name_with_id(catalog.name_of(first), first)
-                for each in (inputs_of(state.set_transform) if state.set_transform else ())
-                for first in [DatasetId.parse(each.shards[0])]
-            )
+            read = inputs_of(state.set_transform) if state.set_transform else ()
+            ids = [DatasetId.parse(each.shards[0]) for each in read]
+            inputs = tuple(name_with_id(catalog.name_of(each), each) for each in ids)
         with self._home.database.read() as connection:
             keeps_raw = captures.goes_on(connection, entry.id)
         return wire.DatasetDetail(
@@ -194,6 +192,7 @@ class DatasetViews:
             source=to_builtins(source) if source else None,
             transform=to_builtins(state.set_transform.transform) if state.set_transform else None,
             inputs=inputs,
+            input_ids=tuple(map(str, ids)),
             outputs=tuple(other.name for other in self.readers.of(entry.id)),
             created_at=instant.render(entry.created_at),
             updated_at=None if state.system_time is None else instant.render(state.system_time),
