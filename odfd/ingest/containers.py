@@ -82,7 +82,7 @@ class OutputFile(NamedTuple):
         return ProcessEnd(code, bytes(said).decode("utf-8", "replace").strip())
 
     async def _write(self, process: ConfinedProcess, settings: IngestSettings) -> None:
-        with FileWriter(self.target, self.name, settings) as out:
+        with FileWriter(self.target, self.name, settings.max_source_bytes, settings.disk_reserve) as out:
             async for block in process.stdout:
                 await trio.to_thread.run_sync(out.write, bytes(block))
 

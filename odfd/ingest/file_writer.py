@@ -14,21 +14,19 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-import trio
-
 from chain.errors import Environment, Refused
-from odfd.ingest.settings import IngestSettings
 from odfd.runtime.filesystem import CHECK_ROOM, check_room
 
 
 class FileWriter(AbstractContextManager["FileWriter"]):
-    """Writes a file under limits. ``what``: the file's name in messages."""
+    """Writes a file under limits."""
 
-    def __init__(self, path: Path, what: str, settings: IngestSettings) -> None:
+    def __init__(self, path: Path, what: str, limit: int, reserve: int) -> None:
+        """``what``: the file's name in messages; ``limit``: its most bytes; ``reserve``: bytes left on its disk."""
         self._path = path
         self._what = what
-        self._limit = settings.max_source_bytes
-        self._reserve = settings.disk_reserve
+        self._limit = limit
+        self._reserve = reserve
         self._unchecked = CHECK_ROOM
         self.size = 0
 
@@ -80,6 +78,8 @@ class FileWriter(AbstractContextManager["FileWriter"]):
 @asynccontextmanager
 async def staged_folder(staging: Path) -> AsyncIterator[Path]:
     """Makes an empty folder under the staging directory, and removes it in any case."""
+    import trio  # the processes that read by FTP and SFTP write files too, and need no event loop
+
     make: Callable[[], str] = partial(tempfile.mkdtemp, prefix="source-", dir=staging)
     folder = Path(await trio.to_thread.run_sync(make))
     try:

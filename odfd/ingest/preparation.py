@@ -269,7 +269,9 @@ def _inflate_zip(file: PackedFile, member: str | None, target: Path) -> tuple[st
 
 def _copy(source: IO[bytes] | gzip.GzipFile, target: Path, file: PackedFile) -> None:
     growth = Unpacking(file.name, file.path.stat().st_size, UnpackBounds(ratio=file.settings.max_unpack_ratio))
-    with FileWriter(target, f"{file.name}, unpacked,", file.settings) as out:
+    with FileWriter(
+        target, f"{file.name}, unpacked,", file.settings.max_source_bytes, file.settings.disk_reserve
+    ) as out:
         while block := source.read(CHUNK):
             file.check()
             out.write(block)

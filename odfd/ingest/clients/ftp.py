@@ -38,7 +38,6 @@ from odfd.ingest.clients.remote_files import (
     next_files,
 )
 from odfd.ingest.file_writer import FileWriter
-from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_process import run_job, serve
 
 FTP: Final = "source-ftp"
@@ -393,8 +392,7 @@ class _Transfer:
 
     def _read(self, first: FtpSession, version: FileVersion) -> FtpResult:
         job = self._job
-        limits = IngestSettings(staging=Path(job.target).parent, max_source_bytes=job.limit, disk_reserve=job.reserve)
-        with FileWriter(Path(job.target), "the file", limits) as file:
+        with FileWriter(Path(job.target), "the file", job.limit, job.reserve) as file:
             file.expect(version.size or 0)
             self._parts(first, version, file)
         return FtpResult(digest=self._digest.hexdigest(), version=version.encode(), modified=version.modified)

@@ -19,7 +19,6 @@ import asyncssh
 from chain.errors import NotFound, Refused, Remote
 from odfd.ingest.clients.remote_files import MAX_LISTED, SFTP, Folders, RemoteFile, SftpJob, SftpResult, next_files
 from odfd.ingest.file_writer import FileWriter
-from odfd.ingest.settings import IngestSettings
 from odfd.ingest.source_process import run_job, serve
 from odfd.runtime.sftp import SftpLogin, connect, not_asked
 
@@ -128,14 +127,13 @@ class _Reader:
 
     async def _take(self, path: str, wanted: RemoteFile | None) -> SftpResult:
         job, digest = self._job, hashlib.sha3_256()
-        limits = IngestSettings(staging=Path(job.target).parent, max_source_bytes=job.limit, disk_reserve=job.reserve)
         async with await self._soon(self._client.open(path, "rb", encoding=None)) as file:
             before = await self._as_it_is(file, path)
             if wanted is None and before.version == job.known:
                 return SftpResult()
             if wanted is not None and before.version != wanted.version:
                 raise _change_fault()
-            with FileWriter(Path(job.target), "the file", limits) as target:
+            with FileWriter(Path(job.target), "the file", job.limit, job.reserve) as target:
                 target.expect(before.size)
                 while part := cast("bytes", await self._soon(file.read(_PART))):
                     target.write(part)

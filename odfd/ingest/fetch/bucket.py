@@ -207,7 +207,9 @@ class _Source:
     def _save(self, found: StoredObject, path: Path) -> str:
         """Reads an object that is as it was listed; the sha3-256 of its bytes. Raises Refused, Remote, Environment."""
         digest = hashlib.sha3_256()
-        with FileWriter(path, f"{found.key} of {self._step.path}", self._job.settings) as file:
+        settings = self._job.settings
+        named = f"{found.key} of {self._step.path}"
+        with FileWriter(path, named, settings.max_source_bytes, settings.disk_reserve) as file:
             file.expect(found.size)
             for start in range(0, found.size, PIECE):
                 for part in self._parts(found, start, min(found.size, start + PIECE)):

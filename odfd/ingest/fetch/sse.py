@@ -233,6 +233,6 @@ async def _parts(body: AsyncIterator[bytes]) -> AsyncGenerator[bytes, None]:
 
 
 def _write(lines: list[bytes], target: Path, url: FilledTemplate, job: FetchJob) -> None:
-    with FileWriter(target, str(url), job.settings) as file:
+    with FileWriter(target, str(url), job.settings.max_source_bytes, job.settings.disk_reserve) as file:
         for line in lines:
             file.write(line)

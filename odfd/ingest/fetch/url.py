@@ -404,7 +404,7 @@ async def save(found: PageResponse, path: Path, url: FilledTemplate, job: FetchJ
     promised = read_whole(found.headers.get("Content-Length", ""))
     encoding, ratio = found.headers.get("Content-Encoding", ""), job.settings.max_unpack_ratio
     undoing = ContentDecoder(encoding, str(url), ratio, end_if_unwanted)
-    with FileWriter(path, str(url), job.settings) as file:
+    with FileWriter(path, str(url), job.settings.max_source_bytes, job.settings.disk_reserve) as file:
         if promised is not None:
             file.expect(promised)
 

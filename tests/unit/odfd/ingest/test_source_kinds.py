@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -125,3 +127,13 @@ def test_a_kind_that_nobody_installed_is_refused_by_name(tmp_path: Path) -> None
 def test_a_kind_of_odfd_has_one_spelling(kind: str) -> None:
     with pytest.raises(Invalid, match=f"{kind} is a kind of odfd itself"):
         source(TEXT.replace("Counter", kind))
+
+
+@pytest.mark.parametrize("client", ["databases", "evm", "ftp", "kafka", "mqtt", "sftp"])
+def test_a_process_of_a_source_starts_without_what_the_node_needs(client: str) -> None:
+    """Each fetch starts one, so that what it imports is paid each time."""
+    if client == "sftp":
+        pytest.importorskip("asyncssh")
+    said = f"import sys, odfd.ingest.clients.{client}; print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", said], capture_output=True, text=True, check=True).stdout.split()
+    assert not {"trio", "httpx", "pyarrow", "grpc", "odfd.ingest.settings"} & set(loaded)
