@@ -207,9 +207,7 @@ def _rows(view: _Fields, info: Info, last: int | None = None) -> Any:
     return _json(_perform(info, lambda calls: calls.do(DatasetService.tail, _whole(view), most)))
 
 
-def _apply(
-    _: object, info: Info, manifests: Sequence[Any], **asked: Any
-) -> Any:  # fmt: skip
+def _apply(_: object, info: Info, manifests: Sequence[Any], **asked: Any) -> Any:
     async def apply(calls: Dispatcher) -> wire.ApplyResult | wire.TaskRef:
         texts = operations.texts_of(manifests)
         request = wire.ApplyRequest(manifests=texts, dry_run=bool(asked.get("dryRun")), prune=asked.get("prune"))

@@ -184,7 +184,7 @@ def _query_parameter(each: Parameter) -> dict[str, Any]:
 def _problem_responses() -> dict[str, Any]:
     return {
         name: {"description": about, "content": {PROBLEM_JSON: _PROBLEM_CONTENT}} for name, about in _PROBLEMS.values()
-    }  # fmt: skip
+    }
 
 
 def _describe(row: routes.ApiRoute) -> _Described:

@@ -33,9 +33,7 @@ from odfd.runtime.tls import hosts_of, tls_context
 from p2p.budget.buckets import Budget, Rate
 
 CERTIFICATE: Final = "api.certificate"
-LIMITS: Final = Limits(
-    idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536, drain_seconds=2.0
-)  # fmt: skip
+LIMITS: Final = Limits(idle_seconds=60.0, stall_seconds=20.0, least_bytes=1024, drain_bytes=65_536, drain_seconds=2.0)
 WRONG: Final = Rate(per_second=0.2, burst=20)
 """Rate of requests without a valid token from one address."""
 AT_ONCE: Final = 64

@@ -108,9 +108,7 @@ class AccessControl:
 
     def _subject(self, caller: Caller, wanted: str) -> Principal:
         state = self._reader.read()
-        named = UnixCaller(
-            caller.uid, frozenset(_users(caller.uid)), frozenset(_groups({caller.gid, *caller.groups}))
-        )  # fmt: skip
+        named = UnixCaller(caller.uid, frozenset(_users(caller.uid)), frozenset(_groups({caller.gid, *caller.groups})))
         found = subject_of(named, self._own_uid, state.callers, wanted)
         return msgspec.structs.replace(found, is_owner=found.is_owner or is_admin(found, state.relations))
 
