@@ -68,7 +68,7 @@ async def _answer(respond: Respond, request: Request, key: str, answers: AnswerS
     try:
         return await _to_its_end(act)
     finally:
-        # Changes nothing after an answer was kept or released; else the effect is not known, and the key stays claimed.
+        # Changes nothing after an answer was kept; else the effect is not known, and the key stays claimed.
         answers.abandon(key, sent)
 
 
@@ -101,8 +101,7 @@ async def _to_its_end(act: Callable[[], Awaitable[Response]]) -> Response:
 
 
 def _record(answers: AnswerStore, key: str, sent: bytes, response: Response) -> None:
-    if response.status_code >= 500:
-        answers.release(key, sent)
-        return
+    # Also one of 500 and above: it may have come after a part of the effect, which a second run would do twice (the
+    # IETF's draft-ietf-httpapi-idempotency-key-header answers a repeated request with the first "success or an error").
     kept = KeptAnswer(status=response.status_code, media_type=response.media_type or "", body=bytes(response.body))
     answers.settle(key, sent, kept)

@@ -64,7 +64,7 @@ class AnswerStore:
         self._under_way: set[bytes] = set()
 
     def claim(self, key: str, request: bytes) -> KeptAnswer | None:
-        """Returns the kept answer; ``None`` for a new request, which the caller performs and then settles or releases.
+        """Returns the kept answer; ``None`` for a new request, which the caller performs and then settles.
 
         Raises Usage for a malformed key, Invalid for the key of another request, Conflict for a request in progress or
         interrupted, and Environment if too many are kept.
@@ -98,13 +98,6 @@ class AnswerStore:
         with self._lock, self._database.write() as connection:
             self._under_way.discard(row_id)
             _TABLE.put(connection, row_id, digest, self._now(), kept)
-
-    def release(self, key: str, request: bytes) -> None:
-        """Forgets a claimed request that failed for a temporary reason, so that it may be sent again."""
-        row_id, _ = _hashes(key, request)
-        with self._lock, self._database.write() as connection:
-            self._under_way.discard(row_id)
-            connection.execute("DELETE FROM idempotency WHERE id = ?", (row_id,))
 
     def abandon(self, key: str, request: bytes) -> None:
         """Ends a claimed request whose effect is not known: it stays claimed."""
