@@ -287,34 +287,40 @@ class Visibility:
             return Marks(connection).of(dataset)
 
     def publish_to(
-        self, entry: DatasetEntry, networks: Collection[str], now: Instant, change: CardChange | None = None
-    ) -> bool:
-        """Publishes in some networks by a user's decision; returns whether it was not public in one of them before.
+        self, entries: Sequence[DatasetEntry], networks: Collection[str], now: Instant, change: CardChange | None = None
+    ) -> list[bool]:
+        """Publishes the shards of a dataset in some networks by a user's decision, in one transaction.
 
-        ``change``: what its card says from now on.
-
-        Raises Refused for a dataset that is published everywhere, since a disclosure cannot be limited afterwards.
+        ``change``: what the card of the first says from now on. Returns of each whether it was not public in one of
+        them before. Raises Refused for one that is published everywhere, since a disclosure cannot be limited
+        afterwards.
         """
-        dataset, name = entry.id, entry.name
         with self.database.write() as connection:
-            marks, scopes = Marks(connection), NetworkScopes(connection)
-            mark, before = marks.of(dataset), scopes.of(dataset)
-            if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self.publishes_all()):
-                raise Refused(
-                    f"{name} is published everywhere, and others may have it",
-                    rule="published-everywhere",
-                    hint=f"odfctl unpublish {name} takes it back; then publish it to some networks",
-                )
-            # Rows of a dataset that was made private stay, to say where it is withdrawn; nobody chose those networks
-            # now.
-            if mark is not Mark.PUBLISHED_TO:
-                scopes.clear(dataset)
-                before = None
-            scopes.add(dataset, networks, now)
-            marks.put(dataset, Mark.PUBLISHED_TO, now)
+            changes = [self._publish_to(connection, each, networks, now) for each in entries]
             if change is not None:
-                CardChoices(connection).put(dataset, change, now)
-            Shares(connection).clear(dataset)
+                CardChoices(connection).put(entries[0].id, change, now)
+        return changes
+
+    def _publish_to(
+        self, connection: sqlite3.Connection, entry: DatasetEntry, networks: Collection[str], now: Instant
+    ) -> bool:
+        dataset, name = entry.id, entry.name
+        marks, scopes = Marks(connection), NetworkScopes(connection)
+        mark, before = marks.of(dataset), scopes.of(dataset)
+        if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self.publishes_all()):
+            raise Refused(
+                f"{name} is published everywhere, and others may have it",
+                rule="published-everywhere",
+                hint=f"odfctl unpublish {name} takes it back; then publish it to some networks",
+            )
+        # Rows of a dataset that was made private stay, to say where it is withdrawn; nobody chose those networks
+        # now.
+        if mark is not Mark.PUBLISHED_TO:
+            scopes.clear(dataset)
+            before = None
+        scopes.add(dataset, networks, now)
+        marks.put(dataset, Mark.PUBLISHED_TO, now)
+        Shares(connection).clear(dataset)
         return not frozenset(networks) <= (before or frozenset())
 
     def set_for_all(

@@ -255,9 +255,7 @@ class VisibilityService:
         """Sets the visibility of the shards of a dataset; returns of each whether that changed anything."""
         now = self.context.clock.now()
         if networks:
-            first, *others = entries
-            asked = [(first, change), *((each, None) for each in others)]
-            return [self.visibility.publish_to(each, networks, now, shown) for each, shown in asked]
+            return self.visibility.publish_to(entries, networks, now, change)
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
         return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
 
