@@ -100,8 +100,11 @@ class NodeSmartBackend:
 
     async def unite(self, token: str, ref: str, collection: bytes) -> None:
         found, name = collection_in(collection, ref), parse_own_name(ref)
-        await trio.to_thread.run_sync(self._check_united, token, name, found)
-        await self.import_export.take_united(found, name)
+        await trio.to_thread.run_sync(self._unite, token, name, found)
+
+    def _unite(self, token: str, name: str, found: PublishedCollection) -> None:
+        self._check_united(token, name, found)
+        self.import_export.take_united(found, name)
 
     def _check_united(self, token: str, name: str, found: PublishedCollection) -> None:
         """Raises Invalid, Refused if an account may not make this collection, Conflict if a shard is not here."""

@@ -14,6 +14,7 @@ from functools import singledispatch
 from typing import Any, Final
 
 import msgspec
+import trio
 
 from chain import instant
 from chain.errors import Invalid
@@ -124,7 +125,7 @@ class LogEvents:
         found = [event for event in self._log.list_kept() if is_of(event.kind, kinds)]
         if sees is None:
             return list(map(event_view, found))
-        told = await sees([event.about for event in found])
+        told = await trio.to_thread.run_sync(sees, [event.about for event in found])
         return [account_event(event) for event, is_told in zip(found, told, strict=True) if is_told]
 
     def batches(self, since: int | None) -> AsyncGenerator[list[Event] | Lagged, None]:

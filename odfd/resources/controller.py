@@ -52,8 +52,8 @@ class Intent(NamedTuple):
     """Writes it in the transaction of the apply, after the declarations. Raises Invalid, Refused."""
     take_up: Callable[[], Awaitable[object]] = _no_more
     """Brings it into force after the transaction. Raises Fault; the next start does it then."""
-    first: Callable[[], Awaitable[object]] | None = None
-    """Does what has to be done before the transaction: takes back data that was deleted."""
+    first: Callable[[], object] | None = None
+    """Does what has to be done before the transaction: takes back data that was deleted. May block, or be async."""
     tell: Callable[[], object] = _nothing
     """Tells of it, when all is done."""
     did: DatasetId | None = None
@@ -95,7 +95,10 @@ class ApplyBatch:
 
 
 class Controller:
-    """Observes and changes the resources of one type."""
+    """Observes and changes the resources of one type.
+
+    ``observe``, ``perform``, ``finalize`` and ``states`` are plain where they only read and write: a worker runs them.
+    """
 
     type: str
     conditions: Collection[str] = ()
@@ -139,14 +142,14 @@ class Controller:
     async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
         """Follows what an apply, or another name, changed."""
 
-    async def observe(self, resource: Resource) -> ObservedState:  # noqa: ARG002  see above
+    def observe(self, resource: Resource) -> ObservedState | Awaitable[ObservedState]:  # noqa: ARG002  see above
         """Observes a resource, without changing anything. Raises Fault."""
         return ObservedState()
 
-    async def perform(self, resource: Resource, step: str) -> None:
+    def perform(self, resource: Resource, step: str) -> Awaitable[None] | None:
         """Performs one of the observed steps; it may have been performed before. Raises Fault."""
 
-    async def states(self, resources: Sequence[Any], sees: Sees | None) -> Mapping[str, Any]:  # noqa: ARG002  see above
+    def states(self, resources: Sequence[Any], sees: Sees | None) -> Mapping[str, Any] | Awaitable[Mapping[str, Any]]:  # noqa: ARG002  see above
         """Returns what only the running node knows now of some ``wire.ResourceView``, as ``wire.Value`` by their ids.
 
         Takes work for these alone, whatever else there is. ``sees``: the rights of an account that may read them; only
@@ -161,7 +164,7 @@ class Controller:
         """
         return {}
 
-    async def finalize(self, resource: Resource) -> None:
+    def finalize(self, resource: Resource) -> Awaitable[None] | None:
         """Undoes the effects of a deleted resource. May have been called before a crash. Raises Fault."""
 
 

@@ -1,32 +1,44 @@
 """Runs blocking calls in worker threads, also those that may hang, such as ones that ask a server or a network disk.
 
+A part that others give functions to, such as a loop of rounds or the task board, calls them by ``invoke``: they are
+plain where they only read and write, and async where they wait for something.
+
 Other work in threads is never abandoned: its loops call ``end_if_unwanted``, so that it ends where it is at rest.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine
+import inspect
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import suppress
 from functools import partial, wraps
-from typing import Any, ParamSpec, TypeVar
+from typing import Final, ParamSpec, TypeVar, cast
 
 import trio
 
 P = ParamSpec("P")
 T = TypeVar("T")
+_NO_MORE: Final = object()
 
 
-def in_worker(blocking: Callable[P, T]) -> Callable[P, Coroutine[Any, Any, T]]:
-    """Makes a function awaitable that only reads and writes: each call of it runs in a worker thread, to its end.
+async def invoke(call: Callable[P, T | Awaitable[T]], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Calls a function of another part: awaits an async one, and runs a plain one in a worker thread, to its end."""
+    if inspect.iscoroutinefunction(call) or inspect.iscoroutinefunction(type(call).__call__):
+        return await cast(Awaitable[T], call(*args, **kwargs))
+    return cast(T, await trio.to_thread.run_sync(partial(call, *args, **kwargs)))
 
-    For operations of which nothing has to run in the event loop.
-    """
 
-    @wraps(blocking)
-    async def call(*args: P.args, **kwargs: P.kwargs) -> T:
-        return await trio.to_thread.run_sync(partial(blocking, *args, **kwargs))
+class Stepped(AsyncIterator[T]):
+    """Yields what an iterator that blocks yields, each value from a worker thread."""
 
-    return call
+    def __init__(self, values: Iterator[T]) -> None:
+        self._values = values
+
+    async def __anext__(self) -> T:
+        found = await trio.to_thread.run_sync(next, self._values, _NO_MORE)
+        if found is _NO_MORE:
+            raise StopAsyncIteration
+        return cast(T, found)
 
 
 def in_loop(call: Callable[P, T]) -> Callable[P, T]:

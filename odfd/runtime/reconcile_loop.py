@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from odfd.runtime.hanging_calls import in_loop
+from odfd.runtime.hanging_calls import in_loop, invoke
 from odfd.runtime.supervision import Life
 
 UNTIL_POKED: Final = math.inf
@@ -23,11 +23,13 @@ K = TypeVar("K", bound=Hashable)
 class ReconcileLoop:
     """Repeats ``work``, which returns the seconds until the next round. Its exceptions end ``run``.
 
+    A plain ``work`` runs in a worker thread, and calls ``end_if_unwanted`` between the things that it processes.
+
     The first round begins ``start_after`` seconds after the start of ``run``, or with a poke: a node that starts has
     more urgent work than a look at everything.
     """
 
-    def __init__(self, work: Callable[[], Awaitable[float]], start_after: float = 0.0) -> None:
+    def __init__(self, work: Callable[[], float | Awaitable[float]], start_after: float = 0.0) -> None:
         self._work = work
         self._start_after = start_after
         self._poked = trio.Event()
@@ -51,7 +53,7 @@ class ReconcileLoop:
         while True:
             # Before the work: a poke that comes meanwhile causes one more round.
             self._poked = trio.Event()
-            pause = await self._work()
+            pause = await invoke(self._work)
             with trio.move_on_after(pause):
                 await self._poked.wait()
 
@@ -65,7 +67,7 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
 
     def __init__(
         self,
-        work: Callable[[], Awaitable[float]],
+        work: Callable[[], float | Awaitable[float]],
         all_every: float = math.inf,
         now: Callable[[], float] = trio.current_time,
         start_after: float = 0.0,
@@ -99,11 +101,13 @@ class KeyedReconcileLoop(ReconcileLoop, Generic[K]):
         self._touched = None
         self.poke()
 
+    @in_loop
     def leave(self, each: K) -> None:
         """Marks one thing as changed for the next round, without starting it early."""
         if self._touched is not None:
             self._touched.add(each)
 
+    @in_loop
     def take(self) -> set[K] | None:
         """Returns the things that a round has to process; ``None`` for everything."""
         touched, self._touched = self._touched, set()

@@ -13,9 +13,11 @@ from collections.abc import AsyncIterator, Callable, Hashable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 import trio
+
+T = TypeVar("T")
 
 PATIENCE: Final = 3.0
 """Seconds that a wait may take before the job is set apart; most parties have answered by then."""
@@ -161,6 +163,11 @@ class KeyedLocks:
             # A lock that others wait for is theirs by now, so it is locked, and stays.
             if not lock.locked():
                 self._locks.pop(thing, None)
+
+    async def perform(self, thing: Hashable, call: Callable[[], T], wait: Callable[[], None] = lambda: None) -> T:
+        """Calls a function that blocks in a worker thread while the lock of a key is taken; ``wait``: as of ``of``."""
+        async with self.of(thing, wait):
+            return await trio.to_thread.run_sync(call)
 
     def waiting(self, thing: Hashable) -> int:
         """Returns the number of tasks that wait for the lock of a key."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, TypeAlias
 
 import msgspec
@@ -23,8 +23,8 @@ class Subjects(msgspec.Struct, frozen=True, kw_only=True):
     """Id of the task that it is about; whoever began that may see it."""
 
 
-Sees: TypeAlias = Callable[[Sequence[Subjects]], Awaitable[Sequence[bool]]]
-"""Tells for each of some items whether a caller may see it."""
+Sees: TypeAlias = Callable[[Sequence[Subjects]], Sequence[bool]]
+"""Tells for each of some items whether a caller may see it. Blocking."""
 NODE: Final = Subjects()
 """Subject of items about the node, about other nodes, or about things that no right is given on."""
 

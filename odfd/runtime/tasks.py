@@ -8,7 +8,7 @@ may end by themselves; tasks that wait for their turn, or for another party (``o
 from __future__ import annotations
 
 import enum
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -24,7 +24,7 @@ from chain.instant import Instant
 from odfd.errors import Bug, sole_fault
 from odfd.runtime.bus import Bus
 from odfd.runtime.clock import Clock
-from odfd.runtime.hanging_calls import in_loop
+from odfd.runtime.hanging_calls import in_loop, invoke
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.subjects import NODE, Subjects
 from odfd.runtime.supervision import Life, Logger
@@ -101,7 +101,8 @@ class Report:
         return not self.unit or not other.unit or self.unit == other.unit
 
 
-Work: TypeAlias = Callable[[Report], Awaitable[object]]
+Work: TypeAlias = Callable[[Report], object]
+"""Plain where it waits for nothing but the disk: a worker thread runs it."""
 
 
 @dataclass(slots=True)
@@ -319,6 +320,7 @@ class TaskBoard:
         running = sum(task.state is TaskPhase.RUNNING for task in self._live.values())
         return len(self._live) - running, running
 
+    @in_loop
     def list(self) -> list[Task]:
         """Lists finished tasks, oldest first; then live ones, and those that the node does by itself."""
         return [*self._kept.values(), *self._live.values(), *self._shown.values()]
@@ -384,7 +386,7 @@ class TaskBoard:
 
     async def _attempt(self, task: Task, work: Work) -> None:
         try:
-            task.result = await work(task.report)
+            task.result = await invoke(work, task.report)
             task.state = TaskPhase.DONE
         except BaseExceptionGroup as group:
             # A part of the work may fail while the rest is cancelled: the failure is the task's, and not its board's.

@@ -35,20 +35,13 @@ def blocks(call: ast.Call, methods: set[str]) -> bool:
     return ast.unparse(call.func).endswith(BLOCKING) or own_method(call) in methods
 
 
-def is_awaited(function: ast.FunctionDef) -> bool:
-    """Whether a blocking method runs in a thread, wherever it is called (``in_worker``)."""
-    return any(ast.unparse(each) == "in_worker" for each in function.decorator_list)
-
-
 def blocking_methods(cls: ast.ClassDef) -> set[str]:
     found: set[str] = set()
     while True:
         more = {
             each.name
             for each in cls.body
-            if isinstance(each, ast.FunctionDef)
-            and not is_awaited(each)
-            and any(blocks(call, found) for call in calls(each))
+            if isinstance(each, ast.FunctionDef) and any(blocks(call, found) for call in calls(each))
         }
         if more <= found:
             return found
@@ -82,16 +75,12 @@ class A:
             return connection
     def _two(self):
         return self._look()
-    @in_worker
-    def _three(self):
-        return self._look()
     async def bad(self):
         return self._two()
     async def good(self):
         def look():
             return self._two()
         await to_thread(look)
-        await self._three()
         return await to_thread(self._two)
 """
-    assert list(on_the_loop(ast.parse(source))) == ["12: A.bad waits for self._two"]
+    assert list(on_the_loop(ast.parse(source))) == ["9: A.bad waits for self._two"]

@@ -32,6 +32,7 @@ from odfd.daemon import main
 from odfd.ipfs import publishing
 from odfd.node.assembly import assembly_of, services_of
 from odfd.node.features import NodeFeatures
+from odfd.runtime.hanging_calls import invoke
 from odfd.services.feature import InForce
 from odfd.services.resources import reconciler
 from odfd.services.volumes.volume_paths import FolderPlace
@@ -115,7 +116,7 @@ def _sign_names_for(seconds: int) -> None:
 def _kill_in_finalizers(when: str) -> None:
     async def cut(self: Any, gone: Any) -> None:
         if when == "after":
-            await self._controllers.of(gone.type).finalize(gone)
+            await invoke(self._controllers.of(gone.type).finalize, gone)
         os.kill(os.getpid(), signal.SIGKILL)
 
     reconciler.Reconciler._finalize = cut  # type: ignore[method-assign]

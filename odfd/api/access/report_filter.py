@@ -34,7 +34,7 @@ _WORDS: Final = "what you may read has changed: ask anew"
 
 async def status(call: Call) -> wire.Status:
     """Restricts ``about.status``."""
-    said: wire.Status = await call.service.account_status(call.guard.subject.name, call.sees)
+    said: wire.Status = await trio.to_thread.run_sync(call.service.account_status, call.guard.subject.name, call.sees)
     return said
 
 
@@ -78,7 +78,7 @@ async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskState]:
     await call.check_task(id_)
     async with aclosing(cast("Any", call.operation(id_))) as views:
         async for each in views:
-            await call.check_task_again(id_)
+            await call.check_task(id_, is_again=True)
             yield each
 
 
@@ -97,7 +97,7 @@ async def followed_lines(call: Call, filter_: LineFilter, limit: int) -> AsyncIt
     number = 0
     async with aclosing(cast("Any", call.operation(filter_, limit))) as found:
         async for line in found:
-            await call.check_task_again(filter_.task)
+            await call.check_task(filter_.task, is_again=True)
             number += 1
             yield _number_lines(number, line)
 
@@ -142,7 +142,7 @@ async def followed_events(
                 yield account_event(batch)
                 continue
             wanted = [each for each in batch if is_of(each.kind, kinds)]
-            told = await seeing([each.about for each in wanted]) if wanted else ()
+            told = await trio.to_thread.run_sync(seeing, [each.about for each in wanted]) if wanted else ()
             for each, is_told in zip(wanted, told, strict=True):
                 if is_told:
                     yield account_event(each)

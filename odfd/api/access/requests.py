@@ -25,7 +25,7 @@ from odfd.api.access.rules import RULES, on_dataset, on_refs
 from odfd.api.services import operations
 from odfd.control.endpoint import ACT_AS, CALLER, GRANT, OWNED, Caller
 from odfd.control.operations import EachOf, Owner, Permission
-from odfd.runtime.hanging_calls import in_worker
+from odfd.runtime.hanging_calls import invoke
 from odfd.runtime.http import Message
 from odfd.runtime.subjects import Subjects
 from odfd.services.access.calls import Call, SubjectsOf, TaskOwners
@@ -148,7 +148,7 @@ class Dispatcher:
         service = getattr(self._services, found.service)
         perform: Callable[..., Any] = getattr(service, operation.__name__)
         if not is_stream and not inspect.iscoroutinefunction(perform):
-            perform = in_worker(perform)
+            perform = partial(invoke, perform)
         guard, needs = self._guard, found.operation.needs
         if guard is None:
             return perform

@@ -85,11 +85,17 @@ class Rights:
 async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
     """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
     rights = Rights(call.guard)
-    if await trio.to_thread.run_sync(rights.begin, since):
+
+    def begin() -> tuple[bool, str, int | None]:
+        """Returns whether the rights are other ones, the name of the log, and the number in it to continue from."""
+        if rights.begin(since):
+            return True, "", None
+        return False, call.guard.state().version[0], None if since is None else call.guard.number(since)
+
+    is_reset, epoch, began = await trio.to_thread.run_sync(begin)
+    if is_reset:
         yield SharedValue(wire.ResourceNews(version=since or "", op="Reset"))
         return
-    epoch = (await trio.to_thread.run_sync(call.guard.state)).version[0]
-    began = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
     declared = call.operation(None if began is None else f"{epoch}-{began}", word, ticks=True)
     async with aclosing(declared) as told, aclosing(_tell(call, rights, told, began)) as found:
         async for each in found:
@@ -138,7 +144,7 @@ async def readable(call: Call, views: Sequence[wire.ResourceView]) -> list[wire.
     if others := {each.id: each for each in views if each.id not in found}:
         subjects = await call.tasks.subjects(tuple(others.values()))
         about = [(id_, each) for id_, several in subjects.items() for each in several]
-        told = await call.sees([each for _, each in about])
+        told = await trio.to_thread.run_sync(call.sees, [each for _, each in about])
         found |= {id_: _bare(others[id_]) for (id_, _), is_told in zip(about, told, strict=True) if is_told}
     return [found[each.id] for each in views if each.id in found]
 

@@ -21,6 +21,7 @@ from odfd.access.relations import Principal
 from odfd.control import wire
 from odfd.datasets.creation import input_ids
 from odfd.resources.resource import UUID
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.subjects import NODE, Subjects, about
 from odfd.services.access.guard import Guard
 
@@ -32,7 +33,7 @@ MOST: Final = 10_000
 
 
 class TaskOwners:
-    """Maps tasks to the accounts that began them, for this run of the node. Used in the event loop."""
+    """Maps tasks to the accounts that began them, for this run of the node."""
 
     def __init__(self, about: Callable[[str], Subjects], subjects: SubjectsOf) -> None:
         """``about``: returns what a task is about, by its id. Raises NotFound."""
@@ -46,7 +47,14 @@ class TaskOwners:
         return value
 
     def has(self, subject: Principal, task: str) -> bool:
-        return subject.account is not None and self._accounts.get(task) == subject.account
+        return task in self.which(subject, [task])
+
+    @in_loop
+    def which(self, subject: Principal, tasks: Iterable[str]) -> Collection[str]:
+        """Returns those of some tasks that a subject began."""
+        if subject.account is None:
+            return ()
+        return {each for each in tasks if self._accounts.get(each) == subject.account}
 
     def about(self, task: str) -> Subjects:
         """Returns what a task is about; empty for a task that does not exist."""
@@ -95,18 +103,9 @@ class ItemVisibility:
         self.told: Collection[str] = ()
         """Resources that were readable at any time while an answer lasts."""
 
-    async def __call__(self, items: Sequence[Subjects]) -> Sequence[bool]:
-        """Returns for each item whether the subject may see it."""
-        own = [self._is_own(each) for each in items]
-        return await trio.to_thread.run_sync(self._judge, items, own)
-
-    def _is_own(self, item: Subjects) -> bool:
-        subject = self._guard.subject
-        by_account = item.account is not None and item.account == subject.account
-        return by_account or (bool(item.task) and self._tasks.has(subject, item.task))
-
-    def _judge(self, items: Sequence[Subjects], own: Sequence[bool]) -> Sequence[bool]:
-        state = self._guard.state()
+    def __call__(self, items: Sequence[Subjects]) -> Sequence[bool]:
+        """Returns for each item whether the subject may see it. Blocking."""
+        state, own = self._guard.state(), self._own(items)
         inputs = self._inputs({thing for each in items if each.inputs for thing in each.things})
         named = {thing for each in items for thing in each.things}.union(*inputs.values())
         here = {each for each in named if state.id_of(each) is not None}
@@ -114,6 +113,12 @@ class ItemVisibility:
         return [
             judged.may_be_told(each, self.told, is_own=is_own) for each, is_own in zip(items, own, strict=True)
         ]  # fmt: skip
+
+    def _own(self, items: Sequence[Subjects]) -> Sequence[bool]:
+        """Returns for each item whether it is of the subject's account, or a task that this began."""
+        subject, tasks = self._guard.subject, {each.task for each in items if each.task}
+        begun = self._tasks.which(subject, tasks) if tasks else ()
+        return [(each.account is not None and each.account == subject.account) or each.task in begun for each in items]
 
     def _inputs(self, things: Iterable[str]) -> dict[str, Collection[str]]:
         chains = self._guard.home.chains
@@ -143,13 +148,15 @@ class Call(NamedTuple):
         """Calls the operation; a task that it begins is the caller's."""
         return self.tasks.note(self.guard.subject, await self.operation(*args, **more))
 
-    async def check_task(self, task: str) -> None:
-        """Raises NotFound for a task that the caller may not see, as for one that does not exist."""
-        if not any(await self.sees(self.tasks.abouts(task))):
-            raise no_task(task)
+    async def check_task(self, task: str, *, is_again: bool = False) -> None:
+        """Raises NotFound for a task that the caller may not see, as for one that does not exist.
 
-    async def check_task_again(self, task: str) -> None:
-        """Does as ``check_task`` in an answer that lasts. Raises NotFound also for another caller than at its begin."""
-        if not await trio.to_thread.run_sync(self.guard.is_same_caller):
+        ``is_again``: in an answer that lasts, also for another caller than at its begin.
+        """
+        abouts = self.tasks.abouts(task)
+
+        def may_see() -> bool:
+            return not (is_again and not self.guard.is_same_caller()) and any(self.sees(abouts))
+
+        if not await trio.to_thread.run_sync(may_see):
             raise no_task(task)
-        await self.check_task(task)

@@ -149,13 +149,13 @@ class DatasetController(Controller):
             self._flows.touch(DatasetId.parse(resource.did))  # its account may read its inputs again
         return seen
 
-    async def states(
+    def states(
         self,
         resources: Sequence[wire.ResourceView],
         sees: Sees | None,  # noqa: ARG002  whoever reads a dataset is told its state
     ) -> Mapping[str, wire.Value]:
         ids = {each.headers["did"]: each.id for each in resources if "did" in each.headers}
-        views = await self._states.complete(lambda: list(self._looked_at(resources)))
+        views = self._states.complete(list(self._looked_at(resources)))
         return {ids[each.id]: msgspec.convert(each, wire.DatasetState, from_attributes=True) for each in views}
 
     def _looked_at(self, resources: Sequence[wire.ResourceView]) -> Iterator[wire.DatasetView]:

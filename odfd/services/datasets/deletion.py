@@ -88,8 +88,7 @@ class DatasetDeletion:
         """Undoes what is left of a deleted dataset, and tells of it. May have been called before a crash."""
         left = await trio.to_thread.run_sync(self._find_left, key)
         if left is not None:
-            await self._settle(left, self._unneeded.pop(key, ()))
-            await trio.to_thread.run_sync(self._end, key)
+            await self._settle(left, self._unneeded.pop(key, ()), key)
 
     async def delete_rendition(self, dataset: DatasetId) -> None:
         """Deletes a rendition inside a collection, with its data. Raises NotFound; Refused as ``record``."""
@@ -129,11 +128,16 @@ class DatasetDeletion:
         )
         return left, unneeded
 
-    async def _settle(self, left: _Left, unneeded: Sequence[Multihash]) -> None:
+    async def _settle(self, left: _Left, unneeded: Sequence[Multihash], key: str | None = None) -> None:
+        """``key``: that of the record of the deletion, which ends then."""
         chains = list(map(DatasetId.parse, left.chains))
         # First: a round of a mirror that is under way would store blocks again behind the cleaning.
         await self._scheduler.dismiss(chains)
-        await trio.to_thread.run_sync(self._clean, chains, unneeded)
+        await trio.to_thread.run_sync(self._clear, left, chains, unneeded, key)
+
+    def _clear(self, left: _Left, chains: Sequence[DatasetId], unneeded: Sequence[Multihash], key: str | None) -> None:
+        """Cleans up behind deleted chains, and tells of it."""
+        self._clean(chains, unneeded)
         for each in chains:
             self._gone(each)
         for name, stays in left.flows:
@@ -141,6 +145,8 @@ class DatasetDeletion:
             self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
         text = f"{plural(left.blocks, 'block')} {'forgotten' if left.is_purged else 'kept as unmanaged'}"
         self._events.emit("dataset.deleted", left.name, text, about=about(left.chains[0]), id=left.chains[0])
+        if key is not None:
+            self._end(key)
 
     def _forget(self, connection: sqlite3.Connection, dataset: DatasetId, *, purge: bool) -> Sequence[Multihash]:
         """Deletes all that is concluded about a chain; returns the objects that nothing names any more."""

@@ -12,7 +12,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import msgspec
 import trio
@@ -66,6 +66,8 @@ from odfd.store.directory import StateDirectory
 _LATER: Final = "is not judged yet, but with the first data: "
 _UNBORN: Final = DatasetId.from_public_key(bytes(32))
 """Placeholder for a new dataset, whose key is made only if nothing is wrong with it."""
+
+_LookedUp: TypeAlias = tuple[DesiredSnapshot, tuple[DatasetId, ChainState] | None, bool]
 
 
 class DatasetPlanning:
@@ -121,25 +123,12 @@ class DatasetPlanning:
 
     async def _intent(self, desired: DesiredSnapshot, batch: DatasetBatch) -> Intent:
         parse_own_name(desired.name)
-        desired, held, is_kept = await trio.to_thread.run_sync(self._look_up, desired)
         pin = (await self._engine.identity()).digest if _asks_engine(desired.snapshot) else None
 
         def pin_of(transform: TransformSql) -> str | None:
             return pin if transform.engine == "spark" else None
 
-        def resolve(ref: str) -> DatasetId:
-            return batch.resolve(ref, desired)
-
-        def changes() -> Sequence[MetadataEvent]:
-            if held is None:
-                events = founding_events(desired.snapshot, _UNBORN, resolve, pin_of)
-                _check_birth(desired, events)
-                return events
-            found = changed_events(held[1], desired.snapshot, resolve, pin_of)
-            batch.check_circle(desired, held[0], found)
-            return found
-
-        events = await trio.to_thread.run_sync(changes)
+        (desired, held, is_kept), events = await trio.to_thread.run_sync(self._changes, desired, batch, pin_of)
         warnings = await self._check_pins(events, desired, forced=batch.whole.forced)
         warnings += await self._validate(events, desired, held[1] if held else None, batch)
 
@@ -175,7 +164,24 @@ class DatasetPlanning:
             item=item,
         )
 
-    def _look_up(self, desired: DesiredSnapshot) -> tuple[DesiredSnapshot, tuple[DatasetId, ChainState] | None, bool]:
+    def _changes(
+        self, desired: DesiredSnapshot, batch: DatasetBatch, pinned: Callable[[TransformSql], str | None]
+    ) -> tuple[_LookedUp, Sequence[MetadataEvent]]:
+        """Returns what ``_look_up`` does, and the events that are missing. Raises whatever refuses them or a source."""
+        desired, held, is_kept = self._look_up(desired)
+        resolve = partial(batch.resolve, desired=desired)
+        if held is None:
+            events = founding_events(desired.snapshot, _UNBORN, resolve, pinned)
+            _check_birth(desired, events)
+        else:
+            events = changed_events(held[1], desired.snapshot, resolve, pinned)
+            batch.check_circle(desired, held[0], events)
+        for event in events:
+            if isinstance(event, SetPollingSource | AddPushSource):
+                self._check_source(event, desired)
+        return (desired, held, is_kept), events
+
+    def _look_up(self, desired: DesiredSnapshot) -> _LookedUp:
         """Returns what is declared, over shards, the dataset that stands, and whether its data was kept."""
         held, is_kept = dataset_of(self._home, desired)
         return over_shards(self._home, desired, held and held[0]), held, is_kept
@@ -256,7 +262,7 @@ class DatasetPlanning:
         state: ChainState | None,
         batch: DatasetBatch,
     ) -> tuple[str, ...]:
-        """Lets the engine check each transform, and checks sources. Returns warnings.
+        """Lets the engine check each transform, and the queries of sources. Returns warnings.
 
         Raises Invalid with all refusals.
         """
@@ -266,7 +272,6 @@ class DatasetPlanning:
         names = ChainState(set_vocab=stated[-1]).vocab if stated else state.vocab if state is not None else Vocab()
         for event in events:
             if isinstance(event, SetPollingSource | AddPushSource):
-                await trio.to_thread.run_sync(self._check_source, event, desired)
                 warnings += await self._check_preprocess(event, names, desired)
             if not isinstance(event, SetTransform):
                 continue

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 import msgspec
-import trio
 
 from chain.codec.arrow_schema import schema_of
 from chain.codec.bind import plain_of
@@ -73,17 +72,14 @@ class DatasetService:
         )  # fmt: skip
 
     @operation("GET", DATASET_PATH + "/detail", needs=Permission.BY_RULE)
-    async def describe(self, ref: str, *, profile: Annotated[bool, _PROFILE] = False) -> wire.DatasetDetail:
+    def describe(self, ref: str, *, profile: Annotated[bool, _PROFILE] = False) -> wire.DatasetDetail:
         """Describes a dataset; with ``profile`` also the values of its columns, from the files of its slices."""
-        detail = await trio.to_thread.run_sync(self._describe, ref, profile)
-        (view,) = await self.states.complete(lambda: [detail.dataset])
-        return msgspec.structs.replace(detail, dataset=view)
-
-    def _describe(self, ref: str, profile: bool) -> wire.DatasetDetail:
         entry = self._home.resolve(ref)
         detail = self._views.detail(entry)
         shards = (entry.id,) if is_one_chain(ref) else self._home.shards_of(entry.id)
-        return msgspec.structs.replace(detail, profile=profile_of(self._home, entry, shards) if profile else None)
+        (view,) = self.states.complete([detail.dataset])
+        told = profile_of(self._home, entry, shards) if profile else None
+        return msgspec.structs.replace(detail, dataset=view, profile=told)
 
     @operation("GET", DATASET_PATH + "/snapshot", needs=Action.READ)
     def snapshot(self, ref: str) -> dict[str, Any]:

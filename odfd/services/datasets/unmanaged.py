@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 
 import trio
 
@@ -41,8 +42,8 @@ class UnmanagedService:
     async def adopt(self, ref: str, request: wire.AdoptRequest) -> wire.AdoptedView:
         """Adopts a deleted dataset, as private, by its former name or another. Raises NotFound, Invalid, Conflict."""
         dataset = (await trio.to_thread.run_sync(self._find, ref)).dataset
-        async with self._home.turns.of(dataset):
-            name = await self._import_export.adopt(dataset, request.name)
+        adopt = partial(self._import_export.adopt, dataset, request.name)
+        name = await self._home.turns.perform(dataset, adopt)
         self._events.emit(
             "dataset.adopted", name, "its data was kept when it was deleted", about=about(dataset), id=str(dataset)
         )

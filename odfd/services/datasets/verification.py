@@ -166,17 +166,19 @@ class EngineMigrationService:
 
         return task_ref(self.board.submit("prove", entry.name, work, about(entry.id, inputs=True)))
 
-    def _load(self, entry: DatasetEntry) -> tuple[ChainState, SetTransform]:
-        """Returns the state of a dataset, and the transform to prove. Raises Invalid; NotFound if data is missing."""
+    def _load(self, entry: DatasetEntry) -> tuple[ChainState, SetTransform, tuple[str, ...]]:
+        """Returns the state of a dataset, the transform to prove, and the digests it was ever pinned to.
+
+        Raises Invalid; NotFound if data is missing.
+        """
         state = load_state(self.home.chains.chain(entry.id))
         if state.set_transform is None:
             raise Invalid(f"{entry.name} has no transform", rule="prove", hint="name a derived dataset")
         need_data(self.home, entry.id, entry.name, whole=True)
-        return state, state.set_transform
+        return state, state.set_transform, _find_pin(self.home.chains.chain(entry.id), state.size)
 
     async def _prove(self, entry: DatasetEntry, request: wire.ProveRequest, report: Report) -> wire.ProofReport:
-        chain = self.home.chains.chain(entry.id)
-        state, declared = await trio.to_thread.run_sync(self._load, entry)
+        state, declared, pinned = await trio.to_thread.run_sync(self._load, entry)
         _, by = await engine_for(self.deps.engines, declared.transform)
         identity = by.identity
         report.begin(f"re-running {entry.name} on {identity.name} {identity.version}", None, "transforms")
@@ -190,7 +192,7 @@ class EngineMigrationService:
             head=str(state.head),
             engine=wire.ProvenEngine(name=identity.name, version=identity.version, digest=identity.digest),
             before=by.pin,
-            pinned=await trio.to_thread.run_sync(_find_pin, chain, state.size),
+            pinned=pinned,
             transforms=report.done,
             ok=not failures,
             failures=tuple(failures),

@@ -137,7 +137,9 @@ class TransformCheck:
             return ()
         grid = read_query(event.transform).declarations.tick is not None
         inputs = await self.inputs(event) or ()
-        found = [each for each in inputs if (each.changes is not False or not grid) and await self._derives(each)]
+        states = await self._states(event)
+        derived = {id_ for id_, state in zip(input_ids(event), states, strict=True) if state.set_transform is not None}
+        found = [each for each in inputs if (each.changes is not False or not grid) and each.dataset_id in derived]
         if not found:
             return ()
         names = ", ".join(each.query_alias for each in found)
@@ -147,10 +149,6 @@ class TransformCheck:
             f"the table is looked at after each block of {names}, and a derived dataset has a block for each pull that "
             f"brought something: pulled at other times, its rows would come to the same by other corrections{instead}",
         )
-
-    async def _derives(self, given: ValidateInput) -> bool:
-        state = await trio.to_thread.run_sync(self._state, given.dataset_id)
-        return state.set_transform is not None
 
     async def unknown_input(self, event: SetTransform) -> str:
         """Explains why the query cannot be checked yet: the first input without a schema, and what it lacks."""
@@ -217,9 +215,10 @@ class EvolutionCheck:
         if state.schema is None or inputs is None:
             return
         chains = self._home.chains
-        way = await trio.to_thread.run_sync(way_anew, chains, name, state)
         async with fresh_folder(self._home.folder(STAGING)) as folder:
-            request = await trio.to_thread.run_sync(judgement, chains, state, event, inputs, now, folder)
+            way, request = await trio.to_thread.run_sync(
+                lambda: (way_anew(chains, name, state), judgement(chains, state, event, inputs, now, folder))
+            )
             if isinstance(request, Blocked):
                 raise Refused(request.reason, rule=request.rule or TRANSFORM_EVOLUTION, hint=request.hint)
             answer = await self._engine.migrate(request)

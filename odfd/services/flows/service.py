@@ -43,7 +43,10 @@ class _Found(NamedTuple):
     id: str
     """The id of its resource."""
     plan: FlowPlan
-    entries: Sequence[tuple[str, Entry]]
+    about: Subjects
+    entries: Sequence[tuple[str, Entry]] = ()
+    target: DatasetId | None = None
+    """The dataset of which it is asked for, if it is of many."""
 
 
 class FlowService:
@@ -82,12 +85,12 @@ class FlowService:
         """Returns the states of those flows that are in force. ``sees``: as of ``Controller.states``."""
         await self._worker.wait_loaded()
         found = {each.id: self._entries(each) for each in resources}
-        if sees is not None:
-            abouts = await self.subjects(resources)
-            for id_, entries in found.items():
-                told = await sees(abouts[id_])
-                found[id_] = [each for each, is_told in zip(entries, told, strict=True) if is_told]
-        return await trio.to_thread.run_sync(partial(self._states, found, tells_idle=sees is None))
+
+        def look() -> Mapping[str, wire.FlowState]:
+            told = found if sees is None else {id_: self._filter_seen(each, sees) for id_, each in found.items()}
+            return self._states(told, tells_idle=sees is None)
+
+        return await trio.to_thread.run_sync(look)
 
     async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
         """Returns what flows are about, by their ids: once for each dataset of one that is in force."""
@@ -154,7 +157,7 @@ class FlowService:
             text = f"{name} is for no dataset" + ("" if request.target is None else f" {request.target}")
             raise NotFound(text, rule="flow-name", hint=f"odfctl get flow {name}")
         await self._worker.request([key for key, _ in found.entries], by or "")
-        await trio.to_thread.run_sync(self._tell, "flow.requested", found.plan)
+        self._tell("flow.requested", found.plan, found.about)
         return found.id
 
     @operation("POST", FLOW_PATH + "/backfill", needs=Permission.BY_RULE)
@@ -173,21 +176,15 @@ class FlowService:
             text = f"{name} has no times" + (f" for {request.target}" if request.target is not None else "")
             raise Invalid(text, rule="flow-backfill", hint="a flow with a Schedule has: odfctl get flows")
         count, left = await self._worker.backfill(scheduled, first, last, by or "")
-        await trio.to_thread.run_sync(
-            self._tell, "flow.backfilled", found.plan, f"{plural(count, 'time')} to make up for"
-        )
+        self._tell("flow.backfilled", found.plan, found.about, f"{plural(count, 'time')} to make up for")
         return wire.BackfillView(flow=found.plan.name, times=count, left_from=_text(left))
 
     async def put_in_force(self, planned: Sequence[PlannedResource]) -> None:
         """Puts applied flows in force, and tells of each."""
-        await self._worker.look(await trio.to_thread.run_sync(self._targets, planned))
-        await trio.to_thread.run_sync(self._tell_changes, planned)
-
-    def _tell_changes(self, planned: Sequence[PlannedResource]) -> None:
-        for each in planned:
-            plan = self._plan_of(each.after)
-            if plan is not None:
-                self._tell(f"flow.{each.action}", plan, id=str(plan.target))
+        targets, told = await trio.to_thread.run_sync(self._look_at, planned)
+        await self._worker.look(targets)
+        for action, plan, subjects in told:
+            self._tell(f"flow.{action}", plan, subjects, id=str(plan.target))
 
     async def in_force(self, resource: Resource) -> wire.FlowState:
         """Returns the state of a flow. Raises NotFound for one that waits for a dataset, Refused for a right."""
@@ -225,20 +222,17 @@ class FlowService:
         """Makes what waits for a right on the inputs of a dataset try again."""
         self._worker.loop.touch(dataset)
 
-    async def seen_counts(self, sees: Sees) -> wire.FlowCounts:
-        """Counts the flows that an account may see in ``list``."""
-        return _counts([entry for _, entry in await self._list_seen(sees)])
+    def seen_counts(self, sees: Sees) -> wire.FlowCounts:
+        """Counts the flows that an account may see in ``list``. Blocking."""
+        return _counts([entry for _, entry in self._filter_seen(self._worker.entries(), sees)])
 
     def counts(self) -> wire.FlowCounts:
         """Counts flows for the status of the node."""
         return _counts([entry for _, entry in self._worker.scheduler.entries()])
 
-    async def _list_seen(self, sees: Sees) -> Sequence[tuple[str, Entry]]:
-        entries = list(self._worker.scheduler.entries())
-        abouts = await trio.to_thread.run_sync(
-            lambda: [about_flow(self._home, entry.plan) for _, entry in entries]
-        )  # fmt: skip
-        return [each for each, is_seen in zip(entries, await sees(abouts), strict=True) if is_seen]
+    def _filter_seen(self, entries: Sequence[tuple[str, Entry]], sees: Sees) -> Sequence[tuple[str, Entry]]:
+        seen = sees([about_flow(self._home, entry.plan) for _, entry in entries])
+        return [each for each, is_seen in zip(entries, seen, strict=True) if is_seen]
 
     async def _find(self, name: str, target: str | None = None) -> _Found:
         """Returns the flow of a name or id; or else the derived dataset of a name or did that follows its inputs.
@@ -246,34 +240,36 @@ class FlowService:
         ``target``: the dataset of which it is, if it is of many. Raises NotFound, also for a flow that waits.
         """
         await self._worker.wait_loaded()
-        held, plan, wanted = await trio.to_thread.run_sync(self._seek, name, target)
-        if held is not None and plan is not None:
-            entries = self._worker.scheduler.of_flow(held.id)
+        follows = next((each.plan for _, each in self._worker.scheduler.entries() if _follows(each.plan, name)), None)
+        found = await trio.to_thread.run_sync(self._seek, name, target, follows)
+        if found.plan.declared:
+            entries = self._worker.scheduler.of_flow(found.id)
         else:
             entries = [each for each in self._worker.scheduler.entries() if _follows(each[1].plan, name)][:1]
-            if not entries:
-                raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
-            plan = entries[0][1].plan
-        if wanted is not None:
-            entries = [each for each in entries if each[1].plan.target == wanted]
-        return _Found(_live_id(plan.target) if held is None else held.id, plan, entries)
+        if found.target is not None:
+            entries = [each for each in entries if each[1].plan.target == found.target]
+        return found._replace(entries=entries)
 
     async def _pause(self, name: str, *, paused: bool) -> str:
         found = await self._find(name)
         template = store.key_of(found.id) if is_template(found.plan) else None
         await self._worker.pause([key for key, _ in found.entries], template, paused=paused)
-        await trio.to_thread.run_sync(self._tell, "flow.paused" if paused else "flow.resumed", found.plan)
+        self._tell("flow.paused" if paused else "flow.resumed", found.plan, found.about)
         return found.id
 
-    def _tell(self, kind: str, plan: FlowPlan, message: str = "", **data: object) -> None:
-        self._events.emit(kind, plan.name, message, about=about_flow(self._home, plan), **data)
+    def _tell(self, kind: str, plan: FlowPlan, subjects: Subjects, message: str = "", **data: object) -> None:
+        self._events.emit(kind, plan.name, message, about=subjects, **data)
 
-    def _seek(self, name: str, target: str | None) -> tuple[Resource | None, FlowPlan | None, DatasetId | None]:
-        """Returns the flow that the node's owner means by a name or id, its plan, and the id of the dataset."""
+    def _seek(self, name: str, target: str | None, follows: FlowPlan | None) -> _Found:
+        """Returns the flow that the node's owner means by a name or id, or else ``follows``. Raises NotFound."""
         with self._home.database.read() as connection:
             held = ResourceStore(connection).find_any(store.TYPE, name)
-            plan = None if held is None else store.plan_of(connection, held, self._home.uses)
-        return held, plan, None if target is None else self._home.resolve(target).id
+            plan = follows if held is None else store.plan_of(connection, held, self._home.uses)
+        wanted = None if target is None else self._home.resolve(target).id
+        if plan is None:
+            raise NotFound(f"there is no flow {name!r}", rule="flow-name", hint="odfctl get flows lists them")
+        id_ = _live_id(plan.target) if held is None else held.id
+        return _Found(id_, plan, about_flow(self._home, plan), target=wanted)
 
     def _plan_checked(self, resource: Resource) -> FlowPlan:
         """Returns the plan of a flow that can be in force. Raises NotFound, Refused."""
@@ -318,13 +314,17 @@ class FlowService:
             except (NotFound, Refused):
                 return None  # it waits
 
-    def _targets(self, planned: Sequence[PlannedResource]) -> Collection[DatasetId]:
-        found = {EVERY}
+    def _look_at(
+        self, planned: Sequence[PlannedResource]
+    ) -> tuple[Collection[DatasetId], Sequence[tuple[str, FlowPlan, Subjects]]]:
+        """Returns the datasets that applied flows are for, and what was done to each flow that does not wait."""
+        targets, told = {EVERY}, []
         for each in planned:
-            found |= _named_by(each.after) | (set() if each.before is None else _named_by(each.before))
-            now = self._plan_of(each.after)
-            found |= set() if now is None else {now.target}
-        return found
+            targets |= _named_by(each.after) | (set() if each.before is None else _named_by(each.before))
+            if (plan := self._plan_of(each.after)) is not None:
+                targets.add(plan.target)
+                told.append((each.action, plan, about_flow(self._home, plan)))
+        return targets, told
 
     def _forget(self, resource: Resource) -> None:
         with self._home.database.write() as connection:

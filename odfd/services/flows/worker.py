@@ -29,10 +29,11 @@ from odfd.flows import runs
 from odfd.flows.manifest import DerivationPolicy, derivation_policy
 from odfd.flows.plan import BAD, EVERY, FlowPlan, FlowPolicy, Outcome, Record, Retry, for_dataset, is_template, selects
 from odfd.flows.runs import TaskEnd
-from odfd.flows.scheduler import Firing, Scheduler
+from odfd.flows.scheduler import Entry, Firing, Scheduler
 from odfd.resources.resource import Json, Resource
 from odfd.resources.store import ResourceStore
 from odfd.runtime.alarm import WallAlarm, alarm_of
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.supervision import Life
 from odfd.services.flows.flow_subjects import about_flow
@@ -148,6 +149,11 @@ class FlowWorker:
         await self._evaluate(datasets)
         self.loop.poke()
 
+    @in_loop
+    def entries(self) -> Sequence[tuple[str, Entry]]:
+        """Lists the plans in force by their keys."""
+        return list(self.scheduler.entries())
+
     async def wait_loaded(self) -> None:
         """Waits, after a start, until the flows of all datasets are in force."""
         async with self._looking:
@@ -161,13 +167,13 @@ class FlowWorker:
         now = self._clock.now()
         kept = [(key, self.scheduler.pause(key, now, paused=paused)) for key in keys]
         templates = [] if template is None else [(template, Record(since=now, paused=paused))]
-        await trio.to_thread.run_sync(self._keep, kept, templates)
+        await self._keep(kept, templates)
         self.loop.poke()
 
     async def request(self, keys: Collection[str], by: str) -> None:
         """Runs plans, which are in force, as soon as they may. ``by``: as of ``Scheduler.request``."""
         now = self._clock.now()
-        await trio.to_thread.run_sync(self._keep, [(key, self.scheduler.request(key, now, by)) for key in keys])
+        await self._keep([(key, self.scheduler.request(key, now, by)) for key in keys])
         self.loop.poke()
 
     async def backfill(
@@ -180,7 +186,7 @@ class FlowWorker:
         """
         now = self._clock.now()
         told = {key: self.scheduler.backfill(key, first, last, now, by) for key in keys}
-        await trio.to_thread.run_sync(self._keep, [(key, record) for key, (record, _, _) in told.items()])
+        await self._keep([(key, record) for key, (record, _, _) in told.items()])
         self.loop.poke()
         left = [at for _, _, at in told.values() if at is not None]
         return sum(count for _, count, _ in told.values()), min(left, default=None)
@@ -226,7 +232,7 @@ class FlowWorker:
                 for each in plans:
                     kept += self._put(each, now)
             if kept:
-                await trio.to_thread.run_sync(self._keep, kept)
+                await self._keep(kept)
 
     def _put(self, each: _Found, now: Instant) -> list[tuple[str, Record]]:
         """Puts a plan in force; returns its record to store, if it changed."""
@@ -390,24 +396,22 @@ class FlowWorker:
     async def _run(self, firing: Firing) -> None:
         try:
             watched = firing.plan.target if firing.plan.on_update else None
-            before = await self._head_of(watched)
-            ended = await self._perform(firing)
+            before, refused = await trio.to_thread.run_sync(self._look, firing.plan)
+            ended = await self._perform(firing) if refused is None else ended_by(refused)
             outcome, message, written, retry, *_ = ended
             # A run that the stop of the node cut off did not fail; it is due again at the next start.
             if self._life is not None and self._life.stopping.is_set() and outcome is not Outcome.UPDATED:
                 return
             if watched is not None:
                 self.scheduler.untouch(firing.key)
-            seen, after = written or before, await self._head_of(watched)
+            after = None if watched is None else await trio.to_thread.run_sync(self._head, watched)
+            seen = written or before
             now = self._clock.now()
             record = self.scheduler.finish(firing.key, outcome, message, now, seen, touched=after != seen, retry=retry)
             self._arrivals.note(firing.key, firing.plan)
             await trio.to_thread.run_sync(self._end, firing, record, ended)
             if outcome in BAD:
-                failures = record.failures if record is not None else 1
-                told = await trio.to_thread.run_sync(about_flow, self._home, firing.plan)
-                self._events.emit("flow.failed", firing.plan.name, message, about=told, failures=failures)
-                self._log_failure(firing, outcome, message, failures)
+                self._log_failure(firing, outcome, message, record.failures if record is not None else 1)
         finally:
             self._running -= 1
             turned, self.turned = self.turned, trio.Event()
@@ -424,23 +428,26 @@ class FlowWorker:
         text = message[:LOGGED_CHARACTERS]
         self._logger.info("flow fails", flow=firing.plan.name, outcome=outcome.value, failures=failures, message=text)
 
-    async def _head_of(self, dataset: DatasetId | None) -> str | None:
-        return None if dataset is None else await trio.to_thread.run_sync(self._head, dataset)
+    def _look(self, plan: FlowPlan) -> tuple[str | None, Fault | None]:
+        """Returns the head whose new blocks make a plan run, and why it may not run: its account lost, since it is in
+        force, the right to what a run of it uses.
+        """
+        head = self._head(plan.target) if plan.on_update else None
+        with self._home.database.read() as connection:
+            flow = ResourceStore(connection).get(plan.id)
+            try:
+                if flow is not None:
+                    store.check_uses(connection, flow, plan, self._home.uses)
+            except Fault as fault:
+                return head, fault
+        return head, None
 
     async def _perform(self, firing: Firing) -> Ended:
         try:
             with sole_faults():
-                await trio.to_thread.run_sync(self._check, firing.plan)
                 return await self.perform(firing.plan, firing.record)
         except Fault as fault:
             return ended_by(fault)
-
-    def _check(self, plan: FlowPlan) -> None:
-        """Raises Refused if the account of a flow lost, since it is in force, the right to what a run of it uses."""
-        with self._home.database.read() as connection:
-            flow = ResourceStore(connection).get(plan.id)
-            if flow is not None:
-                store.check_uses(connection, flow, plan, self._home.uses)
 
     def _begin(self, firings: Sequence[Firing]) -> None:
         with self._home.database.write() as connection:
@@ -449,7 +456,7 @@ class FlowWorker:
                 store.begin_run(connection, each.plan, each.record, each.causes, self._clock.now())
 
     def _end(self, firing: Firing, record: Record | None, ended: Ended) -> None:
-        """Stores the end of a run, also of one whose flow is for another dataset since."""
+        """Stores the end of a run, also of one whose flow is for another dataset since; tells of one that failed."""
         now = self._clock.now()
         with self._home.database.write() as connection:
             is_here = not firing.plan.declared or ResourceStore(connection).row(firing.plan.id) is not None
@@ -460,15 +467,22 @@ class FlowWorker:
                     connection, firing.record.run,
                     lambda run: runs.end(run, ended.outcome, ended.message, ended.steps, now), now,
                 )  # fmt: skip
+        if ended.outcome in BAD:
+            told, failures = about_flow(self._home, firing.plan), record.failures if record is not None else 1
+            self._events.emit("flow.failed", firing.plan.name, ended.message, about=told, failures=failures)
 
-    def _keep(self, records: Sequence[tuple[str, Record]], templates: Sequence[tuple[str, Record]] = ()) -> None:
+    async def _keep(self, records: Sequence[tuple[str, Record]], templates: Sequence[tuple[str, Record]] = ()) -> None:
         """Stores records, except those of flows that were deleted meanwhile, and those for datasets to come."""
-        with self._home.database.write() as connection:
-            for key, each in records:
-                if self.scheduler.find(key) is not None:
+
+        def keep() -> None:
+            with self._home.database.write() as connection:
+                for key, each in records:
+                    if self.scheduler.find(key) is not None:
+                        store.keep_record(connection, key, each)
+                for key, each in templates:
                     store.keep_record(connection, key, each)
-            for key, each in templates:
-                store.keep_record(connection, key, each)
+
+        await trio.to_thread.run_sync(keep)
 
 
 def ended_by(fault: Fault) -> Ended:

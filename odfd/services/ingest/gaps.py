@@ -50,9 +50,8 @@ class GapService:
 
         async def work(report: Report) -> wire.GapView:
             report.begin(f"asking the source of {entry.name}", None, "partitions")
-            deps = await trio.to_thread.run_sync(self._dependencies, entry.id)
             async with self._home.turns.of(entry.id):
-                state = await trio.to_thread.run_sync(load_state, deps.store.chain(entry.id))
+                deps, state = await trio.to_thread.run_sync(self._look, entry.id)
                 with redact(deps.settings.variables):
                     if request.accept is None:
                         return _view(entry, state, await gap_of(deps, entry.id, state))
@@ -61,6 +60,10 @@ class GapService:
             return self._tell(entry, state, done, is_new=now.head != state.head)
 
         return task_ref(self._board.submit("gap", entry.name, work, about(entry.id)))
+
+    def _look(self, dataset: DatasetId) -> tuple[IngestDependencies, ChainState]:
+        deps = self._dependencies(dataset)
+        return deps, load_state(deps.store.chain(dataset))
 
     def _tell(self, entry: DatasetEntry, state: ChainState, done: AcceptedGap, *, is_new: bool) -> wire.GapView:
         if is_new:

@@ -51,6 +51,7 @@ from odfd.mirrors.repair import Repair
 from odfd.mirrors.scheduler import MirrorScheduler
 from odfd.repositories.catalog import Target
 from odfd.resources import records
+from odfd.runtime.hanging_calls import end_if_unwanted, invoke
 from odfd.runtime.slots import Slots, waiting
 from odfd.runtime.spans import span
 from odfd.runtime.subjects import NODE, about
@@ -82,7 +83,7 @@ from odfd.store.row_counts import NOTHING_READ, add_counts
 from odfd.store.uploads import Uploads
 from odfd.transform import driver as transforming
 from odfd.transform.driver import Committed
-from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected
+from odfd.transform.plan import APPEND_ONLY, INPUT_DIVERGED, TRANSFORM_EVOLUTION, Blocked, Rejected, UpToDate
 from odfd.transform.recovery import run_recovering
 
 TOGETHER: Final = 32
@@ -90,7 +91,15 @@ TOGETHER: Final = 32
 SLOW: Final = 512
 """Further datasets of one pull whose sources are slow; each holds a connection, and delays no other dataset."""
 
-_Pull: TypeAlias = Callable[[DatasetEntry, Report], Awaitable[wire.PullItem]]
+_Check: TypeAlias = Callable[[DatasetEntry], None]
+"""Raises Refused for what must not be written so. Blocking."""
+
+
+def _accept(_: DatasetEntry) -> None:
+    """Raises nothing."""
+
+
+_Pull: TypeAlias = Callable[[DatasetEntry, Report], wire.PullItem | Awaitable[wire.PullItem]]
 
 
 @dataclass(eq=False, kw_only=True)
@@ -136,8 +145,7 @@ class IngestPullService:
         async def work(report: Report) -> wire.PullResult:
             files = self.uploads.claim(request.uploads)
             try:
-                async with self._turn(entry, report) as fed:
-                    await trio.to_thread.run_sync(check_fed, self.home, fed.id)
+                async with self._turn(entry, report, self._check_fed) as fed:
                     report.begin(f"ingesting {plural(len(files), 'file')}", None, "rows")
                     log, telling = PushTable(self.home.database), partial(show_ingest, report)
                     outcome = await push_files(self.deps, fed.id, files, terms, log, telling)
@@ -147,8 +155,7 @@ class IngestPullService:
                 raise
             finally:
                 await self.uploads.delete(files)
-            told = await trio.to_thread.run_sync(self._remark_on, fed, outcome)
-            return wire.PullResult(items=(self._report_ingest(fed, outcome, told),))
+            return wire.PullResult(items=(await self._report_ingest(fed, outcome, None),))
 
         return task_ref(self.context.board.submit("ingest", entry.name, work, about(entry.id)))
 
@@ -161,7 +168,6 @@ class IngestPullService:
         to = instant.parse(request.time)
 
         async def work(entry: DatasetEntry) -> wire.PullResult:
-            await trio.to_thread.run_sync(check_fed, self.home, entry.id)
             done = await set_watermark(self.deps, entry.id, to, ahead=request.ahead)
             text = f"the watermark is {instant.render(to)}"
             if done.head is None:
@@ -169,7 +175,7 @@ class IngestPullService:
             self._tell_appended(entry, text, 1, 0)
             return wire.PullResult(items=(_item(entry, text, blocks=1, head=str(done.head.hash)),))
 
-        return self._alone("watermark", ref, work)
+        return self._alone("watermark", ref, work, self._check_fed)
 
     @operation("PUT", DATASET_PATH + "/upper", needs=Action.WRITE)
     def advance(self, ref: str) -> wire.TaskRef:
@@ -178,8 +184,8 @@ class IngestPullService:
         Raises Refused if other nodes may write the dataset.
         """
 
-        async def work(entry: DatasetEntry) -> wire.PullResult:
-            until = instant.render(await trio.to_thread.run_sync(self.promise, entry.id))
+        def work(entry: DatasetEntry) -> wire.PullResult:
+            until = instant.render(self.promise(entry.id))
             text, told = f"times before {until} are complete", about(entry.id)
             self.context.events.emit("dataset.advanced", entry.name, text, about=told, id=str(entry.id), upper=until)
             return wire.PullResult(items=(_item(entry, text),))
@@ -193,9 +199,11 @@ class IngestPullService:
         Raises Refused unless it is a ledger of this node's own.
         """
 
-        async def work(entry: DatasetEntry) -> wire.CorrectResult:
-            await trio.to_thread.run_sync(check_fed, self.home, entry.id)
+        def check(entry: DatasetEntry) -> None:
+            self._check_fed(entry)
             self._check_own(entry, "correct")
+
+        async def work(entry: DatasetEntry) -> wire.CorrectResult:
             spec = msgspec.convert(request, CorrectionSpec, from_attributes=True)
             done = await correct(self.deps, entry.id, spec)
             if done.head is not None:
@@ -203,42 +211,54 @@ class IngestPullService:
                 self._tell_appended(entry, text, done.blocks, done.rows)
             return corrected_view(entry.name, done, request)
 
-        return self._alone("correct", ref, work)
+        return self._alone("correct", ref, work, check)
 
     @operation("POST", DATASET_PATH + "/schema", needs=Action.MAINTAIN)
     def alter_schema(self, ref: str, request: wire.AlterSchemaRequest) -> wire.TaskRef:
         """Alters the columns of a root. Result: AlterSchemaResult. Raises Refused unless it is this node's own."""
         return self._alone("alter", ref, partial(self._alter, request=request))
 
-    def _alone(self, kind: str, ref: str, work: Callable[[DatasetEntry], Awaitable[object]]) -> wire.TaskRef:
+    def _alone(
+        self, kind: str, ref: str, work: Callable[[DatasetEntry], object], check: _Check = _accept
+    ) -> wire.TaskRef:
         """Begins a task on a dataset, which nobody else writes meanwhile. Raises NotFound, Invalid."""
         entry = self.home.resolve(ref)
 
         async def alone(report: Report) -> object:
-            async with self._turn(entry, report) as written:
-                return await work(written)
+            async with self._turn(entry, report, check) as written:
+                return await invoke(work, written)
 
         return task_ref(self.context.board.submit(kind, entry.name, alone, about(entry.id)))
 
     @asynccontextmanager
-    async def _turn(self, entry: DatasetEntry, report: Report) -> AsyncIterator[DatasetEntry]:
-        """Waits for the turn to write a dataset, and yields the one to write then.
+    async def _turn(self, entry: DatasetEntry, report: Report, check: _Check = _accept) -> AsyncIterator[DatasetEntry]:
+        """Waits for the turn to write a dataset, and yields the one to write then. Raises what ``check`` does.
 
         Its collection may hand over meanwhile: what came for the active rendition is for the next one.
         """
         while True:
             async with self.home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                meant = await trio.to_thread.run_sync(self._find_active, entry)
+                meant = await trio.to_thread.run_sync(self._find_active, entry, check)
                 if meant.id == entry.id:
                     yield entry
                     return
             entry = meant
 
-    def _find_active(self, entry: DatasetEntry) -> DatasetEntry:
-        """Returns the active rendition of a collection in place of the one that was; others by themselves."""
+    def _find_active(self, entry: DatasetEntry, check: _Check) -> DatasetEntry:
+        """Returns the active rendition of a collection in place of the one that was; others by themselves.
+
+        Raises what ``check`` does of one that is itself.
+        """
         with self.home.database.read() as connection:
             active = entry.id if entry.is_inner else collections.of(connection, entry.id).active.dataset
-            return entry if active == entry.id else Catalog(connection).resolve(str(active))
+            found = entry if active == entry.id else Catalog(connection).resolve(str(active))
+        if found.id == entry.id:
+            check(entry)
+        return found
+
+    def _check_fed(self, entry: DatasetEntry) -> None:
+        """Raises Refused for a dataset that is not fed here."""
+        check_fed(self.home, entry.id)
 
     def _check_own(self, entry: DatasetEntry, verb: str, rule: str = "correct-owner") -> None:
         """Raises Refused for a dataset whose rows and columns others change."""
@@ -249,19 +269,18 @@ class IngestPullService:
         told = about(entry.id)
         self.context.events.emit("dataset.appended", entry.name, text, about=told, blocks=blocks, records=records)
 
-    async def _alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
-        """Appends the change, or only plans it. Raises whatever ``plan_alteration`` and a commit raise."""
+    def _alter(self, entry: DatasetEntry, request: wire.AlterSchemaRequest) -> wire.AlterSchemaResult:
+        """Appends the change, or only plans it. Raises whatever ``plan_alteration`` and a commit raise. Blocking."""
         self._check_own(entry, "alter", "schema-owner")
         wanted = msgspec.convert(request, Alteration, from_attributes=True)
         for attempt in range(ATTEMPTS):
-            (state, upper, time), altered, planned = await trio.to_thread.run_sync(
-                self._plan_alteration, entry, request, wanted
-            )
+            end_if_unwanted()
+            (state, upper, time), altered, planned = self._plan_alteration(entry, request, wanted)
             if request.dry_run or altered.derived is not None:
                 return planned
             part = CommitPart.after(state, time, altered.events, upper=UpperMove(upper))
             try:
-                (head,) = await self.deps.committer.commit(Commit(parts=(part,)))
+                (head,) = self.deps.committer.commit_now(Commit(parts=(part,)))
             except Conflict:
                 if attempt + 1 == ATTEMPTS:
                     raise
@@ -326,6 +345,7 @@ class IngestPullService:
         names_others = bool(targets) or request.source is not None  # repositories and Sources are the node's owner's
         private = self.portals.inputs([entry.id for entry in entries])
         told = NODE if names_others else about(*(entry.id for entry in entries), *private, inputs=True)
+        ordered = self._after(entries, request.repair)
 
         async def work(report: Report) -> wire.PullResult:
             items: dict[DatasetId, wire.PullItem | None] = {}
@@ -353,7 +373,7 @@ class IngestPullService:
             # The datasets of a pull have their own slots, so its task gives up the one that it holds.
             async with waiting(connected=False), trio.open_nursery() as nursery:
                 await self.ahead([] if request.repair else list(over))
-                for entry, first in await trio.to_thread.run_sync(self._after, entries, request.repair):
+                for entry, first in ordered:
                     nursery.start_soon(one, entry, first)
                 for target in targets:
                     nursery.start_soon(bring, target)
@@ -412,8 +432,8 @@ class IngestPullService:
             before.add(entry.id)
         return found
 
-    def _states(self, dataset: DatasetId) -> dict[DatasetId, ChainState]:
-        return {each: self._state(each) for each in self.home.shards_of(dataset)}
+    async def _states(self, dataset: DatasetId) -> dict[DatasetId, ChainState]:
+        return await trio.to_thread.run_sync(lambda: {each: self._state(each) for each in self.home.shards_of(dataset)})
 
     def _state(self, dataset: DatasetId) -> ChainState:
         return load_state(self.home.chains.chain(dataset))
@@ -442,7 +462,7 @@ class IngestPullService:
         if state.kind is DatasetKind.DERIVATIVE:
             if state.set_transform is not None:
                 check_inputs(self.home, entry.id, input_ids(state.set_transform))
-            return self._derive
+            return partial(self._derive, before=state)
         if request.source is None and (portal := self.portals.of(entry.id)):
             return partial(self.portals.pull, portal=portal)
         if not is_fed(self.home, entry.id, explicit) or (state.polling_source is None and not explicit):
@@ -460,7 +480,7 @@ class IngestPullService:
                 if request.repair:
                     return await self._repair(entry, report)
                 pull = await trio.to_thread.run_sync(self._way, entry, request, trigger)
-                return None if pull is None else await pull(entry, report)
+                return None if pull is None else await invoke(pull, entry, report)
         except Fault as fault:
             outcome: Literal["blocked", "failed"] = "blocked" if fault.rule == NOT_GRANTED else "failed"
             return wire.PullItem(ref=entry.name, outcome=outcome, message=str(fault), fault=wire.Problem.of(fault))
@@ -468,17 +488,22 @@ class IngestPullService:
     async def _poll(
         self, entry: DatasetEntry, report: Report, *, request: wire.PullRequest, trigger: TriggerTime | None
     ) -> wire.PullItem:
-        if (source := request.source) is None:
-            deps = replace(await trio.to_thread.run_sync(self.dependencies, entry.id), trigger=trigger)
-        else:  # it reads only its own values, and has no folder for relative paths
-            given, values = await trio.to_thread.run_sync(self._bind, source, entry.id)
-            settings = msgspec.structs.replace(self.deps.settings, variables=values)
-            deps = replace(self.deps, given=given, settings=settings, trigger=trigger)
+        source = request.source
+        deps = await trio.to_thread.run_sync(self._dependencies_of, source, entry.id)
         outcome = await ingesting.pull_root(
-            deps, entry.id, fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report)
-        )
-        told = await trio.to_thread.run_sync(self._settle, entry, outcome, source)
-        return self._report_ingest(entry, outcome, told)
+            replace(deps, trigger=trigger), entry.id,
+            fetch_uncacheable=request.fetch_uncacheable, report=partial(show_ingest, report),
+        )  # fmt: skip
+        return await self._report_ingest(entry, outcome, source)
+
+    def _dependencies_of(self, source: str | None, dataset: DatasetId) -> ingesting.IngestDependencies:
+        """Returns what a pull uses, from a Source if one is named. Raises NotFound, Refused."""
+        if source is None:
+            return self.dependencies(dataset)
+        # It reads only its own values, and has no folder for relative paths.
+        given, values = self._bind(source, dataset)
+        settings = msgspec.structs.replace(self.deps.settings, variables=values)
+        return replace(self.deps, given=given, settings=settings)
 
     def _bind(self, source: str, dataset: DatasetId) -> tuple[GivenSource, Mapping[str, str]]:
         """Notes from which Source a dataset takes, and returns it with its values. Raises NotFound, Refused."""
@@ -513,8 +538,11 @@ class IngestPullService:
             found = records.get(connection, BASE_KIND, str(dataset))
         return Path(found.body.decode()) if found is not None and found.body else None
 
-    def _report_ingest(self, entry: DatasetEntry, outcome: ingesting.PullOutcome, told: str) -> wire.PullItem:
-        """Returns the result of an ingest. ``told``: remarks beside its numbers."""
+    async def _report_ingest(
+        self, entry: DatasetEntry, outcome: ingesting.PullOutcome, source: str | None
+    ) -> wire.PullItem:
+        """Returns the result of an ingest. ``source``: the Source that it was from, if one was named."""
+        told = await trio.to_thread.run_sync(self._settle, entry, outcome, source)
         if not isinstance(outcome, Ingested) or outcome.blocks > outcome.repeated:
             self.context.meter.rows("ingest", outcome.counts)
         rows = rows_view(outcome.counts)
@@ -529,11 +557,11 @@ class IngestPullService:
         message = "; ".join(part for part in (repeated_remark(outcome), told) if part)
         return _item(entry, message, blocks=blocks, records=records, head=str(outcome.head.hash), rows=rows)
 
-    async def _derive(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+    async def _derive(self, entry: DatasetEntry, report: Report, *, before: ChainState) -> wire.PullItem:
         """Runs the transform, and notes why it fails, until it works."""
         try:
             with sole_faults():
-                item = await self._run_transform(entry, report)
+                item = await self._run_transform(entry, report, before)
         except Fault as fault:
             if not isinstance(fault, Conflict):  # which says that another run is at work
                 await self._note(entry, fault)
@@ -553,11 +581,10 @@ class IngestPullService:
         if await trio.to_thread.run_sync(note):
             self.turned(entry.name)
 
-    async def _run_transform(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
+    async def _run_transform(self, entry: DatasetEntry, report: Report, before: ChainState) -> wire.PullItem:
         """Runs the transform until no input is left to consume."""
         blocks = records = 0
         counts = NOTHING_READ
-        before = await trio.to_thread.run_sync(self._state, entry.id)
         while True:
             outcome = await run_recovering(self.transform, entry.id, partial(show_transform, report))
             if not isinstance(outcome, Committed):
@@ -566,7 +593,7 @@ class IngestPullService:
             counts = add_counts(counts, outcome.counts)
             report.begin(f"{plural(records, 'record')} so far", None, "rows")
             report.done = records
-        after = await trio.to_thread.run_sync(self._state, entry.id)
+        after, anew, remarks = await trio.to_thread.run_sync(self._look_after, entry, before, outcome)
         blocks = after.size - before.size
         self.context.meter.rows("transform", counts)
         if blocks:
@@ -581,27 +608,35 @@ class IngestPullService:
         if isinstance(outcome, Blocked) and outcome.rule == INPUT_DIVERGED:
             raise Refused(outcome.reason, rule=outcome.rule, hint=f"{outcome.hint}: {way}", place=entry.name)
         if isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION:
-            way = await trio.to_thread.run_sync(way_anew, self.home.chains, entry.name, after)
-            raise Refused(outcome.reason, rule=outcome.rule, hint=way, place=entry.name)
+            raise Refused(outcome.reason, rule=outcome.rule, hint=anew, place=entry.name)
         if isinstance(outcome, Blocked):
             return blocked_remark(entry.name, outcome, wire.PullItem(
                 ref=entry.name, outcome="blocked", blocks=blocks, records=records, rows=rows_view(counts)
             ))  # fmt: skip
-        message = "; ".join(await trio.to_thread.run_sync(self.unheld, self._inputs(entry.id))) if blocks else ""
         head, rows = str(after.head), rows_view(counts)
-        return _item(entry, message, blocks=blocks, records=records, head=head, rows=rows)
+        return _item(entry, "; ".join(remarks), blocks=blocks, records=records, head=head, rows=rows)
+
+    def _look_after(
+        self, entry: DatasetEntry, before: ChainState, outcome: Rejected | Blocked | UpToDate
+    ) -> tuple[ChainState, str, Sequence[str]]:
+        """Returns the state after a transform ran, the way to begin anew if it has to, and remarks on its inputs."""
+        after = self._state(entry.id)
+        has_changed = isinstance(outcome, Blocked) and outcome.rule == TRANSFORM_EVOLUTION
+        anew = way_anew(self.home.chains, entry.name, after) if has_changed else ""
+        is_told = after.size > before.size and not isinstance(outcome, Rejected | Blocked)
+        return after, anew, self.unheld(self._inputs(entry.id)) if is_told else ()
 
     async def _sync(self, entry: DatasetEntry, report: Report) -> wire.PullItem:
         if self.scheduler.get(entry.id).spec.paused:
             message = f"it is paused: odfctl mirror resume {entry.name}"
             return wire.PullItem(ref=entry.name, outcome="blocked", message=message)
-        before = await trio.to_thread.run_sync(self._states, entry.id)
+        before = await self._states(entry.id)
         async with outside(f"peers of {entry.name}"), trio.open_nursery() as nursery:
             nursery.start_soon(keep_showing, report, self.scheduler.get(entry.id))
             for each in reversed(before):
                 mirror = await self.scheduler.pass_now(each)
             nursery.cancel_scope.cancel()
-        after = await trio.to_thread.run_sync(self._states, entry.id)
+        after = await self._states(entry.id)
         show_mirror(report, mirror)
         report.message = mirror.message
         if mirror.state in (SchedulerState.REFUSED, SchedulerState.FAILED, SchedulerState.STALLED):

@@ -11,6 +11,7 @@ import hashlib
 import sqlite3
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from typing import Final, Protocol
 
@@ -86,8 +87,8 @@ class RawChains:
         entry = own_root(self._home, ref, hint)
 
         async def work(report: Report) -> wire.RawChainView:
-            async with self._home.turns.of(entry.id, report.waits_to_write(entry.name)):
-                return await trio.to_thread.run_sync(self._bind, entry, report)
+            bind, wait = partial(self._bind, entry, report), report.waits_to_write(entry.name)
+            return await self._home.turns.perform(entry.id, bind, wait)
 
         return task_ref(self._board.submit("bind", entry.name, work, about(entry.id)))
 

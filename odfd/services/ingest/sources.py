@@ -9,7 +9,6 @@ from functools import lru_cache
 from typing import Final, NamedTuple
 
 import msgspec
-import trio
 
 from chain.codec.yaml_tree import parse
 from chain.errors import Environment, Invalid, NotFound, Refused
@@ -229,9 +228,9 @@ class SourceController(Controller):
             hint = f"odfctl pull DATASET --source {before.name} takes them; or odfctl source drop {before.name} --all"
             raise Refused(text, rule="source-waits", hint=hint)
 
-    async def observe(self, resource: Resource) -> ObservedState:
-        await trio.to_thread.run_sync(self._sources.check, resource.id, self._settings())
+    def observe(self, resource: Resource) -> ObservedState:
+        self._sources.check(resource.id, self._settings())
         return ObservedState()
 
-    async def finalize(self, resource: Resource) -> None:
-        await trio.to_thread.run_sync(self._sources.forget, resource.id)
+    def finalize(self, resource: Resource) -> None:
+        self._sources.forget(resource.id)

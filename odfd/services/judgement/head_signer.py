@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-import trio
-
 from chain.errors import Fault
 from chain.ids import DatasetId
 from odfd.obs.events import EventLog
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Logger
@@ -49,25 +48,26 @@ class HeadSigner:
         self._troubles: dict[DatasetId, str] = {}
         """Troubles that were reported already."""
 
-    async def _round(self) -> float:
+    def _round(self) -> float:
         touched = self.loop.take()
-        for dataset in await trio.to_thread.run_sync(self._chains.datasets) if touched is None else sorted(touched):
-            await self._sign(dataset)
+        for dataset in self._chains.datasets() if touched is None else sorted(touched):
+            end_if_unwanted()
+            self._sign(dataset)
         return RETRY_SECONDS if self._troubles else ROUND_SECONDS
 
     def troubles(self) -> Mapping[DatasetId, str]:
         """Returns the datasets whose heads could not be signed at the last try, with the reasons."""
         return dict(self._troubles)
 
-    async def _sign(self, dataset: DatasetId) -> None:
+    def _sign(self, dataset: DatasetId) -> None:
         try:
-            await trio.to_thread.run_sync(self._committer.sign_unsigned, dataset)
+            self._committer.sign_unsigned(dataset)
         except Fault as fault:
             self.loop.leave(dataset)
             if self._troubles.get(dataset) == str(fault):
                 return
             self._troubles[dataset] = str(fault)
-            name = await trio.to_thread.run_sync(self._name_of, dataset)
+            name = self._name_of(dataset)
             self._logger.error("head not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
             self._events.emit("head.unsigned", name, str(fault), about=about(dataset), rule=fault.rule)
         else:

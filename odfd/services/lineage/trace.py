@@ -139,9 +139,8 @@ class Trace:
             if isinstance(block.event, AddData):
                 await trio.to_thread.run_sync(self._note_ingested, dataset, block, offsets)
             else:
-                rows = await trio.to_thread.run_sync(self._rows, dataset, block, offsets)
                 column = self._request.column if is_root else None
-                answer = await self._ask(dataset, block, tuple(offsets), column)
+                rows, answer = await self._ask(dataset, block, offsets, column)
                 await trio.to_thread.run_sync(self._note_derived, dataset, block, rows, answer)
         except (NotFound, Invalid) as fault:
             if is_root and len(self._roots) == 1:
@@ -171,19 +170,21 @@ class Trace:
         }
 
     async def _ask(
-        self, dataset: DatasetId, block: Block, offsets: tuple[int, ...], column: str | None
-    ) -> ProvenanceSuccess:
+        self, dataset: DatasetId, block: Block, offsets: list[int], column: str | None
+    ) -> tuple[Told, ProvenanceSuccess]:
         asked = LineageQuestion(
-            dataset=dataset, block=block, offsets=offsets, column=column, limit=self._request.limit,
+            dataset=dataset, block=block, offsets=tuple(offsets), column=column, limit=self._request.limit,
             own=self._home.keys.has_dataset_key(dataset), id=self._fresh_id(),
         )  # fmt: skip
         async with fresh_folder(self._deps.staging) as folder:
-            request = await trio.to_thread.run_sync(question, self._chains, self._deps.objects, asked, folder)
+            rows, request = await trio.to_thread.run_sync(
+                lambda: (self._rows(dataset, block, offsets), question(self._chains, self._deps.objects, asked, folder))
+            )
             answer = await self._deps.engines.engine(request.transform.engine).derive_provenance(request)
         match answer:
             case ProvenanceSuccess():
                 check_answer(answer, request)
-                return answer
+                return rows, answer
             case InvalidQuery(message=message, rule=rule, hint=hint, place=place):
                 here = ", ".join(filter(None, (self._name(dataset), place)))
                 raise Invalid(message, rule=rule or "lineage-derive", hint=hint or "", place=here)

@@ -89,14 +89,19 @@ class GarbageCollector:
         report.begin("waiting for the collection under way")
         # A backup holds it too: an object may not go between the copy of the database and that of the objects.
         async with self.alone:
-            report.begin("looking at what is named", None, "objects")
-            listed: list[wire.CollectedObject] = []
-            done = await trio.to_thread.run_sync(self._collect, dry_run, report, listed)
-            folds, fold_bytes = await trio.to_thread.run_sync(self._collect_folds, dry_run)
-            report.begin("looking through the trust ledger")
-            statements = await trio.to_thread.run_sync(self._prune, dry_run)
-            for dataset in [] if dry_run else await trio.to_thread.run_sync(self._drop_keys):
-                self._events.emit("key.discarded", dataset.short, "its dataset was deleted for good 30 days ago")
+            return await trio.to_thread.run_sync(self._collect_all, dry_run, report)
+
+    def _collect_all(self, dry_run: bool, report: Report) -> wire.CollectResult:
+        report.begin("looking at what is named", None, "objects")
+        listed: list[wire.CollectedObject] = []
+        done = self._collect(dry_run, report, listed)
+        end_if_unwanted()
+        folds, fold_bytes = self._collect_folds(dry_run)
+        report.begin("looking through the trust ledger")
+        end_if_unwanted()
+        statements = self._prune(dry_run)
+        for dataset in [] if dry_run else self._drop_keys():
+            self._events.emit("key.discarded", dataset.short, "its dataset was deleted for good 30 days ago")
         if done.objects and not dry_run:
             self._events.emit(
                 "objects.collected",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import aclosing
 
 import trio
@@ -31,9 +31,7 @@ class IncidentKeeper:
             nursery.start_soon(self._follow)
             await life.stopping.wait()
             nursery.cancel_scope.cancel()
-        last = [each for each in self._log.list_kept() if each.sequence > self._position]
-        if found := [incident for event in last for incident in incidents_of(event)]:
-            await trio.to_thread.run_sync(self._keep, found)
+        await self._note([each for each in self._log.list_kept() if each.sequence > self._position])
 
     async def _follow(self) -> None:
         async with aclosing(self._log.follow(self._position)) as all_news:
@@ -41,9 +39,12 @@ class IncidentKeeper:
                 if isinstance(news, Lagged):
                     self._position = news.resume - 1
                     continue
-                if found := list(incidents_of(news)):
-                    await trio.to_thread.run_sync(self._keep, found)
+                await self._note([news])
                 self._position = news.sequence
+
+    async def _note(self, events: Iterable[Event]) -> None:
+        if found := [incident for event in events for incident in incidents_of(event)]:
+            await trio.to_thread.run_sync(self._keep, found)
 
     def _keep(self, found: list[Incident]) -> None:
         with self._database.write() as connection:

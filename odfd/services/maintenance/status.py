@@ -21,6 +21,7 @@ from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.operations import NODE_PATH, Owner, Permission, operation
 from odfd.network.membership import Membership
+from odfd.runtime.hanging_calls import Stepped
 from odfd.runtime.subjects import Sees, about
 from odfd.runtime.tasks import TaskPhase
 from odfd.services.execution.engine import NodeEngine
@@ -76,11 +77,11 @@ class StatusService:
         self._name = name
         self._started = context.clock.now()
 
-    async def account_status(self, account: str, sees: Sees) -> wire.Status:
-        """Returns the status for an account: that the node is up, and counts of what the account may see."""
-        views = await trio.to_thread.run_sync(self._views.all)
+    def account_status(self, account: str, sees: Sees) -> wire.Status:
+        """Returns the status for an account: that the node is up, and counts of what the account may see. Blocking."""
+        views = self._views.all()
         tasks = [task for task in self._context.board.list() if task.state in _UNFINISHED]
-        told = await sees([*(about(view.id) for view in views), *(task.about for task in tasks)])
+        told = sees([*(about(view.id) for view in views), *(task.about for task in tasks)])
         seen = [view for view, is_told in zip(views, told, strict=False) if is_told]
         return wire.Status(
             node_id="",
@@ -88,8 +89,8 @@ class StatusService:
             name=self._name,
             datasets=dict(Counter(view.state for view in seen)),
             published=sum(view.published for view in seen),
-            flows=await self._flows.seen_counts(sees),
-            mirrors=await self._mirrors.counts(sees),
+            flows=self._flows.seen_counts(sees),
+            mirrors=self._mirrors.counts(sees),
             tasks=sum(told[len(views) :]),
             account=account,
             started_at=instant.render(self._started),
@@ -98,7 +99,7 @@ class StatusService:
     @operation("GET", NODE_PATH + "/status", needs=Permission.BY_RULE)
     async def status(self) -> wire.Status:
         """Returns the status of the node: its ids and addresses, and counts of what it holds and does."""
-        views, disk = await trio.to_thread.run_sync(self._measure)
+        views, disk, mirrors = await trio.to_thread.run_sync(self._measure)
         peer, figures = self._membership.peer_id, self._membership.figures()
         node, urls = self._home.keys.node_key().did, self._urls()
         return wire.Status(
@@ -122,7 +123,7 @@ class StatusService:
             disk=disk,
             flows=self._flows.counts(),
             lost_journals=len(self._journal_recovery.lost),
-            mirrors=await self._mirrors.counts(),
+            mirrors=mirrors,
             tasks=sum(task.state in _UNFINISHED for task in self._context.board.list()),
             validator_key=None if self._verdict_key == node else str(self._verdict_key),
             started_at=instant.render(self._started),
@@ -135,12 +136,12 @@ class StatusService:
         """Returns an address in the form that another node gives to ``--bootstrap``."""
         return address if "/p2p/" in address else f"{address}/p2p/{self._membership.peer_id}"
 
-    def _measure(self) -> tuple[Sequence[wire.DatasetView], wire.DiskView]:
+    def _measure(self) -> tuple[Sequence[wire.DatasetView], wire.DiskView, dict[str, int]]:
         usage = shutil.disk_usage(self._home.directory)
         disk = wire.DiskView(
             path=str(self._home.directory), total=usage.total, free=usage.free, database=self._home.database_size()
         )
-        return self._views.all(), disk
+        return self._views.all(), disk, self._mirrors.counts()
 
     @operation("GET", NODE_PATH + "/settings", needs=Owner.MACHINE)
     def settings(self) -> wire.SettingsView:
@@ -158,7 +159,7 @@ class StatusService:
     async def examine(self, *, deep: bool = True) -> AsyncIterator[wire.Probe]:
         """Yields the result of each check as it is known. ``deep`` reads the whole database, which may take minutes."""
         probes = self._doctor.deep() if deep else self._doctor.quick()
-        while (probe := await trio.to_thread.run_sync(next, probes, None)) is not None:
+        async for probe in Stepped(probes):
             yield probe
         for probe in (*self._around(), *await self.dependencies.probes()):
             yield probe

@@ -135,9 +135,9 @@ class MirrorController(Controller):
         dataset = DatasetId.parse(resource.spec["source"])
         await self._mirrors.dismiss(await trio.to_thread.run_sync(self._service.chains_of, dataset))
 
-    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+    def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         datasets = {each.id: DatasetId.parse(each.spec["source"]) for each in resources}
-        found = await self._service.states(datasets.values(), sees)
+        found = self._service.states(datasets.values(), sees)
         return {id_: found[dataset] for id_, dataset in datasets.items() if dataset in found}
 
     async def observe(self, resource: Resource) -> ObservedState:

@@ -73,7 +73,7 @@ class MirrorLinks(NamedTuple):
     """Returns the joined network of a name."""
     get: GetResource
     """Returns a resource."""
-    adopt: Callable[[DatasetId, str], Awaitable[object]]
+    adopt: Callable[[DatasetId, str], object]
     """Takes back a deleted dataset whose data is kept."""
     follow_shards: Callable[[DatasetId], Awaitable[Sequence[DatasetId]]]
     """Mirrors the other shards of a mirrored collection, and returns them."""
@@ -216,11 +216,12 @@ class MirrorService:
                 rate=None if request.rate == UNCAPPED else request.rate,
                 **given,
             )
-            return self._prepare(spec if found_at else self._find_whole(spec), request.private)
+            made = self._prepare(spec if found_at else self._find_whole(spec), request.private)
+            if made.is_kept:
+                self.links.adopt(made.spec.id, made.spec.name)
+            return made
 
-        spec, shown, is_kept = await trio.to_thread.run_sync(prepared)
-        if is_kept:
-            await self.links.adopt(spec.id, spec.name)
+        spec, shown, _ = await trio.to_thread.run_sync(prepared)
         return await self._scheduler.add(spec, shown)
 
     def _find_whole(self, spec: MirrorSpec) -> MirrorSpec:
@@ -238,23 +239,27 @@ class MirrorService:
             raise NotFound(f"this node is not in the network {name}", rule="network", hint="odfctl network list")
         return known.name
 
-    async def states(self, datasets: Iterable[DatasetId], sees: Sees | None) -> Mapping[DatasetId, wire.MirrorState]:
-        """Returns the states of mirrors. ``sees``: the rights of an account, which is told of what it may read."""
-        told = await _filter_seen(datasets, sees)
-        peers = self._holders.of(told)
-        return await trio.to_thread.run_sync(lambda: {each: self._state(each, peers[each]) for each in told})
+    def states(self, datasets: Iterable[DatasetId], sees: Sees | None) -> Mapping[DatasetId, wire.MirrorState]:
+        """Returns the states of mirrors. Blocking.
 
-    async def counts(self, sees: Sees | None = None) -> dict[str, int]:
-        """Counts the mirrors that are resources, by state. ``sees`` as of ``states``."""
-        declared = await trio.to_thread.run_sync(self._list_declared)
-        told = await _filter_seen((spec.id for spec in declared), sees)
-        chains = await trio.to_thread.run_sync(lambda: list(map(self._home.shards_of, told)))
-        found = [[mirror.state for each in shards if (mirror := self._scheduler.find(each))] for shards in chains]
+        ``sees``: the rights of an account, which is told of what it may read.
+        """
+        told = _filter_seen(datasets, sees)
+        peers = self._holders.of(told)
+        return {each: self._state(each, peers[each]) for each in told}
+
+    def counts(self, sees: Sees | None = None) -> dict[str, int]:
+        """Counts the mirrors that are resources, by state. Blocking. ``sees`` as of ``states``."""
+        chains = self._list_declared()
+        told = _filter_seen(chains, sees)
+        found = [[mirror.state for each in chains[id_] if (mirror := self._scheduler.find(each))] for id_ in told]
         return dict(Counter(max(states, key=_WORST.index).value for states in found if states))
 
-    def _list_declared(self) -> Sequence[MirrorSpec]:
+    def _list_declared(self) -> Mapping[DatasetId, Sequence[DatasetId]]:
+        """Returns the shards of each mirror that is a resource."""
         with self._home.database.read() as connection:
-            return mirror_specs.list_declared(connection)
+            declared = mirror_specs.list_declared(connection)
+        return {spec.id: self._home.shards_of(spec.id) for spec in declared}
 
     @operation("PUT", MIRROR_PATH + "/pause", needs=Owner.NETWORK)
     async def pause(self, ref: str) -> wire.ResourceManifest:
@@ -310,8 +315,8 @@ class MirrorService:
 
     async def _show(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
         """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
-        (state,) = (await self.states([dataset], None)).values()
-        view = await self.links.get(mirror_specs.TYPE, str(await trio.to_thread.run_sync(self.whole_of, dataset)))
+        states, whole = await trio.to_thread.run_sync(lambda: (self.states([dataset], None), self.whole_of(dataset)))
+        view, state = await self.links.get(mirror_specs.TYPE, str(whole)), states[dataset]
         problem = None if lack is None else wire.Problem.of(lack)
         return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
 
@@ -359,10 +364,10 @@ class MirrorService:
         )
 
 
-async def _filter_seen(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[DatasetId]:
+def _filter_seen(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[DatasetId]:
     """Returns those of ``datasets`` of which an account with the rights ``sees`` is told."""
     every = list(datasets)
-    return every if sees is None else list(itertools.compress(every, await sees([about(each) for each in every])))
+    return every if sees is None else list(itertools.compress(every, sees([about(each) for each in every])))
 
 
 def _sum(shares: Iterable[wire.Share | None]) -> wire.Share | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Final, NamedTuple
@@ -314,10 +314,7 @@ class NetworkService:
         peers = self._list_connected(network)
         traffic = self._membership.peer_traffic()
         lines = [line for view in peers if (line := traffic.get(view.peer)) is not None]
-        signed, public = await trio.to_thread.run_sync(self._find_signed, network)
-        counts = self._facts.holders.of(signed)
-        shown = {each: count for each, count in counts.items() if count or each in public}
-        names, datasets, rungs = await trio.to_thread.run_sync(self._list_announced, shown)
+        names, datasets, rungs = await trio.to_thread.run_sync(self._list_announced, network)
         return wire.NetworkState(
             peers=len(peers),
             datasets=datasets,
@@ -342,10 +339,10 @@ class NetworkService:
         here = self._visibility.within(network.name)(signed)
         return tuple(here), here
 
-    def _list_announced(
-        self, counts: Mapping[DatasetId, int]
-    ) -> tuple[NodeNames, tuple[wire.Announced, ...], tuple[str | None, ...]]:
+    def _list_announced(self, network: Network) -> tuple[NodeNames, tuple[wire.Announced, ...], tuple[str | None, ...]]:
         """Lists the names of nodes, the announced datasets, and the rung on which each mirrored one was met."""
+        signed, public = self._find_signed(network)
+        counts = {each: count for each, count in self._facts.holders.of(signed).items() if count or each in public}
         naming = self._facts.names()
         names = {entry.id: entry.name for entry in self._home.entries()}
         announced, rungs, unheld = [], [], self._facts.unheld.heads()

@@ -145,10 +145,10 @@ class PortalService:
         cut = cut_of(state.last_data)
         return any(True for _ in blocks_since(source.salt, portal.input, source.chain, cut))
 
-    async def pull(self, entry: DatasetEntry, report: Report, *, portal: Portal) -> wire.PullItem:
-        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile."""
+    def pull(self, entry: DatasetEntry, report: Report, *, portal: Portal) -> wire.PullItem:
+        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile. Blocking."""
         report.begin(f"taking rows into {entry.name}", None, "rows")
-        done = await self.take(portal)
+        done = self.take(portal)
         text = f"{plural(done.left_out, 'row')} left out by the rule" if done.left_out else ""
         message = "; ".join(part for part in (done.withheld, text) if part)
         outcome: Literal["updated", "blocked", "up-to-date"]
@@ -158,12 +158,16 @@ class PortalService:
             ref=entry.name, outcome=outcome, message=message, blocks=done.blocks, records=done.rows, head=head
         )
 
-    async def take(self, portal: Portal) -> TakenRows:
-        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile. Raises Fault."""
-        await trio.to_thread.run_sync(check_inputs, self._home, portal.dataset, [portal.input])
+    def take(self, portal: Portal) -> TakenRows:
+        """Takes all rows that the rule lets through. Nobody else may write the dataset meanwhile. Blocking.
+
+        Raises Fault.
+        """
+        check_inputs(self._home, portal.dataset, [portal.input])
         blocks = rows = left_out = 0
         while True:
-            take, expected, upper, time = await trio.to_thread.run_sync(self._plan, portal)
+            end_if_unwanted()
+            take, expected, upper, time = self._plan(portal)
             left_out += take.left_out
             if not take.events:
                 break
@@ -175,7 +179,7 @@ class PortalService:
                 time=time,
                 upper=UpperMove(upper),
             )
-            (head,) = await self._deps.committer.commit(Commit(parts=(part,)))
+            (head,) = self._deps.committer.commit_now(Commit(parts=(part,)))
             blocks, rows = blocks + len(take.events), rows + take.rows
             told = about(portal.dataset)
             name, text = self._home.name_of(portal.dataset), plural(take.rows, "record")
@@ -227,9 +231,9 @@ class PortalService:
         dataset, salt = read_opening(request.opening.encode(), entry.id)
         private = self._home.resolve(str(dataset))
 
-        async def work(report: Report) -> wire.AuditResult:
+        def work(report: Report) -> wire.AuditResult:
             report.begin(f"auditing {entry.name}", None, "blocks")
-            return await trio.to_thread.run_sync(self._audit, entry, private, salt, report)
+            return self._audit(entry, private, salt, report)
 
         return task_ref(self._board.submit("audit", entry.name, work, about(entry.id, private.id)))
 
@@ -273,8 +277,9 @@ class PortalController(Controller):
         self._last: dict[str, tuple[str, ConditionValue]] = {}
         """The head of the private dataset when rows were last taken, and the result, by id of the Portal."""
 
-    async def observe(self, resource: Resource) -> ObservedState:
-        is_due, now = await trio.to_thread.run_sync(self._look, resource)
+    def observe(self, resource: Resource) -> ObservedState:
+        portal = self._portals.resolve(resource)
+        is_due, now = self._portals.check(portal), self._head(portal)
         head, said = self._last.get(resource.id, ("", None))
         told = {} if said is None else {"Rows": said}
         if not is_due or head == now:
@@ -283,20 +288,15 @@ class PortalController(Controller):
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         portal = await trio.to_thread.run_sync(self._portals.resolve, resource)
-        async with self._home.turns.of(portal.dataset):
-            head = self._head(portal)
-            taken = await self._portals.take(portal)
+        head, taken = await self._home.turns.perform(
+            portal.dataset, lambda: (self._head(portal), self._portals.take(portal))
+        )
         value = {"rows": taken.rows, "leftOut": taken.left_out, "withheld": bool(taken.withheld)}
         text = taken.withheld or f"{plural(taken.rows, 'row')} taken, {taken.left_out:,} left out"
         self._last[resource.id] = head, ConditionValue(value=value, message=text)
 
     async def finalize(self, resource: Resource) -> None:
         self._last.pop(resource.id, None)
-
-    def _look(self, resource: Resource) -> tuple[bool, str]:
-        """Returns whether there is anything to take, and the head of the private dataset."""
-        portal = self._portals.resolve(resource)
-        return self._portals.check(portal), self._head(portal)
 
     def _head(self, portal: Portal) -> str:
         head = self._home.chains.chain(portal.input).head()

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any, Final, NamedTuple
 
 import msgspec
-import trio
 
 from chain import instant
 from chain.data.partition import FUNCTION
@@ -41,7 +40,7 @@ from odfd.datasets.card_facts import (
 )
 from odfd.datasets.local_data import held_from
 from odfd.network.peer_cards import SharedCards
-from odfd.runtime.hanging_calls import in_loop
+from odfd.runtime.hanging_calls import end_if_unwanted, in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.store import collections
@@ -70,14 +69,6 @@ class _Draft(NamedTuple):
     card: Card
     shortened: tuple[str, ...] = ()
     """Names of the texts and lists of which the card has a part only."""
-
-
-class _Settled(NamedTuple):
-    """When to check again, ``None`` without a card; and the card that was signed, if any."""
-
-    following: Instant | None = None
-    signed: Card | None = None
-    shortened: tuple[str, ...] = ()
 
 
 class CardPublisher:
@@ -124,10 +115,10 @@ class CardPublisher:
         self._looked.pop(dataset, None)
         self.loop.touch(dataset)
 
-    async def _round(self) -> float:
+    def _round(self) -> float:
         touched = self.loop.take()
         if touched is None:
-            touched = set(await trio.to_thread.run_sync(self._home.chains.datasets))
+            touched = set(self._home.chains.datasets())
         now = self._clock.now()
         for dataset in filter(self._home.keys.has_dataset_key, touched):
             # A card costs all nodes of the network a verification, so a busy dataset gets at most one per LEAST.
@@ -135,43 +126,42 @@ class CardPublisher:
         while self._due and self._due[0][0] <= now:
             at, dataset = heapq.heappop(self._due)
             if self._next.get(dataset) == at:
-                await self._publish_if_changed(dataset, now)
+                end_if_unwanted()
+                self._publish_if_changed(dataset, now)
         return max(0.0, (self._due[0][0] - now) / instant.SECOND) if self._due else UNTIL_POKED
 
-    async def _publish_if_changed(self, dataset: DatasetId, now: Instant) -> None:
+    def _publish_if_changed(self, dataset: DatasetId, now: Instant) -> None:
         self._next.pop(dataset)
+        # Before it is settled: a change of visibility that comes meanwhile removes it, and is looked at at once.
         self._looked[dataset] = now
-        settled = await trio.to_thread.run_sync(self._settle, dataset)
-        if settled.signed is not None:
-            card, name = settled.signed, await trio.to_thread.run_sync(self._home.name_of, dataset)
-            text = (
-                "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}{_without(settled.shortened)}"
-            )
-            self._events.emit("card.signed", name, text, about=about(dataset))
-        if settled.following is not None:
-            self._schedule(dataset, max(settled.following, Instant(now + LEAST)))
+        following = self._settle(dataset)
+        if following is not None:
+            self._schedule(dataset, max(following, Instant(now + LEAST)))
 
     def _schedule(self, dataset: DatasetId, at: Instant) -> None:
         if at < self._next.get(dataset, _NEVER):
             self._next[dataset] = at
             heapq.heappush(self._due, (at, dataset))
 
-    def _settle(self, dataset: DatasetId) -> _Settled:
-        """Signs the card of a dataset if it is due."""
+    def _settle(self, dataset: DatasetId) -> Instant | None:
+        """Signs the card of a dataset if it is due. Returns when to check again; ``None`` without a card."""
         try:
             until = self._settle_shared(dataset)
             draft = self._draft(dataset)
             if draft is None:
-                return _Settled(until)
+                return until
             at, now = due(draft.before, draft.card), self._clock.now()
             if at > now:
-                return _Settled(now if dataset in self._unmeasured else at)
+                return now if dataset in self._unmeasured else at
             self._sign(draft)
-            return _Settled(None if draft.card.is_withdrawal else now, draft.card, draft.shortened)
+            card = draft.card
+            text = "taken back" if card.is_withdrawal else f"of {plural(card.size, 'block')}{_without(draft.shortened)}"
+            self._events.emit("card.signed", self._home.name_of(dataset), text, about=about(dataset))
+            return None if card.is_withdrawal else now
         except Fault as fault:
             name = self._home.name_of(dataset)
             self._logger.error("card not signed", dataset=name, fault=str(fault), rule=fault.rule, hint=fault.hint)
-            return _Settled(self._clock.now())
+            return self._clock.now()
 
     def _settle_shared(self, dataset: DatasetId) -> Instant | None:
         """Keeps the card of a shard that is shared with some peers; returns when to look again, if there is one."""

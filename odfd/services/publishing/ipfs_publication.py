@@ -138,9 +138,7 @@ class PublicationService:
         entry = entries[0]
         # The first shard last, and each record after its files: where the Kubo fails, the same command goes on.
         for each in reversed(entries):
-            async with self._alone(each.id):
-                await publisher.withdraw(each.id)
-                await trio.to_thread.run_sync(self._forget, each.id)
+            await self._withdraw(publisher, each.id)
         self._events.emit("publication.withdrawn", entry.name, about=about(entry.id))
         return self._view(entry.name, entry.id, kept._replace(spec=PublicationSpec(standing=False)))
 
@@ -190,10 +188,7 @@ class PublicationService:
     async def _take_back(self, publisher: Publisher, dataset: DatasetId) -> None:
         """Removes a dataset that is private now, or deleted, from our Kubo; copies that others fetched stay."""
         try:
-            async with self._alone(dataset):
-                await publisher.withdraw(dataset)
-                # Last: after a crash in between, the next round still finds that there is something to withdraw.
-                await trio.to_thread.run_sync(self._forget, dataset)
+            await self._withdraw(publisher, dataset)
         except Fault as fault:
             if self._troubles.get(dataset) != str(fault):
                 self._logger.error("not withdrawn", dataset=str(dataset), fault=str(fault), rule=fault.rule)
@@ -201,6 +196,12 @@ class PublicationService:
             return
         self._troubles.pop(dataset, None)
         self._events.emit("publication.withdrawn", self._home.name_of(dataset), "it is private", about=about(dataset))
+
+    async def _withdraw(self, publisher: Publisher, dataset: DatasetId) -> None:
+        async with self._alone(dataset):
+            await publisher.withdraw(dataset)
+            # Last: after a crash in between, the next round still finds that there is something to withdraw.
+            await trio.to_thread.run_sync(self._forget, dataset)
 
     async def _is_behind(self, publisher: Publisher, dataset: DatasetId, known: Published) -> bool:
         signed = await trio.to_thread.run_sync(self._find_signed, dataset)

@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-import trio
-
 from chain import instant
 from chain.errors import Fault
 from chain.statements import envelope, statement
@@ -42,9 +40,9 @@ class NodeCardPublisher:
         self.current: NodeCard | None = None
         """The card that was signed last; may be a withdrawal."""
 
-    async def _round(self) -> float:
+    def _round(self) -> float:
         try:
-            again, signed = await trio.to_thread.run_sync(self._settle)
+            again, signed = self._settle()
         except Fault as fault:
             self._logger.error("the node's card is not signed", fault=str(fault), rule=fault.rule, hint=fault.hint)
             return LONGEST_SECONDS

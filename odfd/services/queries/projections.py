@@ -182,9 +182,9 @@ class ProjectionController(Controller):
         self._faults: dict[str, Fault] = {}
         """Faults of computations, by id of the Projection, until they are reported beside the present table."""
 
-    async def observe(self, resource: Resource) -> ObservedState:
+    def observe(self, resource: Resource) -> ObservedState:
         fault = self._faults.pop(resource.id, None)
-        state = await trio.to_thread.run_sync(self._tables.state, resource)
+        state = self._tables.state(resource)
         told = {} if state.record is None else {"Table": _table_condition(state, state.record)}
         if state.is_current or fault is not None:
             return ObservedState(told=told, fault=fault)
@@ -196,9 +196,9 @@ class ProjectionController(Controller):
         except Fault as fault:
             self._faults[resource.id] = fault
 
-    async def finalize(self, resource: Resource) -> None:
+    def finalize(self, resource: Resource) -> None:
         self._faults.pop(resource.id, None)
-        await trio.to_thread.run_sync(self._tables.remove, resource)
+        self._tables.remove(resource)
 
 
 def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionValue:

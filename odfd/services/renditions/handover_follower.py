@@ -214,13 +214,13 @@ class HandoverFollower:
             # other.
             mirror_specs.hand_on(connection, old.dataset, member.dataset, now)
 
-        def swap_alone() -> bool:
-            """Swaps the names unless that is done; returns whether it was not."""
+        def swap_alone() -> Sequence[str]:
+            """Swaps the names unless that is done; returns the datasets that still derive from the old rendition."""
             with self._home.database.write() as connection:
                 is_due = collections.of(connection, found.spec.id).active.dataset == old.dataset
                 if is_due:
                     swap(connection)
-            return is_due
+            return self._derived(old.dataset) if is_due else ()
 
         why = ""
         try:
@@ -228,14 +228,13 @@ class HandoverFollower:
         except Fault as fault:
             why = f": {fault.message}"
         # Readers that cannot follow do not keep the name back; they stay at the old rendition, and it is told.
-        stays = await trio.to_thread.run_sync(swap_alone)
+        stay = await trio.to_thread.run_sync(swap_alone)
         self.step("switched")
         await self._scheduler.reread(shard for each in (old, member) for shard in each.shards)
         for dataset, name in names.items():
             said = "its collection handed over"
             self._moved(dataset)
             self._events.emit("dataset.renamed", name, said, about=about(dataset), id=str(dataset))
-        stay = await trio.to_thread.run_sync(self._derived, old.dataset) if stays else ()
         text = f"it goes on with rendition {member.row.number}, as its owner says"
         if stay:
             text += f"; {', '.join(stay)} still derives from {names[old.dataset]}{why}"

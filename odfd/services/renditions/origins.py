@@ -92,23 +92,21 @@ class RenditionOrigins:
 
         ``layout``: its shards; ``None`` for those of the active one. Raises Refused, Invalid.
         """
-        state = await trio.to_thread.run_sync(self._effects.state, dataset)
+        state, shards, known, since = await trio.to_thread.run_sync(self._complete, dataset, command, layout)
         if (made := _find_made(state, command)) is not None:
             return made
         active = state.active
-        layout = layout or Layout(len(active.shards), active.row.by)
         chains = self._effects.chains(active)
-        known, since = await trio.to_thread.run_sync(self._complete, state, layout)
         sources = []
         for shard, chain, own in zip(active.shards, chains, known, strict=True):
             sources.append(Standing(chain, own, await self._offsets(shard, own)))
 
         def begin() -> int:
-            copied = snapshot_events(self._ingest, sources, layout, from_millis(since))
+            copied = snapshot_events(self._ingest, sources, shards, from_millis(since))
             number = len(state.members)
 
             def member(born: tuple[str, ...]) -> Member:
-                row = RenditionRow(number=number, shards=born, by=layout.by, since=since, reason="from snapshot")
+                row = RenditionRow(number=number, shards=born, by=shards.by, since=since, reason="from snapshot")
                 copies = sum(each.size for each in known) - active.synced
                 return Member(row=row, origin="snapshot", command=command, of=active.row.number, copied=copies)
 
@@ -117,17 +115,23 @@ class RenditionOrigins:
 
         return await trio.to_thread.run_sync(begin)
 
-    def _complete(self, state: CollectionState, layout: Layout) -> tuple[Sequence[ChainState], int]:
-        """Completes the active rendition up to the time of a snapshot. Returns the states of its chains, and that time.
+    def _complete(
+        self, dataset: DatasetId, command: str, layout: Layout | None
+    ) -> tuple[CollectionState, Layout, Sequence[ChainState], int]:
+        """Completes the active rendition up to the time of a snapshot, unless the command made its rendition already.
 
-        Raises Refused, Invalid.
+        Returns the collection, the layout, the states of the chains, and that time. Raises Refused, Invalid.
         """
+        state = self._effects.state(dataset)
+        layout = layout or Layout(len(state.active.shards), state.active.row.by)
+        if _find_made(state, command) is not None:
+            return state, layout, (), 0
         self._effects.check_owned(state)
         known = [load_state(chain) for chain in self._effects.chains(state.active)]
         check_layout(layout, known[0])
         since = self._effects.time_of(state)
         self._effects.run_on(state.active, since + 1)
-        return known, since
+        return state, layout, known, since
 
     async def _offsets(self, dataset: DatasetId, known: ChainState) -> np.ndarray | None:
         """Returns the offsets of the rows that stand; ``None`` if all do."""

@@ -113,12 +113,12 @@ class RenditionService:
         Result: RenditionView. Raises NotFound, Invalid; Refused if something was not captured.
         """
         name, layout = self._id(request.id), _layout(request)
-        entry = self._home.resolve(ref)
+        entry, first = self._resolve(ref)
 
         async def work(report: Report) -> wire.RenditionView:
             is_raw = request.origin == "raw"
             report.begin(f"{'decoding' if is_raw else 'reading'} {entry.name} anew", None, "transactions")
-            async with self._alone(entry):
+            async with self._alone(first, entry):
                 if is_raw:
                     number = await trio.to_thread.run_sync(self._origins.from_raw, entry.id, name, layout)
                 else:
@@ -126,7 +126,7 @@ class RenditionService:
                 self._effects.step("rendition-begun")
                 if is_raw:
                     await self._effects.decode_rest(entry.id, number, report)
-            return await trio.to_thread.run_sync(self._show, entry.id, number)
+            return await self._show(entry.id, number)
 
         return task_ref(self._board.submit("rendition", entry.name, work, about(entry.id)))
 
@@ -135,11 +135,11 @@ class RenditionService:
         """Makes a rendition the active one, at one time. Result: RenditionView. Raises NotFound, Invalid, Refused."""
         name = self._id(request.id)
         asked = 0 if request.at is None else to_millis(instant.parse(request.at))
-        entry = self._home.resolve(ref)
+        entry, first = self._resolve(ref)
 
         async def work(report: Report) -> wire.RenditionView:
             report.begin(f"handing {entry.name} over", None, "transactions")
-            async with self._alone(entry):
+            async with self._alone(first, entry):
                 given = Command(name, number, asked)
                 command = await trio.to_thread.run_sync(self._accept, entry.id, given, request.difference)
                 self._effects.step("handover-asked")
@@ -147,7 +147,7 @@ class RenditionService:
                 if request.difference:
                     await self._differences.make(entry.id, name)
             self.upkeep.loop.poke()
-            return await trio.to_thread.run_sync(self._show, entry.id, number)
+            return await self._show(entry.id, number)
 
         return task_ref(self._board.submit("handover", entry.name, work, about(entry.id)))
 
@@ -167,13 +167,13 @@ class RenditionService:
             if not moves:
                 return ()
 
-            def switch() -> Sequence[DatasetId]:
+            def switch() -> None:
                 uppers = [self._effects.upper(member) for move in moves for member in move]
                 time = max(to_millis(self._clock.now()), *uppers)
-                return self._effects.switch(time, f"{old.dataset}@{new.dataset}:{time}", moves, also)
+                for each in self._effects.switch(time, f"{old.dataset}@{new.dataset}:{time}", moves, also):
+                    self._show_to_others(each)
 
-            for each in await trio.to_thread.run_sync(switch):
-                await trio.to_thread.run_sync(self._show_to_others, each)
+            await trio.to_thread.run_sync(switch)
         for move in moves:
             for member in move:
                 self._tell(member.dataset)
@@ -182,12 +182,12 @@ class RenditionService:
     @operation("DELETE", DATASET_PATH + "/renditions/{number}", needs=Owner.SOURCES)
     async def abandon(self, ref: str, number: Annotated[int, _NUMBER]) -> wire.RenditionView:
         """Deletes a rendition that was never active. Raises NotFound, Invalid, Refused."""
-        entry = await trio.to_thread.run_sync(self._home.resolve, ref)
-        async with self._alone(entry):
+        entry, first = await trio.to_thread.run_sync(self._resolve, ref)
+        async with self._alone(first, entry):
             member = await trio.to_thread.run_sync(self._find_inactive, entry.id, number)
             if not member.dropped:
                 await self._delete(member.dataset)
-            return await trio.to_thread.run_sync(self._show, entry.id, number)
+            return await self._show(entry.id, number)
 
     def _find_inactive(self, dataset: DatasetId, number: int) -> Member:
         """Returns a rendition that was never active. Raises NotFound, Refused."""
@@ -201,15 +201,20 @@ class RenditionService:
             )
         return member
 
+    def _resolve(self, ref: str) -> tuple[DatasetEntry, DatasetId]:
+        """Returns a dataset, and the id of its collection. Raises NotFound."""
+        entry = self._home.resolve(ref)
+        return entry, self._effects.state(entry.id).id
+
     @asynccontextmanager
-    async def _alone(self, entry: DatasetEntry) -> AsyncIterator[None]:
+    async def _alone(self, first: DatasetId, entry: DatasetEntry) -> AsyncIterator[None]:
         """Excludes other commands on the collection, and ingests into the active rendition, which is the only one fed.
 
+        ``first``: the id of the collection.
         The lock of a collection is taken before that of a dataset, and that of an input before those of its readers,
         always: so nobody can deadlock.
         """
-        first = await trio.to_thread.run_sync(self._effects.state, entry.id)
-        async with self._home.turns.of(("rendition", first.id)), AsyncExitStack() as turns:
+        async with self._home.turns.of(("rendition", first)), AsyncExitStack() as turns:
             for each in await trio.to_thread.run_sync(self._list_written, entry.id):
                 await turns.enter_async_context(self._home.turns.of(each))
             yield
@@ -272,9 +277,12 @@ class RenditionService:
         """Performs the handover itself. Returns the datasets whose names changed."""
         await self._effects.bring_up(state.active.dataset, effect.to, report)
         moves = await self._derived.prepare(state.active, state.member(effect.to))
-        told = await trio.to_thread.run_sync(self._effects.switch, effect.time, command.id, moves)
-        for dataset in told:
-            await trio.to_thread.run_sync(self._show_to_others, dataset)
+
+        def switch() -> None:
+            for dataset in self._effects.switch(effect.time, command.id, moves):
+                self._show_to_others(dataset)
+
+        await trio.to_thread.run_sync(switch)
         return [member.dataset for move in moves for member in move]
 
     async def _effect(self, state: CollectionState, effect: Effect, report: Report) -> bool:
@@ -343,9 +351,12 @@ class RenditionService:
             kept = tuple(each for each in commands if each is not None)
             collections.keep(connection, msgspec.structs.replace(state, commands=kept))
 
-    def _show(self, dataset: DatasetId, number: int) -> wire.RenditionView:
-        state = self._effects.state(dataset)
-        return self._view(state, state.member(number))
+    async def _show(self, dataset: DatasetId, number: int) -> wire.RenditionView:
+        def show() -> wire.RenditionView:
+            state = self._effects.state(dataset)
+            return self._view(state, state.member(number))
+
+        return await trio.to_thread.run_sync(show)
 
     def _elsewhere(self, state: CollectionState) -> Sequence[wire.RenditionView]:
         """Lists former renditions of a mirror that are not here, as its owner tells of them."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import pairwise
 from typing import Final
 
@@ -51,8 +52,7 @@ class RenditionUpkeep:
     async def _round(self) -> float:
         pauses = [UNTIL_POKED]
         for state in await trio.to_thread.run_sync(self._every):
-            async with self._home.turns.of(("rendition", state.id)):
-                pauses.append(await trio.to_thread.run_sync(self._settle, state))
+            pauses.append(await self._home.turns.perform(("rendition", state.id), partial(self._settle, state)))
         return min(pauses)
 
     def _every(self) -> list[CollectionState]:

@@ -30,6 +30,7 @@ from odfd.resources.controller import ApplyBatch, Intent
 from odfd.resources.manifest import Draft
 from odfd.resources.plan import APPLY, PlannedResource, Terms
 from odfd.resources.selectors import parse_selector
+from odfd.runtime.hanging_calls import invoke
 from odfd.runtime.subjects import about
 from odfd.runtime.tasks import Report
 from odfd.services.node_events import ApplyEnded
@@ -268,7 +269,7 @@ class ApplyOperation:
         for each in prepared:
             if each.intent.first is not None:  # which is no part of the transaction
                 try:
-                    await each.intent.first()
+                    await invoke(each.intent.first)
                 except Fault as fault:
                     raise _Refusals({each.planned.after.id: fault}) from fault
         dids = {each.planned.after.id: str(each.intent.did) for each in prepared if each.intent.did is not None}
@@ -280,12 +281,16 @@ class ApplyOperation:
             _record(connection, prepared)
 
         commit = Commit(parts=[part for each in prepared for part in each.intent.blocks], also=together)
+        await trio.to_thread.run_sync(self._commit_now, commit, prepared)
+
+    def _commit_now(self, commit: Commit, prepared: Sequence[_Prepared]) -> None:
+        """Commits. Raises Conflict, or ``_Refusals`` for the resources whose blocks are refused."""
         try:
-            await trio.to_thread.run_sync(self._committer.commit_now, commit)
+            self._committer.commit_now(commit)
         except Conflict:
             raise
         except Fault:
-            broken = await trio.to_thread.run_sync(self._committer.faults_of, commit)
+            broken = self._committer.faults_of(commit)
             faults = {
                 each.planned.after.id: broken[part.dataset]
                 for each in prepared

@@ -10,7 +10,8 @@ from __future__ import annotations
 import functools
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing, suppress
-from typing import Any, Final, Literal, NamedTuple
+from functools import partial
+from typing import Any, Final, Literal, NamedTuple, TypeVar
 
 import msgspec
 import trio
@@ -33,6 +34,7 @@ from odfd.resources.selectors import first_equality, matches, parse_selector
 from odfd.resources.sets import sealed_values
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
+from odfd.runtime.hanging_calls import invoke
 from odfd.runtime.subjects import Sees, Subjects, about
 from odfd.services.resources.pages import ResourcePage, ResourcePages, page_after, rest_after
 from odfd.services.resources.planning import PartsKeeper, contradictions, meant_by, renew
@@ -58,6 +60,9 @@ class Surroundings(NamedTuple):
     """By type: lists the undeclared resources, without declared names."""
     undone: Callable[[str], Awaitable[None]] = _at_once
     """Waits until what a deleted resource made is undone, given its id."""
+
+
+T = TypeVar("T")
 
 
 class DeclarationService:
@@ -114,8 +119,7 @@ class DeclarationService:
         """
         kind = None if word is None else self._registry.find_served(word)
         selector = None if labels is None else parse_selector(labels)
-        live = () if kind is None else await self._live(kind)
-        return await trio.to_thread.run_sync(self._list, kind, selector, live)
+        return await self._beside_live(kind, partial(self._list, kind, selector))
 
     def writers(self) -> Mapping[str, str]:
         """Returns the manager that wrote the spec of each resource, by the resource's id."""
@@ -126,11 +130,16 @@ class DeclarationService:
     async def page(self, word: str, labels: str | None, limit: int, rest: str | None) -> ResourcePage:
         """Returns a page of a type. Raises NotFound for the type; Usage and Invalid as ``ResourcePages.page``."""
         kind = self._registry.find_served(word)
+        return await self._beside_live(kind, partial(self._page, kind, labels, limit, rest))
+
+    def _page(
+        self, kind: ResourceType, labels: str | None, limit: int, rest: str | None, alive: Sequence[Resource]
+    ) -> ResourcePage:
+        declared = self._pages.page(kind.name, labels, limit, rest)
         if kind.name not in self.live:
-            return await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
-        declared = await trio.to_thread.run_sync(self._pages.page, kind.name, labels, limit, rest)
+            return declared
         after = "" if rest is None else page_after(rest, (kind.name, labels))
-        live = await trio.to_thread.run_sync(self._beside, await self._live(kind), labels)
+        live = self._beside(alive, labels)
         last = None if declared.rest is None else _place(declared.views[-1])
         met = (each for each in live if after < _place(each) and (last is None or _place(each) <= last))
         found = sorted([*declared.views, *met], key=_place)
@@ -150,9 +159,8 @@ class DeclarationService:
     async def get(self, word: str, name: str) -> wire.ResourceView:
         """Returns a resource by name, id or did. Raises NotFound."""
         kind = self._registry.find_served(word)
-        live = await self._live(kind)
-        return await trio.to_thread.run_sync(
-            lambda: self._view(self._find_alive(live, kind, name) or self._find(kind, name))
+        return await self._beside_live(
+            kind, lambda live: self._view(self._find_alive(live, kind, name) or self._find(kind, name))
         )
 
     @operation(needs=Permission.BY_RULE)
@@ -162,8 +170,7 @@ class DeclarationService:
         Raises NotFound, Invalid; Refused for one that is not declared.
         """
         kind = self._registry.find_served(word)
-        live = await self._live(kind)
-        view = await trio.to_thread.run_sync(lambda: self._view(self._label(live, kind, name, request)))
+        view = await self._beside_live(kind, lambda live: self._view(self._label(live, kind, name, request)))
         self._events.emit("resource.labelled", view.name, view.type, about=about(view.id))
         return view
 
@@ -177,9 +184,8 @@ class DeclarationService:
         Refused as the controller of its type does, and for what is not declared; Conflict as ``plan`` does.
         """
         kind = self._registry.find_served(word)
-        live = await self._live(kind)
-        view = await trio.to_thread.run_sync(
-            lambda: self._view(self._delete(live, kind, name, generation, force=force, purge=purge))
+        view = await self._beside_live(
+            kind, lambda live: self._view(self._delete(live, kind, name, generation, force=force, purge=purge))
         )
         self._events.emit("resource.deleted", view.name, view.type, about=about(view.id))
         await self._undone(view.id)
@@ -190,7 +196,8 @@ class DeclarationService:
         """Returns resources with what only the running node knows of them. ``sees``: as of ``Controller.states``."""
         states: dict[str, wire.Value] = {}
         for type_ in {each.type for each in views}:
-            states |= await self.controllers.of(type_).states([each for each in views if each.type == type_], sees)
+            of_type = [each for each in views if each.type == type_]
+            states |= await invoke(self.controllers.of(type_).states, of_type, sees)
         return [with_state(each, states[each.id]) if each.id in states else each for each in views]
 
     async def subjects(self, views: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
@@ -222,15 +229,15 @@ class DeclarationService:
             async for each in declared:
                 is_mark = each.value.resource is None
                 if kind is not None and is_live and is_mark:
-                    live = await self._live(kind)
-                    for change in await trio.to_thread.run_sync(self._changes, live, told, each.value.version):
+                    look = partial(self._changes, told, each.value.version)
+                    for change in await self._beside_live(kind, look):
                         yield SharedValue(change)
                 if not (is_live and is_mark and has_begun) or ticks:
                     yield each
                 has_begun = has_begun or is_mark
 
     def _changes(
-        self, live: Sequence[Resource], told: dict[str, Resource], version: str
+        self, told: dict[str, Resource], version: str, live: Sequence[Resource]
     ) -> Sequence[wire.ResourceNews]:
         """Returns the differences between ``told`` and the undeclared resources that are here; updates ``told``."""
         now, news = {each.id: each for each in live}, []
@@ -244,10 +251,11 @@ class DeclarationService:
                 news.append(wire.ResourceNews(version=version, op=op, resource=self._view(each)))
         return news
 
-    async def _live(self, kind: ResourceType) -> Sequence[Resource]:
-        """Lists the undeclared resources of a type."""
-        find = self.live.get(kind.name)
-        return () if find is None else await find()
+    async def _beside_live(self, kind: ResourceType | None, call: Callable[[Sequence[Resource]], T]) -> T:
+        """Calls a function that blocks with the undeclared resources of a type, which only the running node knows."""
+        find = None if kind is None else self.live.get(kind.name)
+        live = () if find is None else await find()
+        return await trio.to_thread.run_sync(call, live)
 
     def _find_alive(self, live: Sequence[Resource], kind: ResourceType, name: str) -> Resource | None:
         """Returns the undeclared resource that is meant, unless what it stands for is declared."""

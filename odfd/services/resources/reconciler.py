@@ -9,8 +9,8 @@ again. The result is stored as the resource's status, which only this worker wri
 from __future__ import annotations
 
 import random
-from collections.abc import Awaitable, Collection, Iterable, Sequence
-from typing import Final, TypeAlias
+from collections.abc import Awaitable, Callable, Collection, Iterable, Sequence
+from typing import Final, TypeAlias, TypeVar
 
 import msgspec
 import trio
@@ -42,7 +42,7 @@ from odfd.resources.status import (
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import ResourceType
 from odfd.resources.workqueue import HOURLY, WorkQueue
-from odfd.runtime.hanging_calls import in_loop
+from odfd.runtime.hanging_calls import in_loop, invoke
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
 from odfd.runtime.subjects import Subjects
 from odfd.runtime.supervision import Life
@@ -58,6 +58,7 @@ QUIET_SECONDS: Final = 5
 """Seconds after a start until resources that were as declared are checked again, since a start has other work."""
 LOOKS_A_SECOND: Final = 100
 """Checks a second, on average, after a start, so that requests do not wait behind thousands of them."""
+T = TypeVar("T")
 Named: TypeAlias = tuple[str, str]
 """Type, and name, DID or id, of a resource."""
 
@@ -107,8 +108,9 @@ class Reconciler:
                 self._turn_over()  # nobody waits for what will not be
             nursery.cancel_scope.cancel()
 
+    @in_loop
     def touch(self, type_: str, name: str) -> None:
-        """Marks a resource as possibly changed. Called from the event loop."""
+        """Marks a resource as possibly changed."""
         self._heard.add((type_, name))
         self.loop.poke()
 
@@ -124,7 +126,7 @@ class Reconciler:
             turned = self.turned
             self.loop.poke()
             await turned.wait()
-            newest = await trio.to_thread.run_sync(self._newest)
+            newest = await self._read(ResourceStore.newest)
             heard = not self._heard and not self._looking and self._position == self._events.last
             if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
                 return
@@ -134,7 +136,7 @@ class Reconciler:
         with trio.move_on_after(ATTEMPT_SECONDS):
             while self._nursery is not None:
                 turned = self.turned
-                gone, *_ = await trio.to_thread.run_sync(self._read, resource_id)
+                gone, *_ = await self._read(lambda store: _look(store, resource_id))
                 if gone is None or DELETING in gone.status.conditions:
                     return
                 self.loop.poke()
@@ -154,7 +156,7 @@ class Reconciler:
             heard, self._heard = self._heard, set()
             regranted, self._regranted = self._regranted, False
             # ``_heard`` is taken before this read: an event that comes during it is for the next round.
-            self._cursor, touched = await trio.to_thread.run_sync(self._list_touched, heard, regranted)
+            self._cursor, touched = await self._read(lambda store: self._list_touched(store, heard, regranted))
             for each in touched:
                 self.queue.touch(each)
         finally:
@@ -168,36 +170,37 @@ class Reconciler:
         due = self.queue.next_time()
         return UNTIL_POKED if due is None else max(0.0, (due - now) / SECOND)
 
-    def _list_touched(self, heard: Collection[Named], regranted: bool) -> tuple[int, Sequence[str]]:
+    def _list_touched(
+        self, store: ResourceStore, heard: Collection[Named], regranted: bool
+    ) -> tuple[int, Sequence[str]]:
         """Reads the log of resources: returns the new cursor, and the ids of changed resources, at first of all.
 
         Deleted ones precede the others, which may take their places. Blocking.
         """
-        with self._home.database.read() as connection:
-            store, cursor = ResourceStore(connection), self._cursor
-            if cursor is None:
-                return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(store.all())]
-            gone: list[str] = []
-            found = [
-                each.id
-                for type_, name in sorted(heard)
-                for each in store.namesakes(type_, name)
-                or list(filter(None, [store.with_did(type_, name), store.get(name)]))
-                or store.namesakes(type_, outer_name(name))
-            ]
-            found += [src for each in found for src in self._following(store, each)]
-            while events := store.events(cursor, PAGE):
-                cursor = events[-1].rv
-                found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
-                last = {each.resource.id: each for each in events}
-                found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
-                deleted = [each.resource for each in events if each.op == "Deleted"]
-                gone += (each.id for each in deleted)
-                sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
-                found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
-                regranted = regranted or any(_changes_rights(store, each) for each in events)
-                found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
-            found += store.foreign_users(ACTING) if regranted else ()
+        cursor = self._cursor
+        if cursor is None:
+            return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(store.all())]
+        gone: list[str] = []
+        found = [
+            each.id
+            for type_, name in sorted(heard)
+            for each in store.namesakes(type_, name)
+            or list(filter(None, [store.with_did(type_, name), store.get(name)]))
+            or store.namesakes(type_, outer_name(name))
+        ]
+        found += [src for each in found for src in self._following(store, each)]
+        while events := store.events(cursor, PAGE):
+            cursor = events[-1].rv
+            found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
+            last = {each.resource.id: each for each in events}
+            found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
+            deleted = [each.resource for each in events if each.op == "Deleted"]
+            gone += (each.id for each in deleted)
+            sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
+            found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
+            regranted = regranted or any(_changes_rights(store, each) for each in events)
+            found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
+        found += store.foreign_users(ACTING) if regranted else ()
         return cursor, [*gone, *found]
 
     def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
@@ -207,7 +210,7 @@ class Reconciler:
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
-        fault = await self._fault_of(gone, self._controllers.of(gone.type).finalize(gone))
+        fault = await self._fault_of(gone, invoke(self._controllers.of(gone.type).finalize, gone))
         now = self._clock.now()
         if fault is not None:
             retry_at = Instant(now + (self.queue.pause(fault, gone.status.failures) or HOURLY))
@@ -216,16 +219,14 @@ class Reconciler:
             self._logger.error("what a deleted resource made is not undone yet", **told)
             self.queue.later(gone.id, retry_at)
 
-        def write() -> Sequence[str]:
-            with self._home.database.write() as connection:
-                store = ResourceStore(connection)
-                if fault is not None:
-                    store.hold_back(msgspec.structs.replace(gone, status=status))
-                    return ()
-                store.end(gone.id)
-                return [each.id for each in store.all(gone.type) if each.status.phase == "Failed"]
+        def end(store: ResourceStore) -> Sequence[str]:
+            if fault is not None:
+                store.hold_back(msgspec.structs.replace(gone, status=status))
+                return ()
+            store.end(gone.id)
+            return [each.id for each in store.all(gone.type) if each.status.phase == "Failed"]
 
-        for each in await trio.to_thread.run_sync(write):
+        for each in await self._write(end):
             self.queue.touch(each)  # it may have waited for the place
 
     def _at_start(self, resources: Sequence[Resource]) -> Sequence[str]:
@@ -251,7 +252,7 @@ class Reconciler:
         turned.set()
 
     async def _attempt(self, resource_id: str) -> None:
-        resource, dangling, is_deleted = await trio.to_thread.run_sync(self._read, resource_id)
+        resource, dangling, is_deleted = await self._read(lambda store: _look(store, resource_id))
         if resource is not None and is_deleted:
             await self._finalize(resource)
             return
@@ -297,8 +298,8 @@ class Reconciler:
         async def attempt() -> None:
             nonlocal seen
             for step in steps:
-                await controller.perform(resource, step)
-            seen = await controller.observe(resource)
+                await invoke(controller.perform, resource, step)
+            seen = await invoke(controller.observe, resource)
 
         if (fault := await self._fault_of(resource, attempt())) is not None:
             return ObservedState(fault=fault)
@@ -361,24 +362,33 @@ class Reconciler:
         self.queue.later(resource.id, Instant(self._clock.now() + spread * SECOND))
 
     async def _observe(self, resource: Resource, statuses: Sequence[ResourceStatus]) -> bool:
-        def write() -> bool:
+        now = self._clock.now()
+        return await self._write(lambda store: store.observe(resource.id, resource.generation, statuses, now))
+
+    async def _read(self, call: Callable[[ResourceStore], T]) -> T:
+        """Calls a function in a worker thread with the resources at one time."""
+
+        def read() -> T:
+            with self._home.database.read() as connection:
+                return call(ResourceStore(connection))
+
+        return await trio.to_thread.run_sync(read)
+
+    async def _write(self, call: Callable[[ResourceStore], T]) -> T:
+        """Calls a function in a worker thread with the resources, in one transaction."""
+
+        def write() -> T:
             with self._home.database.write() as connection:
-                store = ResourceStore(connection)
-                return store.observe(resource.id, resource.generation, statuses, self._clock.now())
+                return call(ResourceStore(connection))
 
         return await trio.to_thread.run_sync(write)
 
-    def _read(self, resource_id: str) -> tuple[Resource | None, Sequence[str], bool]:
-        """Reads a resource, the names of missing resources that it refers to, and whether it is deleted."""
-        with self._home.database.read() as connection:
-            store = ResourceStore(connection)
-            if (held := store.get(resource_id)) is not None:
-                return held, store.dangling(resource_id), False
-            return store.find_deleting(resource_id), (), True
 
-    def _newest(self) -> int:
-        with self._home.database.read() as connection:
-            return ResourceStore(connection).newest()
+def _look(store: ResourceStore, resource_id: str) -> tuple[Resource | None, Sequence[str], bool]:
+    """Reads a resource, the names of missing resources that it refers to, and whether it is deleted."""
+    if (held := store.get(resource_id)) is not None:
+        return held, store.dangling(resource_id), False
+    return store.find_deleting(resource_id), (), True
 
 
 def _changes_rights(store: ResourceStore, event: ResourceEvent) -> bool:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import trio
-
 from chain.ids import DatasetId
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.registry import SECRET_SET, VARIABLE_SET
@@ -26,12 +24,11 @@ class SetController(Controller):
     def __init__(self, parts: PartsKeeper) -> None:
         self._parts = parts
 
-    async def observe(self, resource: Resource) -> ObservedState:
-        is_lacking = await trio.to_thread.run_sync(self._parts.lack, resource)
-        return ObservedState(steps=("make its elements",) if is_lacking else ())
+    def observe(self, resource: Resource) -> ObservedState:
+        return ObservedState(steps=("make its elements",) if self._parts.lack(resource) else ())
 
-    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
-        await trio.to_thread.run_sync(self._parts.make, resource)
+    def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        self._parts.make(resource)
 
 
 class SecretController(SetController):
@@ -43,14 +40,11 @@ class SecretController(SetController):
         super().__init__(parts)
         self._keys = keys
 
-    async def observe(self, resource: Resource) -> ObservedState:
-        await trio.to_thread.run_sync(self._open_all, resource)
-        return await super().observe(resource)
-
-    def _open_all(self, resource: Resource) -> None:
+    def observe(self, resource: Resource) -> ObservedState:
         """Opens each secret. Raises Environment if the key of one is not here."""
         for key, sealed in resource.spec["secrets"].items():
             self._keys.open(sealed["value"], (binding(resource.id, key),))
+        return super().observe(resource)
 
 
 class SetValues:

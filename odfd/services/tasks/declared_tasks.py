@@ -67,13 +67,13 @@ class TaskController(Controller):
         self._begun: dict[str, Task] = {}
         """Running and ended tasks by id of the resource; an ended one is removed once its outcome is stored."""
 
-    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+    def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         board = self._on_board(resources)
-        seen = [True] * len(board) if sees is None else await sees([task.about for task in board.values()])
+        seen = [True] * len(board) if sees is None else sees([task.about for task in board.values()])
         told = {id_: task_state(task) for (id_, task), is_seen in zip(board.items(), seen, strict=True) if is_seen}
         left = [each.id for each in resources if each.id not in board and each.generation]
         return {
-            **await trio.to_thread.run_sync(self._stored_states, left),
+            **self._stored_states(left),
             **{id_: msgspec.structs.replace(state, result=None) for id_, state in told.items()},
         }
 
@@ -134,14 +134,14 @@ class TaskController(Controller):
         hint = "" if fault is None else fault.hint
         return {OUTCOME: outcome}, Refused(outcome.message, rule=outcome.code, hint=hint) if outcome.code else None
 
-    async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
-        plan = await trio.to_thread.run_sync(self._plan, resource)
-        await trio.to_thread.run_sync(self._forget_old, resource)
+    def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
+        plan = self._plan(resource)
+        self._forget_old(resource)
         with name_next(_board_id(resource)):
-            self._begun[resource.id] = await self._begin(plan, Record(since=self._clock.now(), run=resource.id))
+            self._begun[resource.id] = self._begin(plan, Record(since=self._clock.now(), run=resource.id))
 
-    async def _begin(self, plan: FlowPlan, record: Record) -> Task:
-        return await self._tasks.begin(plan, record)
+    def _begin(self, plan: FlowPlan, record: Record) -> Task:
+        return self._tasks.begin(plan, record)
 
     def _forget_old(self, resource: Resource) -> None:
         """Forgets finished ones of the same account, but for the newest. Blocking."""
@@ -228,8 +228,8 @@ class FlowRunController(TaskController):
     def _stored_states(self, ids: Sequence[str]) -> Mapping[str, wire.Value]:  # noqa: ARG002
         return {}
 
-    async def _begin(self, plan: FlowPlan, record: Record) -> Task:
-        return await self._tasks.begin_run(plan, record, self._ends)
+    def _begin(self, plan: FlowPlan, record: Record) -> Task:
+        return self._tasks.begin_run(plan, record, self._ends)
 
 
 def _board_id(resource: Resource) -> str:

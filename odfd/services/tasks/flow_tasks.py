@@ -131,20 +131,23 @@ class FlowTasks(NamedTuple):
         except Fault as fault:
             return ended_by(fault)._replace(retry=task.retry)
 
-    async def begin(self, plan: FlowPlan, record: Record) -> Task:
-        """Begins the task of a plan that has one. Raises what the submission raises."""
+    def begin(self, plan: FlowPlan, record: Record) -> Task:
+        """Begins the task of a plan that has one. Blocking. Raises what the submission raises."""
         (task,) = plan.tasks
         said, key = task.said, task.uses or ""
         if not isinstance(said, WebhookCallTask):
-            return self.board.get((await trio.to_thread.run_sync(self._submit, plan, record, task)).id)
+            return self.board.get(self._submit(plan, record, task).id)
 
         async def call(_: Report) -> str:
             return await self.webhooks.call_for(plan, record, said, key, 0)
 
         return self.board.submit("webhook", key.partition(":")[2], call)
 
-    async def begin_run(self, plan: FlowPlan, record: Record, ends: dict[str, Ended]) -> Task:
-        """Begins the tasks of a plan, in order, as one task. ``ends``: gets how the run ended, by its id."""
+    def begin_run(self, plan: FlowPlan, record: Record, ends: dict[str, Ended]) -> Task:
+        """Begins the tasks of a plan, in order, as one task. Blocking.
+
+        ``ends``: gets how the run ended, by its id.
+        """
 
         async def work(_: Report) -> str:
             async with waiting(connected=False):  # its tasks have slots of their own
@@ -156,7 +159,7 @@ class FlowTasks(NamedTuple):
                 raise Environment(ended.message, rule="flow-run", hint=hint)
             raise Refused(ended.message, rule="flow-run", hint=hint)
 
-        target = await trio.to_thread.run_sync(self.home.name_of, plan.target) if plan.target != EVERY else ""
+        target = self.home.name_of(plan.target) if plan.target != EVERY else ""
         return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
 
     def _submit(self, plan: FlowPlan, record: Record, task: Step) -> wire.TaskRef:

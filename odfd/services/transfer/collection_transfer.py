@@ -84,14 +84,13 @@ class CollectionTransfer(ImportExport):
                 # Nothing signed will say how far the shards belong together, so all are of one time.
                 return None, heads_of(self._home, ids)
 
-        async def work(report: Report) -> wire.TransferResult:
-            found, heads = await trio.to_thread.run_sync(begin)
+        def work(report: Report) -> wire.TransferResult:
+            found, heads = begin()
             done: list[wire.TransferResult] = []
             for each, head in zip(entries, heads, strict=True):
-                place = folder / beside("", each.id)
-                done.append(await trio.to_thread.run_sync(self._export_chain, each, place, request, report, head))
+                done.append(self._export_chain(each, folder / beside("", each.id), request, report, head))
             if found is not None:
-                await self._name_there(target, found)
+                self._name_together(self._files_of(target), target, found)
             return msgspec.structs.replace(done[0], place=str(folder), **_totals(done))
 
         return work
@@ -133,13 +132,13 @@ class CollectionTransfer(ImportExport):
                 await self._remotes.shelves.write(
                     shelf_of(target), self._clock.now(), lambda files: self._name_together(files, target, found)
                 )
-            case "folder":
-                files = Folder(target.repository, Path(target.place.root))
-                await trio.to_thread.run_sync(self._name_together, files, target, found)
             case _:
-                await trio.to_thread.run_sync(
-                    lambda: self._name_together(self.repositories.files(target.repository), target, found)
-                )
+                await trio.to_thread.run_sync(lambda: self._name_together(self._files_of(target), target, found))
+
+    def _files_of(self, target: Target) -> ConditionalFiles:
+        if target.place.kind == "folder":
+            return Folder(target.repository, Path(target.place.root))
+        return self.repositories.files(target.repository)
 
     @staticmethod
     def _name_together(files: ConditionalFiles, target: Target, found: PublishedCollection) -> None:
@@ -180,10 +179,14 @@ class CollectionTransfer(ImportExport):
         parts = [target._replace(dataset=beside(target.dataset, each)) for each in found.ids]
         for head, part in zip(found.heads, parts, strict=True):
             await self._check_there(part, head.dataset, f"{BLOCKS}/{head.head}")
-        name = await trio.to_thread.run_sync(self._choose_name, found, as_name or target.dataset.rpartition("/")[2])
         with ExitStack() as attended:
-            await self._judge(str(target), found, attended)
-            blocks = 0
+
+            def prepare() -> str:
+                name = self._choose_name(found, as_name or target.dataset.rpartition("/")[2])
+                self._judge(str(target), found, attended)
+                return name
+
+            name, blocks = await trio.to_thread.run_sync(prepare), 0
             for place, part in enumerate(parts):
                 item = await super().pull(part, inner_name(name, 0, place) if place else name, report)
                 if item.fault is not None:
@@ -217,27 +220,23 @@ class CollectionTransfer(ImportExport):
                 catalog.check(inner_name(name, 0, place), each)
         return name
 
-    async def take_united(self, found: PublishedCollection, name: str) -> None:
-        """Makes one collection of shards that were pushed here by their ids. Raises Invalid, NotFound."""
+    def take_united(self, found: PublishedCollection, name: str) -> None:
+        """Makes one collection of shards that were pushed here by their ids. Blocking. Raises Invalid, NotFound."""
         with ExitStack() as attended:
-            await self._judge(name, found, attended)
-            await trio.to_thread.run_sync(self._unite, found, name)
+            self._judge(name, found, attended)
+            self._unite(found, name)
         self._changed(found.ids[0])
 
-    async def _judge(self, place: str, found: PublishedCollection, attended: ExitStack) -> None:
+    def _judge(self, place: str, found: PublishedCollection, attended: ExitStack) -> None:
         """Passes the statements to the board, which keeps them while they are attended.
 
         Raises Invalid if one does not hold.
         """
-
-        def judge() -> None:
-            for raw in found.raws:
-                if self._board.judge(Topic.HEADS, raw, PeerId(place)) is Judgement.REJECT:
-                    raise Invalid(f"a statement in {COLLECTION} of {place} does not hold", rule="published-statement")
-
         for each in found.ids:
             attended.enter_context(self._board.attend(each))
-        await trio.to_thread.run_sync(judge)
+        for raw in found.raws:
+            if self._board.judge(Topic.HEADS, raw, PeerId(place)) is Judgement.REJECT:
+                raise Invalid(f"a statement in {COLLECTION} of {place} does not hold", rule="published-statement")
 
     def _unite(self, found: PublishedCollection, name: str | None = None) -> None:
         """Moves the frontiers to what is signed, and makes the name mean all shards. Raises Invalid, NotFound.

@@ -20,6 +20,7 @@ from odfd.network.evidence import EvidenceFetcher
 from odfd.network.forks import Contradiction, ForkFinder
 from odfd.network.statement_store import NewStatement
 from odfd.published.staging import StagingQuota
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.supervision import Child
 from odfd.services.feature import UNLABELLED, Feature, Ground, Reading, worker
 from odfd.services.judgement.feature import JudgementFeature
@@ -135,6 +136,7 @@ class TransferFeature(Feature):
         bus.subscribe(lambda _: self.scheduler.poke_all(), PolicyChanged)
         bus.subscribe(lambda _: self.scheduler.met_someone(), PeersMet)
 
+    @in_loop
     def _publish_moved(self, dataset: DatasetId) -> None:
         self._ground.bus.publish(DatasetMoved(dataset))
 

@@ -30,13 +30,13 @@ from odfd.ipfs.publishing import ShelfPlace
 from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.published.packs import write_packs
-from odfd.published.signed import read_statements, signed_state, write_statements
+from odfd.published.signed import Signed, read_statements, signed_state, write_statements
 from odfd.published.source import PublishedPlace
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
 from odfd.runtime.extensions import ExportFormats
-from odfd.runtime.hanging_calls import end_if_unwanted, in_worker
+from odfd.runtime.hanging_calls import Stepped, end_if_unwanted, invoke
 from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report, outside
 from odfd.services.transfer.remotes import Remotes, name_in, place_of
@@ -81,7 +81,7 @@ SHOW_SECONDS: Final = 0.2
 """Seconds between two updates of the shown progress."""
 _PLACES: Final = "name a folder; odfctl import also reads https://, ipfs:// and ipns://"
 TABLES: Final = ExportFormats("table")
-Work = Callable[[Report], Awaitable[wire.TransferResult]]
+Work = Callable[[Report], wire.TransferResult | Awaitable[wire.TransferResult]]
 
 
 class TableFormat(Protocol):
@@ -129,7 +129,7 @@ class ImportExport:
             check_shared(folder)
             return self._export_chain(entry, folder, request, report)
 
-        return in_worker(work)
+        return work
 
     def _export_chain(
         self, entry: DatasetEntry, folder: Path, request: wire.ExportRequest, report: Report, head: Head | None = None
@@ -152,36 +152,33 @@ class ImportExport:
 
     async def push(self, entry: DatasetEntry, target: Target, report: Report) -> Transfer:
         """Pushes a dataset to a repository. Raises Conflict if that has another history, or gets one meanwhile."""
-        await trio.to_thread.run_sync(partial(need_data, self._home, entry.id, entry.name, whole=True))
-        report.begin(f"pushing {entry.name} to {target}", None, "bytes")
-        chains = self._home.chains
-        if target.place.kind == "node":
-            return await self._remotes.pusher.push(str(target), self._whole(entry.id), report.advance)
-        if target.place.kind == "ipfs":
-            return await self._shelve(entry.id, target, report)
-        has_files = target.place.kind in ("bucket", "sftp")
+        chains, has_files = self._home.chains, target.place.kind in ("bucket", "sftp")
 
         def show(so_far: Transfer) -> None:
             end_if_unwanted()
             if not has_files:
                 report.done = so_far.bytes
 
-        def give() -> Transfer:
-            if not has_files:
+        def give() -> tuple[Missing, Signed] | Transfer:
+            """Writes the files; for a node and IPFS, which are asked from the event loop, returns what to push."""
+            need_data(self._home, entry.id, entry.name, whole=True)
+            report.begin(f"pushing {entry.name} to {target}", None, "bytes")
+            if not has_files and target.place.kind not in ("node", "ipfs"):
                 check_shared(Path(target.at))
                 return self._export(entry.id, Path(target.at), show)
+            missing, signed = self._whole(entry.id), signed_state(self._home.database, chains, entry.id)
+            if not has_files:
+                return missing, signed
             files = self.repositories.files(target.repository)
-            signed = signed_state(self._home.database, chains, entry.id)
-            return push_dataset(self._whole(entry.id), files, target.dataset, signed, show, report.advance)
+            return push_dataset(missing, files, target.dataset, signed, show, report.advance)
 
-        return await trio.to_thread.run_sync(give)
-
-    async def _shelve(self, dataset: DatasetId, target: Target, report: Report) -> Transfer:
-        shelves, home = self._remotes.shelves, self._home
-        missing, signed = await trio.to_thread.run_sync(
-            lambda: (self._whole(dataset), signed_state(home.database, home.chains, dataset))
-        )
-        return await shelves.push(missing, signed, shelf_of(target), self._clock.now(), report.advance)
+        done = await trio.to_thread.run_sync(give)
+        if isinstance(done, Transfer):
+            return done
+        missing, signed = done
+        if target.place.kind == "node":
+            return await self._remotes.pusher.push(str(target), missing, report.advance)
+        return await self._remotes.shelves.push(missing, signed, shelf_of(target), self._clock.now(), report.advance)
 
     def _whole(self, dataset: DatasetId) -> Missing:
         """Returns all of a dataset, as the difference to an empty copy."""
@@ -208,7 +205,7 @@ class ImportExport:
         """
         try:
             with sole_faults():
-                done = await self._pulling(target, as_name)(report)
+                done = await invoke(self._pulling(target, as_name), report)
         except Conflict as fault:
             if fault.rule == "import-behind":
                 return wire.PullItem(ref=str(target), outcome="up-to-date", message=fault.message)
@@ -231,14 +228,19 @@ class ImportExport:
             return self._import_published(place, request)
         folder = local_folder(request.source)
 
+        def look() -> tuple[Copy, str, Sequence[bytes]] | None:
+            """Returns a copy in the folder, its name, and its statements; ``None``: it is a dataset of ODF 0.18."""
+            check_shared(folder)
+            if find_former(folder) is not None:
+                return None
+            copy = Copy(str(folder), DirectoryChain(folder), DirectoryObjects(folder))
+            return copy, self._name_for(copy.chain, request.as_name, folder.name), read_statements(folder)
+
         async def work(report: Report) -> wire.TransferResult:
-            await trio.to_thread.run_sync(check_shared, folder)
-            if await trio.to_thread.run_sync(find_former, folder) is not None:
+            found = await trio.to_thread.run_sync(look)
+            if found is None:
                 return await self._import_former(folder, request, report)
-            chain = DirectoryChain(folder)
-            name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, folder.name)
-            statements = await trio.to_thread.run_sync(read_statements, folder)
-            copy = Copy(str(folder), chain, DirectoryObjects(folder))
+            copy, name, statements = found
             return await self._take_in(copy, statements, name, request, report)
 
         return work
@@ -246,17 +248,17 @@ class ImportExport:
     async def _import_former(self, folder: Path, request: wire.ImportRequest, report: Report) -> wire.TransferResult:
         """Converts a dataset of ODF 0.18 into a new dataset of this node; compares both before either is kept."""
 
-        def convert_copy(target: Path, dataset: DatasetId) -> tuple[Copy, str]:
+        def prepare(target: Path, dataset: DatasetId) -> tuple[Copy, str, str]:
             former = load_former_format()
             former.convert(folder, target, dataset)
             copy = Copy(str(folder), DirectoryChain(target), DirectoryObjects(target))
-            return copy, former.compare(copy.chain, copy.files).told()
+            compared = former.compare(copy.chain, copy.files).told()
+            return copy, compared, self._name_for(copy.chain, request.as_name, folder.name)
 
         report.begin(f"converting {folder} from ODF 0.18", None, "blocks")
         async with staged_folder(self._home.folder(STAGING)) as target:
             with self._home.newborn() as dataset:
-                copy, compared = await trio.to_thread.run_sync(convert_copy, target, dataset)
-                name = await trio.to_thread.run_sync(self._name_for, copy.chain, request.as_name, folder.name)
+                copy, compared, name = await trio.to_thread.run_sync(prepare, target, dataset)
                 done = await self._take_in(copy, (), name, request, report)
         return msgspec.structs.replace(done, compared=compared)
 
@@ -268,13 +270,15 @@ class ImportExport:
             report.begin(f"fetching {request.source}", None, "bytes")
             async with self._remotes.replication.reading(place) as shown:
                 async with outside(request.source):
-                    head = await shown.source.head_of(shown.root)
-                    chain = await shown.source.stage(shown.root, shown.root, head, is_mirrored=False)
-                name = await trio.to_thread.run_sync(self._name_for, chain, request.as_name, name_in(place))
+                    newest = await shown.source.head_of(shown.root)
+                    chain = await shown.source.stage(shown.root, shown.root, newest, is_mirrored=False)
+                name, head = await trio.to_thread.run_sync(
+                    lambda: (self._name_for(chain, request.as_name, name_in(place)), chain.head())
+                )
                 async with outside(request.source):
                     await self._fetch_objects(shown.peer, chain, report)
                 hint = "nothing of it was taken: who serves it mends it"
-                copy = Copy(request.source, chain, self._home.objects, hint, await trio.to_thread.run_sync(chain.head))
+                copy = Copy(request.source, chain, self._home.objects, hint, head)
                 done = await self._take_in(copy, await _statements(shown), name, request, report)
                 # Only now: after an import that was cut off, the blocks fetched so far need not be fetched again.
                 await shown.source.forget(shown.root)
@@ -312,8 +316,7 @@ class ImportExport:
         """Fetches the objects that new blocks name and rows link to; those fetched stay if the import is cut off."""
         pages = new_pages(chain, self._home.chains, BATCH)
         done = 0
-        while (page := await trio.to_thread.run_sync(next, pages, None)) is not None:
-            terms, blocks = page
+        async for terms, blocks in Stepped(pages):
             tally = MirrorProgress()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(_show_bytes, tally, done, report)
@@ -338,6 +341,7 @@ class ImportExport:
         name, _ = named
 
         def take() -> tuple[Transfer, str]:
+            report.begin(f"verifying {request.source}", None, "blocks")
             if not isinstance(seed, Seed):
                 return bring(0)
             with self._board.attend(seed.dataset_id):
@@ -352,9 +356,7 @@ class ImportExport:
 
         seed = (await trio.to_thread.run_sync(copy.chain.block_at, 0)).event
         written = seed.dataset_id if isinstance(seed, Seed) else copy.place
-        async with self._home.turns.of(written, report.waits_to_write(name)):
-            report.begin(f"verifying {request.source}", None, "blocks")
-            done, known_as = await trio.to_thread.run_sync(take)
+        done, known_as = await self._home.turns.perform(written, take, report.waits_to_write(name))
         self._changed(done.dataset)
         return done, known_as
 
@@ -439,12 +441,13 @@ class ImportExport:
             )
         return known.name if known else name
 
-    async def adopt(self, dataset: DatasetId, name: str | None) -> str:
+    def adopt(self, dataset: DatasetId, name: str | None) -> str:
         """Takes back, as private, a deleted dataset whose data is kept. Returns its name: ``name``, or the former one.
 
+        Blocking.
         Raises NotFound; Invalid for a name that is taken; Conflict for a dataset that is here.
         """
-        known_as = await trio.to_thread.run_sync(self._adopt, dataset, name)
+        known_as = self._adopt(dataset, name)
         self._changed(dataset)
         return known_as
 

@@ -143,7 +143,8 @@ class Remotes:
 
     async def ask_repository(self, name: str) -> None:
         """Asks a declared repository for a file that it may not have. Raises Fault if nobody answers, or refuses."""
-        match await trio.to_thread.run_sync(self.repositories.kind, name):
+        kind, url = await trio.to_thread.run_sync(self._kind_of, name)
+        match kind:
             case "bucket" | "sftp":
                 await run_abandonable(partial(self._look, name))
             case "folder":
@@ -151,7 +152,12 @@ class Remotes:
             case "ipfs":
                 await self.ipfs_version()
             case _:
-                await self._web.ask(await trio.to_thread.run_sync(self.repositories.url, name))
+                await self._web.ask(url)
+
+    def _kind_of(self, name: str) -> tuple[str, str]:
+        """Returns the kind of a declared repository, and its address if it is one of the web. Raises Fault."""
+        kind = self.repositories.kind(name)
+        return kind, "" if kind in ("bucket", "sftp", "folder", "ipfs") else self.repositories.url(name)
 
     def _look(self, name: str) -> None:
         self.repositories.files(name).size(".odfd-probe")

@@ -6,8 +6,6 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-import trio
-
 from chain.errors import Refused
 from chain.ids import KeyDid
 from odfd.control import wire
@@ -48,8 +46,8 @@ class ValidatorController(Controller):
     async def finalize(self, resource: Resource) -> None:  # noqa: ARG002  all is judged without it
         await self._trust.take_up()
 
-    async def observe(self, resource: Resource) -> ObservedState:
-        found = (await trio.to_thread.run_sync(self._trust.validators)).get(resource.spec["did"])
+    def observe(self, resource: Resource) -> ObservedState:
+        found = self._trust.validators().get(resource.spec["did"])
         if found is None:
             return ObservedState(steps=("put it in force",))  # its declaration is committed before the policy is read
         return ObservedState(told={"Counts": ConditionValue(value=not found.suspended, message=found.reason)})
@@ -57,8 +55,8 @@ class ValidatorController(Controller):
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
         await self._trust.take_up()
 
-    async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
-        found = {} if sees is not None else await trio.to_thread.run_sync(self._trust.validators)
+    def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
+        found = {} if sees is not None else self._trust.validators()
         return {each.id: found[each.spec["did"]] for each in resources if each.spec["did"] in found}
 
 

@@ -256,9 +256,10 @@ class TrustFeature(Feature):
         """Makes the receiver of checkpoints that logs submit over HTTP, and that worker threads answer."""
         home, attended = self._ground.home, lambda: self._judgement.policy.attended
         return TlogWitness(
-            home.database, home.keys, self._witness, attended, self._ground.context.clock.now, in_loop(self._announce)
+            home.database, home.keys, self._witness, attended, self._ground.context.clock.now, self._announce
         )
 
+    @in_loop
     def _announce(self, made: Cosignature) -> None:
         tree = made.checkpoint
         self._peers.outbox.put(Topic.HEADS, tree.dataset, made.encode())

@@ -41,7 +41,7 @@ from odfd.trust.witness.submission import (
     Submitter,
 )
 from odfd.trust.witness.witness import RENEW
-from p2p.web.client import Poster, Posts
+from p2p.web.client import HttpAnswer, Poster, Posts
 
 PAUSE: Final = 30.0
 """Seconds between two requests about one dataset to one witness."""
@@ -116,8 +116,11 @@ class WitnessSubmission:
             return ROUND_SECONDS
         poster = await self._open()
         touched = self.loop.take()
-        held = touched if touched is not None else await trio.to_thread.run_sync(self._home.chains.datasets)
-        datasets = sorted(await trio.to_thread.run_sync(self._home.visibility.public_of, held))
+        datasets = await trio.to_thread.run_sync(
+            lambda: sorted(
+                self._home.visibility.public_of(self._home.chains.datasets() if touched is None else touched)
+            )
+        )
         self._forget(witnesses)
         async with trio.open_nursery() as nursery:
             for witness in witnesses:
@@ -167,11 +170,17 @@ class WitnessSubmission:
 
         latest = Instant(self._clock.now() + EARLY_LIMIT)
         asking = Submitter(witness, due.tree, due.line, due.old, prove, latest)
-        effect = await trio.to_thread.run_sync(asking.start)
-        while isinstance(effect, SubmissionRequest):
+        answer: HttpAnswer | None = None
+        while isinstance(effect := await trio.to_thread.run_sync(self._go_on, asking, answer), SubmissionRequest):
             answer = await poster.post(witness.submit, effect.body, MAX_ANSWER)
-            effect = await trio.to_thread.run_sync(asking.handle, answer.status, answer.body)
-        if isinstance(effect, SubmissionAccepted) and not await trio.to_thread.run_sync(self._keep, effect.made):
+        return effect
+
+    def _go_on(
+        self, asking: Submitter, answer: HttpAnswer | None
+    ) -> SubmissionRequest | SubmissionAccepted | SubmissionFailed:
+        """Starts a submission, or handles the answer of the witness, and keeps what it cosigned."""
+        effect = asking.start() if answer is None else asking.handle(answer.status, answer.body)
+        if isinstance(effect, SubmissionAccepted) and not self._keep(effect.made):
             return SubmissionFailed("what it cosigned is no newer than what it did before")
         return effect
 

@@ -18,6 +18,7 @@ from chain.ids import DatasetId
 from chain.statements.cosignature import Cosignature
 from chain.store.base import ChainStore
 from chain.wording import plural
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.runtime.supervision import Logger
 from odfd.trust.witness.witness import CosignRequest, Witness
@@ -94,10 +95,7 @@ class Witnessing:
     async def _round(self) -> float:
         asked, touched = self._asked(), self.loop.take()
         attended = sorted(asked.attended if touched is None else touched.intersection(asked.attended))
-        mirrored = await trio.to_thread.run_sync(self._list_held, touched) if asked.mirrored else ()
-        for dataset in {*mirrored, *attended}:
-            for consider in (self._witness.consider_authority, self._witness.consider):
-                await self._consider(dataset, consider)
+        await trio.to_thread.run_sync(self._consider_all, touched if asked.mirrored else (), attended)
         unsettled: list[DatasetId] = []
         limiter = trio.CapacityLimiter(AT_ONCE)
 
@@ -117,9 +115,16 @@ class Witnessing:
             return self._chains.datasets()
         return [dataset for dataset in touched if self._chains.chain(dataset).head() is not None]
 
-    async def _consider(self, dataset: DatasetId, consider: Callable[[DatasetId], Cosignature | None]) -> None:
+    def _consider_all(self, touched: Collection[DatasetId] | None, attended: Collection[DatasetId]) -> None:
+        """Cosigns what of touched datasets is here (``None``: all that are here), and of attended ones."""
+        for dataset in {*self._list_held(touched), *attended}:
+            for consider in (self._witness.consider_authority, self._witness.consider):
+                end_if_unwanted()
+                self._consider(dataset, consider)
+
+    def _consider(self, dataset: DatasetId, consider: Callable[[DatasetId], Cosignature | None]) -> None:
         try:
-            made = await trio.to_thread.run_sync(consider, dataset)
+            made = consider(dataset)
         except Fault as fault:
             self._log_fault(dataset, fault)
             return

@@ -28,6 +28,7 @@ from odfd import __version__
 from odfd.control import wire
 from odfd.datasets.engine_pins import differs
 from odfd.policy.policy import Policy
+from odfd.runtime.hanging_calls import end_if_unwanted
 from odfd.runtime.reconcile_loop import ReconcileLoop
 from odfd.store import saved_views
 from odfd.store.catalog import DatasetEntry
@@ -64,16 +65,17 @@ class ViewRefresher:
         self._views = views
         self.loop = ReconcileLoop(self._round)
 
-    async def refresh(self) -> None:
-        """Computes outdated views again, one dataset in a thread at a time, so that other work runs in between."""
-        for entry in await trio.to_thread.run_sync(self._views.list_outdated):
-            await trio.to_thread.run_sync(self._views.look, entry)
-        await trio.to_thread.run_sync(self._views.save)
+    def refresh(self) -> None:
+        """Computes outdated views again. Blocking."""
+        for entry in self._views.list_outdated():
+            end_if_unwanted()
+            self._views.look(entry)
+        self._views.save()
 
     async def _round(self) -> float:
         await trio.to_thread.run_sync(self._views.load)
         await trio.sleep(QUIET_SECONDS)
-        await self.refresh()
+        await trio.to_thread.run_sync(self.refresh)
         return ROUND_SECONDS
 
 

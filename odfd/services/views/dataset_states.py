@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
-import trio
 
 from chain.errors import Fault
 from chain.ids import DatasetId
@@ -38,13 +36,9 @@ class DatasetStates:
         self.summing = ReconcileLoop(self._sum)
         """Sums the sizes of long chains in the background; rests until a state needs one."""
 
-    async def complete(self, look: Callable[[], Sequence[wire.DatasetView]]) -> Sequence[wire.DatasetView]:
-        """Returns the views that ``look`` returns with holders, failures, and the sum of data sizes.
-
-        ``look`` is called in a worker thread, with the reading of the rest: each change of the thread costs as much as
-        the reading.
-        """
-        found = await trio.to_thread.run_sync(partial(self._beside, look))
+    def complete(self, views: Sequence[wire.DatasetView]) -> Sequence[wire.DatasetView]:
+        """Returns views with holders, failures, and the sum of data sizes. Blocking."""
+        found = self._beside(views)
         if self.sizes.is_behind:
             self.summing.poke()
         counts = self._holders.of(found.datasets)
@@ -56,13 +50,12 @@ class DatasetStates:
             for view, dataset in zip(found.views, found.datasets, strict=True)
         ]
 
-    def _beside(self, look: Callable[[], Sequence[wire.DatasetView]]) -> _Beside:
-        views = look()
+    def _beside(self, views: Sequence[wire.DatasetView]) -> _Beside:
         datasets = [DatasetId.parse(view.id) for view in views]
         with self._home.database.read() as connection:
             failures = failing.all_of(connection)
         return _Beside(views, datasets, failures, self.sizes.of(datasets))
 
-    async def _sum(self) -> float:
-        await trio.to_thread.run_sync(self.sizes.step)
+    def _sum(self) -> float:
+        self.sizes.step()
         return PAUSE_SECONDS if self.sizes.is_behind else UNTIL_POKED

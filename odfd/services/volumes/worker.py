@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 import msgspec
-import trio
 
 from chain.errors import Fault, Refused
 from chain.ids import DatasetId
@@ -78,27 +77,26 @@ class VolumeWorker:
         return found
 
     def state(self, resource: Resource) -> VolumeState | None:
-        """Returns the state of a volume as it is declared now; ``None``: it is being checked.
-        Called from the event loop."""
+        """Returns the state of a volume as it is declared now; ``None``: it is being checked."""
         found = self.states.get(resource.id)
         if found is None or found.generation != resource.generation:
             self.loop.poke()
             return None
         return found
 
-    async def _round(self) -> float:
+    def _round(self) -> float:
         touched = self.loop.take()
-        volumes = await trio.to_thread.run_sync(self.volumes.all)
+        volumes = self.volumes.all()
         known = {key: each.generation for key, each in self.states.items() if each.fault is None}
         # A changed policy of one volume may send slices of any dataset elsewhere, whose chains did not move.
         if known != {each.id: each.generation for each in volumes}:
             touched = None  # one is another, or was not looked at to the end
         states: dict[str, VolumeState] = {}
         for at, resource in enumerate(volumes):
-            state = await trio.to_thread.run_sync(self._mover.round, at, volumes, touched)
+            state = self._mover.round(at, volumes, touched)
             states[resource.id] = state
             self.states = {**self.states, resource.id: state}
-            await self._tell(resource, state)
+            self._tell(resource, state)
         self.states = states
         self.rounds += 1
         if not volumes:
@@ -106,7 +104,7 @@ class VolumeWorker:
         unfinished = any(each.fault or each.waiting or each.remaining for each in states.values())
         return AGAIN_SECONDS if unfinished else UNTIL_POKED
 
-    async def _tell(self, resource: Resource, state: VolumeState) -> None:
+    def _tell(self, resource: Resource, state: VolumeState) -> None:
         self.moved, self.returned = self.moved + state.moved, self.returned + state.returned
         if state.moved or state.returned:
             text = f"{plural(state.moved, 'slice')} moved there, {state.returned:,} returned"
@@ -118,7 +116,7 @@ class VolumeWorker:
                 moved=state.moved,
                 returned=state.returned,
             )
-        usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
+        usage = self._index.usage(resource.id)
         fault = "" if state.fault is None else str(state.fault)
         said = (msgspec.structs.replace(state, fault=None, moved=0, returned=0), usage, fault)
         if self._said.get(resource.id) != said:
@@ -155,16 +153,16 @@ class VolumeController(Controller):
             else "odfctl gc deletes the copies, the second time at the latest",
         )
 
-    async def observe(self, resource: Resource) -> ObservedState:
+    def observe(self, resource: Resource) -> ObservedState:
         state = self._volumes.state(resource)
-        usage = await trio.to_thread.run_sync(self._index.usage, resource.id)
+        usage = self._index.usage(resource.id)
         if state is None:  # the worker reports after its first look: until then its place is asked here
-            await trio.to_thread.run_sync(self._volumes.volumes.claim, resource)
+            self._volumes.volumes.claim(resource)
             return ObservedState(told={"Usage": _usage_condition(usage, 0)})
         return ObservedState(told={"Usage": _usage_condition(usage, state.waiting)}, fault=state.fault)
 
-    async def finalize(self, resource: Resource) -> None:
-        await trio.to_thread.run_sync(self._volumes.volumes.release, resource)
+    def finalize(self, resource: Resource) -> None:
+        self._volumes.volumes.release(resource)
 
 
 def _usage_condition(usage: VolumeUsage, waiting: int) -> ConditionValue:

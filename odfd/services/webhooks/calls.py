@@ -12,7 +12,7 @@ import trio
 
 from chain.errors import Fault, Remote
 from chain.ids import DatasetId
-from chain.instant import SECOND
+from chain.instant import SECOND, Instant
 from chain.wording import plural
 from odfd.control.assembly import Context
 from odfd.flows.plan import FlowPlan, Record
@@ -20,6 +20,7 @@ from odfd.flows.spec import WebhookCallTask
 from odfd.resources.controller import Controller, ObservedState
 from odfd.resources.resource import Resource
 from odfd.resources.status import ConditionValue
+from odfd.runtime.hanging_calls import in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.runtime.supervision import Life
@@ -86,12 +87,13 @@ class WebhookWorker:
         url = target.spec["url"]
         return await reach(url, judge(url, self._inside()))
 
-    async def remove(self, target: Resource) -> None:
-        """Stops the deliveries to a deleted target."""
+    def remove(self, target: Resource) -> None:
+        """Stops the deliveries to a deleted target. Blocking."""
         self._read_again()
-        await trio.to_thread.run_sync(self._deliveries.remove, target)
+        self._deliveries.remove(target)
         self._read_again()
 
+    @in_loop
     def _read_again(self) -> None:
         self._targets = None
         self._changes += 1
@@ -115,17 +117,17 @@ class WebhookWorker:
 
     async def _round(self) -> float:
         touched, now = self.loop.take(), self._clock.now()
-        targets, changes = self._targets, self._changes
-        if targets is None:
-            touched = None
-            targets = await trio.to_thread.run_sync(self._deliveries.targets)
-            if changes == self._changes:
-                self._targets = targets
-        if not targets:
-            return UNTIL_POKED
-        calls, due = await trio.to_thread.run_sync(
-            self._deliveries.take, targets, touched, frozenset(self._at_work), now
-        )
+        known, changes, at_work = self._targets, self._changes, frozenset(self._at_work)
+
+        def look() -> tuple[Sequence[CallTarget], Sequence[DueCall], Instant | None]:
+            targets = self._deliveries.targets() if known is None else known
+            if not targets:
+                return targets, (), None
+            return targets, *self._deliveries.take(targets, touched if known is not None else None, at_work, now)
+
+        targets, calls, due = await trio.to_thread.run_sync(look)
+        if changes == self._changes:
+            self._targets = targets
         for each in calls:
             self._at_work.add((each.target.id, each.dataset))
             assert self._nursery is not None
@@ -196,5 +198,5 @@ class WebhookController(Controller):
         text = f"{calls.said}; {plural(waiting, 'delivery waits', 'deliveries wait')}"
         return ObservedState(told=told, fault=Remote(text, rule="webhook-failed", hint="it is tried again by itself"))
 
-    async def finalize(self, resource: Resource) -> None:
-        await self._webhooks.remove(resource)
+    def finalize(self, resource: Resource) -> None:
+        self._webhooks.remove(resource)

@@ -15,6 +15,7 @@ from chain.ids import DatasetId
 from odfd.control import wire
 from odfd.ingest.segments import folder_of
 from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import invoke
 from odfd.services.datasets.controller import DatasetController
 from odfd.services.ingest.push_endpoints import EndpointService
 from odfd.services.network.controllers import MirrorController
@@ -105,7 +106,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
 
     async def cut(self: Any, gone: Any) -> None:
         if killed == "after":  # and before anything notes that it is done
-            await self._controllers.of(gone.type).finalize(gone)
+            await invoke(self._controllers.of(gone.type).finalize, gone)
         done.append(gone.id)
         await trio.sleep_forever()
 

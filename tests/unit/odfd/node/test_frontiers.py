@@ -61,7 +61,7 @@ async def test_a_promise_is_told_at_once_and_after_a_restart(world: Any, worlds:
         promise(alice, "cities", upper)
         told = wire.Frontiers(upper=instant.render(instant.from_millis(upper)))
         assert await seen(alice, "cities") == told
-        await alice.parts.views.refresher.refresh()
+        alice.parts.views.refresher.refresh()
         promise(alice, "cities", upper + 1)
     async with world.running("alice") as alice:
         assert await seen(alice, "cities") == wire.Frontiers(upper=instant.render(instant.from_millis(upper + 1)))

@@ -69,7 +69,7 @@ async def test_the_first_list_after_a_start_finds_what_was_looked_at_behind_it(
         await fill(node, 10)
     node = world.node("alice")
     assert "views" in {child.name for child in node.assembly.workers}
-    await node.parts.views.refresher.refresh()
+    node.parts.views.refresher.refresh()
     with questions.during() as asked:
         assert len(node.parts.views.all()) == 10
     assert asked == []
@@ -148,7 +148,7 @@ async def test_a_page_asks_as_much_whatever_is_on_it_and_nothing_until_something
             page = await declarations.page("Dataset", None, 100, None)
             return tuple(map(manifest_of, await declarations.stated(page.views)))
 
-        await node.parts.views.refresher.refresh()
+        node.parts.views.refresher.refresh()
         await listed()
         with node.home.database.write() as connection:
             connection.execute("UPDATE trust_chains SET seal = NULL WHERE FALSE")

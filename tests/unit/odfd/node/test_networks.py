@@ -38,7 +38,7 @@ async def published_to(world: Any, worlds: Any, node: Any, *networks: str) -> Su
     (shown,) = [each for each in await node.dataset_views() if each.name == "cities"]
     assert (shown.published, shown.published_in) == (True, networks)
     cities = node.dataset("cities")
-    await node.parts.heads.loop._work()
+    node.parts.heads.loop._work()
     seen = SimpleNamespace(home=node.home, member=inside(node, networks[0]).member)
     return Subject(cities, *named_in(seen, cities, STRANGER))
 

@@ -147,20 +147,20 @@ async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(w
 async def test_a_name_that_cannot_be_told_is_not_signed(world: Any) -> None:
     """Settings are checked before; this holds whatever they say."""
     async with world.running("alice", **named("Graz")) as alice:
-        await alice.parts.node_card.loop._work()
+        alice.parts.node_card.loop._work()
         told = alice.parts.node_card.current
         alice.parts.in_force.settings.put(dataclasses.replace(alice.parts.settings, node=model.Node(name="12D3KooW")))
-        await alice.parts.node_card.loop._work()
+        alice.parts.node_card.loop._work()
         assert alice.parts.node_card.current == told
         assert told is not None
 
 
 async def test_a_damaged_card_is_signed_anew(world: Any) -> None:
     async with world.running("alice", **named("Graz")) as alice:
-        await alice.parts.node_card.loop._work()
+        alice.parts.node_card.loop._work()
         with alice.home.database.write() as connection:
             connection.execute("UPDATE trust_node_cards SET issued = 0")
-        await alice.parts.node_card.loop._work()
+        alice.parts.node_card.loop._work()
         with alice.home.database.read() as connection:
             kept = NodeCards(connection).of(alice.home.keys.node_key().did)
         assert kept is not None

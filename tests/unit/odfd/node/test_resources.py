@@ -523,7 +523,7 @@ async def test_r51_an_apply_answers_before_anything_is_reconciled(world: Any, mo
 
     async def held(controller: Any, resource: Any) -> ObservedState:
         await may.wait()
-        return await observe(controller, resource)
+        return observe(controller, resource)
 
     async def silent(membership: Any, address: str) -> NoReturn:
         await trio.sleep_forever()
@@ -607,7 +607,7 @@ async def test_an_attempt_that_takes_too_long_is_given_up_and_comes_again(
     async def hanging(controller: Any, resource: Any) -> ObservedState:
         if hangs and resource.type == "VariableSet":
             await trio.sleep_forever()
-        return await observe(controller, resource)
+        return observe(controller, resource)
 
     monkeypatch.setattr(SetController, "observe", hanging)
     monkeypatch.setattr(reconciler, "ATTEMPT_SECONDS", 0.05)

@@ -45,7 +45,7 @@ async def saved(world: World, name: str, count: int = 1) -> None:
         await node.apply("---\n".join(ROOT.replace("name: cities", f"name: c{each}") for each in range(count)))
         await node.pull()
     node = world.node(name)
-    await node.parts.views.refresher.refresh()
+    node.parts.views.refresher.refresh()
     assert rows(node) == {entry.id for entry in node.parts.views.cache.entries()}
     assert len(rows(node)) == count + 2
     world.close()
@@ -149,7 +149,7 @@ async def test_a_write_drops_what_was_saved_of_what_rests_on_it_in_the_same_tran
     with pytest.raises(ZeroDivisionError):
         fail()
     assert rows(node) == all_of_them - {node.dataset("c1"), cities, towns}
-    await node.parts.views.refresher.refresh()
+    node.parts.views.refresher.refresh()
     assert rows(node) == all_of_them
 
 
@@ -179,7 +179,7 @@ async def test_a_view_rests_on_inputs_that_are_not_here_yet(world: World) -> Non
     node = world.node("alice")
     towns, cities = node.dataset("towns"), node.dataset("cities")
     node.home.chains.drop(cities)
-    await node.parts.views.refresher.refresh()
+    node.parts.views.refresher.refresh()
     assert towns in rows(node)
     block = MetadataBlock(
         system_time=Instant(0),
@@ -203,7 +203,7 @@ async def test_a_view_is_not_saved_over_a_write_that_came_after_the_look(world: 
         connection.execute("UPDATE trust_chains SET data = 0, seal = NULL WHERE dataset = ?", (c0,))
     views.cache.save()
     assert c0 not in rows(node)
-    await views.refresher.refresh()
+    views.refresher.refresh()
     assert c0 in rows(node)
 
 
@@ -215,6 +215,6 @@ async def test_damage_that_came_while_the_node_was_down_is_shown_when_the_chain_
 
     in_the_file(world, "alice", damage)
     node = world.node("alice")
-    await node.parts.views.refresher.refresh()
+    node.parts.views.refresher.refresh()
     assert {view.state for view in node.parts.views.all()} == {"damaged"}
     assert rows(node) == set()

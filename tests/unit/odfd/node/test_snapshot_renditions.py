@@ -101,7 +101,9 @@ async def correct(node: Any, city: str, day: int, count: int | None) -> None:
 
 
 def state_of(node: Any, number: int = 0) -> str:
-    view = node.api.renditions._show(node.dataset("cities"), number)
+    service = node.api.renditions
+    state = service._effects.state(node.dataset("cities"))
+    view = service._view(state, state.member(number))
     return str(view.state)
 
 

@@ -70,11 +70,13 @@ async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: Any,
             raise Refused("nothing is performed here", rule="test")
 
         monkeypatch.setattr(node.parts.flows, "perform", perform)
-        assert (await node.parts.flows._perform(firing)).outcome is Outcome.REFUSED
+        monkeypatch.setattr(node.parts.flows.scheduler, "finish", lambda *said, **_: performed.append(said[1:3]))
+        await node.parts.flows._run(firing)
+        assert (len(performed), performed[-1][0]) == (2, Outcome.REFUSED)
         await node.apply(REVOKED)
-        ended = await node.parts.flows._perform(firing)
-        assert (ended.outcome, len(performed)) == (Outcome.BLOCKED, 1)
-        assert "bob" in ended.message
+        await node.parts.flows._run(firing)
+        assert (len(performed), performed[-1][0]) == (3, Outcome.BLOCKED), "nothing more was performed"
+        assert "bob" in performed[-1][1]
 
 
 async def test_a_flow_of_many_datasets_is_for_those_of_its_account(world: Any) -> None:

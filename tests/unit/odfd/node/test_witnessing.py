@@ -74,9 +74,9 @@ async def test_of_many_mirrors_only_what_moved_is_looked_at(world: Any, worlds: 
         witnessing = bob.parts.witnessing
         consider = witnessing._consider
 
-        async def noted(dataset: DatasetId, how: Any) -> None:
+        def noted(dataset: DatasetId, how: Any) -> None:
             looked.add(dataset)
-            await consider(dataset, how)
+            consider(dataset, how)
 
         witnessing._consider = noted
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")

@@ -3,35 +3,37 @@
 from __future__ import annotations
 
 import threading
+from functools import partial
 
 import pytest
 import trio
 
-from odfd.runtime.hanging_calls import in_loop, in_worker
+from odfd.runtime.hanging_calls import in_loop, invoke
 
 
 class Shop:
-    """Has one operation that blocks."""
+    """Has one operation that blocks, and one that waits."""
 
-    @in_worker
     def open(self, name: str, *, times: int = 1) -> tuple[str, int]:
         """Says where it runs."""
         if not times:
             raise ValueError(name)
         return name * times, threading.get_ident()
 
+    async def close(self, name: str) -> tuple[str, int]:
+        await trio.lowlevel.checkpoint()
+        return name, threading.get_ident()
 
-async def test_a_blocking_operation_is_awaited_and_runs_beside_the_event_loop() -> None:
-    name, thread = await Shop().open("a", times=3)
+
+async def test_a_plain_function_runs_beside_the_event_loop_and_an_async_one_in_it() -> None:
+    shop, here = Shop(), threading.get_ident()
+    name, thread = await invoke(shop.open, "a", times=3)
     assert name == "aaa"
-    assert thread != threading.get_ident()
+    assert thread != here
+    assert await invoke(shop.close, "b") == ("b", here)
+    assert await invoke(partial(shop.close, "c")) == ("c", here)
     with pytest.raises(ValueError, match="a"):
-        await Shop().open("a", times=0)
-
-
-async def test_it_keeps_its_name_its_text_and_its_types_for_what_reads_them() -> None:
-    assert (Shop.open.__qualname__, Shop.open.__doc__) == ("Shop.open", "Says where it runs.")
-    assert Shop.open.__annotations__["return"] == "tuple[str, int]"
+        await invoke(shop.open, "a", times=0)
 
 
 class Bell:
