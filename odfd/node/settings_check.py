@@ -16,7 +16,7 @@ from chain.ids import KeyDid
 from config.check import ENDPOINT
 from config.load import Loaded
 from config.model import Settings
-from config.schema import ConfigError, Problem, opened_doors
+from config.schema import ConfigError, Key, Problem, every, get, opened_doors
 from odfd.control.tokens import Tokens
 from odfd.network.joined_networks import Network, check_network
 from odfd.policy.policy import policy_of
@@ -47,26 +47,32 @@ def _network(settings: Settings) -> None:
         check_network(Network(name=p2p.network, bootstrap=p2p.bootstrap))
 
 
-def _listens(setting: str, of: Callable[[Settings], Iterable[str]]) -> Check:
-    return Check(setting, lambda settings: _each(partial(parse_address, setting=setting), of(settings)))
-
-
-def _certificate(setting: str, of: Callable[[Settings], tuple[str, str]]) -> Check:
+def _listens(key: Key) -> Check:
     def run(settings: Settings) -> None:
-        certificate, key = of(settings)
-        if certificate:
-            tls_context(certificate, key, setting, ("http/1.1",))
-            hosts_of(certificate, setting)
+        value = get(settings, key.path)
+        _each(partial(parse_address, setting=key.name), value if isinstance(value, tuple) else filter(None, (value,)))
 
-    return Check(setting, run)
+    return Check(key.name, run)
 
 
-def _tokens(setting: str, of: Callable[[Settings], str]) -> Check:
+def _certificate(key: Key) -> Check:
+    """Checks a certificate with the key that is set beside it."""
+
     def run(settings: Settings) -> None:
-        if path := of(settings):
-            Tokens(Path(path), setting, required=True).check()
+        if certificate := get(settings, key.path):
+            own_key = get(settings, (*key.path[:-1], key.path[-1].replace("certificate", "key")))
+            tls_context(certificate, own_key, key.name, ("http/1.1",))
+            hosts_of(certificate, key.name)
 
-    return Check(setting, run)
+    return Check(key.name, run)
+
+
+def _tokens(key: Key) -> Check:
+    def run(settings: Settings) -> None:
+        if path := get(settings, key.path):
+            Tokens(Path(path), key.name, required=True).check()
+
+    return Check(key.name, run)
 
 
 def _kubo(settings: Settings) -> None:
@@ -86,16 +92,9 @@ CHECKS: Final = (
     Check("p2p.bootstrap", _network),
     Check("p2p.inside", lambda settings: checked_inside("p2p", settings.p2p.inside or ())),
     Check("webhooks.inside", lambda settings: checked_inside("webhooks", settings.webhooks.inside)),
-    _listens("http.listen", lambda settings: settings.http.listen),
-    _listens("http.ui", lambda settings: filter(None, (settings.http.ui,))),
-    _listens("metrics.listen", lambda settings: settings.metrics.listen),
-    _listens("api.listen", lambda settings: settings.api.listen),
-    _listens("flight.listen", lambda settings: settings.flight.listen),
-    _certificate("http.ui-certificate", lambda settings: (settings.http.ui_certificate, settings.http.ui_key)),
-    _certificate("api.certificate", lambda settings: (settings.api.certificate, settings.api.key)),
-    _certificate("flight.certificate", lambda settings: (settings.flight.certificate, settings.flight.key)),
-    _tokens("http.ui-tokens", lambda settings: settings.http.ui_tokens),
-    _tokens("flight.tokens", lambda settings: settings.flight.tokens),
+    *(_listens(key) for key in every() if key.path[-1] in ("listen", "ui") and key.table != "p2p"),
+    *(_certificate(key) for key in every() if key.path[-1].endswith("certificate")),
+    *(_tokens(key) for key in every() if key.path[-1].endswith("tokens")),
     Check(
         "policy.network-key", lambda settings: settings.policy.network_key and KeyDid.parse(settings.policy.network_key)
     ),
