@@ -166,14 +166,21 @@ CLI_OFFLINE = "odfd.cli.offline"
 
 
 EXTRAS = [
-    ["odfd.flight"],
+    ["odfd.flight", "engines.flight"],
     ["odfd.kamu"],
+    ["odfd.cli.commands.top", "odfd.cli.top"],
     ["odfd.cli.standards"],
     ["odfd.published.dcat"],
+    ["odfd.cli.offline.catalog", "odfd.cli.offline.sampling.dcat_feed"],
     ["odfd.transfer.delta_log"],
     ["odfd.transfer.odf018", "chain.codec.former_blocks"],
+    ["odfd.ingest.fetch.bucket"],
+    ["odfd.ingest.fetch.kafka", "odfd.ingest.clients.kafka"],
+    ["odfd.ingest.fetch.sftp", "odfd.ingest.clients.sftp"],
+    ["odfd.ingest.fetch.sql", "odfd.ingest.clients.databases"],
+    ["odfd.ingest.fetch.sse"],
 ]
-"""Packages that are reached by their entry points alone: all else works without them."""
+"""What is reached by entry points and names of commands alone, a list each: all else works without it."""
 CLIENT = TREE / "client"
 """A distribution of its own: its package is ``odfd_client``."""
 
