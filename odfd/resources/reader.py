@@ -82,9 +82,7 @@ class ResourceReader:
         found = self.resolve(type_, ref, None)
         others = self.namesakes(type_, ref) if found is None else []
         if len(others) > 1:
-            ids = ", ".join(f"{each.id} ({self.account_name(each.account or '')}'s)" for each in others)
-            text = f"several accounts have a {type_} {ref[:80]}"
-            raise Invalid(text, rule="ambiguous-name", hint=f"name one by its id: {ids}")
+            raise ambiguous(self, type_, ref, others)
         return next(iter(others), found)
 
     def with_did(self, type_: str, did: str) -> Resource | None:
@@ -313,3 +311,11 @@ def _to_named(row: Row) -> NamedRow:
 
 def _event(row: Row) -> ResourceEvent:
     return ResourceEvent(rv=row[0], at=Instant(row[1]), op=row[2], resource=BODY.decode(row[5]))
+
+
+def ambiguous(reader: ResourceReader, type_: str, name: str, several: Iterable[Resource]) -> Invalid:
+    """Returns the fault for a name that several accounts have, and the node's owner has not."""
+    ids = ", ".join(f"{each.id} ({reader.account_name(each.account or '')}'s)" for each in several)
+    return Invalid(
+        f"several accounts have a {type_} {name[:80]}", rule="ambiguous-name", hint=f"name one by its id: {ids}"
+    )

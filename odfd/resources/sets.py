@@ -243,7 +243,7 @@ def check_values(draft: Draft, path: str, values: dict[str, object], most: int =
             hint = "put it in quotes" if isinstance(value, int | float) else ""
             draft.note(f"{path}.{key}", f"expected text, found {found(value)}", "manifest-type", hint)
         elif len(value.encode()) > most:
-            draft.note(f"{path}.{key}", "larger than 64 KiB", "set-limit")
+            draft.note(f"{path}.{key}", f"larger than {most >> 10} KiB", "set-limit")
 
 
 VARIABLE_SET_TYPE: Final = ResourceType(

@@ -27,7 +27,7 @@ from odfd.resources.label_schemas import by_short_name
 from odfd.resources.manifest import wrong_entries
 from odfd.resources.owners import owned_fault
 from odfd.resources.plan import APPLY, LABEL, check_generation
-from odfd.resources.reader import place
+from odfd.resources.reader import ambiguous, place
 from odfd.resources.registry import VERSION
 from odfd.resources.resource import ACCOUNT, Resource, account_handle
 from odfd.resources.selectors import first_equality, matches, parse_selector
@@ -258,9 +258,21 @@ class DeclarationService:
         return await trio.to_thread.run_sync(call, live)
 
     def _find_alive(self, live: Sequence[Resource], kind: ResourceType, name: str) -> Resource | None:
-        """Returns the undeclared resource that is meant, unless what it stands for is declared."""
+        """Returns the undeclared resource that is meant, unless what it stands for is declared.
+
+        Raises Invalid for a name that several accounts have, and the node's owner has not.
+        """
         keys = {name.casefold(), name, kind.object_named(name)}
-        found = next((each for each in live if keys & {each.key, each.id, each.did}), None)
+        several = [each for each in live if keys & {each.key, each.id, each.did}]
+        owner, _, own_name = name.casefold().rpartition("/")
+        with self._home.database.read() as connection:
+            store = ResourceStore(connection)
+            if owner:
+                of = [each for each in live if each.key == own_name and each.account is not None]
+                several += [each for each in of if store.account_name(each.account or "").casefold() == owner]
+            found = next((each for each in several if each.account is None or len(several) == 1), None)
+            if several and found is None:
+                raise ambiguous(store, kind.name, name, several)
         if found is not None:
             with suppress(NotFound):
                 self._find(kind, found.did or name)

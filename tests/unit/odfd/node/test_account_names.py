@@ -13,6 +13,7 @@ import pytest
 from chain.errors import Fault
 from chain.ids import DatasetId
 from chain.state import transform_of
+from config import model
 from odfd.control.endpoint import CALLER, Caller
 from odfd.datasets.creation import input_ids
 from odfd.errors import to_problem
@@ -21,6 +22,7 @@ from odfd.services.ingest.sources import SourceReader
 from odfd.services.resources.set_controllers import SetValues
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled, steady
 from worlds.flow_world import entries, flow_of, flows
+from worlds.node_world import until
 
 SET = """$schema: SecretSet
 headers: {{name: db{more}}}
@@ -113,6 +115,24 @@ async def test_r22_the_owner_names_what_accounts_have_with_the_account_and_is_to
         assert resolve("sales").id not in (alices.id, bobs.id)
         assert "account" not in (await get("SecretSet", "db")).headers
         assert resolve("hers").id == resolve("alice/hers").id
+
+
+async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_several_have_it(world: Any) -> None:
+    async with world.running("node", private=True, flows=model.Flows(follow=True)) as node:
+        asking, get = await settled(node), node.api.declarations.get
+        derived = DERIVED.replace("name: derived", "name: towns").replace("raw", "sales")
+        for uid in (ALICE, BOB):
+            items = (await asking.apply(uid, DATASET.format(name="sales", more=""), derived)).items
+            assert [each.fault for each in items] == [None, None]
+        await until(lambda: len(list(node.parts.flows.scheduler.entries())) == 2)
+        with pytest.raises(Fault) as several:
+            await get("Flow", "towns")
+        assert several.value.rule == "ambiguous-name"
+        assert "(alice's)" in several.value.hint
+        assert "(bob's)" in several.value.hint
+        found = [await get("Flow", f"{each}/towns") for each in ("alice", "bob")]
+        assert [each.headers["account"]["name"] for each in found] == ["alice", "bob"]
+        assert [(await get("Flow", each.id)).id for each in found] == [each.id for each in found]
 
 
 async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: Any) -> None:

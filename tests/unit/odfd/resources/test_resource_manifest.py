@@ -125,6 +125,14 @@ def test_a_type_that_does_not_act_is_refused_with_what_does() -> None:
             assert each.instead
 
 
+@pytest.mark.parametrize(("type_", "field", "limit"), [("VariableSet", "variables", 64), ("SecretSet", "secrets", 128)])
+def test_a_value_that_is_too_large_is_refused_with_the_limit_of_its_set(type_: str, field: str, limit: int) -> None:
+    text = f"$schema: {type_}\nheaders: {{name: a}}\nspec: {{{field}: {{key: {'x' * (limit * 1024 + 1)}}}}}\n"
+    (mistake,) = mistakes(text)
+    assert (mistake.rule, mistake.message) == ("set-limit", f"spec.{field}.key: larger than {limit} KiB")
+    assert mistakes(text.replace("xx", "x", 1)) == ()
+
+
 def test_r07_a_type_that_is_registered_is_read_and_explained() -> None:
     registry = TypeRegistry([*TYPES, TOY])
     (node,) = yaml_tree.parse("$schema: Toy\nheaders: {name: bear}\nspec: {sound: brumm}\n", "toy.yaml")
