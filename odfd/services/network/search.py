@@ -30,6 +30,7 @@ from odfd.services.peers.node_views import publisher_node
 from odfd.services.views.card_views import rows_on, words_view
 from odfd.services.views.holder_counts import HolderCounts, Spread
 from odfd.services.views.views import DatasetViews
+from odfd.store import collections
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.cards import Cards
@@ -104,7 +105,10 @@ class SearchService:
         now = self._clock.now()
         since = None if request.updated_within is None else Instant(now - request.updated_within * SECOND)
         query = CardQuery(words=request.words, license=request.license, column=request.column, updated_after=since)
-        cards, known = self.index.search(query, now)
+        found, known = self.index.search(query, now)
+        with self._home.database.read() as connection:
+            # A collection is found once, by the rendition that its name means here; a card stays valid for long.
+            cards = [card for card in found if collections.of(connection, card.dataset).active.dataset == card.dataset]
         counts = self._holders.spread([card.dataset for card in cards])
         shown = self._rank(cards, counts, request.attested, request.standing)
         return wire.SearchView(

@@ -211,3 +211,19 @@ async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: Any) -
         await alice.publish("towns")
         whole = (await alice.heard("card.signed", 2))[1]
         assert "without" not in whole.message
+
+
+async def test_a_collection_is_found_by_the_rendition_that_its_name_means(world: Any) -> None:
+    async with world.running("alice", private=True, **NAMED) as alice:
+        await alice.apply(ABOUT)
+        world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        await alice.pull()
+        await alice.publish("cities")
+        (first,) = await until_found(alice, words="town graz")
+        await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        active = alice.dataset("cities")
+        for each in (active, alice.dataset("cities.r0")):
+            await trio.to_thread.run_sync(alice.parts.cards._settle, each)
+        assert str(active) != first.id
+        assert [each.id for each in await search(alice, words="town graz")] == [str(active)]
