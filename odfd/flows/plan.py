@@ -210,6 +210,8 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The selection by which the target was selected; ``None`` for a flow of one dataset."""
     declared: bool = True
     """Whether it was declared; otherwise it stands for a derived dataset that follows its inputs."""
+    is_inside: bool = False
+    """Whether the target is inside of a collection, so that it is no flow that is listed or counted."""
 
     @property
     def watched(self) -> frozenset[DatasetId]:

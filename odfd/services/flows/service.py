@@ -332,6 +332,7 @@ class FlowService:
 
 
 def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
+    entries = [each for each in entries if not each.plan.is_inside]
     due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
     at, name = min(due, default=(None, None))
     return wire.FlowCounts(

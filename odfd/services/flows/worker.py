@@ -239,6 +239,13 @@ class FlowWorker:
         there = self.scheduler.find(each.key)
         if there is not None and there.plan == each.plan and not each.behind:
             return []
+        if there is not None and there.plan.is_inside and not each.plan.is_inside and each.record is not None:
+            # A handover gave it the name, and the stored record with the runs of the rendition before (hand_on).
+            was = each.record
+            there.record = msgspec.structs.replace(
+                there.record, runs=was.runs, failures=was.failures, missed=was.missed, ended_at=was.ended_at,
+                outcome=was.outcome, message=was.message,
+            )  # fmt: skip
         before = each.record if there is None else there.record
         after = before
         if each.plan.on_update and (before is None or before.seen is None):  # it owes nothing of the past
@@ -365,7 +372,16 @@ class FlowWorker:
         inputs = frozenset(input_ids(transform)) - {dataset}
         own = None if said is None else said.cooldown
         policy = FlowPolicy(cooldown=follow.cooldown if own is None else own)
-        return [FlowPlan(name=entry.name, target=dataset, inputs=inputs, policy=policy, declared=False)]
+        return [
+            FlowPlan(
+                name=entry.name,
+                target=dataset,
+                inputs=inputs,
+                policy=policy,
+                declared=False,
+                is_inside=entry.is_inner,
+            )
+        ]
 
     def _following_inputs(self, plan: FlowPlan) -> FlowPlan:
         """Returns a plan that follows the inputs of a derived dataset with those that it has now."""

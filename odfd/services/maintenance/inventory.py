@@ -91,7 +91,8 @@ class Surveyor:
     async def _count_flows(self) -> tuple[Counter[str], int]:
         states, most, now = Counter[str](), 0, self._now()
         for number, (_, entry) in enumerate(list(self._flows.entries()), 1):
-            states[_state(entry)] += 1
+            if not entry.plan.is_inside:
+                states[_state(entry)] += 1
             if entry.due is not None and not entry.running and not entry.is_paused:
                 most = max(most, now - entry.due)
             if number % SOME == 0:

@@ -20,6 +20,7 @@ from chain.walk import newest_first
 from config import model
 from odfd.control import wire
 from odfd.flows.plan import EVERY
+from odfd.node.readings import Readings
 from odfd.resources.store import ResourceStore
 from odfd.runtime.reconcile_loop import UNTIL_POKED
 from odfd.services.flows.worker import FlowWorker
@@ -27,6 +28,7 @@ from odfd.store import flow_runs as store
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownFlow, entries, flow_of, flows
 from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import until
 
 FLOW = """$schema: Flow
 headers: {{name: {name}}}
@@ -245,6 +247,27 @@ async def test_flows_name_collections_and_not_what_is_inside(world: Any, worlds:
         await bob.apply(in_shards(worlds.ROOT), worlds.DERIVED)
         assert len(bob.home.shards_of(bob.dataset("cities"))) > 1
         await said(bob, {"towns": "new data of cities, each 0s at most"})
+
+
+async def test_what_follows_is_counted_on_over_a_handover_and_its_former_rendition_is_not_counted(
+    world: Any, worlds: Any
+) -> None:
+    async with world.running("alice", **FOLLOWING) as alice:
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities", "towns")))
+        await alice.pull("cities")
+        runs = (await ran(alice, "towns", 1)).runs
+        first = alice.dataset("towns")
+        await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        await until(lambda: alice.dataset("towns") != first)
+        await ran(alice, "towns", runs)
+        readings = Readings(alice.features)
+        await readings.surveyor._round()
+        assert sum(readings.surveyor.newest.flows.values()) == 1
+        assert first in {each.plan.target for _, each in alice.parts.flows.scheduler.entries()}
+        assert (await alice.api.about.status()).flows.flows == 1
 
 
 async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
