@@ -29,9 +29,7 @@ def measure_exact(size: Size, folder: Path) -> list[Row]:
     rows = size.pick(10_000, 5_000_000)
     path = folder / "numbers.parquet"
     rng = np.random.default_rng(1)
-    pq.write_table(
-        pa.table({"k": rng.integers(0, KEYS, rows), "x": np.round(rng.normal(100, 30, rows), 4)}), path
-    )  # fmt: skip
+    pq.write_table(pa.table({"k": rng.integers(0, KEYS, rows), "x": np.round(rng.normal(100, 30, rows), 4)}), path)
     with bare_spark(size, folder / "spark") as spark:
         spark.read.parquet(str(path)).createOrReplaceTempView("x")
         return [_row(size, spark, call, rows) for call in GOALS]

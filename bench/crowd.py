@@ -157,9 +157,7 @@ async def our_node(number: int, heard: Heard | None = None) -> AsyncIterator[Any
     ):
         listener = Listener(number, heard)
         settings = ReplicationSettings(network="bench", degree=0)
-        driver = ReplicationDriver(
-            network, listener, listener, settings, Random(number), lambda: 0, SigningKey(seed)
-        )  # fmt: skip
+        driver = ReplicationDriver(network, listener, listener, settings, Random(number), lambda: 0, SigningKey(seed))
         await nursery.start(driver.run)  # type: ignore[arg-type]  # trio cannot name what it passes
         yield driver
         nursery.cancel_scope.cancel()

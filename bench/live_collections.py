@@ -177,7 +177,7 @@ def _next(came: queue.Queue[tuple[float, Any]]) -> tuple[float, Any]:
 def _events(node: Node) -> Iterator[Any]:
     exchange = connect(node.socket)._transport.ask(
         "GET", "/resource/v1alpha1/events", {"since": 1 << 62}, patience=None
-    )  # fmt: skip
+    )
     try:
         exchange.line(1 << 20)
         yield exchange

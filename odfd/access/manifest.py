@@ -260,7 +260,8 @@ def _callers(annotations: Mapping[str, Any]) -> UnixCallers:
 ACCOUNT_TYPE: Final = ResourceType(
     names=registry.ACCOUNT,
     about="An owner of resources, and the users of this machine that act as it (odfctl docs access).",
-    spec=AccountSpec, prepare=prepare_account,
+    spec=AccountSpec,
+    prepare=prepare_account,
     annotations={UNIX_CALLERS: UnixCallers},
     check=check_account,
     example="""\
@@ -273,7 +274,7 @@ spec:
   email: alice@example.com
   displayName: Alice
 """,
-)  # fmt: skip
+)
 
 GROUP_TYPE: Final = ResourceType(
     names=registry.GROUP,
@@ -285,12 +286,13 @@ headers:
   name: curators
 spec: {}
 """,
-)  # fmt: skip
+)
 
 RELATIONS_TYPE: Final = ResourceType(
     names=registry.RELATIONS,
     about="Rights of accounts on resources. To an account without any right a resource does not exist.",
-    spec=RelationsSpec, prepare=prepare_relations,
+    spec=RelationsSpec,
+    prepare=prepare_relations,
     check=check_relations,
     example="""\
 $schema: Relations
@@ -300,4 +302,4 @@ spec:
   relations:
   - {subject: "Account:alice", relation: role, value: editor, object: "Dataset:sensors"}
 """,
-)  # fmt: skip
+)

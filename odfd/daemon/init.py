@@ -49,9 +49,10 @@ def init(
     """
     if os.path.lexists(file):
         raise Refused(
-            f"{file} is there already", rule=RULE,
+            f"{file} is there already",
+            rule=RULE,
             hint=f"edit it, and try it: odfd config check --config {file}; or name another: --config FILE",
-        )  # fmt: skip
+        )
     chosen = {name: _accept(name, text) for name, text in given.items() if text is not None}
     for pair in pairs:
         name, equals, text = pair.partition("=")

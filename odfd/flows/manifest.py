@@ -127,10 +127,11 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         }
         brings = any(isinstance(each.said, BRINGS) for each in self.tasks)
         tasks = [
-            each if (ref := self.datasets.get(number)) is None
+            each
+            if (ref := self.datasets.get(number)) is None
             else msgspec.structs.replace(each, dataset=dataset(ref, f"spec.tasks[{number}].target"))
             for number, each in enumerate(self.tasks)
-        ]  # fmt: skip
+        ]
         follows = self.follows
         if follows is not None and self.derived is not None:
             follows = msgspec.structs.replace(follows, dataset=dataset(*self.derived))

@@ -66,9 +66,10 @@ def begin(
     } if causes is None else causes.value}  # fmt: skip
     if record.retried:
         told[RETRY] = {"retryOf": f"{RUN}:{record.retried}", "retryNumber": record.attempts}
-    status = ResourceStatus(phase="Reconciling", conditions={
-        key: Condition(value=value, updated_at=now, observed_generation=1) for key, value in told.items()
-    })  # fmt: skip
+    status = ResourceStatus(
+        phase="Reconciling",
+        conditions={key: Condition(value=value, updated_at=now, observed_generation=1) for key, value in told.items()},
+    )
     return Resource(
         id=record.run, type=RUN, name=_name(flow, record.run, now), account=flow.account, spec=spec, status=status,
         references={key: held for key, held in flow.references.items() if key in acted},
@@ -133,9 +134,10 @@ def _causes(flow: Resource, plan: FlowPlan, cause: Cause) -> Iterator[dict[str, 
     schedule = plan.schedule
     schedules = schedule.schedules if isinstance(schedule, Several) else (schedule,) if schedule is not None else ()
     timed = [
-        each for each, times in zip(of("Schedule", "Interval"), schedules, strict=False)
+        each
+        for each, times in zip(of("Schedule", "Interval"), schedules, strict=False)
         if times.after(Instant(cause.at - 1)) == cause.at
-    ]  # fmt: skip
+    ]
     match cause.what:
         case "times":
             fired = timed
@@ -146,9 +148,10 @@ def _causes(flow: Resource, plan: FlowPlan, cause: Cause) -> Iterator[dict[str, 
         case did:
             own = str(plan.target)
             fired = [
-                each for each in of("Event")
+                each
+                for each in of("Event")
                 if (did == own if "target" not in each else did in _dids(flow, each["target"]))
-            ] or of("InputsUpdated")  # fmt: skip
+            ] or of("InputsUpdated")
     for each in fired:
         yield {"activationTime": instant.render(cause.at), "trigger": each}
 

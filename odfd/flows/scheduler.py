@@ -32,7 +32,7 @@ from odfd.flows.plan import (
     Outcome,
     Record,
     Retry,
-)  # fmt: skip
+)
 from odfd.flows.schedule import latest_time, next_time, passed_over
 from odfd.resources.resource import derived_id
 
@@ -315,9 +315,7 @@ class Scheduler:
             wait = retry.wait(attempts, self._chance)
             again = Instant(now + wait)
             return msgspec.structs.replace(record, attempts=attempts, retry_at=again, run="", retried=was.run)
-        return msgspec.structs.replace(
-            record, pending=None, attempts=0, retry_at=None, run="", retried=""
-        )  # fmt: skip
+        return msgspec.structs.replace(record, pending=None, attempts=0, retry_at=None, run="", retried="")
 
     def _claim(self, key: str, entry: Entry, now: Instant) -> tuple[Cause, ...] | None:
         """Begins a run if one is due; returns what newly caused it, or ``None`` if none begins."""

@@ -62,7 +62,7 @@ class EventLog:
     @in_loop
     def emit(
         self, kind: str, subject: str = "", message: str = "", /, *, about: Subjects = NODE, **data: object
-    ) -> Event:  # fmt: skip
+    ) -> Event:
         """Appends an event; ``kind`` is ``family.happening``, like ``mirror.synced``; ``data`` has JSON values.
 
         ``about`` decides who may see it; it covers everything that the subject, the message and the data name.

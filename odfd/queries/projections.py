@@ -188,11 +188,12 @@ class ProjectionStore:
             return None
         inputs = tuple(
             KeptInput(
-                name=each.name, dataset=DatasetId.parse(each.dataset),
+                name=each.name,
+                dataset=DatasetId.parse(each.dataset),
                 cut=Cut(size=each.size, block=Multihash.parse(each.block)),
             )
             for each in record.inputs
-        )  # fmt: skip
+        )
         return KeptTable(name=name, path=self._path(resource_id, record), schema=record.schema, inputs=inputs)
 
     def part(self, resource_id: str) -> Path:

@@ -100,9 +100,10 @@ def check_generation(held: Generated | None, generation: int, name: str) -> None
         return
     what = "is not here" if held is None else f"has generation {held.generation}"
     raise Conflict(
-        f"{name} {what}, not {generation}: others changed it meanwhile", rule="generation",
+        f"{name} {what}, not {generation}: others changed it meanwhile",
+        rule="generation",
         hint="read it again, and change what it is now",
-    )  # fmt: skip
+    )
 
 
 class Rules(NamedTuple):
@@ -262,7 +263,7 @@ def _referring(planned: PlannedResource, final: FinalState, walk: Walk) -> Plann
     after = msgspec.structs.replace(planned.after, references=references)
     return msgspec.structs.replace(
         planned, after=after, warnings=(*planned.warnings, *warnings), dangling=tuple(dangling)
-    )  # fmt: skip
+    )
 
 
 def _owning_faults(

@@ -76,16 +76,12 @@ class ResourceStore(ResourceReader):
         held = self.find_named(type_, name, None) if did is None else self.with_did(type_, did)
         if held is None:
             id_ = derived_id(type_, did or name, str(now))
-            self.put(
-                Resource(id=id_, type=type_, name=name, did=did, spec=spec, created_at=now, updated_at=now), now
-            )  # fmt: skip
+            self.put(Resource(id=id_, type=type_, name=name, did=did, spec=spec, created_at=now, updated_at=now), now)
             return True
         name = name if renames else held.name
         if (held.name, held.spec) == (name, spec):
             return False
-        after = msgspec.structs.replace(
-            held, name=name, spec=spec, generation=held.generation + 1, updated_at=now
-        )  # fmt: skip
+        after = msgspec.structs.replace(held, name=name, spec=spec, generation=held.generation + 1, updated_at=now)
         self.put(after, now)
         return True
 

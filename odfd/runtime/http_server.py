@@ -186,9 +186,10 @@ def parse_address(address: str, setting: str) -> ListenAddress:
     found = HTTP_ADDRESS.fullmatch(address)
     if found is None or int(found[2]) > 65_535:
         raise Invalid(
-            f"{address[:80]!r} is no address to serve at", rule=_rule(setting),
+            f"{address[:80]!r} is no address to serve at",
+            rule=_rule(setting),
             hint=f"{setting} holds an IP address and a port, like 127.0.0.1:8080 or [::1]:8080",
-        )  # fmt: skip
+        )
     return ListenAddress(found[1].strip("[]"), int(found[2]), setting)
 
 
@@ -200,9 +201,10 @@ def listening(place: ListenAddress) -> socket.socket:
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else str(error)
         raise Environment(
-            f"cannot serve HTTP at {place.host} port {place.port}: {reason}", rule=_rule(place.setting),
+            f"cannot serve HTTP at {place.host} port {place.port}: {reason}",
+            rule=_rule(place.setting),
             hint=f"another program may have the port: choose another in {place.setting}, or 0 for any",
-        ) from error  # fmt: skip
+        ) from error
 
 
 def url_of(listener: socket.socket) -> str:

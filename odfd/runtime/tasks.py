@@ -344,8 +344,9 @@ class TaskBoard:
         if task_id in self._shown:
             raise Refused(
                 f"task {task_id} is {task.kind} of {task.target}, which the node does by itself",
-                rule="task-background", hint="its policy says what it validates: odfctl trust policy show",
-            )  # fmt: skip
+                rule="task-background",
+                hint="its policy says what it validates: odfctl trust policy show",
+            )
         task.scope.cancel()
         return task
 

@@ -43,6 +43,7 @@ def hosts_of(certificate: str, setting: str) -> tuple[str, ...]:
 
 def _unusable(setting: str, why: str) -> Environment:
     return Environment(
-        f"the certificate in {setting} cannot be used: {why}", rule=setting.replace(".", "-"),
+        f"the certificate in {setting} cannot be used: {why}",
+        rule=setting.replace(".", "-"),
         hint=f"{setting} and {setting.replace('certificate', 'key')} name files in PEM",
-    )  # fmt: skip
+    )

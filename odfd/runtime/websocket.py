@@ -174,8 +174,9 @@ class WebSocket:
                 except (trio.BrokenResourceError, trio.ClosedResourceError):
                     raise SocketClosed(_ABNORMAL, "") from None
             if patience.cancelled_caught:
-                raise Remote(f"the other side of the web socket took nothing in {STALL_SECONDS:g} s",
-                             rule="websocket-slow")  # fmt: skip
+                raise Remote(
+                    f"the other side of the web socket took nothing in {STALL_SECONDS:g} s", rule="websocket-slow"
+                )
 
 
 class StreamBytes:

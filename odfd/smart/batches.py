@@ -53,9 +53,10 @@ class BatchTooLarge(Invalid):
 
     def __init__(self) -> None:
         super().__init__(
-            f"the blocks fill more than a message of {MAX_TEXT >> 20} MiB", rule="smart-batch-size",
+            f"the blocks fill more than a message of {MAX_TEXT >> 20} MiB",
+            rule="smart-batch-size",
             hint="the simple transfer protocol has no such limit: leave odf+ out of the URL",
-        )  # fmt: skip
+        )
 
 
 def pack(member: str, count: int, blocks: Iterable[NamedBlock]) -> Iterator[str]:

@@ -267,9 +267,10 @@ def ended_early(step: str, reason: str) -> Remote:
     """Makes the fault for a conversation that ended too early."""
     told = f", saying {reason[:200]!r}" if reason else ""
     return Remote(
-        f"the other side ended the transfer at the step {step}{told}", rule="smart-ended",
+        f"the other side ended the transfer at the step {step}{told}",
+        rule="smart-ended",
         hint="try again: what came is kept",
-    )  # fmt: skip
+    )
 
 
 def _to_fault(failure: PullFailure) -> Fault:

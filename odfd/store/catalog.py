@@ -171,7 +171,7 @@ class Catalog:
             id_ = derived_id(TYPE, str(dataset), str(now))
             named = Resource(
                 id=id_, type=TYPE, name=parsed, did=str(dataset), account=account, created_at=now, updated_at=now
-            )  # fmt: skip
+            )
             self._store.put(named, now)
 
     def rename(self, dataset: DatasetId, name: str, now: Instant) -> None:

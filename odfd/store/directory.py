@@ -211,8 +211,9 @@ class StateDirectory:
         # All at once, as each transaction waits for the disk.
         database.migrate_all((room.ROOM, room.STEPS) for room in ROOMS)
         self.recovery.brought_forward, self.recovery.converted = (
-            tuple(database.brought_forward), tuple(database.converted)
-        )  # fmt: skip
+            tuple(database.brought_forward),
+            tuple(database.converted),
+        )
         self.objects = DiskObjects(self.folder(OBJECTS), database)
         self.slices = SliceFiles(self.objects, self.catalog, terms.found_damaged)
         self.clock = terms.clock

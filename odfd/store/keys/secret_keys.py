@@ -89,9 +89,10 @@ class SecretKeys:
         header = _header(sealed)
         if header.get(BINDING) not in bindings:
             raise Invalid(
-                "a sealed value that was made for another place", rule="wrong-binding",
+                "a sealed value that was made for another place",
+                rule="wrong-binding",
                 hint="write the value itself; it is sealed when it is applied",
-            )  # fmt: skip
+            )
         self._active()
         key = self._keys.get(str(header.get("kid")))
         if key is None:
