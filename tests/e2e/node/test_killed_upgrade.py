@@ -23,8 +23,7 @@ from odfd.runtime.tasks import Report
 from odfd.services.maintenance.backup import BackupFolder
 from odfd.services.maintenance.restore import choose, read_description
 from odfd.services.maintenance.upgrade import table_changes
-from odfd.store.directory import DATABASE, LOCK_NAME, ROOMS, open_state_directory
-from odfd.store.disk_reserve import RESERVE
+from odfd.store.directory import DATABASE, LOCK_NAME, RESERVE, ROOMS, open_state_directory
 from worlds.eventually import PATIENCE
 from worlds.forked import Forking
 from worlds.small_node import LAST_STEP
