@@ -30,12 +30,12 @@ from odfd.repositories.files import StoredFile
 from odfd.repositories.push import continues
 from odfd.runtime.websocket import SocketClosed, WebSocket
 from odfd.smart.batches import PUSHED, NamedBlock, pack
-from odfd.smart.client import conversation, problem_in
 from odfd.smart.files import SmartFiles, headers_of
 from odfd.smart.messages import ObjectFile, ObjectType, PushStrategy
 from odfd.smart.plans import Counter
 from odfd.smart.pull import Bye, GiveBlocks, Say
 from odfd.smart.push import ClientEffect, LookAtHead, NextObjects, PushClient, UploadObjects
+from odfd.smart.transport import conversation, problem_in
 from odfd.transfer.folders import Missing, Transfer
 from odfd.transfer.object_list import NamedObjects
 from p2p.web.transfer import WebTransfers, leads_to

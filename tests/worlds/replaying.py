@@ -13,7 +13,7 @@ import trio
 
 from odfd.runtime.websocket import NORMAL, SocketClosed, StreamBytes, WebSocket, accept_key
 from odfd.smart.batches import MAX_TEXT
-from odfd.smart.client import conversation
+from odfd.smart.transport import conversation
 from p2p.web.transfer import WebTransfers
 from worlds.eventually import PATIENCE
 from worlds.kamu_sessions import EVENTS

@@ -18,7 +18,7 @@ import trio
 
 from chain.errors import Fault
 from chain.multihash import Multihash
-from odfd.smart.client import conversation
+from odfd.smart.transport import conversation
 from p2p.web.transfer import WebTransfers
 from worlds.siege_plan import OPENED, TOLD, Plan
 from worlds.sql_texts import SEEDS, endless, mutated

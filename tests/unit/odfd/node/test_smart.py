@@ -20,7 +20,6 @@ from odfd.runtime.websocket import SocketClosed
 from odfd.site.server import VISITOR
 from odfd.smart import transport, upload
 from odfd.smart.batches import PUSHED, pack
-from odfd.smart.client import conversation
 from odfd.smart.messages import (
     ObjectFile,
     OpenPull,
@@ -33,7 +32,7 @@ from odfd.smart.messages import (
     encode,
 )
 from odfd.smart.plans import Counter
-from odfd.smart.transport import object_files
+from odfd.smart.transport import conversation, object_files
 from p2p.web.transfer import WebTransfers
 from worlds.siege_doors import SMART, headers_of_others
 
