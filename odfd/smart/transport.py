@@ -1,7 +1,7 @@
-"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one if a node does not speak it.
+"""Reads datasets at nodes: all blocks in one conversation of the smart protocol, or one by one without it.
 
-A node that does not speak it is told from one that refuses. Both ways write the same folder, so that one continues where the other was interrupted. Blocks are checked to hash to
-their names; the caller checks rules and signatures.
+A node that does not speak it is told from one that refuses. Both ways write the same folder, so that one continues
+where the other was interrupted. Blocks are checked to hash to their names; the caller checks rules and signatures.
 """
 
 from __future__ import annotations
