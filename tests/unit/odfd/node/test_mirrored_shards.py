@@ -117,11 +117,11 @@ async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any
         sizes = [bob.home.chains.chain(each).head().size for each in shards]
         whole = await bob.dataset_view("cities")
         assert (whole.state, whole.blocks, whole.rely_on.blocks) == ("fresh", sum(sizes), sum(sizes))
-        (mirror,) = (await bob.api.mirrors.states([shards[0]], None)).values()
+        (mirror,) = bob.api.mirrors.states([shards[0]], None).values()
         assert (mirror.state, mirror.blocks) == ("current", wire.Share(have=sum(sizes), want=sum(sizes)))
         await bob.api.mirrors.pause(str(shards[2]))
-        (mirror,) = (await bob.api.mirrors.states([shards[0]], None)).values()
-        assert (mirror.state, await bob.api.mirrors.counts()) == ("paused", {"paused": 1})
+        (mirror,) = bob.api.mirrors.states([shards[0]], None).values()
+        assert (mirror.state, bob.api.mirrors.counts()) == ("paused", {"paused": 1})
         with bob.home.database.write() as connection:
             Holdings(connection).keep_extent(shards[2], Extent(sizes[2], sizes[2], ""))  # as if its data was let go
         now = await bob.dataset_view("cities")

@@ -211,7 +211,7 @@ async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
             monkeypatch.setattr(successor, "words_of", lambda timeline: (words(timeline)[0], words(timeline)[-1]))
         else:
             monkeypatch.setattr(
-                rendition_effects, "announced",
+                rendition_effects, "announce",
                 lambda info, notice: said(info, msgspec.structs.replace(notice, time=notice.time - 1)),
             )  # fmt: skip
         await hand_over(alice, 2)
