@@ -16,7 +16,7 @@ import yaml
 from chain.errors import Fault, Invalid, NotFound, Refused
 from odfd.cli.offline import answer_recheck
 from odfd.cli.standards import huggingface
-from odfd.cli.standards.hub_folder import HubFolder
+from odfd.cli.standards.huggingface import HubFolder
 from odfd.control import wire
 from odfd.errors import Usage
 from worlds.described_node import AWAY, BLOCK, DID, PRIVATE, PUBLIC, TABLE, DescribedNode

@@ -24,8 +24,7 @@ from chain.errors import Invalid
 from chain.model.block import Block
 from chain.store.layout import DirectoryChain
 from odfd.cli import main
-from odfd.cli.standards.openlineage import PRODUCER
-from odfd.cli.standards.runs import TransactionRuns
+from odfd.cli.standards.openlineage import PRODUCER, TransactionRuns
 from odfd.control import wire
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
@@ -206,7 +205,7 @@ def test_the_newest_are_told_and_that_there_are_others() -> None:
 
 
 def test_a_transform_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("odfd.cli.standards.runs._PAGE", 1)
+    monkeypatch.setattr("odfd.cli.standards.openlineage._PAGE", 1)
     node = Node("flights.long")
     events, _ = told(node)
     assert events == told(Node("flights.long"))[0]
