@@ -40,8 +40,6 @@ from odfd.datasets.card_facts import (
 )
 from odfd.datasets.local_data import held_from
 from odfd.network.peer_cards import SharedCards
-from odfd.runtime.hanging_calls import in_loop
-from odfd.network.shared_cards import SharedCards
 from odfd.runtime.hanging_calls import end_if_unwanted, in_loop
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about

@@ -34,6 +34,7 @@ from odfd.published.signed import Signed, read_statements, signed_state, write_s
 from odfd.published.source import PublishedPlace
 from odfd.published.place import PublishedPlace
 from odfd.published.signed import Signed, read_statements, signed_state, write_statements
+from odfd.published.source import PublishedPlace
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
