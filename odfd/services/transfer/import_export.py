@@ -32,9 +32,6 @@ from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.published.packs import write_packs
 from odfd.published.signed import Signed, read_statements, signed_state, write_statements
 from odfd.published.source import PublishedPlace
-from odfd.published.place import PublishedPlace
-from odfd.published.signed import Signed, read_statements, signed_state, write_statements
-from odfd.published.source import PublishedPlace
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
 from odfd.runtime.clock import Clock
