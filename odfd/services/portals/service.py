@@ -29,7 +29,17 @@ from odfd.datasets.commit import Commit, CommitPart, block_time
 from odfd.datasets.local_data import need_data
 from odfd.ingest.driver import IngestDependencies, load
 from odfd.portals.manifest import TYPE, PortalSpec, rule_of, spec_of
-from odfd.portals.publication import (
+from odfd.resources.controller import Controller, ObservedState
+from odfd.resources.references import reference_key
+from odfd.resources.resource import Resource
+from odfd.resources.status import UNRESOLVED, ConditionValue
+from odfd.resources.store import ResourceStore
+from odfd.runtime.hanging_calls import end_if_unwanted
+from odfd.runtime.subjects import about
+from odfd.runtime.tasks import Report
+from odfd.services.access.input_rights import check_inputs
+from odfd.services.portals.audit import Audited, audited_blocks
+from odfd.services.portals.publication import (
     PortalInput,
     PortalTake,
     blocks_since,
@@ -41,16 +51,6 @@ from odfd.portals.publication import (
     read_opening,
     salt_of,
 )
-from odfd.portals.recheck import Audited, audited_blocks
-from odfd.resources.controller import Controller, ObservedState
-from odfd.resources.references import reference_key
-from odfd.resources.resource import Resource
-from odfd.resources.status import UNRESOLVED, ConditionValue
-from odfd.resources.store import ResourceStore
-from odfd.runtime.hanging_calls import end_if_unwanted
-from odfd.runtime.subjects import about
-from odfd.runtime.tasks import Report
-from odfd.services.access.input_rights import check_inputs
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
 

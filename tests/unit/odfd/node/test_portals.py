@@ -21,7 +21,7 @@ from chain.state import load_state
 from chain.store.layout import DirectoryChain, DirectoryObjects
 from config import model
 from odfd.control import wire
-from odfd.portals import publication
+from odfd.services.portals import publication
 from odfd.services.queries.public_queries import ReaderQueries
 from odfd.store.references import objects_of
 from odfd.verify.report import VerificationRequest
@@ -244,8 +244,8 @@ async def test_rows_that_no_portal_would_publish_are_found_by_whoever_has_them(
 ) -> None:
     """A publisher that does not check its own rule is found out, in a folder as on a node."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        monkeypatch.setattr("odfd.portals.publication.breaches", lambda *_: ())
-        monkeypatch.setattr("odfd.portals.publication.filter_rows", lambda _, rows: rows)
+        monkeypatch.setattr("odfd.services.portals.publication.breaches", lambda *_: ())
+        monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows)
         await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4))
         await more(world, alice, 2, row(1, "Wien", 8))
         monkeypatch.undo()
@@ -294,7 +294,7 @@ async def test_an_auditor_finds_rows_that_come_from_elsewhere(
     world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        monkeypatch.setattr("odfd.portals.publication.filter_rows", lambda _, rows: rows.slice(1))
+        monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows.slice(1))
         await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 9))
         monkeypatch.undo()
         await world.spread(alice, "census", "cities")

@@ -14,8 +14,8 @@ from chain.errors import Invalid, Refused
 from chain.ids import DatasetId
 from chain.model.portal import KAnonymity, PortalRule, Suppression, described, portal_rule, with_portal_rule
 from chain.model.schema import DataSchema
-from odfd.portals import publication
 from odfd.portals.rule import Earlier, breaches, check_columns, filter_rows
+from odfd.services.portals import publication
 
 K = 3
 ALIKE = PortalRule(input="f1620", k_anonymity=KAnonymity(k=K, quasi_identifiers=("town", "age")))
