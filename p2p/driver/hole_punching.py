@@ -20,7 +20,7 @@ from p2p.budget.work import HANDSHAKE
 from p2p.driver.inbound import contain
 from p2p.driver.ports import DirectPort, HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault, TooSlow
-from p2p.host.stream import read_message
+from p2p.host.messages import read_message
 from p2p.ip import is_global
 from p2p.machines.hole_punch import WINDOW, Answerer, Dial, Effect, GiveUp, Opener, PunchBudget, SendPunch
 from p2p.ports import PeerId

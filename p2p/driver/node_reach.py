@@ -33,7 +33,7 @@ from p2p.driver.net_facts import NetFacts, dial_back_results, dialable, mapping
 from p2p.driver.ports import DirectPort, ReachHost
 from p2p.driver.relay_server import RelayServer
 from p2p.errors import Misbehaviour, PeerUnreachable, TooSlow
-from p2p.host.stream import read_message
+from p2p.host.messages import read_message
 from p2p.ip import anywhere
 from p2p.machines.dial_back import DialBackLimits, DialBacks
 from p2p.machines.reachability import LOOK, AddressWatch, Reached

@@ -21,7 +21,7 @@ from p2p.budget.work import CARRIED, CARRIED_BYTE, RELAY_QUESTION
 from p2p.driver.inbound import SenderTurns, contain
 from p2p.driver.ports import HostPort, StreamPort
 from p2p.errors import Misbehaviour, PeerFault
-from p2p.host.stream import read_message
+from p2p.host.messages import read_message
 from p2p.machines.relay import Circuit, CircuitRelay, PeerPlace
 from p2p.pace import Pace
 from p2p.ports import PeerId

@@ -39,7 +39,8 @@ from p2p.address import CIRCUIT, PeerAddress, parse_address
 from p2p.errors import Misbehaviour, PeerFault, PeerUnreachable, StreamBroken, TooSlow, only
 from p2p.host.hardening import GuardedHost, HardenedSwarm, TcpStream
 from p2p.host.interfaces import local_ips, other_than, reachable_at
-from p2p.host.stream import Stream, read_message
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
 from p2p.ip import Ip
 from p2p.ports import PeerId
 from p2p.wire.circuit import (

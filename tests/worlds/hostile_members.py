@@ -13,7 +13,8 @@ from chain.statements.keys import SigningKey
 from p2p.address import parse_address
 from p2p.driver.framing import FramedStream
 from p2p.host.host import Host, open_host
-from p2p.host.stream import Stream, read_message
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import circuit, presence, reach
 from p2p.wire.circuit import HOP, CircuitStatus, HopKind, HopMessage

@@ -18,8 +18,9 @@ from chain.statements.keys import SigningKey
 from chain.statements.tree import Frontier
 from p2p.driver.framing import FramedStream
 from p2p.host.host import Host, open_host
+from p2p.host.messages import read_message
 from p2p.host.pubsub import rpc_pb2
-from p2p.host.stream import Stream, read_message
+from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import chains, circuit, presence
 from p2p.wire.circuit import HOP, CircuitStatus, HopKind, HopMessage, Reservation

@@ -22,7 +22,8 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.errors import PeerFault, PeerUnreachable, StreamBroken, WrongIdentity
 from p2p.host.host import Host, open_host
-from p2p.host.stream import Stream, read_message
+from p2p.host.messages import read_message
+from p2p.host.stream import Stream
 from p2p.identity import peer_of_did
 from p2p.machines.relay import RelayLimits
 from p2p.ports import PeerId
