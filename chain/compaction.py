@@ -95,7 +95,7 @@ def merged(events: Sequence[AddData], new_data: DataSlice | None) -> AddData:
         new_checkpoint=next((each.new_checkpoint for each in newest if each.new_checkpoint), None),
         new_watermark=next((each.new_watermark for each in newest if each.new_watermark is not None), None),
         new_source_state=next((each.new_source_state for each in newest if each.new_source_state), None),
-        extra=_extras([each.extra for each in events if each.extra]),
+        extra=_extras([event.extra for event in events if event.extra]),
     )
 
 

@@ -136,11 +136,11 @@ class ChainState(msgspec.Struct, frozen=True, kw_only=True):
         if self.last_transform is None:
             return {}
         return {
-            each.dataset_id: InputPosition(
-                each.new_block_hash or each.prev_block_hash,
-                each.prev_offset if each.new_offset is None else each.new_offset,
+            input_.dataset_id: InputPosition(
+                input_.new_block_hash or input_.prev_block_hash,
+                input_.prev_offset if input_.new_offset is None else input_.new_offset,
             )
-            for each in self.last_transform.query_inputs
+            for input_ in self.last_transform.query_inputs
         }
 
     def may_hold(self, kind: type) -> bool:

@@ -469,7 +469,7 @@ class ProvenanceRequest(ContractTable, frozen=True, kw_only=True):
 
     @property
     def offsets(self) -> tuple[int, ...]:
-        return tuple(each.offset for each in self.records)
+        return tuple(record.offset for record in self.records)
 
 
 class ProvenanceStep(ContractTable, frozen=True, kw_only=True):
@@ -530,7 +530,7 @@ class RecordProvenance(ContractTable, frozen=True, kw_only=True):
 
     @property
     def absent(self) -> tuple[int, ...]:
-        return tuple(each.path for each in self.absences)
+        return tuple(absence.path for absence in self.absences)
 
     @property
     def truncated(self) -> bool:

@@ -141,16 +141,16 @@ def bounds_table(
     """Builds the table of key bounds of slices, given by hash. ``schema``: the schema in force."""
     columns: dict[str, pa.Array] = {
         NAME: pa.array(list(slices), pa.string()),
-        CHANGED: pa.array([may_change(each, operation_column) for each in slices.values()], pa.bool_()),
+        CHANGED: pa.array([may_change(slice_, operation_column) for slice_ in slices.values()], pa.bool_()),
     }
     for key in dict.fromkeys(keys):
         kind = _kind(schema.field(key).type)
         if kind is None:
             continue
-        known = [_usable_bounds(each.bounds.get(key), kind) for each in slices.values()]
+        known = [_usable_bounds(slice_.bounds.get(key), kind) for slice_ in slices.values()]
         columns[f"low {key}"] = pa.array([each and each.low for each in known], kind)
         columns[f"high {key}"] = pa.array([each and each.high for each in known], kind)
-        empty = [key in each.columns and key not in each.bounds for each in slices.values()]
+        empty = [key in slice_.columns and key not in slice_.bounds for slice_ in slices.values()]
         columns[f"empty {key}"] = pa.array(empty, pa.bool_())
     return pa.table(columns)
 

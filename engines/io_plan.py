@@ -116,7 +116,7 @@ def plan_transform(request: TransformRequest, view: SandboxView) -> IoPlan[Trans
     return draft.plan(
         msgspec.structs.replace(
             request,
-            query_inputs=tuple(_input(draft, each) for each in request.query_inputs),
+            query_inputs=tuple(_input(draft, input_) for input_ in request.query_inputs),
             prev_checkpoint_path=draft.maybe(request.prev_checkpoint_path),
             new_checkpoint_path=draft.output(CHECKPOINT, request.new_checkpoint_path),
             new_data_path=draft.output(DATA, request.new_data_path),
@@ -125,7 +125,7 @@ def plan_transform(request: TransformRequest, view: SandboxView) -> IoPlan[Trans
 
 
 def plan_migrate(request: MigrateRequest, view: SandboxView) -> IoPlan[MigrateRequest]:
-    files = [each.schema_file for each in (*request.old_inputs, *request.query_inputs)]
+    files = [input_.schema_file for input_ in (*request.old_inputs, *request.query_inputs)]
     draft = _Draft(_folder("migrate", None, "\0".join((request.new_checkpoint_path, *files))), view)
     outputs = {}
     if not request.judge_only:
@@ -134,8 +134,8 @@ def plan_migrate(request: MigrateRequest, view: SandboxView) -> IoPlan[MigrateRe
     return draft.plan(
         msgspec.structs.replace(
             request,
-            old_inputs=tuple(_input(draft, each) for each in request.old_inputs),
-            query_inputs=tuple(_input(draft, each) for each in request.query_inputs),
+            old_inputs=tuple(_input(draft, input_) for input_ in request.old_inputs),
+            query_inputs=tuple(_input(draft, input_) for input_ in request.query_inputs),
             prev_checkpoint_path=draft.maybe(request.prev_checkpoint_path) or "",
             **outputs,
         )
@@ -180,7 +180,7 @@ def plan_provenance(request: ProvenanceRequest, view: SandboxView) -> IoPlan[Pro
     return draft.plan(
         msgspec.structs.replace(
             request,
-            query_inputs=tuple(_input(draft, each) for each in request.query_inputs),
+            query_inputs=tuple(_input(draft, input_) for input_ in request.query_inputs),
             data_path=draft.input(request.data_path),
         )
     )

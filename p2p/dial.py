@@ -40,7 +40,7 @@ async def resolve(host: str, port: int, allows: Allows, family: int = socket.AF_
         raise socket.gaierror(socket.EAI_NONAME, str(error)) from error
     addresses = list(dict.fromkeys(parse_ip(str(each[4][0])) for each in found))
     is_rebound = allows is anywhere and not is_local_name(host)
-    allowed = [each for each in addresses if (is_beyond if is_rebound else allows)(each)]
+    allowed = [address for address in addresses if (is_beyond if is_rebound else allows)(address)]
     if not allowed and is_rebound:
         raise NotAllowed(
             f"{host} is at {', '.join(map(str, addresses[:MAX_TRIED]))}, which is this machine or its link",

@@ -164,7 +164,7 @@ def schema_of(event: SetDataSchema) -> DataSchema:
         return event.schema
     if event.raw_arrow_schema is None:
         raise Invalid("SetDataSchema holds no schema", rule="schema-present")
-    return DataSchema(fields=tuple(_field(each) for each in flat.decode(_Schema, event.raw_arrow_schema).fields))
+    return DataSchema(fields=tuple(_field(field) for field in flat.decode(_Schema, event.raw_arrow_schema).fields))
 
 
 def _field(field: _Field) -> DataField:

@@ -117,16 +117,16 @@ def _table_reader(cls: type[msgspec.Struct]) -> Read:
     """Compiles the reader of a table, which is reached through an offset."""
     fields = fields_of(cls)
     plain = [
-        (4 + 2 * each.slot, _width(each.kind), each.name, _reader(each.kind))
-        for each in fields
-        if not isinstance(each.kind, Union)
+        (4 + 2 * field.slot, _width(field.kind), field.name, _reader(field.kind))
+        for field in fields
+        if not isinstance(field.kind, Union)
     ]
     unions = [
-        (4 + 2 * each.slot, each.name, _LazyReaders(each.kind.variants))
-        for each in fields
-        if isinstance(each.kind, Union)
+        (4 + 2 * field.slot, field.name, _LazyReaders(field.kind.variants))
+        for field in fields
+        if isinstance(field.kind, Union)
     ]
-    defaults = {each.name: each.default for each in fields if each.default is not msgspec.NODEFAULT}
+    defaults = {field.name: field.default for field in fields if field.default is not msgspec.NODEFAULT}
     known = 4 + 2 * slots_of(cls)
 
     def read(source: Source, position: int) -> Any:

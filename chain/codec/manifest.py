@@ -150,7 +150,7 @@ def _manifest(node: Node, source: str, binding: Binding) -> Manifest | None:
         return None
     shape, versions = _KINDS[kind]
     if type(version) is not int or version not in versions:
-        known = f"version {' or '.join(str(each) for each in versions)} of {kind} is read"
+        known = f"version {' or '.join(str(version) for version in versions)} of {kind} is read"
         said = "a list" if isinstance(version, list) else "fields" if isinstance(version, dict) else repr(version)
         binding.mistakes.append(
             Mistake("version", parts["version"].line, f"unknown version {said}", "manifest-version", known)

@@ -127,7 +127,7 @@ def _without_kind_of_source(event: dict[str, Node], path: str, mistakes: list[Mi
 
 def _note_unknown(fields: dict[str, Node], own: Iterable[str], path: str, mistakes: list[Mistake]) -> None:
     """Removes and reports fields that neither the kind nor its step has: binding would only know of the step's."""
-    for key in [each for each in fields if each not in _OF_URL and each != "kind"]:
+    for key in [field for field in fields if field not in _OF_URL and field != "kind"]:
         hint = known_names(key, sorted({*own, *_OF_URL}))
         mistakes.append(Mistake(f"{path}.{key}", fields.pop(key).line, f"unknown field {key!r}", "unknown-field", hint))
 

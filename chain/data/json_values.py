@@ -79,7 +79,7 @@ def _numbers(values: pa.Array) -> list[int | None]:
 
 
 def _present(values: pa.Array) -> list[bool]:
-    return [each.is_valid for each in values] if values.null_count else [True] * len(values)
+    return [value.is_valid for value in values] if values.null_count else [True] * len(values)
 
 
 def _bounds(values: pa.Array) -> list[int]:

@@ -105,7 +105,7 @@ class LogicalHasher:
         self._pool = pool
         record, types, nested = described(schema)
         self._record = hashlib.sha3_256(record)
-        self._columns = [hashlib.sha3_256(each) for each in types]
+        self._columns = [hashlib.sha3_256(type_) for type_ in types]
         self._quirky = nested
         self._most = WINDOW_BYTES if pool is None else SHARED_BYTES
         self._window = QUIRK_WINDOW if nested else WIDE_WINDOW if pool is None else SHARED_WINDOW

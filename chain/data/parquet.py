@@ -294,7 +294,7 @@ class SliceFile:
             )
         leaf = next(number for number, leaf in enumerate(self.footer.leaves) if leaf.path == column)
         bounds = [group.chunks[leaf].bounds for group in self.footer.groups]
-        known = [each for each in bounds if each is not None]
+        known = [bound for bound in bounds if bound is not None]
         if len(known) == len(bounds):
             return min(_signed(low) for low, _ in known), max(_signed(high) for _, high in known)
         ends = [pc.min_max(batch.column(0)) for batch in self.batches(columns=[column])]

@@ -155,7 +155,7 @@ def _stretches(size: int, groups: Sequence[Group]) -> Iterator[PageRange]:
 def _kind(shape: Shape) -> tuple[type, tuple[DatasetId, ...]]:
     event = shape.template.event
     inputs = event.query_inputs if isinstance(event, ExecuteTransform) else ()
-    return type(event), tuple(each.dataset_id for each in inputs)
+    return type(event), tuple(input_.dataset_id for input_ in inputs)
 
 
 def _within(groups: Sequence[Group], start: int, stop: int) -> Iterator[Group]:

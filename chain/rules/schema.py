@@ -90,11 +90,13 @@ def shown(data_type: DataType) -> str:
         case List(item_type=item):
             return f"List<{shown(item)}>"
         case Struct(fields=fields):
-            return f"Struct<{', '.join(f'{each.name}: {shown(each.type)}' for each in fields)}>"
+            return f"Struct<{', '.join(f'{field.name}: {shown(field.type)}' for field in fields)}>"
         case Map(key_type=key, value_type=value):
             return f"Map<{shown(key)}, {shown(value)}>"
     parameters = [each for each in msgspec.structs.astuple(spelled_out(data_type)) if each is not None]
-    what = ", ".join(str(each.value) if isinstance(each, TimeUnit) else str(each) for each in parameters)
+    what = ", ".join(
+        str(parameter.value) if isinstance(parameter, TimeUnit) else str(parameter) for parameter in parameters
+    )
     return type(data_type).__name__ + (f"<{what}>" if what else "")
 
 
@@ -177,8 +179,8 @@ class SchemaStaysCompatible(_SchemaRule):
         except Invalid as fault:
             yield self.broken(f"the legacy schema in force cannot be read: {fault}")
             return
-        for each in incompatibilities(before.fields, schema.fields, upgrade=current.schema is None):
-            yield self.broken(each.message, expected=each.expected, actual=each.actual)
+        for incompatibility in incompatibilities(before.fields, schema.fields, upgrade=current.schema is None):
+            yield self.broken(incompatibility.message, expected=incompatibility.expected, actual=incompatibility.actual)
 
 
 class SystemColumnsAreThere(_SchemaRule):
@@ -189,7 +191,7 @@ class SystemColumnsAreThere(_SchemaRule):
     binds = Binds.AUTHORS
 
     def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
-        names = [each.name for each in schema.fields]
+        names = [field.name for field in schema.fields]
         vocab = state.vocab
         for name in (vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time):
             if name not in names:
@@ -204,7 +206,7 @@ class ColumnsAreDistinct(_SchemaRule):
     binds = Binds.AUTHORS
 
     def check_schema(self, state: ChainState, schema: DataSchema) -> Iterator[Violation]:
-        if twice := repeated(each.name for each in schema.fields):
+        if twice := repeated(field.name for field in schema.fields):
             yield self.broken(f"columns occur more than once: {listed(twice)}")
 
 
@@ -237,8 +239,8 @@ def _names(fields: Sequence[DataField]) -> Iterator[str]:
             case Map(key_type=key, value_type=value):
                 waiting += key, value
             case Struct(fields=members):
-                yield from (each.name for each in members)
-                waiting += (each.type for each in members)
+                yield from (member.name for member in members)
+                waiting += (member.type for member in members)
 
 
 class ChangelogStays(_SchemaRule):

@@ -53,7 +53,7 @@ class InputsAreDistinct(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if not isinstance(block.event, SetTransform):
             return
-        counts = Counter(each.dataset_ref for each in block.event.inputs)
+        counts = Counter(input_.dataset_ref for input_ in block.event.inputs)
         for ref, count in counts.items():
             if count > 1:
                 yield self.broken(f"input {ref} is named {count} times", hint="name it once; a query may use it twice")
@@ -69,11 +69,11 @@ class InputsAreResolved(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if not isinstance(block.event, SetTransform):
             return
-        for each in block.event.inputs:
-            if _identity(each.dataset_ref) is None:
-                yield self.broken(f"input {each.dataset_ref!r} is not resolved", expected="did:odf:…")
-            if each.alias is None:
-                yield self.broken(f"input {each.dataset_ref} has no alias")
+        for input_ in block.event.inputs:
+            if _identity(input_.dataset_ref) is None:
+                yield self.broken(f"input {input_.dataset_ref!r} is not resolved", expected="did:odf:…")
+            if input_.alias is None:
+                yield self.broken(f"input {input_.dataset_ref} has no alias")
 
 
 class QueriesAreNormalised(Rule):
@@ -177,8 +177,8 @@ class _InputRule(Rule):
     def check(self, state: ChainState, block: Block) -> Iterator[Violation]:
         if isinstance(block.event, ExecuteTransform):
             positions = state.input_positions
-            for each in block.event.query_inputs:
-                yield from self.check_input(each, positions.get(each.dataset_id, _START))
+            for input_ in block.event.query_inputs:
+                yield from self.check_input(input_, positions.get(input_.dataset_id, _START))
 
     def doubts(self, run: Run) -> Mask:
         inputs = _inputs(run.event)
@@ -318,7 +318,7 @@ class TransformAdvances(Rule):
         moved = (
             checkpoint != event.prev_checkpoint
             or event.new_watermark != state.watermark
-            or any(each.new_block_hash is not None for each in event.query_inputs)
+            or any(input_.new_block_hash is not None for input_ in event.query_inputs)
         )
         if not moved:
             yield self.broken("the event has no data and advances nothing", hint="write no block when nothing happened")
@@ -341,11 +341,11 @@ def _transform(block: Block) -> Transform | None:
 
 
 def _declared(transform: SetTransform) -> list[DatasetId | None]:
-    return [_identity(each.dataset_ref) for each in transform.inputs]
+    return [_identity(input_.dataset_ref) for input_ in transform.inputs]
 
 
 def _inputs(event: AddData | ExecuteTransform) -> list[DatasetId]:
-    return [each.dataset_id for each in event.query_inputs] if isinstance(event, ExecuteTransform) else []
+    return [input_.dataset_id for input_ in event.query_inputs] if isinstance(event, ExecuteTransform) else []
 
 
 def _identity(ref: str) -> DatasetId | None:
@@ -356,4 +356,4 @@ def _identity(ref: str) -> DatasetId | None:
 
 
 def _listed(ids: Sequence[DatasetId | None]) -> str:
-    return ", ".join(str(each) for each in ids) or "none"
+    return ", ".join(str(id_) for id_ in ids) or "none"

@@ -97,7 +97,7 @@ def double_cosign(one: bytes, other: bytes, ours: Branch, theirs: Branch) -> Pro
 
 def _of_branches(kind: str, pair: tuple[bytes, bytes], sizes: Sequence[int], branches: tuple[Branch, Branch]) -> bytes:
     """Returns the bytes of a proof that two trees differ."""
-    trees = [each if isinstance(each, Tree) else Tree(each) for each in branches]
+    trees = [branch if isinstance(branch, Tree) else Tree(branch) for branch in branches]
     ours, theirs = (tree.leaves for tree in trees)
     index = _first_difference(min(sizes), ours, theirs)
     if index is None:
@@ -246,7 +246,7 @@ def _check_authority_fork(raw: bytes, one: bytes, other: bytes, rights_at: Right
         raise Invalid("the proof rests on two statements of one version", rule="proof-authority-fork")
     before = _known(rights_at, first.dataset, first.version - 1)
     rights = [follow(before, authority, signed) for authority, signed in ((first, by_first), (second, by_second))]
-    roots = before.roots.union(*(each.roots for each in rights))
+    roots = before.roots.union(*(right.roots for right in rights))
     return Proof(
         kind=AUTHORITY_FORK,
         dataset=first.dataset,

@@ -341,7 +341,7 @@ Predicate: TypeAlias = HeadStatement | Attestation
 AnyPredicate: TypeAlias = Predicate | Authority | Observation | PolicyStatement | Card | NodeCard
 Word: TypeAlias = Observation | PolicyStatement | NodeCard
 """Statements that never contradict another of the same author."""
-KINDS: Final[dict[str, type[AnyPredicate]]] = {each.KIND: each for each in get_args(AnyPredicate)}
+KINDS: Final[dict[str, type[AnyPredicate]]] = {argument.KIND: argument for argument in get_args(AnyPredicate)}
 """All kinds of statements, by predicate type."""
 MAX_ANY: Final = max(each.MAX_ENVELOPE for each in KINDS.values())
 

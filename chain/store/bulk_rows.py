@@ -32,7 +32,7 @@ def each(parameter: str) -> str:
 
 def places(values: Sequence[bytes], tags: Sequence[int]) -> str:
     """Encodes each value's place in the joined bytes, with a tag below 256, as a JSON array for ``json_each``."""
-    lengths = [len(each) for each in values]
+    lengths = [len(value) for value in values]
     starts = accumulate(lengths, initial=0)  # one more than values: where the next would begin
     of_rows = zip(starts, lengths, tags)  # noqa: B905
     return numbers([start << _LENGTH_BITS + _TAG_BITS | size << _TAG_BITS | tag for start, size, tag in of_rows])

@@ -315,7 +315,9 @@ class Database:
             names = [name for name, kind, _ in connection.execute(_SCHEMA) if kind == "table"]
             whole = _problems(connection, "10")
             by_table = (
-                [f"{name}: {each}" for name in names for each in _problems(connection, f'"{name}"')] if whole else []
+                [f"{name}: {problem}" for name in names for problem in _problems(connection, f'"{name}"')]
+                if whole
+                else []
             )
         return by_table or whole
 

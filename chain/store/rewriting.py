@@ -34,7 +34,9 @@ from chain.walk import newest_first, oldest_first
 from chain.wording import plural
 
 _DATA: Final = ("AddData", "ExecuteTransform")
-_OTHERS: Final = tuple(each.__name__ for each in (*get_args(MetadataEvent), UnknownEvent) if each.__name__ not in _DATA)
+_OTHERS: Final = tuple(
+    argument.__name__ for argument in (*get_args(MetadataEvent), UnknownEvent) if argument.__name__ not in _DATA
+)
 
 
 class RewritePlan(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,7 +142,7 @@ def prepare(
         expected=plan.last,
         keep=keep,
         blocks=remade(load_state(chain, keep), events, system_time),
-        objects=[each.physical_hash for each in slices if each is not None],
+        objects=[slice_.physical_hash for slice_ in slices if slice_ is not None],
     )
 
 

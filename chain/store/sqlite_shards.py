@@ -26,7 +26,10 @@ class SqliteShards:
 
     def read(self, datasets: Sequence[DatasetId]) -> Mapping[DatasetId, View]:
         with self._database.read() as connection:
-            found = {each: (snapshot_of(connection, each), uppers.upper_of(connection, each)) for each in datasets}
+            found = {
+                dataset: (snapshot_of(connection, dataset), uppers.upper_of(connection, dataset))
+                for dataset in datasets
+            }
         return {
             each: View(Shard(None if snapshot is None else snapshot.head, upper), self._chains.chain(each).block_at)
             for each, (snapshot, upper) in found.items()

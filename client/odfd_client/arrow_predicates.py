@@ -53,8 +53,8 @@ def _make(tree: Tree, schema: pa.Schema) -> Any:
             return pc.scalar(False)
         values = [_compare(column, kind, "=", each) for each in rest[1]]
         found = values[0]
-        for each in values[1:]:
-            found = found | each
+        for value in values[1:]:
+            found = found | value
         return found
     if sign == "LIKE":
         return pc.match_like(column, rest[1].replace("\\", "\\\\"))

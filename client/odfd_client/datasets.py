@@ -191,7 +191,7 @@ class Dataset(Query):
         held = nullcontext() if remote else Lease.take(self._transport, name, None, SECONDS, note)
         with held as lease:
             log = self._make(Selection(name), () if lease is None else lease.pins, self._demand)
-            parts = [(each.last_offset(), each.pin) for each in log.chains()]
+            parts = [(chain.last_offset(), chain.pin) for chain in log.chains()]
             position = Position.of([Position(pin.id, last, pin.block, pin.sequence_number) for last, pin in parts])
             yield Snapshot(self._make(replace(self._selection, current=True), log.pins, self._demand), position)
         yield from self._make(self._selection, (), self._demand).listen(position, follow=follow, seconds=seconds)
@@ -205,7 +205,7 @@ class Dataset(Query):
             raise Invalid("a listener follows the whole log", rule="listen", hint=hint)
 
     def _at(self, words: str, said: str) -> Dataset:
-        others = tuple(each for each in self._selection.clauses if each[0] != words)
+        others = tuple(clause for clause in self._selection.clauses if clause[0] != words)
         return self._make(replace(self._selection, clauses=(*others, (words, said))), (), self._demand)
 
     def _with(self, **changes: Any) -> Dataset:

@@ -76,7 +76,7 @@ class Predicate:
 
     def sql(self, parameters: Parameters) -> str:
         """Formats the predicate; adds its values to ``parameters``."""
-        return "".join(each if isinstance(each, str) else _bind(each[0], parameters) for each in self._parts)
+        return "".join(part if isinstance(part, str) else _bind(part[0], parameters) for part in self._parts)
 
 
 class Column:

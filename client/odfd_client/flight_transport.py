@@ -93,7 +93,7 @@ class FlightTransport(Transport):
 
     def dataset(self, ref: str) -> dict[str, Any]:
         """Returns what the node tells of a dataset. Raises NotFound, Refused, Unreachable."""
-        found = next((each for each in self.datasets() if ref in (each.get("name"), each.get("id"))), None)
+        found = next((dataset for dataset in self.datasets() if ref in (dataset.get("name"), dataset.get("id"))), None)
         if found is None:
             raise NotFound(f"no dataset {ref!r} here", rule="query-dataset", hint="c.datasets() lists them")
         return dict(found)

@@ -79,7 +79,7 @@ def _complete(described: Sequence[Any]) -> str | None:
     """Returns the last millisecond before the least upper; ``None``: all datasets are sealed, so there is none."""
     try:
         uppers = [each["frontiers"]["upper"] for each in described]
-        times = [datetime.datetime.fromisoformat(each) for each in uppers if each is not None]
+        times = [datetime.datetime.fromisoformat(upper) for upper in uppers if upper is not None]
     except (KeyError, TypeError, ValueError) as error:
         raise Bug("the node's frontiers are not understood", rule="answer") from error
     if not times:

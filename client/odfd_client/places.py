@@ -133,8 +133,8 @@ class WebPlace(Place):
 
 
 def _close_all(connections: deque[http.client.HTTPConnection]) -> None:
-    for each in connections:
-        each.close()
+    for connection in connections:
+        connection.close()
 
 
 class _Got:

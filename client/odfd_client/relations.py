@@ -306,7 +306,7 @@ def reading_of(pins: Sequence[Pin], demand: Demand) -> dict[str, Any]:
 
 def name_once(columns: Sequence[str]) -> bool:
     """Whether each column is named once; SQL compares names without case."""
-    return len({each.lower() for each in columns}) == len(columns)
+    return len({column.lower() for column in columns}) == len(columns)
 
 
 def parameters_of(given: Mapping[str, Any] | Collection[Any] | None) -> dict[str, Any] | list[Any] | None:

@@ -60,7 +60,7 @@ class Repository:
         found = _info(name, self._of(folder))
         if name == "." or (collection := self.collection(name)) is None:
             return found
-        return replace(found, records=sum(each.last_offset() + 1 for each in collection.cuts()))
+        return replace(found, records=sum(cut.last_offset() + 1 for cut in collection.cuts()))
 
     def open(self, ref: str = "") -> Dataset:
         """Returns a dataset by the name of its folder or by its id; none is named for the folder of one dataset.
@@ -82,7 +82,7 @@ class Repository:
         if len(set(refs)) != len(refs) or not refs:
             raise Invalid("name each dataset once, and one at least", rule="dataset", hint='r.at(None, "a", "b")')
         uppers = {ref: self.upper(ref) for ref in refs}
-        open_ones = [each for each in uppers.values() if each is not None]
+        open_ones = [upper for upper in uppers.values() if upper is not None]
         if time is not None:
             said = instant(time)
             self._check_complete(said, uppers)
@@ -226,7 +226,7 @@ class Repository:
                 return []
             raise Refused(f"{self.shown} does not tell which datasets it has", rule="repository-listing",
                           hint="open one by the name of its folder")  # fmt: skip
-        found = {each: shards_in(self._place, each) for each in folders}
+        found = {folder: shards_in(self._place, folder) for folder in folders}
         shards = {one.id.removeprefix(_DID) for each in found.values() for one in each or ()}
         there = {each: each if signed is None else beside(each, signed[0].id) for each, signed in found.items()}
         return [
@@ -239,7 +239,7 @@ class Repository:
         """Returns the names in the list of a node's site; ``None``: it has none."""
         raw = self._place.read("", _MAX_LIST)
         try:
-            found = [_folder_of(each["name"]) for each in json.loads(raw or b"")["datasets"]]
+            found = [_folder_of(load["name"]) for load in json.loads(raw or b"")["datasets"]]
         except (ValueError, KeyError, TypeError, RecursionError, Invalid):
             return None
         return found
@@ -283,6 +283,6 @@ def _folder_of(name: str) -> str:
     if name == ".":
         return ""
     parts = name.split("/")
-    if len(parts) > 2 or any(not each or each.startswith(".") or "\\" in each or "\0" in each for each in parts):
+    if len(parts) > 2 or any(not part or part.startswith(".") or "\\" in part or "\0" in part for part in parts):
         raise Invalid(f"not the name of a dataset: {name[:80]!r}", rule="dataset", hint="the name of its folder")
     return name

@@ -51,19 +51,19 @@ class SliceFiles:
     ) -> None:
         """``more``: the cut has later rows in more files."""
         self.told, self.schema, self._files, self._rows, self.more = told, schema, files, rows, more
-        self.spans: Sequence[tuple[int, int]] = [(each.first, each.last) for each in files]
+        self.spans: Sequence[tuple[int, int]] = [(file.first, file.last) for file in files]
         """Offsets of the first and the last row of each slice, in order; also of slices that were only listed."""
 
     @property
     def paths(self) -> list[str]:
         """Paths by which other processes of this user can open the files, while the descriptors are kept open."""
-        return [f"/proc/{os.getpid()}/fd/{each.descriptor}" for each in self._files if each.descriptor is not None]
+        return [f"/proc/{os.getpid()}/fd/{file.descriptor}" for file in self._files if file.descriptor is not None]
 
     def close(self) -> None:
         """Closes the descriptors that were kept."""
-        for each in self._files:
-            if each.descriptor is not None:
-                os.close(each.descriptor)
+        for file in self._files:
+            if file.descriptor is not None:
+                os.close(file.descriptor)
 
     @property
     def last_offset(self) -> int:
@@ -124,10 +124,10 @@ class SliceFiles:
         """
         schema = self.schema if not columns else pa.schema([self.schema.field(name) for name in columns])
         count, expected, kept, size = 0, 0, [], 0
-        for each in self._files:
-            low, high = max(first, each.first), min(last, each.last)
+        for file in self._files:
+            low, high = max(first, file.first), min(last, file.last)
             expected += max(0, high - low + 1)
-            for batch in self._batches(_span(each, schema, low, high) if low <= high else ()):
+            for batch in self._batches(_span(file, schema, low, high) if low <= high else ()):
                 kept.append(batch)
                 size += batch.num_rows
                 if size >= _BATCH:
@@ -145,9 +145,9 @@ class SliceFiles:
         Threads of Arrow would still hold the files when a program ends in the middle, and abort it.
         """
         fields = [self.schema.field(name) for name in columns]
-        for each in self._files:
-            skipped = max(0, offset + 1 - each.first)
-            for batch in self._batches(_in_this_thread(each, columns)):
+        for file in self._files:
+            skipped = max(0, offset + 1 - file.first)
+            for batch in self._batches(_in_this_thread(file, columns)):
                 left = batch.slice(skipped)  # a slice has consecutive offsets
                 skipped -= batch.num_rows - left.num_rows
                 if left.num_rows:
@@ -162,7 +162,7 @@ class SliceFiles:
         import pyarrow.dataset as ds
 
         form = ds.ParquetFileFormat()
-        parts = [form.make_fragment(pa.py_buffer(each.content)) for each in files]
+        parts = [form.make_fragment(pa.py_buffer(file.content)) for file in files]
         return ds.FileSystemDataset(parts, self.schema, form)
 
 
@@ -298,8 +298,8 @@ def _map(descriptors: Sequence[int], count: int, offsets: Sequence[tuple[int, in
             for each, (first, last) in zip(descriptors, offsets, strict=True)
         ]
     finally:
-        for each in descriptors:
-            os.close(each)
+        for descriptor in descriptors:
+            os.close(descriptor)
 
 
 def given_schema(schema: pa.Schema) -> pa.Schema | None:

@@ -212,8 +212,8 @@ class _BatchReader(DataSourceReader):  # type: ignore[misc]
     def partitions(self) -> Sequence[InputPartition]:
         chains = self._asked.dataset().chains()
         if self._asked.current:
-            return [_Rows(each.pin.said()) for each in chains]
-        return [*itertools.chain(*(self._of(each, len(chains)) for each in chains))] or [_Rows(chains[0].pin.said())]
+            return [_Rows(chain.pin.said()) for chain in chains]
+        return [*itertools.chain(*(self._of(chain, len(chains)) for chain in chains))] or [_Rows(chains[0].pin.said())]
 
     def _of(self, chain: Dataset, chains: int) -> list[InputPartition]:
         """Returns the rows of one of so many chains, in parts."""
@@ -233,7 +233,7 @@ class _FilteringReader(_BatchReader):
 
     def pushFilters(self, filters: list[spark.Filter]) -> list[spark.Filter]:  # noqa: N802  Spark's name
         """Passes filters to the node, so that it leaves out other rows. Spark applies all filters again itself."""
-        known = [found for each in filters if (found := _predicate(each)) is not None]
+        known = [found for filter_ in filters if (found := _predicate(filter_)) is not None]
         for each in known:
             where = self._asked.where
             self._asked = replace(self._asked, where=each if where is None else where & each)
@@ -251,8 +251,8 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
 
     def latestOffset(self, start: Any = None, limit: Any = None) -> dict[str, Any]:  # noqa: N802, ARG002
         parts = [
-            Position(each.pin.id, each.last_offset(), each.pin.block, each.pin.sequence_number)
-            for each in self._asked.dataset().chains()
+            Position(chain.pin.id, chain.last_offset(), chain.pin.block, chain.pin.sequence_number)
+            for chain in self._asked.dataset().chains()
         ]
         return Position.of(parts).said()
 
@@ -272,9 +272,9 @@ class _StreamReader(DataSourceStreamReader):  # type: ignore[misc]
     def _check(self, position: Position, until: Position) -> None:
         """Raises NotFound if the chains have another history than the one that was read."""
         try:
-            is_same = [each.id for each in position.parts] == [each.id for each in until.parts] and all(
-                self._asked.chain(Pin(each.id, each.id, each.block, each.sequence_number)).last_offset() == each.offset
-                for each in position.parts
+            is_same = [part.id for part in position.parts] == [part.id for part in until.parts] and all(
+                self._asked.chain(Pin(part.id, part.id, part.block, part.sequence_number)).last_offset() == part.offset
+                for part in position.parts
             )
         except (NotFound, Invalid):
             is_same = False
@@ -333,7 +333,7 @@ def _ranges(pin: Pin, first: int, last: int, count: int, starts: Sequence[int]) 
     rows = last - first + 1
     count = min(count, rows)
     edges = [first + rows * place // count for place in range(count + 1)]
-    edges[1:-1] = [_near(each, starts, rows // count // 4) for each in edges[1:-1]]
+    edges[1:-1] = [_near(edge, starts, rows // count // 4) for edge in edges[1:-1]]
     return [_Rows(pin.said(), low, high - 1) for low, high in itertools.pairwise(edges)]
 
 

@@ -83,11 +83,11 @@ class Cut:
     def key(self) -> tuple[str, ...] | None:
         """Returns the key by which rows replace each other; ``None``: none, retractions repeat the whole row."""
         blocks = self.blocks()
-        if any(each.event == SET_TRANSFORM for each in blocks):
+        if any(block.event == SET_TRANSFORM for block in blocks):
             return None
-        merges: dict[str, Merge] = {each.merge.source: each.merge for each in blocks if each.merge is not None}
-        keys = {each.key for each in merges.values()}
-        if len(keys) != 1 or any(each.strategy not in _KEYED for each in merges.values()):
+        merges: dict[str, Merge] = {block.merge.source: block.merge for block in blocks if block.merge is not None}
+        keys = {merge.key for merge in merges.values()}
+        if len(keys) != 1 or any(merge.strategy not in _KEYED for merge in merges.values()):
             return None
         return keys.pop()
 
@@ -254,8 +254,8 @@ class StoredChain:
         except (Invalid, Remote):  # a pack is a hint: blocks are read one by one instead
             blocks = []
         self._has_packs = bool(blocks)
-        for each in blocks:
-            self.known.setdefault(each.hash, each)
+        for block in blocks:
+            self.known.setdefault(block.hash, block)
 
 
 def _is_named(name: str, raw: bytes) -> bool:

@@ -114,7 +114,7 @@ class StoredDataset(Dataset):
 
     def _subscribe(self, *, follow: bool, seconds: float) -> Generator[Snapshot | Update, None, None]:
         log = StoredDataset(self._chains, Selection(self._selection.name))
-        parts = [(each.pin, each.last_offset()) for each in log.chains()]
+        parts = [(chain.pin, chain.last_offset()) for chain in log.chains()]
         position = Position.of([Position(pin.id, last, pin.block, pin.sequence_number) for pin, last in parts])
         yield Snapshot(self._make(replace(self._selection, current=True), log.pins, self._demand), position)
         yield from self.listen(position, follow=follow, seconds=seconds)

@@ -84,7 +84,7 @@ def rows_of_all(
     cuts: Sequence[Cut], slices: Sequence[StoredSlices], asked: Selection, *, none: bool = False
 ) -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
     """Returns the rows of a selection of all shards, shard by shard: rows that fold together are in one."""
-    of = {each.folder: each for each in slices}
+    of = {slice_.folder: slice_ for slice_ in slices}
     parts = [(cut, of[cut.chain.folder]) for cut in cuts if cut.chain.folder in of]
     whole = replace(asked, limit=None) if len(parts) > 1 else asked
     shown, _ = rows_of(*parts[0], whole, none=True)

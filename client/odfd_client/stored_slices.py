@@ -105,7 +105,7 @@ class StoredSlices(SliceFiles):
 
     def __init__(self, objects: CheckedObjects, cut: Cut, told: NodeMetadata, after: int = -1) -> None:
         """``after``: only slices with rows after this offset."""
-        self._files_here = [StoredFile(objects, cut.chain, each) for each in cut.slices(after)]
+        self._files_here = [StoredFile(objects, cut.chain, slice_) for slice_ in cut.slices(after)]
         rows = sum(each.last - each.first + 1 for each in self._files_here)
         super().__init__(told, _schema(cut, self._files_here), (), rows)
         self.spans = [(each.first, each.last) for each in self._files_here]

@@ -218,7 +218,7 @@ def progressing(
                 done, rows = False, look.rows
                 whole = None if shards or not look.pins else replace(look.pins[0], name=dataset)
                 while not done:
-                    cut = look.pins if tuple(each.id for each in look.pins) == shards else None
+                    cut = look.pins if tuple(pin.id for pin in look.pins) == shards else None
                     some = (
                         of_shards(source, shards, position, cut, resumed=resumed)
                         if shards
@@ -281,7 +281,7 @@ def of_shards(
 
     ``resumed``: the position was saved, perhaps between two batches of a cut, so that rows of its own block are left.
     """
-    parts = [Position(each, -1, "", -1) for each in shards] if position is None else list(position.parts)
+    parts = [Position(shard, -1, "", -1) for shard in shards] if position is None else list(position.parts)
     for place, pin in enumerate(_cut(source, shards) if up_to is None else up_to):
         done = not resumed and (parts[place].block, parts[place].sequence_number) == (pin.block, pin.sequence_number)
         while not done:
@@ -303,7 +303,7 @@ def _cut(source: Source, shards: Sequence[str]) -> Sequence[Pin]:
     """Returns the cuts of these shards at one time, also if a handover gave the collection's name other shards."""
     for _ in range(_RENAMES):
         pins = source.cut(str(source.describe_dataset(shards[0])["name"]))
-        if tuple(each.id for each in pins) == tuple(shards):
+        if tuple(pin.id for pin in pins) == tuple(shards):
             return pins
     raise Bug(f"the shards of {source.ref} are not those that were listened to", rule="listen-dataset")
 

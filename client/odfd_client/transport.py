@@ -154,8 +154,8 @@ class Exchange:
 
     def close(self) -> None:
         self.interrupt()  # else closing would wait for a reader in another thread
-        for each in self.descriptors():
-            os.close(each)
+        for descriptor in self.descriptors():
+            os.close(descriptor)
         self._response.close()
         self._connection.close()
 

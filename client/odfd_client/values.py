@@ -31,7 +31,7 @@ class Pin:
             texts = [fields["name"], fields["id"], fields["block"], fields.get("at", "")]
         except (KeyError, TypeError, AttributeError) as error:
             raise Invalid(f"not a pin: {error} is missing", rule="query-pin") from error
-        if type(number) is not int or not all(isinstance(each, str) for each in texts):
+        if type(number) is not int or not all(isinstance(text, str) for text in texts):
             raise Invalid("not a pin: a member has another type", rule="query-pin")
         name, dataset, block, at = texts
         return cls(name, dataset, block, number, at)
@@ -67,11 +67,11 @@ class NodeMetadata:
         """Decodes the metadata. Raises Bug for an invalid one."""
         try:
             return cls(
-                pins=tuple(Pin.of(each) for each in fields["pins"]),
+                pins=tuple(Pin.of(field) for field in fields["pins"]),
                 standing=str(fields["standing"]),
                 standings=tuple(
-                    ReadStanding(str(each["name"]), str(each["fact"]), int(each["blocks"]), int(each["of"]))
-                    for each in fields["standings"]
+                    ReadStanding(str(field["name"]), str(field["fact"]), int(field["blocks"]), int(field["of"]))
+                    for field in fields["standings"]
                 ),
                 remarks=tuple(map(str, fields.get("remarks", ()))),
             )
@@ -149,7 +149,7 @@ class Position:
         """Encodes a position as JSON."""
         values = asdict(self)
         del values["shards"]
-        return values | ({"shards": [each.said() for each in self.shards]} if self.shards else {})
+        return values | ({"shards": [shard.said() for shard in self.shards]} if self.shards else {})
 
     def __str__(self) -> str:
         return json.dumps(self.said())

@@ -30,7 +30,7 @@ class ListedDataset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _columns(*fields: tuple[str, pa.DataType] | tuple[str, pa.DataType, bool]) -> pa.Schema:
-    return pa.schema([pa.field(each[0], each[1], nullable=len(each) == 3) for each in fields])
+    return pa.schema([pa.field(field[0], field[1], nullable=len(field) == 3) for field in fields])
 
 
 CATALOGS: Final = _columns(("catalog_name", _TEXT))
@@ -108,7 +108,9 @@ def tables(datasets: Sequence[ListedDataset], wanted: Any) -> pa.Table:
         if (wanted.table_types and kind not in wanted.table_types) or _optional(wanted, "catalog"):
             continue
         if in_schema(schema or ""):
-            rows += [(None, schema, each.name, kind, _ipc(each)) for each in datasets if is_named(each.name)]
+            rows += [
+                (None, schema, dataset.name, kind, _ipc(dataset)) for dataset in datasets if is_named(dataset.name)
+            ]
     shape = TABLES_WITH_SCHEMAS if wanted.include_schema else TABLES
     return pa.table([[row[place] for row in rows] for place in range(len(shape))], shape)
 
@@ -116,10 +118,10 @@ def tables(datasets: Sequence[ListedDataset], wanted: Any) -> pa.Table:
 def primary_keys(datasets: Sequence[ListedDataset], wanted: Any) -> pa.Table:
     schema = _optional(wanted, "db_schema")
     rows = [
-        (None, schema or None, each.name, column, place + 1, None)
-        for each in datasets
-        if each.name.lower() == wanted.table.lower() and not _optional(wanted, "catalog")
-        for place, column in enumerate(each.key if schema == SCHEMA_OF_CURRENT else (each.offset,))
+        (None, schema or None, dataset.name, column, place + 1, None)
+        for dataset in datasets
+        if dataset.name.lower() == wanted.table.lower() and not _optional(wanted, "catalog")
+        for place, column in enumerate(dataset.key if schema == SCHEMA_OF_CURRENT else (dataset.offset,))
     ]
     return pa.table([[row[place] for row in rows] for place in range(len(PRIMARY_KEYS))], PRIMARY_KEYS)
 
@@ -139,7 +141,7 @@ def sql_info(wanted: Sequence[int], version: str) -> pa.Table:
         503: (2, 1), 504: (0, '"'), 505: (2, 1), 506: (1, True), 507: (2, 3), 517: (3, 0),
     }  # fmt: skip
     names = [each for each in (wanted or known) if each in known]
-    kinds = [known[each][0] for each in names]
+    kinds = [known[name][0] for name in names]
     members, offsets = [[] for _ in _VALUE], []  # type: ignore[var-annotated]
     for name in names:
         kind, value = known[name]

@@ -62,7 +62,7 @@ class _Socket(socket.socket):
             if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
                 numbers = array("i")
                 numbers.frombytes(data[: len(data) - len(data) % numbers.itemsize])
-                self._files += [io.FileIO(each, "rb") for each in numbers]
+                self._files += [io.FileIO(number, "rb") for number in numbers]
         return count
 
     def files(self) -> list[io.FileIO]:
@@ -133,8 +133,8 @@ class NodeRows:
         self.interrupt()
         if self._pipe is not None:
             self._pipe.close()
-        for each in self._socket.files():
-            each.close()
+        for file in self._socket.files():
+            file.close()
         if self._response is not None:
             self._response.close()
         self._connection.close()

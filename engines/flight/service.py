@@ -117,7 +117,7 @@ class FlightSql:
         handle = uuid.uuid4().hex
         kept = FlightStatement(token=token, sql=query, schema=schema.serialize().to_pybytes())
         self._statements.put(_mine(token, handle), kept, self._clock())
-        return handle.encode(), schema, pa.schema([pa.field(each, pa.utf8()) for each in names])
+        return handle.encode(), schema, pa.schema([pa.field(name, pa.utf8()) for name in names])
 
     def bind(self, handle: bytes, rows: pa.Table, token: str) -> None:
         """Binds parameters: by name, if the columns have names and the statement has named

@@ -217,7 +217,9 @@ def main(arguments: list[str] | None = None) -> int:
     try:
         lock = args.locks / "engine-image.txt"
         if args.lock:
-            lock.write_text(_LOCK_HEAD + "".join(f"{each}\n" for each in lock_packages(args.cache)), encoding="utf-8")
+            lock.write_text(
+                _LOCK_HEAD + "".join(f"{package}\n" for package in lock_packages(args.cache)), encoding="utf-8"
+            )
         manifest, config = build(args.layout, lock, args.locks / "lock.txt", args.cache)
         unpack_for_all(args.layout)
     except Fault as fault:

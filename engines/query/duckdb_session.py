@@ -282,8 +282,8 @@ class QuerySession:
         if view.name in self._declared:
             return
         self._declared.add(view.name)
-        for each in view.parts:
-            self._declare(each)
+        for part in view.parts:
+            self._declare(part)
         schema = pa.ipc.read_schema(pa.py_buffer(view.schema))
         # DuckDB has no such type, and its own fault names no column.
         if (wide := next((field for field in schema if "decimal256" in str(field.type)), None)) is not None:
@@ -298,10 +298,10 @@ class QuerySession:
 
     def _make(self, view: SliceView) -> None:
         """Puts a view in the place of its empty table."""
-        for each in view.parts:
-            self._make(each)
+        for part in view.parts:
+            self._make(part)
         if view.parts:
-            source = " UNION ALL ".join(f"SELECT * FROM {quote_name(each.name)}" for each in view.parts)
+            source = " UNION ALL ".join(f"SELECT * FROM {quote_name(part.name)}" for part in view.parts)
         else:
             wanted = self._types(quote_name(view.name))
             described = view.files if view.mixed else view.files[:1]  # the first has the columns of all
@@ -341,7 +341,7 @@ def batch_rows(types: Iterable[str]) -> int:
 
     Narrow rows come in larger batches: each batch costs several processes a switch. They have at most 2 MiB.
     """
-    widths = [_WIDTHS.get(each, _BATCH_BYTES) for each in types]
+    widths = [_WIDTHS.get(type_, _BATCH_BYTES) for type_ in types]
     fitting = _BATCH_BYTES // max(1, sum(widths)) // BATCH_ROWS * BATCH_ROWS
     return min(max(fitting, BATCH_ROWS), MOST_BATCH_ROWS)
 

@@ -133,7 +133,7 @@ def _check_name(name: str, node: Mapping[str, Any], statement: bytes) -> None:
 
 def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
     modifiers: Sequence[Any] = node.get("modifiers") or ()
-    kinds = [each.get("type") for each in modifiers if isinstance(each, dict)]
+    kinds = [modifier.get("type") for modifier in modifiers if isinstance(modifier, dict)]
     if any(kind in ("LIMIT_MODIFIER", "LIMIT_PERCENT_MODIFIER") for kind in kinds) and not _is_by_all(modifiers):
         raise _refusal(
             "LIMIT and OFFSET, where rows may be equal in their order",
@@ -141,7 +141,7 @@ def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
             node,
             statement,
         )
-    if any(each.get("distinct_on_targets") for each in modifiers if isinstance(each, dict)):
+    if any(modifier.get("distinct_on_targets") for modifier in modifiers if isinstance(modifier, dict)):
         raise _refusal("DISTINCT ON", "say QUALIFY rank() OVER (PARTITION BY … ORDER BY …) = 1", node, statement)
     if node.get("ref_type") in ("POSITIONAL", "ASOF"):
         raise _refusal(
@@ -156,9 +156,9 @@ def _check_choice(node: Mapping[str, Any], statement: bytes) -> None:
 def _is_by_all(modifiers: Sequence[Any]) -> bool:
     return any(
         (order.get("expression") or {}).get("class") == "STAR"
-        for each in modifiers
-        if each.get("type") == "ORDER_MODIFIER"
-        for order in each.get("orders", ())
+        for modifier in modifiers
+        if modifier.get("type") == "ORDER_MODIFIER"
+        for order in modifier.get("orders", ())
     )
 
 

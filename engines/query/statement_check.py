@@ -132,7 +132,7 @@ def without_schemas(tree: Mapping[str, Any], statement: bytes, tables: Sequence[
     left = bytearray(statement)
     for node in _column_refs(tree["statements"][0]["node"]) if paths else ():
         names, start = _fold_case(node["column_names"]), node.get("query_location")
-        length = next((each for each in lengths if len(names) > each and names[:each] in paths), None)
+        length = next((length for length in lengths if len(names) > length and names[:length] in paths), None)
         if length is None or not isinstance(start, int):
             continue
         end = name_end(statement, start, names[: length - 1])

@@ -64,7 +64,7 @@ def text(value: str) -> str:
 
 def files_sql(files: Sequence[str], *, mixed: bool) -> str:
     """Builds SQL for all rows of the files, in their order."""
-    named = ", ".join(text(each) for each in files)
+    named = ", ".join(text(file) for file in files)
     return f"read_parquet([{named}], union_by_name={str(mixed).lower()}, hive_partitioning=false)"
 
 

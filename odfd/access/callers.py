@@ -40,9 +40,9 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
 
     Raises Refused if that account is not its own, or if it has several and asks for none; NotFound.
     """
-    is_owner = caller.uid in (0, own_uid) or not any(each.users or each.groups for each in accounts)
-    by_user = [each for each in accounts if not set(each.users).isdisjoint(caller.users)]
-    found = by_user or [each for each in accounts if not set(each.groups).isdisjoint(caller.groups)]
+    is_owner = caller.uid in (0, own_uid) or not any(account.users or account.groups for account in accounts)
+    by_user = [account for account in accounts if not set(account.users).isdisjoint(caller.users)]
+    found = by_user or [account for account in accounts if not set(account.groups).isdisjoint(caller.groups)]
     if wanted:
         return _find_wanted(wanted, accounts if is_owner else found, is_owner=is_owner)
     if is_owner:
@@ -55,9 +55,9 @@ def subject_of(caller: UnixCaller, own_uid: int, accounts: Sequence[AccountCalle
 
 
 def _find_wanted(wanted: str, accounts: Sequence[AccountCallers], *, is_owner: bool) -> Principal:
-    for each in accounts:
-        if wanted.casefold() in (each.name.casefold(), each.id) or wanted == each.did:
-            return Principal(each.id, name=each.name)
+    for account in accounts:
+        if wanted.casefold() in (account.name.casefold(), account.id) or wanted == account.did:
+            return Principal(account.id, name=account.name)
     if is_owner:
         hint = "odfctl get accounts lists them"
         raise NotFound(f"there is no Account {wanted[:120]!r}", rule=RULE, hint=hint)

@@ -242,10 +242,10 @@ def _target(resource: Resource, text: str, type_: str) -> str | None:
 def callers_of(accounts: Iterable[Resource]) -> list[AccountCallers]:
     """Returns the users and groups that act as each account, sorted by account name."""
     found = []
-    for each in sorted(accounts, key=lambda one: one.name.casefold()):
-        said = _callers(each.annotations)
-        did = account_did(each.id, each.spec)
-        found.append(AccountCallers(each.id, each.name, said.users or (), said.groups or (), did))
+    for account in sorted(accounts, key=lambda one: one.name.casefold()):
+        said = _callers(account.annotations)
+        did = account_did(account.id, account.spec)
+        found.append(AccountCallers(account.id, account.name, said.users or (), said.groups or (), did))
     return found
 
 

@@ -121,9 +121,9 @@ class Uses:
         user = store.resource_of(dataset)
         if user is None or user.account is None:
             return
-        for each in inputs:
-            found = store.resource_of(each) or _Missing()
-            self.check(user.account, found, f"the input {each.short}")
+        for input_ in inputs:
+            found = store.resource_of(input_) or _Missing()
+            self.check(user.account, found, f"the input {input_.short}")
 
     def may(self, account: str | None, thing: Used, action: Action = Action.READ) -> bool:
         """Whether an account (``None``: the node's owner) may use a thing now."""

@@ -143,17 +143,17 @@ MAX_DIGITS: Final = 9
 
 def endpoints() -> Iterator[tuple[str, str, Endpoint]]:
     """Yields the method, the path and the endpoint of each operation that has one."""
-    for each in operations().values():
-        for path in filter(None, (each.operation.path, *each.operation.also)):
-            yield each.operation.method, path, endpoint_of(each.function, path)
+    for operation in operations().values():
+        for path in filter(None, (operation.operation.path, *operation.operation.also)):
+            yield operation.operation.method, path, endpoint_of(operation.function, path)
 
 
 def endpoint_of(function: Callable[..., Any], path: str) -> Endpoint:
     """Makes the endpoint of an operation at a path."""
     signature = signature_of(function, path)
     sources = [each.source for each in signature.given]
-    query = tuple(each for each in sources if isinstance(each, Parameter))
-    takes = next((each.kind for each in sources if isinstance(each, Body)), None)
+    query = tuple(source for source in sources if isinstance(source, Parameter))
+    takes = next((source.kind for source in sources if isinstance(source, Body)), None)
     return Endpoint(partial(_ask, function, signature.given), query, takes, operation=function)
 
 

@@ -104,7 +104,7 @@ def _execute(calls: Dispatcher, asked: wire.GraphqlRequest, since: str | None) -
     for each in done.errors or ():
         if each.original_error is not None and not isinstance(each.original_error, GraphQLError):
             raise each.original_error  # a bug of ours: reported and logged as at every endpoint
-    return wire.GraphqlAnswer(data=done.data, errors=tuple(dict(each.formatted) for each in done.errors or ()))
+    return wire.GraphqlAnswer(data=done.data, errors=tuple(dict(error.formatted) for error in done.errors or ()))
 
 
 def _error(fault: Fault) -> dict[str, Any]:

@@ -51,9 +51,9 @@ class Size(NamedTuple):
 def check_size(document: DocumentNode, variables: Mapping[str, Any]) -> None:
     """Raises Invalid for an operation that is too deep, has too many aliases, or may make too many values."""
     count = _Count(document, variables)
-    for each in document.definitions:
-        if isinstance(each, OperationDefinitionNode):
-            found = count.selection(each.selection_set)
+    for definition in document.definitions:
+        if isinstance(definition, OperationDefinitionNode):
+            found = count.selection(definition.selection_set)
             for what, size, most in (
                 ("levels of fields", found.depth, MAX_DEPTH),
                 ("aliases", found.aliases, MAX_ALIASES),
@@ -67,8 +67,10 @@ class _Count:
     """Counts the selections of one document."""
 
     def __init__(self, document: DocumentNode, variables: Mapping[str, Any]) -> None:
-        fragments = [each for each in document.definitions if isinstance(each, FragmentDefinitionNode)]
-        self._fragments = {each.name.value: each for each in fragments}
+        fragments = [
+            definition for definition in document.definitions if isinstance(definition, FragmentDefinitionNode)
+        ]
+        self._fragments = {fragment.name.value: fragment for fragment in fragments}
         self._known: dict[str, Size] = {}
         self._open: set[str] = set()
         self._variables = variables

@@ -137,7 +137,7 @@ def _reference(ref: str) -> tuple[ResourceType, str]:
 def _page_of(items: Sequence[T], key: Callable[[T], str], first: int | None, after: str | None) -> Page:
     """Returns a page of items in the order of their keys."""
     most = _bound(first, "first")
-    left = sorted((each for each in items if after is None or key(each) > after), key=key)
+    left = sorted((item for item in items if after is None or key(item) > after), key=key)
     shown = left[:most]
     return {"items": shown, "endCursor": key(shown[-1]) if shown else None, "hasNextPage": len(left) > most}
 

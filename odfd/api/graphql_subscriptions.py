@@ -54,7 +54,7 @@ class _Selection:
             self.schema, self.document, {"version": news.version, "op": news.op, "resource": told},
             GraphqlContext(None), msgspec.json.decode(self.variables), self.name,
         )  # fmt: skip
-        errors = tuple(dict(each.formatted) for each in done.errors or ())
+        errors = tuple(dict(error.formatted) for error in done.errors or ())
         return next_event(wire.GraphqlAnswer(data=done.data, errors=errors), news.version)
 
 

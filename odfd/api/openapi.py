@@ -106,7 +106,7 @@ class _Described(NamedTuple):
         parameters = [_path_parameter(name) for name in _PARTS.findall(path)]
         parameters += [_query_parameter(each) for each in self.endpoint.query]
         parameters += [_KEY] if self.row.repeats else []
-        parameters += [_CONDITIONS[each] for each in self.endpoint.conditions(method)]
+        parameters += [_CONDITIONS[condition] for condition in self.endpoint.conditions(method)]
         made: dict[str, Any] = {
             "operationId": "_".join([method.lower(), *words]),
             "summary": self.summary,
@@ -139,7 +139,9 @@ class _Described(NamedTuple):
             done["headers"] = {REPLAYED: {"$ref": f"#/components/headers/{REPLAYED}"}}
         statuses = self.endpoint.statuses or ((202,) if self.answers is wire.TaskRef else (200,))
         task = {"description": "A task does it.", "content": {JSON: {"schema": shapes[repr(wire.TaskRef)]}}}
-        found = {str(each): task if each == 202 and self.answers is not wire.TaskRef else done for each in statuses}
+        found = {
+            str(status): task if status == 202 and self.answers is not wire.TaskRef else done for status in statuses
+        }
         told = {str(each): {"$ref": f"#/components/responses/{name}"} for each, (name, _) in _PROBLEMS.items()}
         for each in set(found) & set(told):  # A refusal before the operation begins is a problem with the same status.
             found[each] = done | {"content": content | {PROBLEM_JSON: _PROBLEM_CONTENT}, "description": "Refused."}

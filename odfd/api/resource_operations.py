@@ -159,7 +159,7 @@ def failure_of(result: wire.ApplyResult | wire.TaskRef) -> Fault | None:
     """Returns the fault of the first item that failed, or ``None``."""
     if isinstance(result, wire.TaskRef):
         return None
-    failed = [each.fault for each in result.items if each.fault is not None]
+    failed = [item.fault for item in result.items if item.fault is not None]
     return failed[0].fault() if failed else None
 
 

@@ -309,7 +309,7 @@ async def _list(calls: Dispatcher, kind: ResourceType, request: Request) -> wire
     views, account = page.views, asked.get(ACCOUNT.name)
     if account is not None:
         owner = await operations.account_id(calls, account)
-        views = tuple(each for each in views if each.headers.get("account", {}).get("id") == owner)
+        views = tuple(view for view in views if view.headers.get("account", {}).get("id") == owner)
     items = await operations.shown_of(calls, views)
     return wire.ResourceList(resource_version=page.version, items=items, rest=page.rest)
 

@@ -27,14 +27,14 @@ _PROFILE: Final[tuple[TableColumn[wire.ColumnProfile], ...]] = (
 
 def schema_table(columns: Sequence[wire.Column]) -> str:
     """Formats columns as a table, with comments if there are any."""
-    return render((*_FIELDS, _COMMENT) if any(each.comment for each in columns) else _FIELDS, columns)
+    return render((*_FIELDS, _COMMENT) if any(column.comment for column in columns) else _FIELDS, columns)
 
 
 def profile_text(profile: wire.DataProfile) -> str:
     """Formats a table of the columns, and the coverage of the profile."""
     if not profile.columns:
         return profile.message
-    table = (*_PROFILE, _COMMENT) if any(each.comment for each in profile.columns) else _PROFILE
+    table = (*_PROFILE, _COMMENT) if any(column.comment for column in profile.columns) else _PROFILE
     return Stack([render(table, profile.columns), *_remarks(profile)])
 
 

@@ -97,10 +97,10 @@ def check_documents(args: argparse.Namespace, form: str) -> list[NewFile]:
     formats = _formats(args)
     if formats and form not in FORMS:
         raise Usage(f"rows as {form} are not described", hint=f"--format {' or '.join(FORMS)}")
-    for title in (each.title for each in formats if each.one_file and args.rows_per_file is not None):
+    for title in (format_.title for format_ in formats if format_.one_file and args.rows_per_file is not None):
         raise Usage(f"{title} describes one file of rows", hint="leave out --rows-per-file, or --describe frictionless")
     folder = Path(args.to).expanduser().parent
-    return [NewFile(folder / each.file, replace=args.replace) for each in formats]
+    return [NewFile(folder / format_.file, replace=args.replace) for format_ in formats]
 
 
 def _formats(args: argparse.Namespace) -> list[DocumentFormat]:
@@ -117,10 +117,10 @@ def write_documents(
     for each, place in zip(formats, places, strict=True):
         place.write(json.dumps(each.make(rows), indent=2, ensure_ascii=False) + "\n")
         remarks.append(f"described in {each.file}")
-    for each in formats:
-        if without := each.list_omitted(rows):
+    for format_ in formats:
+        if without := format_.list_omitted(rows):
             columns = formatting.plural(len(without), "column")
-            remarks.append(f"{each.file} has no type for {columns}: {', '.join(without)}")
+            remarks.append(f"{format_.file} has no type for {columns}: {', '.join(without)}")
     if rows.unnamed:
         remarks.append(f"{formatting.plural(rows.unnamed, 'input')} not named: private, or not held here")
     return remarks
@@ -162,9 +162,9 @@ def _primary_key(source: dict[str, Any] | None) -> list[str]:
 def _shown_inputs(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the inputs that this node shows to others; one that is not held here is not known to be public."""
     shown = []
-    for each in ids:
+    for id_ in ids:
         try:
-            view = kinds.dataset_view(client, each)
+            view = kinds.dataset_view(client, id_)
         except NotFound:
             continue
         if view.published:

@@ -50,7 +50,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
             ("watermark", formatting.moment(view.watermark)),
             ("complete", _frontiers(view.frontiers) if view.blocks else ""),
             ("shards", ", ".join(view.shards)),
-            *[("held", _hold(each)) for each in detail.holds],
+            *[("held", _hold(hold)) for hold in detail.holds],
             ("raw", "the bytes of its source are kept: odfctl raw list" if detail.keeps_raw else ""),
             ("engine", _engine(view)),
             *[("", each.text) for each in view.unheld],
@@ -65,7 +65,7 @@ def dataset(detail: wire.DatasetDetail) -> str:
     parts = [head, profile_text(profile) if profile else ""]
     manifests = {"source": detail.source, "transform": detail.transform}
     parts += [to_yaml({name: manifest}) for name, manifest in manifests.items() if manifest]
-    parts += [attachment_text(each) for each in detail.attachments]
+    parts += [attachment_text(attachment) for attachment in detail.attachments]
     return paragraphs(parts)
 
 
@@ -140,7 +140,7 @@ def card(view: wire.CardView) -> str:
             ("shards", f"{len(view.shards)} by {', '.join(view.shard_by)}" if view.shards else ""),
         ]
     )
-    columns = [f"  {clean(each.name, 64):<32} {clean(each.type, 64)}".rstrip() for each in view.columns]
+    columns = [f"  {clean(column.name, 64):<32} {clean(column.type, 64)}".rstrip() for column in view.columns]
     if view.more_columns:
         columns.append(f"  and {view.more_columns} more")
     return Stack([head, *(["columns", *columns] if columns else []), *_sample(view.sample)])

@@ -339,4 +339,4 @@ def list_selected(
 
 
 def several(answers: Sequence[Answer[V]]) -> Answer[list[V]]:
-    return Answer([each.value for each in answers], [each.sent for each in answers])
+    return Answer([answer.value for answer in answers], [answer.sent for answer in answers])

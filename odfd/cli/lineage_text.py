@@ -20,7 +20,7 @@ Key = tuple[str, int]
 
 def record_tree(answer: wire.Lineage) -> str:
     """Formats records as trees, each once; a repetition refers to the first place. Shards have a tree each."""
-    known, shown = {(each.id, each.offset): each for each in answer.records}, set[Key]()
+    known, shown = {(record.id, record.offset): record for record in answer.records}, set[Key]()
     lines = [line for root in answer.roots or (answer.id,) for line in _record(known, (root, answer.record), shown, "")]
     if not answer.complete:
         lines.append("not all of it could be followed: see the lines that say why; --limit N tells more of each")
@@ -127,7 +127,7 @@ def graph_tree(graph: wire.LineageGraph) -> str:
 
 
 def _names_text(inputs: Sequence[wire.LineageInput]) -> str:
-    return ", ".join(clean(each.ref, 60) for each in inputs)
+    return ", ".join(clean(input_.ref, 60) for input_ in inputs)
 
 
 def _above(nodes: Mapping[str, wire.LineageNode], identity: str, shown: set[str]) -> Iterator[str]:
@@ -192,15 +192,15 @@ def whole(graph: wire.LineageGraph) -> dict[str, tuple[str, wire.LineageNode]]:
     """Returns all datasets by identity, each with its name in the drawing, also inputs that are not followed."""
     nodes = {node.id: node for node in graph.nodes}
     for node in graph.nodes:
-        for each in node.inputs:
-            nodes.setdefault(each.id, wire.LineageNode(ref=each.ref, id=each.id, relation="upstream"))
+        for input_ in node.inputs:
+            nodes.setdefault(input_.id, wire.LineageNode(ref=input_.ref, id=input_.id, relation="upstream"))
     return {identity: (f"n{number}", node) for number, (identity, node) in enumerate(nodes.items())}
 
 
 def arrows(nodes: Mapping[str, tuple[str, wire.LineageNode]]) -> Iterator[tuple[str, str, str]]:
     for name, node in nodes.values():
-        for each in node.inputs:
-            yield nodes[each.id][0], name, clean(each.alias if each.alias != each.ref else "", _LABEL)
+        for input_ in node.inputs:
+            yield nodes[input_.id][0], name, clean(input_.alias if input_.alias != input_.ref else "", _LABEL)
 
 
 def label(node: wire.LineageNode, escape: Callable[[str], str], end: str) -> str:

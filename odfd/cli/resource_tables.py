@@ -21,7 +21,7 @@ _NUMBERS = ("count", "size", "rate", "share", "progress")
 
 def columns(names: Registration, now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     """Returns the columns of a type at the current time, as some show how long ago something was."""
-    has_name = any(each.title in (_NAME.title, names.name.upper()) for each in names.columns)
+    has_name = any(column.title in (_NAME.title, names.name.upper()) for column in names.columns)
     return _to_columns(names.columns if has_name else (_NAME, *names.columns), now)
 
 
@@ -32,8 +32,10 @@ def resources(now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
 
 def _to_columns(columns: Iterable[PrintedColumn], now: Instant) -> tuple[TableColumn[wire.ResourceManifest], ...]:
     return tuple(
-        TableColumn(each.title, partial(_cell, each, now), each.form in _NUMBERS, each.most or WHOLE, each.optional)
-        for each in columns
+        TableColumn(
+            column.title, partial(_cell, column, now), column.form in _NUMBERS, column.most or WHOLE, column.optional
+        )
+        for column in columns
     )
 
 

@@ -36,8 +36,8 @@ def trust_text(view: wire.TrustView, now: Instant, again: str) -> str:
     ``again``: the first words of an ``odfctl`` command for the same daemon.
     """
     lines = _chain_text(view, now, again)
-    for each in view.shards:
-        lines += ["", *_chain_text(each, now, again)]
+    for shard in view.shards:
+        lines += ["", *_chain_text(shard, now, again)]
     return Stack(lines)
 
 
@@ -76,8 +76,8 @@ def _chain_text(view: wire.TrustView, now: Instant, again: str) -> list[str]:
         is_decoded = seen.result in _DECODED
         what = f"decoded the bytes of #{seen.block}" if is_decoded else f"found #{seen.block} at its source"
         lines.append(f"  {who} {what} {formatting.ago(seen.at, now)}: {seen.result}")
-    for each in view.witnesses:
-        lines += witness_lines(each, now)
+    for witness in view.witnesses:
+        lines += witness_lines(witness, now)
     if (spare := view.witnesses_to_spare) is not None and spare <= 0:
         text = "One witness less would stop readers" if not spare else "Too few witnesses cosign it: readers stop"
         lines.append(f"  {text}; what is asked for says [policy.witness]")

@@ -221,13 +221,13 @@ def _of_report(report: wire.VerifyReport | wire.ProofReport) -> str:
 def _of_replay(report: wire.RawReplayResult) -> str:
     if report.ok:
         return ""
-    told = [f"block #{each.sequence_number}: {each.message}" for each in report.differences]
+    told = [f"block #{difference.sequence_number}: {difference.message}" for difference in report.differences]
     return _count_text("difference", report.differs, next(iter(told), report.ref))
 
 
 @finding.register
 def _of_audit(report: wire.AuditResult) -> str:
-    told = [f"block #{each.block}: {each.why}" for each in report.differences]
+    told = [f"block #{difference.block}: {difference.why}" for difference in report.differences]
     return _count_text("difference", report.blocks - report.same, next(iter(told), report.ref)) if told else ""
 
 
@@ -236,16 +236,16 @@ def _of_audit(report: wire.AuditResult) -> str:
 def _of_transfers(result: wire.PullResult | wire.PushResult) -> str:
     return _failure_text(
         [
-            f"{each.ref}: {each.fault.detail if each.fault else getattr(each, 'message', '')}"
-            for each in result.items
-            if each.outcome == "failed"
+            f"{item.ref}: {item.fault.detail if item.fault else getattr(item, 'message', '')}"
+            for item in result.items
+            if item.outcome == "failed"
         ]
     )
 
 
 @finding.register
 def _of_apply(result: wire.ApplyResult) -> str:
-    return _failure_text([f"{each.name}: {each.fault.detail}" for each in result.items if each.fault is not None])
+    return _failure_text([f"{item.name}: {item.fault.detail}" for item in result.items if item.fault is not None])
 
 
 def _failure_text(told: Sequence[str]) -> str:

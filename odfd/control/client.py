@@ -278,7 +278,7 @@ def _join_group(path: Path) -> str:
 def part(text: str) -> str:
     """Encodes a name, or ``account/name``, as one segment of a path. Raises Usage for what would be another path."""
     halves = text.split("/")
-    if not text or len(halves) > 2 or (len(halves) == 2 and not all(each.strip(".") for each in halves)):
+    if not text or len(halves) > 2 or (len(halves) == 2 and not all(halve.strip(".") for halve in halves)):
         said = f"{text[:100]!r} is no name: it has a slash" if text else "an empty name names nothing"
         raise Usage(said, hint="odfctl get KIND lists what there is")
     return quote(text, safe=":")

@@ -153,8 +153,8 @@ class RemoteServer:
             self.server.tls = tls_context(settings.certificate, settings.key, CERTIFICATE, ("http/1.1",))
             names = hosts_of(settings.certificate, CERTIFICATE)
         with ExitStack() as stack:
-            self.server.listeners = listeners = [stack.enter_context(listening(each)) for each in self._places]
-            ports = [each.getsockname()[1] for each in listeners]
+            self.server.listeners = listeners = [stack.enter_context(listening(place)) for place in self._places]
+            ports = [listener.getsockname()[1] for listener in listeners]
             places = set()
             for place, port in zip(self._places, ports, strict=True):
                 hosts = names or (f"[{place.host}]" if ":" in place.host else place.host, "localhost")

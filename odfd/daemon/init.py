@@ -144,7 +144,7 @@ def _write(environ: Mapping[str, str], file: Path, text: str) -> Loaded:
     except ConfigError as error:
         at = str(partial)
         raise ConfigError(
-            [Problem(_outside(each.place, at, file), each.message, each.hint) for each in error.problems]
+            [Problem(_outside(problem.place, at, file), problem.message, problem.hint) for problem in error.problems]
         ) from error
     except FileExistsError as error:
         raise Refused(f"{file} is there already", rule=RULE, hint="another program wrote it just now") from error

@@ -58,7 +58,7 @@ def facts_of(state: ChainState, created_at: Instant) -> ChainFacts:
         updated_at=when(state.system_time or created_at),
         watermark=None if state.watermark is None else when(state.watermark),
         description=cut((info.description if info else None) or "", card.MAX_DESCRIPTION),
-        keywords=tuple(cut(each, card.MAX_WORD) for each in keywords[: card.MAX_KEYWORDS] if each),
+        keywords=tuple(cut(keyword, card.MAX_WORD) for keyword in keywords[: card.MAX_KEYWORDS] if keyword),
         license="" if licence is None else cut(licence.short_name, card.MAX_WORD),
         license_url="" if licence is None or len(licence.website_url) > card.MAX_URL else licence.website_url,
         columns=tuple(
@@ -77,7 +77,7 @@ def list_shortened(facts: ChainFacts, state: ChainState) -> tuple[str, ...]:
     whole = {
         "description": ((info.description if info else None) or "", facts.description),
         "keywords": (tuple((info.keywords if info else None) or ()), facts.keywords),
-        "columns": (columns, [each.name for each in facts.columns]),
+        "columns": (columns, [column.name for column in facts.columns]),
         "inputs": (len(state.set_transform.inputs) if state.set_transform else 0, len(facts.inputs)),
     }
     return tuple(name for name, (all_of_it, kept) in whole.items() if all_of_it != kept)
@@ -98,9 +98,9 @@ def cut(text: str, most: int) -> str:
 
 def _inputs(state: ChainState) -> list[DatasetId]:
     found: list[DatasetId] = []
-    for each in state.set_transform.inputs if state.set_transform else ():
+    for input_ in state.set_transform.inputs if state.set_transform else ():
         with suppress(Invalid):  # names that are no ids are left out
-            found.append(DatasetId.parse(each.dataset_ref))
+            found.append(DatasetId.parse(input_.dataset_ref))
     return found[: card.MAX_INPUTS]
 
 

@@ -73,7 +73,7 @@ def normalise(event: MetadataEvent, resolve: Resolve, pin: Pin) -> MetadataEvent
     if not isinstance(plain, SetTransform):
         return plain
     inputs = tuple(
-        TransformInput(dataset_ref=str(resolve(each.dataset_ref)), alias=each.alias) for each in plain.inputs
+        TransformInput(dataset_ref=str(resolve(input_.dataset_ref)), alias=input_.alias) for input_ in plain.inputs
     )
     transform = plain.transform
     if transform.version is None:
@@ -227,7 +227,7 @@ def _neutral(transform: TransformSql) -> TransformSql:
 
 
 def input_ids(transform: SetTransform) -> Sequence[DatasetId]:
-    return [DatasetId.parse(each.dataset_ref) for each in transform.inputs]
+    return [DatasetId.parse(input_.dataset_ref) for input_ in transform.inputs]
 
 
 def inputs_first(
@@ -244,7 +244,7 @@ def inputs_first(
         while path:
             last = path[-1]
             begun.add(last)
-            following = next((each for each in inputs(last) if each in among and each not in begun), None)
+            following = next((input_ for input_ in inputs(last) if input_ in among and input_ not in begun), None)
             if following is not None:
                 path.append(following)
             else:

@@ -153,7 +153,7 @@ def summary(block: Block) -> str:
         case AddPushSource(source_name=name, merge=merge):
             return f"{name}, {_tag(merge)}"
         case SetTransform(inputs=inputs, transform=transform):
-            return f"{transform.engine} over {', '.join(each.alias or each.dataset_ref for each in inputs)}"
+            return f"{transform.engine} over {', '.join(input_.alias or input_.dataset_ref for input_ in inputs)}"
         case SetInfo(description=description):
             return description or ""
         case _:

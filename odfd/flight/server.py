@@ -75,7 +75,7 @@ class FlightDoor(Door):
             tls = tls_context(self._settings.certificate, self._settings.key, "flight.certificate", ("h2",))
         with _folder() as place, _listening(self._settings) as listeners:
             scheme = "grpc" if tls is None else "grpc+tls"
-            self.urls = tuple(_url(scheme, each) for each in listeners)
+            self.urls = tuple(_url(scheme, listener) for listener in listeners)
             async with trio.open_nursery() as nursery:
                 listens, serves = trio.Event(), trio.Event()
                 nursery.start_soon(self._answer, place, listens)
@@ -83,8 +83,8 @@ class FlightDoor(Door):
                 nursery.start_soon(self._keep, place, serves)
                 await serves.wait()
                 relay = Relay(place / SERVED, self._settings.connections, tls, self._logger)
-                nursery.start_soon(relay.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(each))
-                                                 for each in listeners])  # fmt: skip
+                nursery.start_soon(relay.serve, [trio.SocketListener(trio.socket.from_stdlib_socket(listener))
+                                                 for listener in listeners])  # fmt: skip
                 life.ready()
                 await life.stopping.wait()
                 nursery.cancel_scope.cancel()

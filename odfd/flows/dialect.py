@@ -167,7 +167,7 @@ def _filter(text: str) -> Any:
     """Returns the filter of a selector; one of equalities alone as RFC-018 writes it. Raises Invalid."""
     found = parse_selector(text)
     terms = found["$and"] if found.keys() == {"$and"} else [found]
-    merged = {key: value for each in terms for key, value in each.items()}
+    merged = {key: value for term in terms for key, value in term.items()}
     is_plain = len(merged) == sum(map(len, terms)) and not any(key.startswith("$") for key in merged)
     return merged if is_plain else dict(found)
 

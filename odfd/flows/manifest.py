@@ -125,7 +125,7 @@ class DesiredFlow(msgspec.Struct, frozen=True, kw_only=True):
         cooldowns = {
             TARGET if did == target else str(did): cooldown for did, cooldown in inputs.items() if cooldown is not None
         }
-        brings = any(isinstance(each.said, BRINGS) for each in self.tasks)
+        brings = any(isinstance(task.said, BRINGS) for task in self.tasks)
         tasks = [
             each
             if (ref := self.datasets.get(number)) is None
@@ -230,9 +230,9 @@ def paces(flow: DesiredFlow) -> Iterator[tuple[str, str]]:
     """Yields the place and the words of what makes a flow run more often than an account may."""
     least, policy = duration_text(ACCOUNT_INTERVAL), flow.policy
     times = flow.schedule.schedules if isinstance(flow.schedule, Several) else (flow.schedule,)
-    for each in times if flow.cooldowns.get(TIMES, 0) < ACCOUNT_INTERVAL else ():
-        if isinstance(each, Every) and each.nanoseconds < ACCOUNT_INTERVAL:
-            yield "spec.triggers", f"an account's flow runs every {least} at the most often, and not {each}"
+    for time in times if flow.cooldowns.get(TIMES, 0) < ACCOUNT_INTERVAL else ():
+        if isinstance(time, Every) and time.nanoseconds < ACCOUNT_INTERVAL:
+            yield "spec.triggers", f"an account's flow runs every {least} at the most often, and not {time}"
     follows = flow.on_update or flow.inputs or flow.follows is not None
     if follows and policy.cooldown < ACCOUNT_INTERVAL:
         text = f"an account's flow has a cooldown of {least} at the least, and not {duration_text(policy.cooldown)}"
@@ -386,7 +386,7 @@ class _Reading:
 
     def _arrivals(self, tasks: Sequence[Step]) -> tuple[Arrival, ...]:
         """Returns the Sources whose pushes begin a run; each has to be the source of a task."""
-        taken = {each.uses for each in tasks if isinstance(each.said, INGESTS)}
+        taken = {task.uses for task in tasks if isinstance(task.said, INGESTS)}
         found: list[Arrival] = []
         for path, each in self._triggers():
             if not isinstance(each, OnSourceUpdated):

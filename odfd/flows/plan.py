@@ -104,11 +104,11 @@ class Step(msgspec.Struct, frozen=True, kw_only=True):
 
 def needed_on_target(tasks: Sequence[Step]) -> Action:
     """Returns the action on the target to which the account of some tasks needs a right."""
-    kinds = tuple(each.said for each in tasks)
-    if any(isinstance(each, CompactionTask | PushTask | ResetTask | SyncToTask) for each in kinds):
+    kinds = tuple(task.said for task in tasks)
+    if any(isinstance(kind, CompactionTask | PushTask | ResetTask | SyncToTask) for kind in kinds):
         return Action.OWN
     return (
-        Action.WRITE if any(isinstance(each, (*BRINGS, VerifyTask, VerifyChainTask)) for each in kinds) else Action.READ
+        Action.WRITE if any(isinstance(kind, (*BRINGS, VerifyTask, VerifyChainTask)) for kind in kinds) else Action.READ
     )
 
 
@@ -118,18 +118,18 @@ def acted_on(tasks: Sequence[Step]) -> Iterator[tuple[str, Action]]:
     To take from a Source is to use its networks, files and secrets, and a call is signed with the secret of its target:
     both are more than to read that.
     """
-    for key in {each.on for each in tasks if each.on is not None}:
-        yield key, needed_on_target([each for each in tasks if each.on == key])
-    for each in tasks:
-        if each.uses is not None:
-            yield each.uses, Action.WRITE
+    for key in {task.on for task in tasks if task.on is not None}:
+        yield key, needed_on_target([task for task in tasks if task.on == key])
+    for task in tasks:
+        if task.uses is not None:
+            yield task.uses, Action.WRITE
 
 
 def of_the_node(tasks: Sequence[Step]) -> str | None:
     """Returns what a task does that no account has a right to, in words that follow ``to``; else ``None``."""
-    if any(isinstance(each.said, GarbageCollectionTask) for each in tasks):
+    if any(isinstance(task.said, GarbageCollectionTask) for task in tasks):
         return "collect garbage, which is of the whole node"
-    if any(isinstance(each.said, SyncFromTask | SyncToTask) for each in tasks):
+    if any(isinstance(task.said, SyncFromTask | SyncToTask) for task in tasks):
         return "sync with other nodes, which is in the node's name"
     return None
 
@@ -221,12 +221,12 @@ class FlowPlan(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def needs(self) -> Action:
         """The action on the target to which the account of the flow needs a right, by its tasks."""
-        return needed_on_target([each for each in self.tasks if each.dataset in (None, self.target)])
+        return needed_on_target([task for task in self.tasks if task.dataset in (None, self.target)])
 
     @property
     def pulls(self) -> bool:
         """Whether a run may bring data to the target."""
-        return any(isinstance(each.said, BRINGS) and each.dataset in (None, self.target) for each in self.tasks)
+        return any(isinstance(task.said, BRINGS) and task.dataset in (None, self.target) for task in self.tasks)
 
     def cooldown(self, cause: str) -> int:
         """Returns the nanoseconds between two runs with a cause."""
@@ -348,7 +348,7 @@ def _filter(text: str) -> LabelFilter:
 
 def is_one_for_all(plan: FlowPlan) -> bool:
     """Whether the plan is run once, and not for each selected dataset."""
-    return not plan.on_update and all(isinstance(each.said, GarbageCollectionTask) for each in plan.tasks)
+    return not plan.on_update and all(isinstance(task.said, GarbageCollectionTask) for task in plan.tasks)
 
 
 def is_template(plan: FlowPlan) -> bool:

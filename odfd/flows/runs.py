@@ -97,10 +97,10 @@ def outcome_of(outcome: Outcome, message: str, steps: Iterable[TaskEnd]) -> tupl
     """Returns the conditions of a run that has ended, and its fault unless it ended well."""
     code = "" if outcome in GOOD else "cancelled" if outcome is Outcome.CANCELLED else "flow-run"
     tasks = [
-        {"name": each.name, **({"task": f"Task:{each.task}"} if each.task else {}), "status": "Finished",
-         "outcome": {**each.outcome.told, **({"message": each.message} if each.message else {})},
-         "lastUpdatedAt": instant.render(each.at)}
-        for each in steps
+        {"name": step.name, **({"task": f"Task:{step.task}"} if step.task else {}), "status": "Finished",
+         "outcome": {**step.outcome.told, **({"message": step.message} if step.message else {})},
+         "lastUpdatedAt": instant.render(step.at)}
+        for step in steps
     ]  # fmt: skip
     told = {
         STATUS: ConditionValue(value={"status": "Finished", "tasks": tasks}),

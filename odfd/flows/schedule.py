@@ -89,7 +89,7 @@ class Several(msgspec.Struct, frozen=True, tag="several"):
     schedules: tuple[Cron | Every, ...]
 
     def after(self, time: Instant) -> Instant | None:
-        found = (each.after(time) for each in self.schedules)
+        found = (schedule.after(time) for schedule in self.schedules)
         return min((each for each in found if each is not None), default=None)
 
     def __str__(self) -> str:

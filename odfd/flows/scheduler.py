@@ -394,8 +394,8 @@ class Scheduler:
         since = now if entry.held_since is None else min(entry.held_since, now)
         until = Instant(since + max(entry.plan.policy.cooldown, SECOND))
         others = (self._entries[other] for each in entry.plan.watched for other in self._targets.get(each, ()))
-        pulls = (each for each in others if each.plan.pulls and each is not entry)
-        if now < until and any(_is_about_to_run(each, now) for each in pulls):
+        pulls = (other for other in others if other.plan.pulls and other is not entry)
+        if now < until and any(_is_about_to_run(pull, now) for pull in pulls):
             entry.held_since = since
             self._push(key, entry, until)
             return True
@@ -419,10 +419,10 @@ class Scheduler:
 
     def _forget(self, key: str, entry: Entry) -> None:
         for index, datasets in ((self._targets, {entry.plan.target}), (self._readers, entry.plan.watched)):
-            for each in datasets:
-                index[each].pop(key, None)
-                if not index[each]:
-                    del index[each]
+            for dataset in datasets:
+                index[dataset].pop(key, None)
+                if not index[dataset]:
+                    del index[dataset]
         if entry.plan.id:
             self._of_flows[entry.plan.id].pop(key)
             if not self._of_flows[entry.plan.id]:
@@ -484,7 +484,7 @@ def _awaited_at(entry: Entry, now: Instant) -> Instant:
     """Returns when pushed records may cause a run; after a failed run a cooldown passes first."""
     plan = entry.plan
     causes = [*plan.arrivals, *(() if plan.follows is None else (plan.follows,))]
-    longest = max((each.longest for each in causes), default=0)
+    longest = max((cause.longest for cause in causes), default=0)
     at = min(entry.awaited if entry.awaited is not None else now, Instant(now + longest))
     record = entry.record
     if record.ended_at is None or record.outcome not in BAD:

@@ -131,7 +131,7 @@ def _add(state: ChainState, declared: DataSchema, wanted: Alteration) -> Altered
     _check_new(new, declared)
     texts = tuple(_texts(wanted.columns, new))
     sources: list[MetadataEvent] = [*filter(None, [state.polling_source]), *state.active_push_sources.values()]
-    events = [as_stored(_with_columns(each, new, texts, wanted)) for each in sources]
+    events = [as_stored(_with_columns(source, new, texts, wanted)) for source in sources]
     schema = msgspec.structs.replace(declared, fields=(*declared.fields, *new))
     changed = tuple(event for event, before in zip(events, sources, strict=True) if event != before)
     return Altered(
@@ -403,7 +403,7 @@ def change_kind_of(name: str, state: ChainState, events: Sequence[MetadataEvent]
         return None
     sources = [event for event in events if isinstance(event, SetPollingSource | AddPushSource)]
     schema = next((event for event in reversed(events) if isinstance(event, SetDataSchema)), state.schema)
-    if problems := [text for each in sources for text in _misfits(each, schema_of(schema), state.vocab)]:
+    if problems := [text for source in sources for text in _misfits(source, schema_of(schema), state.vocab)]:
         return ChangeKind("rewrites", f"{'; '.join(problems)}: the chain refuses such rows. {_anew(name, kept)}")
     if sources or any(isinstance(event, SetDataSchema) for event in events):
         return ChangeKind("evolves", f"it applies to rows that come; {_so_far(state)}. {_also(name, kept)}")
@@ -453,8 +453,8 @@ def _misfits(source: SetPollingSource | AddPushSource, schema: DataSchema, vocab
     system = {vocab.offset, vocab.operation_type, vocab.system_time, vocab.event_time}
     have = _data(declared, system)
     want = _data(schema, system)
-    for each in incompatibilities(want, have, upgrade=True):
-        yield f"{each.message} from {each.expected} to {each.actual}"
+    for incompatibility in incompatibilities(want, have, upgrade=True):
+        yield f"{incompatibility.message} from {incompatibility.expected} to {incompatibility.actual}"
     known = {field.name for field in want}
     yield from (f"column {field.name!r} is new" for field in have if field.name not in known)
 

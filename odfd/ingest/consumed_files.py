@@ -78,7 +78,7 @@ class ConsumedFiles:
         Files with times after ``now`` are left out: such times show a wrong clock, not a change.
         """
         reasons = (self._reason(path, now) for path in self._looked_at(paths))
-        return bounded_list(each for each in reasons if each is not None)
+        return bounded_list(reason for reason in reasons if reason is not None)
 
     def _looked_at(self, paths: Sequence[str]) -> list[str]:
         named = [_name(path) in self.times for path in paths]

@@ -95,7 +95,7 @@ def snapshot_events(
     if layout.shards > 1:
         check_columns(layout.by, declared)
     form = _form(state, declared, time)
-    slices = [list(reversed(list(_slices_back(each.chain, each.state.size)))) for each in sources]
+    slices = [list(reversed(list(_slices_back(source.chain, source.state.size)))) for source in sources]
     rows = (
         part for each, own in zip(sources, slices, strict=True) for part in _standing(deps, own, each.offsets, form)
     )
@@ -225,8 +225,8 @@ def _copied_data(deps: IngestDependencies, block: Block, slices: Sequence[DataSl
         declared = schema_in_force(state)
         assert declared is not None, "data follows its schema"
         form = _form(state, declared, block.system_time)
-        rows = (part for each in slices for part in _rows(deps, each, form))
-        _check_room(deps, sum(each.size for each in slices))
+        rows = (part for slice_ in slices for part in _rows(deps, slice_, form))
+        _check_room(deps, sum(slice_.size for slice_ in slices))
         (data,) = written_by_shard(deps.objects, _stamp(rows, form), declared, state.vocab, ((), [state.next_offset]))
     said = msgspec.structs.replace(
         event,
@@ -254,8 +254,8 @@ def _standing(
     deps: IngestDependencies, slices: Sequence[DataSlice], standing: np.ndarray | None, form: _Form
 ) -> Iterator[pa.Table]:
     """Yields the rows that stand, with the operation "append"."""
-    for each in slices:
-        for rows in _rows(deps, each, form):
+    for slice_ in slices:
+        for rows in _rows(deps, slice_, form):
             if standing is not None:
                 offsets = np.asarray(rows.column(form.offset))
                 places = np.minimum(np.searchsorted(standing, offsets), max(0, len(standing) - 1))
@@ -295,7 +295,7 @@ def _with(rows: pa.Table, name: str, numbers: np.ndarray) -> pa.Table:
 
 def _with_objects(events: tuple[MetadataEvent, ...]) -> Copied:
     objects: list[Multihash] = []
-    for each in events:
-        if isinstance(each, AddData):
-            objects += [named.physical_hash for named in (each.new_data, each.new_checkpoint) if named is not None]
+    for event in events:
+        if isinstance(event, AddData):
+            objects += [named.physical_hash for named in (event.new_data, event.new_checkpoint) if named is not None]
     return Copied(events, tuple(objects))

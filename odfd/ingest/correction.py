@@ -279,7 +279,7 @@ def ledger_of(state: ChainState) -> MergeLedger:
     sources: list[SetPollingSource | AddPushSource] = list(state.push_sources.values())
     if state.set_polling_source is not None:
         sources.append(state.set_polling_source)
-    strategies = {msgspec.json.encode(each.merge): each.merge for each in sources}
+    strategies = {msgspec.json.encode(source.merge): source.merge for source in sources}
     found = next(iter(strategies.values()), None)
     if len(strategies) == 1 and isinstance(found, MergeLedger):
         return found

@@ -303,7 +303,7 @@ def shards_with(deps: IngestDependencies, state: ChainState) -> list[tuple[Chain
     """Returns the chains that hold the rows, with their states; ``state`` is that of the first."""
     first = state.dataset
     assert first is not None
-    return [(deps.store.chain(each), state if each == first else load(deps, each)) for each in deps.shards(first)]
+    return [(deps.store.chain(shard), state if shard == first else load(deps, shard)) for shard in deps.shards(first)]
 
 
 async def _confirm(

@@ -55,17 +55,17 @@ class SourceGap(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def name(self) -> str:
         """A hash of what is lost."""
-        said = "\n".join(f"{each.part}:{each.start}-{each.end}" for each in self.ranges)
+        said = "\n".join(f"{range_.part}:{range_.start}-{range_.end}" for range_ in self.ranges)
         return hashlib.sha3_256(said.encode()).hexdigest()[:16]
 
     @property
     def count(self) -> int:
         """The number of addresses, which is at least that of the messages: some may never have had any."""
-        return sum(each.end - each.start for each in self.ranges)
+        return sum(range_.end - range_.start for range_ in self.ranges)
 
     def as_attribute(self) -> Mapping[str, Any]:
         """Returns what the block says of it."""
-        lost = [{"part": each.part, "from": each.start, "to": each.end} for each in self.ranges]
+        lost = [{"part": range_.part, "from": range_.start, "to": range_.end} for range_ in self.ranges]
         return {"gap": self.name, "lost": lost}
 
 

@@ -150,7 +150,7 @@ async def push_files(
     tally = IngestTotals()
 
     def choose_after(state: ChainState) -> tuple[SourceInForce, tuple[MetadataEvent, ...]]:
-        terms.check_after([deps.store.chain(each) for each in deps.shards(dataset)])
+        terms.check_after([deps.store.chain(shard) for shard in deps.shards(dataset)])
         return terms.choose(state)
 
     for number, (group, part) in enumerate(zip(groups, parts, strict=True)):

@@ -79,7 +79,7 @@ class Division(NamedTuple):
 
 def describe(layout: Division) -> SetInfo:
     """Returns the description of a chain of captures, which names its shards for machines."""
-    words = (*(f"odfd/shard:{each}" for each in layout.shards), *(f"{_BY}{each}" for each in layout.by))
+    words = (*(f"odfd/shard:{shard}" for shard in layout.shards), *(f"{_BY}{each}" for each in layout.by))
     return SetInfo(description="Binds the bytes of a source to times (odfd chain of captures)", keywords=words)
 
 
@@ -105,12 +105,12 @@ def bind(objects: ObjectStore, state: ChainState, capture: Capture, time: Instan
         "event_time": [to_millis(time)] * count,
         "address": [state.size - _FOUNDING + 1] * count,
         "source": [capture.source] * count,
-        "name": [each.name for each in capture.files],
+        "name": [file.name for file in capture.files],
         "part": nothing,
         "start": nothing,
         "end": nothing,
-        "object": [str(each.object) for each in capture.files],
-        "size": [each.size for each in capture.files],
+        "object": [str(file.object) for file in capture.files],
+        "size": [file.size for file in capture.files],
         "kept": [True] * count,
         "source_time": [said] * count,
         "fills_time": [capture.fills_event_time] * count,
@@ -171,7 +171,7 @@ _LINK: Final = {
 }
 RAW_SCHEMA: Final = DataSchema(
     fields=tuple(
-        msgspec.structs.replace(each, extra=_LINK) if each.name == "object" else each for each in SCHEMA.fields
+        msgspec.structs.replace(field, extra=_LINK) if field.name == "object" else field for field in SCHEMA.fields
     )
 )
 """The columns of bindings, with the objects as links."""
@@ -249,7 +249,7 @@ def _transaction(chain: ChainReader, time: int) -> tuple[int, Block] | None:
 
 def check_times(captures: Sequence[BoundCapture]) -> None:
     """Raises Invalid for captures of one time, as earlier versions made: a binding is all that came at its time."""
-    times = [each.time for each in captures]
+    times = [capture.time for capture in captures]
     if len(set(times)) < len(times):
         raise Invalid(
             "two captures have one time, as earlier versions made them",

@@ -114,9 +114,9 @@ async def replay(
 def _replayed_gap(shards: Sequence[_Shard], bound: BoundCapture) -> RawReplay:
     """Builds again how a source went on over a gap that was accepted, which has no bytes."""
     found, label = [], bound.capture.label
-    for each in shards:
-        gap = gap_between(each.state, label)
-        found.append(compare(each.events, gap_transaction(each.state, gap, label).events))
+    for shard in shards:
+        gap = gap_between(shard.state, label)
+        found.append(compare(shard.events, gap_transaction(shard.state, gap, label).events))
     return _worst(found)
 
 
@@ -156,8 +156,8 @@ def _shards(deps: IngestDependencies, dataset: DatasetId, bound: BoundCapture) -
     """Returns the chains before the transaction, each with its events; none if one has another history now."""
     parts = {part.dataset: part for part in bound.parts}
     found = []
-    for each in deps.shards(dataset):
-        chain, part = deps.store.chain(each), parts.pop(each, None)
+    for shard in deps.shards(dataset):
+        chain, part = deps.store.chain(shard), parts.pop(shard, None)
         if part is None:
             found.append(_Shard(chain, load_state(chain, _size_at(chain, bound.time)), ()))
             continue
@@ -229,8 +229,8 @@ def _plan(
     source = find_push_source(state, name, None)[0] if name else polling(state)[1]
     asks = traits(source.merge).asks_history
     # A separate index: the driver's is for the head.
-    index, chains = SliceIndex(), [(each.chain, each.state) for each in shards]
-    parts = [file for each in chains for file in index.parts(*each, deps.objects, source.merge)] if asks else []
+    index, chains = SliceIndex(), [(shard.chain, shard.state) for shard in shards]
+    parts = [file for chain in chains for file in index.parts(*chain, deps.objects, source.merge)] if asks else []
     sets_aside = quarantine_of(source.read.schema) is not None
     terms = PlanTerms(
         output=folder / "rows",
@@ -274,7 +274,7 @@ def _make(
     scratch, rows = _Scratch(folder / "slices"), Path(plan.request.new_data_path)
     if rows.exists():
         scratch.add_file(rows)
-    return [own for own, _ in divide(scratch, [each.state for each in shards], by, events)]
+    return [own for own, _ in divide(scratch, [shard.state for shard in shards], by, events)]
 
 
 def _events(plan: IngestPlan, answer: Success) -> Sequence[MetadataEvent]:

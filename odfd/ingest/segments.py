@@ -127,7 +127,7 @@ class SegmentFolder:
             fresh = self._folder / f".{SETS}"
             fresh.write_bytes(line)
             fresh.replace(self._folder / SETS)
-            wanted = {SETS, *(each.name for each in segments if each.made)}
+            wanted = {SETS, *(segment.name for segment in segments if segment.made)}
             for file in self._folder.iterdir():
                 if file.name not in wanted:
                     file.unlink(missing_ok=True)
@@ -143,7 +143,7 @@ class SegmentFolder:
         offset column.
         """
         settled = list(segments[:known])
-        fresh = [msgspec.structs.replace(each, level=self._level(each)) for each in segments[known:]]
+        fresh = [msgspec.structs.replace(segment, level=self._level(segment)) for segment in segments[known:]]
         for _, alike in itertools.groupby(fresh, lambda each: each.level):
             # A long row of new segments is merged at once, not eight by eight.
             while run := list(itertools.islice(alike, MAX_MERGED)):

@@ -41,9 +41,9 @@ class IngestOutcome(msgspec.Struct, frozen=True, kw_only=True):
     def rows(self) -> int:
         """Number of records in the new slice."""
         return sum(
-            each.new_data.offset_interval.end - each.new_data.offset_interval.start + 1
-            for each in self.events
-            if isinstance(each, AddData) and each.new_data is not None
+            event.new_data.offset_interval.end - event.new_data.offset_interval.start + 1
+            for event in self.events
+            if isinstance(event, AddData) and event.new_data is not None
         )
 
 

@@ -65,15 +65,15 @@ class ShardedWrites:
             if member is None:
                 return None
             collections.check_member(collections.of(connection, part.dataset), part.dataset)
-        states = [load_state(self._chains.chain(each)) for each in member.shards]
-        uppers = [self._chains.upper(each) for each in member.shards]
+        states = [load_state(self._chains.chain(shard)) for shard in member.shards]
+        uppers = [self._chains.upper(shard) for shard in member.shards]
         time = part.time
-        if not any(isinstance(each, AddData) and each.new_data is not None for each in part.events):
+        if not any(isinstance(event, AddData) and event.new_data is not None for event in part.events):
             time = max(time, from_millis(max(uppers)))  # rows say their time already, and are planned again if late
         made = divide(self._objects, states, member.row.by, part.events)
-        named = {each.new_data.physical_hash for each in part.events if isinstance(each, AddData) and each.new_data}
+        named = {event.new_data.physical_hash for event in part.events if isinstance(event, AddData) and event.new_data}
         self._objects.holds.named(named)  # no block will: the next collection frees what was divided
-        linked = tuple(each for each in part.objects if each not in named)
+        linked = tuple(object_ for object_ in part.objects if object_ not in named)
         parts = []
         for each, state, upper, (own, slices) in zip(member.shards, states, uppers, made, strict=True):
             assert state.head is not None
@@ -188,7 +188,7 @@ def _divided_rows(
     path = objects.path(data.physical_hash)
     check_file(path, data.physical_hash)
     with open_slice(path) as file:
-        parts = (pa.Table.from_batches([each]).replace_schema_metadata(None) for each in file.batches())
+        parts = (pa.Table.from_batches([batch]).replace_schema_metadata(None) for batch in file.batches())
         return written_by_shard(objects, parts, schema, state.vocab, how)
 
 

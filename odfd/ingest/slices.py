@@ -130,7 +130,7 @@ class KeyBounds:
                 name = Multihash.parse(file.name)
                 check_file(file, name)
                 table = read_bounds(file)
-                if table.column(NAME).to_pylist() == [each.name for each in segments[: table.num_rows]]:
+                if table.column(NAME).to_pylist() == [segment.name for segment in segments[: table.num_rows]]:
                     self._table, self._name, self._covered = table, name, list(segments[: table.num_rows])
                     return
         except (Fault, OSError):
@@ -178,7 +178,7 @@ class SliceIndex:
         Reads the data blocks added since the last call.
         """
         path_of = self._path_of(state, objects, keys_of(merge))
-        return [(each.hash, path_of(each)) for each in self._segments(reader, state, objects, keys_of(merge))]
+        return [(segment.hash, path_of(segment)) for segment in self._segments(reader, state, objects, keys_of(merge))]
 
     def earlier(
         self, reader: ChainReader, state: ChainState, objects: ObjectStore, merge: MergeStrategy
@@ -191,13 +191,17 @@ class SliceIndex:
         path_of = self._path_of(state, objects, keys)
         found = self._covering(state, segments, merge, path_of) if isinstance(merge, MergeLedger) else None
         if found is None:
-            return EarlierSlices([(each.hash, path_of(each)) for each in segments])
+            return EarlierSlices([(segment.hash, path_of(segment)) for segment in segments])
         count, name, path = found
 
         def older(names: Collection[str] | None) -> list[tuple[Multihash, Path]]:
-            return [(each.hash, path_of(each)) for each in segments[:count] if names is None or each.name in names]
+            return [
+                (segment.hash, path_of(segment))
+                for segment in segments[:count]
+                if names is None or segment.name in names
+            ]
 
-        return EarlierSlices([(each.hash, path_of(each)) for each in segments[count:]], (name, path), older)
+        return EarlierSlices([(segment.hash, path_of(segment)) for segment in segments[count:]], (name, path), older)
 
     def earlier_of_all(
         self,

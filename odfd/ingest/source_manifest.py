@@ -88,7 +88,7 @@ def _keys_named(merge: MergeStrategy, columns: Mapping[str, str]) -> MergeStrate
 def rename_keys(keys: tuple[str, ...], columns: Mapping[str, str]) -> tuple[str, ...]:
     """Returns keys by the names of columns after the query; one that is a name then stays."""
     after = set(columns.values())
-    return tuple(each if each in after else columns.get(each, each) for each in keys)
+    return tuple(key if key in after else columns.get(key, key) for key in keys)
 
 
 MAX_CONFIG: Final = 64

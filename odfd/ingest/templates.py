@@ -179,16 +179,16 @@ def _pattern_of(spelled: str) -> str:
 def _clean(error: BaseException, values: _Values, seen: set[int]) -> None:
     """Cleans an error, its parts and its causes in place; drops a cause that still shows a value."""
     seen.add(id(error))
-    error.args = tuple(values.hide(each) if isinstance(each, str) else each for each in error.args)
+    error.args = tuple(values.hide(argument) if isinstance(argument, str) else argument for argument in error.args)
     for name in (*vars(error), "filename", "filename2", "strerror"):
         if isinstance(value := getattr(error, name, None), str) and values.are_in(value):
             with suppress(AttributeError):  # a read-only property
                 setattr(error, name, values.hide(value))
     parts = error.exceptions if isinstance(error, BaseExceptionGroup) else ()
     inside = [value for value in vars(error).values() if isinstance(value, BaseException)]  # as URLError's reason
-    for each in (*parts, *inside, error.__cause__, error.__context__):
-        if each is not None and id(each) not in seen:
-            _clean(each, values, seen)
+    for part in (*parts, *inside, error.__cause__, error.__context__):
+        if part is not None and id(part) not in seen:
+            _clean(part, values, seen)
     if error.__cause__ is not None and _tells(error.__cause__, values):
         error.__cause__ = None
     if error.__context__ is not None and _tells(error.__context__, values):

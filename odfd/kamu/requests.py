@@ -86,16 +86,16 @@ class SqlQuestion(msgspec.Struct, frozen=True, kw_only=True, rename="camel", for
 
     def bound(self) -> dict[str, Bound]:
         """Returns the dataset of each name. Raises Invalid."""
-        if self.datasets is not None and len({each.alias.lower() for each in self.datasets}) < len(self.datasets):
+        if self.datasets is not None and len({dataset.alias.lower() for dataset in self.datasets}) < len(self.datasets):
             raise Invalid("two datasets have one alias", rule="query-datasets")
-        return {each.alias.lower(): each.bound() for each in self.datasets or ()}
+        return {dataset.alias.lower(): dataset.bound() for dataset in self.datasets or ()}
 
     def said(self, pins: Collection[wire.Pin]) -> dict[str, Any]:
         """Returns the request that reproduces the answer, with the blocks that were read."""
         newest: dict[str, wire.Pin] = {}
         for pin in sorted(pins, key=lambda pin: pin.sequence_number):
             newest[pin.id] = pin
-        aliases = {each.id: each.alias for each in self.datasets or ()}
+        aliases = {dataset.id: dataset.alias for dataset in self.datasets or ()}
         read = [
             {"id": pin.id, "alias": aliases.get(pin.id, pin.name), "blockHash": pin.block} for pin in newest.values()
         ]
@@ -126,7 +126,7 @@ def question_of(body: bytes) -> SqlQuestion:
 def question_again(given: dict[str, Any]) -> SqlQuestion:
     """Decodes the input of a proven answer, which states the blocks that were read. Raises Invalid."""
     question = _convert(given, SqlQuestion).checked()
-    unbound = [each.alias for each in question.datasets or () if each.block_hash is None]
+    unbound = [dataset.alias for dataset in question.datasets or () if dataset.block_hash is None]
     if question.datasets is None or unbound:
         raise Invalid("the input does not say which blocks were read", rule="request", hint="datasets with blockHash")
     return question
@@ -166,7 +166,7 @@ def parts_in(query: str) -> tuple[frozenset[str], str]:
     form = named(fields.pop("schemaFormat", "ArrowJson"), FORMATS, "schemaFormat")
     if fields:
         raise Invalid(f"there is no parameter {min(fields)[:40]!r}", rule="request", hint="include, schemaFormat")
-    return frozenset(named(each, _PARTS, "include") for each in parts), form
+    return frozenset(named(part, _PARTS, "include") for part in parts), form
 
 
 def layout(name: str) -> Layout:

@@ -64,7 +64,7 @@ def next_step(
     active = state.active
     if len(active.shards) != notice.ended:
         return Await()  # the name means one shard here, or all are not here yet
-    member = next((each for each in state.members if each.dataset == notice.to), None)
+    member = next((member for member in state.members if member.dataset == notice.to), None)
     if member is None:
         return Begin(notice.to)
     if not has_block:
@@ -73,8 +73,8 @@ def next_step(
         return Cross(member)
     if len(member.shards) != notice.shards:
         return Await()
-    late = [each for each in active.shards if uppers.get(each, 0) < notice.time]
-    late += [each for each in member.shards if uppers.get(each, 0) <= notice.time]
+    late = [shard for shard in active.shards if uppers.get(shard, 0) < notice.time]
+    late += [shard for shard in member.shards if uppers.get(shard, 0) <= notice.time]
     return Await(tuple(late)) if late else Cross(member)
 
 
@@ -88,7 +88,7 @@ def united(state: CollectionState, shards: tuple[DatasetId, ...], by: tuple[str,
     row = msgspec.structs.replace(member.row, shards=tuple(map(str, shards)), by=by)
     state = state.with_members(msgspec.structs.replace(member, row=row, origin="owner"))
     switches = state.timeline.switches
-    if not any(each.to.number == number for each in switches):
+    if not any(switch.to.number == number for switch in switches):
         return state
     if len(switches) > 1:
         return None
@@ -101,15 +101,15 @@ def unite(connection: sqlite3.Connection, shards: CardShards, now: Instant) -> s
     ids, catalog = shards.ids, Catalog(connection)
     if shards.function != FUNCTION:
         return f"its shards are divided by {shards.function}, which this version does not know"
-    for each in ids:
-        newest = Ledger(connection).newest_head(each)
+    for id_ in ids:
+        newest = Ledger(connection).newest_head(id_)
         if newest is None or newest[0].collection != ids[0]:
-            return f"no head of {catalog.name_of(each)} says yet that it is one of {len(ids)} shards of it"
+            return f"no head of {catalog.name_of(id_)} says yet that it is one of {len(ids)} shards of it"
     state = united(collections.of(connection, ids[0]), ids, shards.by)
     if state is None:
         return "it was read as one chain here before: mirror the collection under another name"
     collections.keep(connection, state)
-    for each in ids[1:]:
-        catalog.take_in(each, now)
-        mirror_specs.take_in(connection, each, now)
+    for id_ in ids[1:]:
+        catalog.take_in(id_, now)
+        mirror_specs.take_in(connection, id_, now)
     return None

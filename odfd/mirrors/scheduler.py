@@ -137,7 +137,7 @@ class MirrorScheduler:
             if each.paused and (known := self._mirrors.get(each.id)) is not None:
                 await self._stop(known)
         mirrors = list(map(self._go_on, specs))
-        await self.dismiss(each.spec.id for each in mirrors)  # one may be deleted already
+        await self.dismiss(mirror.spec.id for mirror in mirrors)  # one may be deleted already
         return mirrors[-1]
 
     async def reread(self, datasets: Iterable[DatasetId]) -> None:
@@ -227,7 +227,7 @@ class MirrorScheduler:
 
     def holders(self, datasets: Iterable[DatasetId]) -> dict[DatasetId, frozenset[PeerId]]:
         """Returns, for those of ``datasets`` that are mirrors, the connected peers among the last known holders."""
-        return self._sync.holders(each for each in datasets if each in self._mirrors)
+        return self._sync.holders(dataset for dataset in datasets if dataset in self._mirrors)
 
     def all(self) -> list[Mirror]:
         return sorted(self._mirrors.values(), key=lambda mirror: mirror.spec.name.casefold())

@@ -276,7 +276,7 @@ class MirrorSync:
 
     async def _is_unshared(self, spec: MirrorSpec) -> bool:
         """Whether the dataset is no longer shared with this node; peers that do not answer change nothing."""
-        sharing = await self._holders.are_sharing(spec.id, [PeerId(each) for each in spec.peers])
+        sharing = await self._holders.are_sharing(spec.id, [PeerId(peer) for peer in spec.peers])
         if sharing is None:
             return False
 

@@ -41,7 +41,7 @@ def likeness(name: str) -> str:
     prototypes = _prototypes()
     folded = "".join(prototypes.get(each, each) for each in plain)
     letters = unicodedata.normalize("NFKD", folded).casefold()
-    return "".join(_CASELESS.get(each, each) for each in letters if each.isalnum())
+    return "".join(_CASELESS.get(letter, letter) for letter in letters if letter.isalnum())
 
 
 @functools.cache
@@ -50,8 +50,8 @@ def _prototypes() -> Mapping[str, str]:
     table = json.loads(files("confusable_homoglyphs").joinpath("confusables.json").read_bytes())
     groups = _Groups()
     for text, others in table.items():
-        for each in others:
-            groups.join(text, each["c"])
+        for other in others:
+            groups.join(text, other["c"])
     return {text: groups.prototype(text) for text in table if len(text) == 1}
 
 
@@ -182,11 +182,11 @@ class CardIndex:
         facts, claims = card.chain, card.claims
         assert facts is not None, "it was not taken back"
         assert claims is not None, "it was not taken back"
-        names = " ".join(each.name for each in facts.columns)
+        names = " ".join(column.name for column in facts.columns)
         keywords = " ".join(facts.keywords)
         texts = (claims.name, claims.title, claims.publisher, claims.place, keywords, facts.description, names)
         made = self._db.execute("INSERT INTO words VALUES (?, ?, ?, ?, ?, ?, ?)", texts)
-        columns = "".join(f"/{each.name.casefold()}" for each in facts.columns) + "/"
+        columns = "".join(f"/{column.name.casefold()}" for column in facts.columns) + "/"
         row = (made.lastrowid, card.dataset, facts.license.casefold(), columns, card.updated, card.expires)
         self._db.execute("INSERT INTO cards VALUES (?, ?, ?, ?, ?, ?, ?, ?)", (*row, *_likenesses(card)))
 

@@ -76,13 +76,15 @@ class EvidenceFetcher:
         manifest = await self._manifest(name, holders, folder)
         self._check_disk(manifest.size)
         peers = [peer for peer, _ in holders]
-        files = {each.hash: folder / str(each.hash) for each in manifest.objects}
-        small = [each.hash for each in manifest.objects if each.size <= MAX_PACKED]
+        files = {object_.hash: folder / str(object_.hash) for object_ in manifest.objects}
+        small = [object_.hash for object_ in manifest.objects if object_.size <= MAX_PACKED]
         if small:
             await self._replication.fetch_small(peers, small, _Files(folder, small))
-        for each in manifest.objects:
-            if each.size > MAX_PACKED:
-                await self._replication.fetch_object(peers, each.hash, each.size, _File(files[each.hash], each.hash))
+        for object_ in manifest.objects:
+            if object_.size > MAX_PACKED:
+                await self._replication.fetch_object(
+                    peers, object_.hash, object_.size, _File(files[object_.hash], object_.hash)
+                )
         await trio.to_thread.run_sync(self._bundles.keep, manifest, files)
         return self._bundles.path(name)
 

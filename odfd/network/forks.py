@@ -130,7 +130,7 @@ class ForkFinder:
     async def look(self, found: Contradiction) -> Proof | None:
         """Examines a contradiction. Returns the stored proof; ``None`` if no peer shows the signed branch."""
         ours = await trio.to_thread.run_sync(self._ours, found.head.dataset)
-        connected = [each.peer for each in self._peers.peers() if each.connected and each.peer != found.sender]
+        connected = [peer.peer for peer in self._peers.peers() if peer.connected and peer.peer != found.sender]
         shown = [] if found.sender is None else [found.sender]
         now, root = trio.current_time(), found.head.root_hash
         able = [each for each in [*shown, *connected] if not self._declined.rests((each, root), now)]

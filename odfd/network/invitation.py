@@ -158,7 +158,7 @@ def rule_lines(rules: Rules | None) -> tuple[str, ...]:
 def _groups(groups: Sequence[RuleGroup] | None) -> str | None:
     if groups is None:
         return None
-    return ", ".join(f"{each.name} ({plural(len(each.keys), 'key')})" for each in groups) or "nobody"
+    return ", ".join(f"{group.name} ({plural(len(group.keys), 'key')})" for group in groups) or "nobody"
 
 
 def _decode(text: str) -> bytes:

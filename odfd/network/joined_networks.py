@@ -44,7 +44,7 @@ def check_network(network: Network) -> None:
 
 
 def find_joined(networks: Sequence[Network], name: str) -> Network | None:
-    return next((each for each in networks if each.name.casefold() == name.casefold()), None)
+    return next((network for network in networks if network.name.casefold() == name.casefold()), None)
 
 
 def check_room(networks: Sequence[Network], name: str) -> Network | None:
@@ -80,7 +80,7 @@ def block(connection: sqlite3.Connection, peer: PeerId, now: Instant) -> None:
 
 def list_blocked(connection: sqlite3.Connection) -> frozenset[PeerId]:
     """Returns the peers that a person has blocked."""
-    return frozenset(PeerId(each.did) for each in ResourceStore(connection).rows(PEER) if each.did is not None)
+    return frozenset(PeerId(row.did) for row in ResourceStore(connection).rows(PEER) if row.did is not None)
 
 
 def list_joined(connection: sqlite3.Connection) -> tuple[Network, ...]:

@@ -163,7 +163,11 @@ class NetworkDrivers:
             if peer not in driver.list_connected():
                 continue
             # A dataset of other networks is not named in this one (test_each_way_out_is_open_in_one_network_alone).
-            asked = None if datasets is None else [each for each in datasets if driver in await self.in_scope(each)]
+            asked = (
+                None
+                if datasets is None
+                else [dataset for dataset in datasets if driver in await self.in_scope(dataset)]
+            )
             if asked is None or asked:
                 new += await driver.pull_statements(peer, asked, private=private)
         return new
@@ -472,7 +476,7 @@ class Membership(NetworkDrivers):
 
     def _named_peers(self, network: Network) -> frozenset[PeerId]:
         addresses = (*self._bootstrap(network), *self._options.relays)
-        return frozenset(peer for each in addresses if (peer := parse_address(each).peer))
+        return frozenset(peer for address in addresses if (peer := parse_address(address).peer))
 
     async def _keep_chosen(self, host: HostPort, driver: ReplicationDriver, network: Network) -> None:
         """Keeps slots reserved for listed keys and publishers of mirrors, at the addresses that they state."""
@@ -558,7 +562,7 @@ class Membership(NetworkDrivers):
     async def reload(self) -> None:
         """Joins the networks and blocks the peers that were recorded since. Raises Environment as ``join``."""
         recorded = {each.name: each for each in await self._reread()}
-        networks = {each.name: recorded.get(each.name, each) for each in self.networks} | recorded
+        networks = {network.name: recorded.get(network.name, network) for network in self.networks} | recorded
         if tuple(networks.values()) != self.networks:
             await self._change(tuple(networks.values()))
 
@@ -578,7 +582,7 @@ class Membership(NetworkDrivers):
         if left is None or joined_networks.find_joined(recorded, name) is not None:
             return None
         if self._running:
-            await self._change(tuple(each for each in self.networks if each is not left))
+            await self._change(tuple(network for network in self.networks if network is not left))
         return left
 
     async def _change(self, networks: tuple[Network, ...]) -> None:

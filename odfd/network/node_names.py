@@ -32,7 +32,7 @@ class NodeNames:
 
     def __init__(self, claims: Mapping[KeyDid, NodeClaims]) -> None:
         self._claims = claims
-        self._alike = Counter(_fold(each.name) for each in claims.values())
+        self._alike = Counter(_fold(claim.name) for claim in claims.values())
 
     def of(self, key: KeyDid) -> NodeName | None:
         """Returns the name of a node by its key; ``None`` if no card of it is known."""

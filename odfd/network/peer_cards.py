@@ -84,7 +84,7 @@ class PeerCards:
         """Lists cards of these keys, written as dataset ids; ``None`` for all. Expired cards are left out."""
         now = self._clock()
         with self._lock:
-            asked = self._kept if subjects is None else dict.fromkeys(KeyDid(each) for each in subjects)
+            asked = self._kept if subjects is None else dict.fromkeys(KeyDid(subject) for subject in subjects)
             found = [each for key in asked if (each := self._kept.get(key)) is not None]
         return [StatementRef(each.sid, each.card.dataset) for each in found if each.card.expires > now]
 
@@ -149,7 +149,7 @@ class SharedCards:
 
     def refs(self, datasets: Iterable[DatasetId]) -> list[StatementRef]:
         """Lists the cards of these datasets, whoever may have them; asks no database."""
-        found = ((each, self._kept.get(each)) for each in dict.fromkeys(datasets))
+        found = ((dataset, self._kept.get(dataset)) for dataset in dict.fromkeys(datasets))
         return [StatementRef(kept[1].sid, dataset) for dataset, kept in found if kept is not None]
 
     def envelope(self, sid: Multihash) -> tuple[DatasetId, bytes] | None:

@@ -115,7 +115,7 @@ class UnheldStatements:
     def refs(self, datasets: Collection[DatasetId] | None = None) -> list[StatementRef]:
         """Lists statements on these datasets and against these keys; ``None``: all."""
         with self._lock:
-            subjects = None if datasets is None else [each for each in datasets if each in self._bytes]
+            subjects = None if datasets is None else [dataset for dataset in datasets if dataset in self._bytes]
             found = kinds.refs(self._db, of_dataset=True, subjects=subjects)
             found += [(key, name) for key, _, name in kinds.accusing(self._db, datasets or ())]
         return [StatementRef(sid, dataset) for dataset, sid in found]

@@ -80,7 +80,7 @@ def assembly_of(features: NodeFeatures, services: Services) -> Assembly:
         listener("page", services.page.run),
         *_serve_remotely(features, api),
     ]
-    by_name = {each.name: each for each in children}
+    by_name = {child.name: child for child in children}
     foundations = [by_name.pop(name) for name in FOUNDATIONS if name in by_name]
     foundations += [child for door in features.queries.doors.values() for child in door.children()]
     workers = tuple(by_name.pop(name) for name in WORKERS)

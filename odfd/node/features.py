@@ -154,5 +154,5 @@ class NodeFeatures:
         return tuple(each for each in vars(self).values() if isinstance(each, Feature))
 
     def _list_controllers(self) -> Controllers:
-        made = {each.type: each for feature in self.all for each in feature.controllers}
+        made = {controller.type: controller for feature in self.all for controller in feature.controllers}
         return Controllers([*(made.pop(type_) for type_ in PREPARED), *made.values()])

@@ -30,7 +30,7 @@ _ERROR: Final = 2
 def encode_request(spans: Iterable[Span], resource: Mapping[str, Value], scope: str) -> bytes:
     """Encodes an ExportTraceServiceRequest: ``spans`` of one ``resource``, recorded by ``scope``."""
     origin = field(1, _attributes(1, resource))
-    recorded = field(1, field(1, scope.encode())) + b"".join(field(2, _span(each)) for each in spans)
+    recorded = field(1, field(1, scope.encode())) + b"".join(field(2, _span(span)) for span in spans)
     return field(1, origin + field(2, recorded))
 
 

@@ -215,15 +215,15 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             "engines": [self.min_engines, self.min_sandbox],
         }
         if self.rules:
-            content["rules"] = [[each.name, *each.datasets, f"{each.use}", f"{each.serve}"] for each in self.rules]
+            content["rules"] = [[rule.name, *rule.datasets, f"{rule.use}", f"{rule.serve}"] for rule in self.rules]
         return Multihash.sha3_256(canonical.encode(content))
 
     @property
     def witnesses_asked(self) -> int:
         """Returns the most witness groups that any rule here requires, for datasets met for the first time or later."""
-        expressions: list[Expression] = [self.use, self.serve, *(each for each in self.floors if each is not None)]
-        expressions += [said for each in self.rules for said in (each.use, each.serve) if said is not None]
-        counts = [fact.count for each in expressions for fact in facts_of(each) if fact.name == "witnessed"]
+        expressions: list[Expression] = [self.use, self.serve, *(floor for floor in self.floors if floor is not None)]
+        expressions += [said for rule in self.rules for said in (rule.use, rule.serve) if said is not None]
+        counts = [fact.count for expression in expressions for fact in facts_of(expression) if fact.name == "witnessed"]
         return max([self.witnesses.quorum, *counts])
 
     def use_of(self, own: Expression | None) -> Expression:
@@ -236,7 +236,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     def ruled(self, name: str) -> tuple[Expression | None, Expression | None]:
         """Returns the requirements for use and serve that rules have for a dataset's name;
         ``None`` where they have none."""
-        meant = [each for each in self.rules if names(each.datasets, name)]
+        meant = [rule for rule in self.rules if names(rule.datasets, name)]
         use = next((each.use for each in meant if each.use is not None), None)
         return use, next((each.serve for each in meant if each.serve is not None), None)
 

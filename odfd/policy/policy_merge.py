@@ -174,7 +174,9 @@ def tighten(policy: Policy, rules: Rules) -> Policy:
 
 def accept_rules(policy: Policy, rules: Rules) -> Policy:
     """Returns the policy with all of the rules applied. Raises Invalid if the result could not be met."""
-    groups = None if rules.groups is None else tuple(KeyGroup(each.name, frozenset(each.keys)) for each in rules.groups)
+    groups = (
+        None if rules.groups is None else tuple(KeyGroup(group.name, frozenset(group.keys)) for group in rules.groups)
+    )
     changed = msgspec.structs.replace(
         policy,
         use=policy.use if rules.use is None else parse_expression(rules.use),

@@ -62,7 +62,7 @@ def broken_blocks(chain: KindIndex, objects: ObjectReader, before: int) -> Itera
             try:
                 check_columns(rule, form)
                 rows = _columns(objects, event.new_data.physical_hash, form, rule.columns)
-                yield from (Broken(block, each) for each in breaches(rule, rows, earlier))
+                yield from (Broken(block, breach) for breach in breaches(rule, rows, earlier))
             except (Invalid, Refused) as fault:
                 yield Broken(block, Breach(fault.rule or RULE, fault.message))
 
@@ -74,10 +74,10 @@ def _parse_schema(event: object) -> tuple[PortalRule | None, pa.Schema]:
 
 
 def _columns(objects: ObjectReader, name: Multihash, form: pa.Schema, columns: tuple[str, ...]) -> pa.Table:
-    wanted = pa.schema([form.field(each) for each in columns])
+    wanted = pa.schema([form.field(column) for column in columns])
     with open_slice(objects.content(name)) as file:
         rows = [
-            as_in_force(pa.Table.from_batches([each]).replace_schema_metadata(None), wanted)
-            for each in file.batches(columns=list(columns))
+            as_in_force(pa.Table.from_batches([batch]).replace_schema_metadata(None), wanted)
+            for batch in file.batches(columns=list(columns))
         ]
     return pa.concat_tables(rows) if rows else wanted.empty_table()

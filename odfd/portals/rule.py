@@ -85,7 +85,7 @@ class Earlier:
     @property
     def columns(self) -> list[str]:
         """The columns that are needed of rows that were published before."""
-        return list(dict.fromkeys(name for each in self._parts for name in each.groups))
+        return list(dict.fromkeys(name for part in self._parts for name in part.groups))
 
     def add(self, rows: pa.Table) -> None:
         """Adds the groups of rows, without a check whether they were published before."""
@@ -112,7 +112,7 @@ class Earlier:
 
 
 def _join(tables: list[pa.Table], schema: pa.Schema) -> pa.Table | None:
-    return pa.concat_tables([each.cast(schema) for each in tables]) if tables else None
+    return pa.concat_tables([table.cast(schema) for table in tables]) if tables else None
 
 
 def _groups(rows: pa.Table, names: tuple[str, ...]) -> pa.Table:

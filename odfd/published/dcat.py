@@ -83,8 +83,8 @@ def _dataset(name: str, card: Card) -> dict[str, Any]:
         "schema:spatialCoverage": _place(claims),
         "dct:publisher": {"@type": "foaf:Agent", "foaf:name": claims.publisher} if claims.publisher else None,
         "dct:creator": {"@id": str(card.author)},
-        "prov:wasDerivedFrom": [{"@id": str(each)} for each in facts.inputs],
-        "schema:variableMeasured": [each.name for each in facts.columns],
+        "prov:wasDerivedFrom": [{"@id": str(input_)} for input_ in facts.inputs],
+        "schema:variableMeasured": [column.name for column in facts.columns],
         "adms:sample": _sample(card),
         "dcat:distribution": {
             "@type": "dcat:Distribution",
@@ -157,7 +157,7 @@ def _location(claims: PublisherClaims) -> dict[str, Any] | None:
     if not claims.area:
         return {"@type": "dct:Location", **named}
     area = Area.parse(claims.area)
-    west, south, *_ = (_degrees(each) for each in area.degrees)
+    west, south, *_ = (_degrees(degree) for degree in area.degrees)
     if area.is_point:
         return {"@type": "dct:Location", **named, "dcat:centroid": _wkt(f"POINT({west} {south})")}
     rings = [_ring(part) for part in area.parts]
@@ -182,13 +182,13 @@ def _geo(text: str) -> Any:
         return {"@type": "schema:GeoCoordinates", "schema:latitude": latitude, "schema:longitude": longitude}
     shapes = []
     for part in area.parts:
-        west, south, east, north = (_degrees(each) for each in part.degrees)
+        west, south, east, north = (_degrees(degree) for degree in part.degrees)
         shapes.append({"@type": "schema:GeoShape", "schema:box": f"{south} {west} {north} {east}"})
     return shapes[0] if len(shapes) == 1 else shapes
 
 
 def _ring(part: Area) -> str:
-    west, south, east, north = (_degrees(each) for each in part.degrees)
+    west, south, east, north = (_degrees(degree) for degree in part.degrees)
     return f"({west} {south},{east} {south},{east} {north},{west} {north},{west} {south})"
 
 

@@ -61,7 +61,7 @@ def read_pack(raw: bytes) -> list[bytes]:
 def write_packs(folder: Path, chain: ChainReader, size: int) -> None:
     """Writes packs of the first ``size`` blocks into a dataset's folder; keeps complete ones. Raises Environment."""
     make_folder(folder / PACKS)
-    there = {number for each in (folder / PACKS).iterdir() if (number := number_in(f"{PACKS}/{each.name}")) is not None}
+    there = {number for path in (folder / PACKS).iterdir() if (number := number_in(f"{PACKS}/{path.name}")) is not None}
     last = max(there, default=0)
     for number in range(-(-size // PACK)):
         # Only the last one may have been written when the chain was shorter.

@@ -124,7 +124,7 @@ class Replication:
             return 0
         if datasets is None:
             return await self._networks.pull_statements(peer)
-        among = {each: await trio.to_thread.run_sync(self._askable, each) for each in datasets}
+        among = {dataset: await trio.to_thread.run_sync(self._askable, dataset) for dataset in datasets}
         everybodys = [each for each, peers in among.items() if peers is None]
         shared = [each for each, peers in among.items() if peers is not None and peer in peers]
         pulled = await self._networks.pull_statements(peer, everybodys, private=private) if everybodys else 0

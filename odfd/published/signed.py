@@ -188,7 +188,7 @@ def collection_state(
     """
     with database.read() as connection:
         row = CARDS.one(connection, "dataset = ?", (shards[0],))
-    states = tuple(signed_state(database, chains, each) for each in shards)
+    states = tuple(signed_state(database, chains, shard) for shard in shards)
     behind = next((each for each, state in zip(shards, states, strict=True) if not state.is_here), None)
     if behind is not None:
         raise Refused(

@@ -159,7 +159,7 @@ def way_of(view: SliceView) -> str:
 
 def _files(home: Path) -> list[FoldFile]:
     try:
-        return [file for each in home.iterdir() if (file := FoldFile.parse(each.name)) is not None]
+        return [file for path in home.iterdir() if (file := FoldFile.parse(path.name)) is not None]
     except FileNotFoundError:
         return []
 

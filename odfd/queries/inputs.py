@@ -43,7 +43,7 @@ class QueryInputs:
 
     def paths(self, planned: PlannedView) -> tuple[str, ...]:
         """Returns the paths of the slices of a view that is held and shown."""
-        return tuple(str(self._home.objects.path(each.slice.physical_hash)) for each in planned.slices)
+        return tuple(str(self._home.objects.path(slice_.slice.physical_hash)) for slice_ in planned.slices)
 
     def sound(self, views: Sequence[PlannedView], *, again: bool = False) -> dict[str, Path]:
         """Returns the files of views, whose bytes match their hashes. Raises as ``SliceFiles.path``.
@@ -71,7 +71,7 @@ class QueryInputs:
 
     def _check_again(self, fault: Fault, slices: Sequence[tuple[Multihash, DatasetId, int]]) -> None:
         """Hashes the slice that a fault names, or all. Raises as ``SliceFiles.path``."""
-        for name, dataset, block in [each for each in slices if str(each[0]) in fault.message] or slices:
+        for name, dataset, block in [slice_ for slice_ in slices if str(slice_[0]) in fault.message] or slices:
             self._home.slices.check_again(name, dataset, block)
 
 
@@ -79,12 +79,12 @@ def _list_slices(views: Sequence[PlannedView]) -> Iterator[tuple[Multihash, Data
     """Yields the slices of views, each with its dataset and the number of its block."""
     for planned in views:
         for shard in planned.shards or (planned,):
-            yield from ((each.slice.physical_hash, shard.dataset, each.sequence) for each in shard.slices)
+            yield from ((slice_.slice.physical_hash, shard.dataset, slice_.sequence) for slice_ in shard.slices)
 
 
 def _objects(views: Sequence[PlannedView]) -> Mapping[Multihash, PlannedView]:
     """Returns each object once, with a view that reads it."""
-    return {each.slice.physical_hash: planned for planned in views for each in planned.slices}
+    return {slice_.slice.physical_hash: planned for planned in views for slice_ in planned.slices}
 
 
 def _name(planned: PlannedView) -> str:
@@ -94,12 +94,12 @@ def _name(planned: PlannedView) -> str:
 
 def _place(planned: PlannedView, process: QueryProcess) -> SliceView:
     if planned.shards and planned.view.fold != "log":
-        parts = (_place(each, process) for each in planned.shards)
+        parts = (_place(shard, process) for shard in planned.shards)
         named = (
             msgspec.structs.replace(each, name=f"{planned.view.name} shard {place}") for place, each in enumerate(parts)
         )
         return msgspec.structs.replace(planned.view, parts=tuple(named))
-    files = tuple(process.path_inside(str(each.slice.physical_hash)) for each in planned.slices)
+    files = tuple(process.path_inside(str(slice_.slice.physical_hash)) for slice_ in planned.slices)
     if planned.table is not None:
         files = (process.path_inside(planned.table.path.name),)
     earlier = None if planned.fold is None else process.path_inside(_name(planned))

@@ -45,7 +45,7 @@ def files_of_log(home: StateDirectory, plan: MakePlan, request: wire.SlicesReque
     """Chooses files. Raises as ``plan`` does, NotFound for a position that is no longer in the chain, and Refused for
     a log that its slices do not hold as it is read.
     """
-    times = tuple((each.kind, each.value) for each in request.times)
+    times = tuple((time.kind, time.value) for time in request.times)
     for _ in range(_RENAMES):
         entry, ref, pins, ended = _asked_for(home, request)
         cut = wire.QueryRequest(sql="", pins=pins, require=request.require, cut=request.cut)

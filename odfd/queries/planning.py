@@ -189,11 +189,11 @@ class Planner:
     ) -> PlannedView:
         """Plans a view of a projection's table, whose data is relied on as far as that of its inputs."""
         with self._home.catalog() as catalog:
-            entries = [(each, catalog.find(each.dataset)) for each in kept.inputs]
+            entries = [(input_, catalog.find(input_.dataset)) for input_ in kept.inputs]
         for each, entry in entries:
             if entry is not None and entry.name not in standings:
                 standings[entry.name] = standing_of(self._shown(entry), each.cut.size)
-        made_of = ", ".join(f"{each.name} to block #{each.cut.size - 1}" for each in kept.inputs)
+        made_of = ", ".join(f"{input_.name} to block #{input_.cut.size - 1}" for input_ in kept.inputs)
         remarks.append(f"{PROJECTION}.{kept.name} was computed from {made_of}")
         first = kept.inputs[0]
         return PlannedView(SliceView(name=name, files=(), schema=kept.schema), first.dataset, (), first.cut, table=kept)
@@ -278,7 +278,7 @@ class Planner:
         clauses = _format_clauses(table.clauses)
         pin = None
         if request.pins:
-            its = {each.at: each for each in request.pins if each.id == str(entry.id)}
+            its = {pin.at: pin for pin in request.pins if pin.id == str(entry.id)}
             pin = its.get(clauses)
             if pin is None:
                 raise _not_pinned(entry.name, clauses, list(its), table.place)
@@ -296,18 +296,18 @@ class Planner:
             shards = self._home.shards_of(entry.id)
             if len(shards) < 2:
                 check_united(self._home, entry)
-        return [entry] if len(shards) < 2 else [self._home.resolve(str(each)) for each in shards]
+        return [entry] if len(shards) < 2 else [self._home.resolve(str(shard)) for shard in shards]
 
     def _sharded_cuts(
         self, entry: DatasetEntry, shards: Sequence[DatasetEntry], table: TableNamed, request: wire.QueryRequest,
         asker: Asker,
     ) -> list[Cut]:  # fmt: skip
         """Cuts all shards at one time, the last to which all may be read. Raises Refused, Invalid, NotFound."""
-        ids = [each.id for each in shards]
+        ids = [shard.id for shard in shards]
         clauses, pins = _format_clauses(table.clauses), {}
         if request.pins:
-            pins = {each.id: each for each in request.pins if each.at == clauses}
-            if any(str(each) not in pins for each in ids):
+            pins = {pin.id: pin for pin in request.pins if pin.at == clauses}
+            if any(str(id_) not in pins for id_ in ids):
                 raise _not_pinned(entry.name, clauses, [], table.place)
         with _place_faults(table):
             cuts = cuts_of(self._home, entry.name, ids, dict(table.clauses), pins, asker.served)
@@ -411,11 +411,11 @@ def _remark_on_shortened(name: str, whole: Cut, cut: Cut, request: wire.QueryReq
 def _unite(views: Sequence[PlannedView]) -> PlannedView:
     """Joins the views of shards to one. Rows that fold together are in one shard, in the order of its offsets."""
     first = views[0]
-    mixed = any(each.view.mixed for each in views)
+    mixed = any(view.view.mixed for view in views)
     return msgspec.structs.replace(
         first,
         view=msgspec.structs.replace(first.view, mixed=mixed),
-        slices=[each for view in views for each in view.slices],
+        slices=[slice_ for view in views for slice_ in view.slices],
         shards=tuple(views),
     )
 

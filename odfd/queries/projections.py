@@ -86,7 +86,7 @@ class SqlProject(msgspec.Struct, frozen=True, kw_only=True, tag="Sql", rename="c
         if not self.queries:
             return self.query or ""
         *steps, last = self.queries
-        named = ", ".join(f'"{each.alias}" AS ({each.query})' for each in steps)
+        named = ", ".join(f'"{step.alias}" AS ({step.query})' for step in steps)
         return f"WITH {named} SELECT * FROM ({last.query})" if steps else last.query  # noqa: S608  the query's own text
 
 
@@ -104,7 +104,7 @@ def check_projection(draft: Draft) -> None:
     spec: ProjectionSpec = draft.spec
     if not 0 < len(spec.inputs) <= MAX_INPUTS:
         draft.note("spec.inputs", f"{len(spec.inputs)} inputs", "projection-inputs", f"1 to {MAX_INPUTS}")
-    twice = repeated(each.name.casefold() for each in spec.inputs)
+    twice = repeated(input_.name.casefold() for input_ in spec.inputs)
     for number, each in enumerate(spec.inputs):
         if each.name.casefold() in twice:
             text = f"{each.name} is the name of two inputs"
@@ -188,11 +188,11 @@ class ProjectionStore:
             return None
         inputs = tuple(
             KeptInput(
-                name=each.name,
-                dataset=DatasetId.parse(each.dataset),
-                cut=Cut(size=each.size, block=Multihash.parse(each.block)),
+                name=input_.name,
+                dataset=DatasetId.parse(input_.dataset),
+                cut=Cut(size=input_.size, block=Multihash.parse(input_.block)),
             )
-            for each in record.inputs
+            for input_ in record.inputs
         )
         return KeptTable(name=name, path=self._path(resource_id, record), schema=record.schema, inputs=inputs)
 

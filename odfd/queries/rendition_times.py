@@ -25,7 +25,7 @@ def active_at(home: StateDirectory, ref: str, entry: DatasetEntry, time: int) ->
         if then != entry.id:
             return Catalog(connection).resolve(str(then))
     row = row_at(owner_timeline(home, entry.id), time)
-    if row is None or any(each.has(row.to) for each in state.members):
+    if row is None or any(member.has(row.to) for member in state.members):
         return entry
     raise NotFound(
         f"{entry.name} was another rendition then, which is not here: {row.to}",
@@ -51,7 +51,7 @@ def since_of(home: StateDirectory, dataset: DatasetId) -> int | None:
         state = collections.of(connection, dataset)
     since = None
     for row in reversed(rows):
-        if not any(each.has(row.to) and not each.is_gone for each in state.members):
+        if not any(member.has(row.to) and not member.is_gone for member in state.members):
             return since
         since = row.time
     return None

@@ -48,14 +48,14 @@ def cuts_of(
     complete, is_exact = find_complete_time(home, shards), bool(clauses or pins)
     views = SqliteShards(home.database, home.chains).read(shards)
     is_whole = complete is None or bool(pins)  # a pin says itself what is read
-    whole = [_size(views[each]) if is_whole else views[each].size_at(complete or 0) for each in shards]
+    whole = [_size(views[shard]) if is_whole else views[shard].size_at(complete or 0) for shard in shards]
     if not all(whole) and not pins:
         raise _missing(home, name, min(shards, key=home.chains.upper))
     if AT_BLOCK in clauses and not pins and AS_OF not in clauses:
         time = _time_of(home, name, shards, clauses[AT_BLOCK])
         if complete is not None and time > complete:
             raise _incomplete(home, name, shards, time)
-        whole = [views[each].size_at(time) for each in shards]
+        whole = [views[shard].size_at(time) for shard in shards]
         clauses = {kind: value for kind, value in clauses.items() if kind != AT_BLOCK}
     cuts = [
         cut_of(name, home.chains.chain(each), clauses, pins.get(str(each)), size)
@@ -75,7 +75,7 @@ def complete_sizes(home: StateDirectory, shards: Sequence[DatasetId]) -> list[in
     if complete is None:
         return [None for _ in shards]
     views = SqliteShards(home.database, home.chains).read(shards)
-    return [views[each].size_at(complete) for each in shards]
+    return [views[shard].size_at(complete) for shard in shards]
 
 
 def heads_of(home: StateDirectory, shards: Sequence[DatasetId]) -> list[Head | None]:
@@ -111,7 +111,7 @@ def satisfying(
     reached = [reach(each, cut.size) for each, cut in zip(shards, cuts, strict=True)]
     short = [place for place, cut in enumerate(cuts) if reached[place] < cut.size]
     if not short or request.cut:
-        found = cut_to(home, [each.id for each in shards], cuts, reached)
+        found = cut_to(home, [shard.id for shard in shards], cuts, reached)
         if found is not None:
             return found
     worst = min(short, key=lambda place: reached[place])
@@ -127,7 +127,7 @@ def cut_to(
 
     ``None`` if nothing of a shard is left.
     """
-    chains = [home.chains.chain(each) for each in shards]
+    chains = [home.chains.chain(shard) for shard in shards]
     ends = [
         to_millis(chain.block_at(size).system_time)
         for chain, size, cut in zip(chains, reached, cuts, strict=True)
@@ -178,7 +178,7 @@ def _time_of(home: StateDirectory, name: str, shards: Sequence[DatasetId], at: s
             hint="say the hash of a block, which means its transaction in all shards; or a time: AS OF",
         )
     wanted = Multihash.parse(at)
-    for each in shards:
+    for shard in shards:
         with suppress(NotFound):
-            return to_millis(home.chains.chain(each).block_by_hash(wanted).system_time)
+            return to_millis(home.chains.chain(shard).block_by_hash(wanted).system_time)
     raise NotFound(f"no shard of {name} has the block {at[:200]}", rule=_CUT, hint="odfctl get renditions lists them")

@@ -46,7 +46,8 @@ def is_row(word: str) -> bool:
 def words_of(timeline: Timeline) -> tuple[str, ...]:
     """Returns the keywords that say all of M."""
     return tuple(
-        f"{_WORD}:{each.to.number}@{each.time}:{each.to.shards[0]}:{len(each.to.shards)}" for each in timeline.switches
+        f"{_WORD}:{switch.to.number}@{switch.time}:{switch.to.shards[0]}:{len(switch.to.shards)}"
+        for switch in timeline.switches
     )
 
 
@@ -84,18 +85,18 @@ def rows_of(chain: ChainReader, dataset: DatasetId) -> tuple[SignedSwitch, ...]:
 
 def row_at(rows: Sequence[SignedSwitch], time: int) -> SignedSwitch | None:
     """Returns the row that holds at a time; ``None`` without rows."""
-    return next((each for each in reversed(rows) if each.time <= time), rows[0] if rows else None)
+    return next((row for row in reversed(rows) if row.time <= time), rows[0] if rows else None)
 
 
 def check(rows: Sequence[SignedSwitch], timeline: Timeline) -> None:
     """Raises Invalid if M contradicts handovers that were followed, each as the chain that ended signed it."""
     if not rows:
         return
-    said = {(each.time, str(each.to)) for each in rows}
-    for each in timeline.switches[1:]:
-        if (each.time, each.to.shards[0]) not in said and each.time <= rows[-1].time:
+    said = {(row.time, str(row.to)) for row in rows}
+    for switch in timeline.switches[1:]:
+        if (switch.time, switch.to.shards[0]) not in said and switch.time <= rows[-1].time:
             raise Invalid(
-                f"its owner signed a handover to {each.to.shards[0]} at {each.time}, and now that there was none",
+                f"its owner signed a handover to {switch.to.shards[0]} at {switch.time}, and now that there was none",
                 rule="rendition-timeline",
                 hint="ask its owner; what was read stays as it is",
             )

@@ -35,7 +35,7 @@ class FormerCollection(NamedTuple):
 
 def gather(connection: sqlite3.Connection, collections: Sequence[FormerCollection]) -> Sequence[str]:
     """Gathers the rows of each collection, within an open transaction. Returns a line for each."""
-    return [line for each in collections for line in [_gather(connection, each)] if line is not None]
+    return [line for collection in collections for line in [_gather(connection, collection)] if line is not None]
 
 
 def _gather(connection: sqlite3.Connection, collection: FormerCollection) -> str | None:
@@ -77,10 +77,10 @@ def _one(store: ResourceStore, type_: str, collection: FormerCollection) -> _Row
     first = rows.get(collection.chains[0], active)
     whole = msgspec.structs.replace(
         _declare(first, active), name=active.name, did=active.did,
-        updated_at=max(each.updated_at for each in rows.values()),
+        updated_at=max(row.updated_at for row in rows.values()),
     )  # fmt: skip
-    inner = [each for each in rows.values() if each.id != first.id]
-    return _Rows(whole, inner, [each for each in rows.values() if each.id != active.id])
+    inner = [row for row in rows.values() if row.id != first.id]
+    return _Rows(whole, inner, [row for row in rows.values() if row.id != active.id])
 
 
 def _declare(first: Resource, active: Resource) -> Resource:

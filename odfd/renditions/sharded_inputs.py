@@ -30,14 +30,14 @@ def over(transform: SetTransform, old: Sequence[str], new: Sequence[str]) -> Set
     """
     inputs, steps = _split(transform)
     found = []
-    for each in inputs:
-        if set(each.shards) & set(old) and each.shards != tuple(old):
+    for input_ in inputs:
+        if set(input_.shards) & set(old) and input_.shards != tuple(old):
             raise Refused(
-                f"{each.alias} is a part of the {len(old)} shards of a collection, which hand over together",
+                f"{input_.alias} is a part of the {len(old)} shards of a collection, which hand over together",
                 rule="shard-input",
                 hint="derive from the collection by its name",
             )
-        found.append(Logical(each.alias, tuple(new)) if each.shards == tuple(old) else each)
+        found.append(Logical(input_.alias, tuple(new)) if input_.shards == tuple(old) else input_)
     return _unite(transform, found, steps)
 
 
@@ -52,8 +52,8 @@ def _split(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, 
     steps = said.queries or (SqlQueryStep(query=said.query or ""),)
     unions = {step.alias: step.query for step in steps if step.alias is not None}
     found: list[Logical] = []
-    aliases = [each.alias or each.dataset_ref for each in transform.inputs]
-    refs = [each.dataset_ref for each in transform.inputs]
+    aliases = [input_.alias or input_.dataset_ref for input_ in transform.inputs]
+    refs = [input_.dataset_ref for input_ in transform.inputs]
     place, removed = 0, set()
     while place < len(refs):
         alias, count = aliases[place].removesuffix(_part("", 0)), 0
@@ -72,22 +72,23 @@ def _split(transform: SetTransform) -> tuple[list[Logical], tuple[SqlQueryStep, 
 def _unite(transform: SetTransform, inputs: Sequence[Logical], steps: tuple[SqlQueryStep, ...]) -> SetTransform:
     named: list[TransformInput] = []
     unions: list[SqlQueryStep] = []
-    tables = {each.name for each in transform.transform.temporal_tables or ()}
-    for each in inputs:
-        count = len(each.shards)
+    tables = {table.name for table in transform.transform.temporal_tables or ()}
+    for input_ in inputs:
+        count = len(input_.shards)
         if count == 1:
-            named.append(TransformInput(dataset_ref=each.shards[0], alias=each.alias))
+            named.append(TransformInput(dataset_ref=input_.shards[0], alias=input_.alias))
             continue
-        if each.alias in tables:
+        if input_.alias in tables:
             raise Refused(
-                f"{each.alias} is read by its newest rows of a time, and has {count} shards",
+                f"{input_.alias} is read by its newest rows of a time, and has {count} shards",
                 rule="shard-temporal",
                 hint="keep it in one shard",
             )
         named += [
-            TransformInput(dataset_ref=shard, alias=_part(each.alias, place)) for place, shard in enumerate(each.shards)
+            TransformInput(dataset_ref=shard, alias=_part(input_.alias, place))
+            for place, shard in enumerate(input_.shards)
         ]
-        unions.append(SqlQueryStep(alias=each.alias, query=_union(each.alias, count)))
+        unions.append(SqlQueryStep(alias=input_.alias, query=_union(input_.alias, count)))
     said: TransformSql = transform.transform
     if unions or said.queries is not None:
         said = msgspec.structs.replace(said, query=None, queries=(*unions, *steps))

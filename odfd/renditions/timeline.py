@@ -49,17 +49,17 @@ class Timeline(msgspec.Struct, frozen=True):
 
 def active(timeline: Timeline, time: int) -> RenditionRow:
     """Returns the rendition that is active at a time; for a time that is not promised that may still change."""
-    return next((each.to for each in reversed(timeline.switches) if each.time <= time), timeline.switches[0].to)
+    return next((switch.to for switch in reversed(timeline.switches) if switch.time <= time), timeline.switches[0].to)
 
 
 def switch_after(timeline: Timeline, time: int) -> Switch | None:
     """Returns the first handover after a time."""
-    return next((each for each in timeline.switches[1:] if each.time > time), None)
+    return next((switch for switch in timeline.switches[1:] if switch.time > time), None)
 
 
 def find_switch(timeline: Timeline, command: str) -> Switch | None:
     """Returns the handover that a command made, or ``None`` if it made none yet."""
-    return next((each for each in timeline.switches if each.command == command), None)
+    return next((switch for switch in timeline.switches if switch.command == command), None)
 
 
 def is_open(timeline: Timeline, time: int) -> bool:

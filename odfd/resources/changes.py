@@ -14,7 +14,7 @@ def describe(before: Resource | None, event: ResourceEvent) -> tuple[str, tuple[
     """
     after = event.resource
     if event.op == "Added":
-        return "Created", tuple(f"made by {each.type} {each.name}" for each in after.owners)
+        return "Created", tuple(f"made by {owner.type} {owner.name}" for owner in after.owners)
     if event.op == "Deleted" or before is None:
         return ("Deleted" if event.op == "Deleted" else event.op), ()
     if event.op == "Modified":

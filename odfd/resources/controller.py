@@ -173,7 +173,7 @@ class Controllers:
 
     def __init__(self, controllers: Iterable[Controller] = ()) -> None:
         """Raises ValueError if two report the same condition, which is a bug."""
-        self._by_type = {each.type: each for each in controllers}
+        self._by_type = {controller.type: controller for controller in controllers}
         owners: dict[str, str] = {}
         for type_, each in self._by_type.items():
             for key in each.conditions:

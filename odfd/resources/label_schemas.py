@@ -69,7 +69,7 @@ def wrong_values(
             text = f"{name} is a label of {' and '.join(sorted(schema.types))}, and this is of the type {type_}"
             yield f"labels.{key}", text, "label-type", "leave it out"
         elif not any(type(value) is type(each) and value == each for each in schema.values):
-            said = " or ".join(_write(each) for each in schema.values)
+            said = " or ".join(_write(value) for value in schema.values)
             yield f"labels.{key}", f"{_write(value)[:80]} is no value of {name}", "label-value", f"it is {said}"
     for key in annotations:
         if short_name(key) in ACCESS:

@@ -198,7 +198,7 @@ def _account(node: Node | None, binding: Binding) -> dict[str, Node]:
     if (
         node.value.keys() - {"type", "id", "did", "name"}
         or not texts
-        or not all(isinstance(each, str) for each in texts)
+        or not all(isinstance(text, str) for text in texts)
     ):
         text = beyond("an account is {id, did, name}, or one of them alone", "Multi-tenancy")
         binding.mistakes.append(Mistake("headers.account", node.line, text, "account", "account: NAME"))

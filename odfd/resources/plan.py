@@ -292,7 +292,7 @@ def _gives_up_its_name(other: Resource, final: FinalState, parts: Parts) -> bool
     An owner that is not in the batch keeps what it has, whether or not it makes it now.
     """
     is_kept = is_renamed = False
-    makers = [(found, each.part) for each in other.owners if (found := final.get(each.id)) is not None]
+    makers = [(found, owner.part) for owner in other.owners if (found := final.get(owner.id)) is not None]
     try:
         for maker, identity in makers:
             if maker.account != other.account:

@@ -101,7 +101,7 @@ def _replace(kind: Kind, value: Any, path: str, refers: str | None, change: Call
         case Table(of):
             return _replaced_fields(of, value, path, change)
         case Union(variants):
-            cls = next(each for each in variants if each.__struct_config__.tag == value[TAG])
+            cls = next(variant for variant in variants if variant.__struct_config__.tag == value[TAG])
             return _replaced_fields(cls, value, path, change)
         case Vector(item):
             return [_replace(item, each, f"{path}[{number}]", refers, change) for number, each in enumerate(value)]
@@ -132,7 +132,7 @@ def in_short_form(kind: Kind, node: Node, path: str, remarks: Remarks, refers: s
             return _fields(of, node, path, remarks)
         case Union(variants), dict() if TAG in node.value:
             tag = node.value[TAG].value
-            cls = next((each for each in variants if each.__struct_config__.tag == tag), None)
+            cls = next((variant for variant in variants if variant.__struct_config__.tag == tag), None)
             return node if cls is None else _fields(cls, node, path, remarks)
         case Vector(item), list():
             made = [in_short_form(item, each, f"{path}[{at}]", remarks, refers) for at, each in enumerate(node.value)]

@@ -217,8 +217,13 @@ def _callers(row: Row) -> str:
 
 def _relations(row: Row) -> str:
     relations, attributes = row.spec.get("relations") or (), row.spec.get("attributes") or ()
-    texts = [f"{each['subject']} {each.get('value') or each['relation']} of {each['object']}" for each in relations]
-    return "; ".join([*texts, *(f"{each['object']} {each['name']}" for each in attributes if each["value"])])
+    texts = [
+        f"{relation['subject']} {relation.get('value') or relation['relation']} of {relation['object']}"
+        for relation in relations
+    ]
+    return "; ".join(
+        [*texts, *(f"{attribute['object']} {attribute['name']}" for attribute in attributes if attribute["value"])]
+    )
 
 
 def _flow_target(row: Row) -> str:
@@ -261,7 +266,7 @@ def _outcome(row: Row) -> Any:
 def _cause(row: Row) -> str:
     """Returns the kinds of the triggers that caused a FlowRun."""
     causes = _fields(row, "FlowRunActivationCauses").get("activationCauses", ())
-    return ", ".join(dict.fromkeys(each["trigger"]["kind"] for each in causes))
+    return ", ".join(dict.fromkeys(cause["trigger"]["kind"] for cause in causes))
 
 
 def _fields(row: Row, condition: str) -> Mapping[str, Any]:

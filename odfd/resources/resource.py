@@ -97,11 +97,11 @@ def canonical(value: Json) -> str:
 def fold(events: Iterable[ResourceEvent]) -> dict[str, Resource]:
     """Returns the resources after all events, by id."""
     found: dict[str, Resource] = {}
-    for each in events:
-        if each.op == "Deleted":
-            found.pop(each.resource.id, None)
+    for event in events:
+        if event.op == "Deleted":
+            found.pop(event.resource.id, None)
         else:
-            found[each.resource.id] = each.resource
+            found[event.resource.id] = event.resource
     return found
 
 

@@ -69,11 +69,11 @@ def fields_of(schema: JsonSchema, part: JsonSchema) -> dict[str, tuple[JsonSchem
     found: dict[str, tuple[JsonSchema, bool]] = {}
     members = _members(schema, part)
     if len(members) > 1:
-        kinds = [each["properties"][TAG]["const"] for each in members]
+        kinds = [member["properties"][TAG]["const"] for member in members]
         found[TAG] = {"enum": kinds, "description": "Which of them it is."}, True
-    for each in members:
-        for name, child in each.get("properties", {}).items():
-            found.setdefault(name, ({**_resolve(schema, child), **_beside(child)}, name in each.get("required", ())))
+    for member in members:
+        for name, child in member.get("properties", {}).items():
+            found.setdefault(name, ({**_resolve(schema, child), **_beside(child)}, name in member.get("required", ())))
     return found
 
 
@@ -162,12 +162,12 @@ class _Making:
 
     def _more_kinds(self, variants: tuple[type[msgspec.Struct], ...]) -> Iterator[JsonSchema]:
         """Yields schemas of kinds that the format does not know, with the fields of the step that stands for each."""
-        steps = {str(each.__struct_config__.tag): each for each in variants}
+        steps = {str(variant.__struct_config__.tag): variant for variant in variants}
         if FetchUrl in variants:
             for kind, options in fetch_options.KINDS.items():
                 more = self._of_options(options, fetch_options.names(kind))
                 made = self._standing(f"Fetch{kind}", FetchUrl, kind, more)
-                needed = [each.encode_name for each in msgspec.structs.fields(options) if each.required]
+                needed = [field.encode_name for field in msgspec.structs.fields(options) if field.required]
                 self.defs[f"Fetch{kind}"]["required"] += needed
                 yield made
         if ReadCsv in variants:
@@ -202,7 +202,7 @@ class _Making:
             case Flag():
                 return {"type": "boolean"}
             case Choice(options):
-                return {"type": "string", "enum": [each.value for each in options]}
+                return {"type": "string", "enum": [option.value for option in options]}
             case Moment():
                 return {"type": "string", "format": "date-time"}
             case Octets(of):

@@ -42,13 +42,13 @@ def name_pattern(text: str) -> re.Pattern[str]:
         return re.compile(first, re.IGNORECASE)
     # The first place of each part is as good as any later one. The atomic group keeps it, so that time is linear in the
     # pattern: with plain ``.*``, fifty of which fit into a pattern, a request held the interpreter for hours.
-    within = "".join(f"(?>.*?{each})" for each in others[:-1])
+    within = "".join(f"(?>.*?{other})" for other in others[:-1])
     return re.compile(f"{first}{within}.*{others[-1]}", re.IGNORECASE)
 
 
 def names(patterns: Iterable[str], name: str) -> bool:
     """Whether a name matches one of the patterns."""
-    return any(name_pattern(each).fullmatch(name) for each in patterns)
+    return any(name_pattern(pattern).fullmatch(name) for pattern in patterns)
 
 
 def is_pattern(text: str) -> bool:

@@ -94,17 +94,17 @@ class ResourceStore(ResourceReader):
 
     def put_all(self, resources: Sequence[Resource], now: Instant) -> None:
         """Writes several resources, which may swap their names, together with their parts, whose names change too."""
-        self._fresh = self.among(each.id for each in resources)
-        for each in resources:
-            held = self._fresh.get(each.id)
-            if held is not None and (held.key, held.account) != (each.key, each.account):
-                self._parked |= {each.id, *(child.id for child in self.list_owned(each.id))}
+        self._fresh = self.among(resource.id for resource in resources)
+        for resource in resources:
+            held = self._fresh.get(resource.id)
+            if held is not None and (held.key, held.account) != (resource.key, resource.account):
+                self._parked |= {resource.id, *(child.id for child in self.list_owned(resource.id))}
         for resource_id in sorted(self._parked):
             # The index of names is unique after each statement, so two that swap names cannot be written one after the
             # other.
             self._rekey(resource_id, _park(resource_id))
-        for each in resources:
-            self.put(each, now)
+        for resource in resources:
+            self.put(resource, now)
         for resource_id in sorted(self._parked):
             held = self.get(resource_id)
             if held is not None:
@@ -117,8 +117,8 @@ class ResourceStore(ResourceReader):
         held = self.get(resource_id)
         if held is None or held.generation != generation:
             return False
-        for each in statuses:
-            after = msgspec.structs.replace(held, status=each, updated_at=now)
+        for status in statuses:
+            after = msgspec.structs.replace(held, status=status, updated_at=now)
             self._append("Observed", after, now)
             STATUSES.put(self._db, resource_id, _encode(after.status))
         return True
@@ -319,7 +319,7 @@ class ResourceStore(ResourceReader):
             ]
             self._index("res_refs", "src", resource.id, rows)
         if held is None or held.owners != resource.owners:
-            self._index("res_owners", "child", resource.id, [(each.id, resource.id) for each in resource.owners])
+            self._index("res_owners", "child", resource.id, [(owner.id, resource.id) for owner in resource.owners])
         self.index_labels(resource)
 
     def index_labels(self, resource: Resource) -> None:

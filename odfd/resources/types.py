@@ -71,7 +71,7 @@ class Remarks(NamedTuple):
             owner = next((owner[key].value for key in ("name", "id", "did") if key in owner), None)
         target = next((said[key] for key in ("id", "did", "name") if isinstance(said.get(key), str)), None)
         texts = [kind, target, said.get("path", "")]
-        is_wrong = not kind or not all(isinstance(each, str) for each in texts) or said.keys() - _LONG
+        is_wrong = not kind or not all(isinstance(text, str) for text in texts) or said.keys() - _LONG
         if is_wrong or ("account" in said and not isinstance(owner, str)):
             hint = "write {type: Dataset, name: NAME}, or Dataset:NAME"
             self.mistakes.append(Mistake(path, node.line, "this is no reference", "reference", hint))
@@ -235,9 +235,9 @@ class TypeRegistry:
         self._types = tuple(types)
         self._written: dict[str, ResourceType] = {}
         self._words: dict[str, ResourceType] = {}
-        for each in self._types:
-            self._claim(self._written, {each.name, each.uri, each.own_uri, *each.uris}, each)
-            self._claim(self._words, {word.lower() for word in (each.name, each.plural, *each.aliases)}, each)
+        for type_ in self._types:
+            self._claim(self._written, {type_.name, type_.uri, type_.own_uri, *type_.uris}, type_)
+            self._claim(self._words, {word.lower() for word in (type_.name, type_.plural, *type_.aliases)}, type_)
 
     def __iter__(self) -> Iterator[ResourceType]:
         return iter(self._types)
@@ -245,7 +245,7 @@ class TypeRegistry:
     @property
     def acting(self) -> tuple[ResourceType, ...]:
         """The types that a manifest can have."""
-        return tuple(each for each in self._types if each.spec is not None and not each.is_derived)
+        return tuple(type_ for type_ in self._types if type_.spec is not None and not type_.is_derived)
 
     def find_schema(self, schema: str) -> ResourceType:
         """Returns a type by its ``$schema``: the short name, or the URI with or without ``.json``. Raises Invalid."""
@@ -282,7 +282,9 @@ class TypeRegistry:
     def at(self, path: str) -> ResourceType | None:
         """Returns a type by the path of its schema, or a former one."""
         end = f"/{path.removesuffix(SUFFIX)}"
-        return next((each for each in self._types if any(uri.endswith(end) for uri in (each.uri, *each.uris))), None)
+        return next(
+            (type_ for type_ in self._types if any(uri.endswith(end) for uri in (type_.uri, *type_.uris))), None
+        )
 
     def _near(self, schema: str, short: str) -> str:
         """Suggests a type by the last part of a URI, since its base or case may be wrong too."""
@@ -321,7 +323,7 @@ def _has_own(kind: Kind, value: Any, own_kinds: frozenset[str]) -> bool:
         case Table(of):
             return _struct_has_own(of, value, own_kinds)
         case Union(variants):
-            cls = next((each for each in variants if each.__struct_config__.tag == value[TAG]), None)
+            cls = next((variant for variant in variants if variant.__struct_config__.tag == value[TAG]), None)
             return value[TAG] in own_kinds or cls is None or _struct_has_own(cls, value, own_kinds)
         case Vector(item):
             return any(_has_own(item, each, own_kinds) for each in value)
@@ -375,11 +377,13 @@ def _struct_has_own(cls: type[msgspec.Struct], value: Mapping[str, Any], own_kin
 def notes_of(cls: type[msgspec.Struct]) -> Mapping[str, JsonSchema]:
     """Returns additions to the types of fields: descriptions, and parts of schemas."""
     notes: dict[str, JsonSchema] = {}
-    for each in msgspec.structs.fields(cls):
-        members = typing.get_args(each.type) if typing.get_origin(each.type) is not typing.Annotated else (each.type,)
+    for field in msgspec.structs.fields(cls):
+        members = (
+            typing.get_args(field.type) if typing.get_origin(field.type) is not typing.Annotated else (field.type,)
+        )
         for member in members:
             for mark in getattr(member, "__metadata__", ()):
                 if isinstance(mark, msgspec.Meta):
                     about_it = {} if mark.description is None else {"description": mark.description}
-                    notes[each.name] = notes.get(each.name, {}) | about_it | (mark.extra_json_schema or {})
+                    notes[field.name] = notes.get(field.name, {}) | about_it | (mark.extra_json_schema or {})
     return notes

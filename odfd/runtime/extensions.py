@@ -26,7 +26,7 @@ def extensions(group: str) -> Mapping[str, EntryPoint]:
     """Returns the extensions of a group by name, without loading any. Blocking: reads which packages are installed."""
     from importlib.metadata import entry_points  # the library of mail messages: a command without extensions is faster
 
-    return {each.name: each for each in entry_points(group=group)}
+    return {point.name: point for point in entry_points(group=group)}
 
 
 def load_extension(group: str, name: str, what: str, rule: str) -> Any:

@@ -35,7 +35,7 @@ def hosts_of(certificate: str, setting: str) -> tuple[str, ...]:
     # Requests must name the node by a name of its own, and a wildcard is the name of other hosts too
     # (test_over_tls_only_names_of_the_certificate_are_answered).
     hosts = [*(name.lower() for name in names if "*" not in name)]
-    hosts += [f"[{each}]" if ":" in str(each) else str(each) for each in addresses]
+    hosts += [f"[{address}]" if ":" in str(address) else str(address) for address in addresses]
     if not hosts:
         raise _unusable(setting, "it names no host; one for all names below another is not enough")
     return tuple(hosts)

@@ -246,7 +246,7 @@ def check_same(asked: Sequence[ObjectFile], found: Sequence[ObjectFile]) -> None
 
 
 def _names(files: Sequence[ObjectFile]) -> set[tuple[str, Multihash]]:
-    return {(each.object_type, each.hash) for each in files}
+    return {(file.object_type, file.hash) for file in files}
 
 
 def internal(phase: Phase, fault: Fault, room: int = SHORT) -> InternalError:

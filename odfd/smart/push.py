@@ -145,8 +145,8 @@ class PushServer:
                 return CheckHead(self._request.transfer_plan, self._request.force_update_if_diverged)
             case _Step.OBJECTS:
                 asked = decode(text, PushObjects)
-                for each in asked.object_files:
-                    hash_of(each.physical_hash)
+                for file in asked.object_files:
+                    hash_of(file.physical_hash)
                 self._files, self._is_truncated, self._step = asked.object_files, asked.is_truncated, _Step.PLACES
                 return Negotiate(self._files)
             case _Step.UPLOADS:
@@ -182,7 +182,7 @@ class PushServer:
     def lacking(self, names: Collection[Multihash]) -> Say:
         """Answers with the places for the missing objects, ``names``."""
         self._step = _Step.UPLOADS
-        found = tuple(self._strategy(each, is_lacking=each.hash in names) for each in self._files)
+        found = tuple(self._strategy(file, is_lacking=file.hash in names) for file in self._files)
         self._files = ()
         return Say(encode(PushObjectsAnswer(ok=PushStrategies(object_transfer_strategies=found))))
 

@@ -218,10 +218,10 @@ class _Pull:
     def _note(self, strategies: Sequence[PullStrategy], url: str, is_inside: bool) -> bool:
         """Remembers objects that are kept elsewhere; returns whether there was one. Raises Invalid, Refused."""
         is_any = False
-        for each in strategies:
-            if leads_to(each.download_from.url, url):
-                path = f"{self._root}/{FOLDERS[each.object_file.object_type]}/{each.object_file.hash}"
-                self._of._smart.note(path, each.download_from, is_led=not is_inside)
+        for strategy in strategies:
+            if leads_to(strategy.download_from.url, url):
+                path = f"{self._root}/{FOLDERS[strategy.object_file.object_type]}/{strategy.object_file.hash}"
+                self._of._smart.note(path, strategy.download_from, is_led=not is_inside)
                 is_any = True
         return is_any
 

@@ -155,7 +155,7 @@ def state_of(
         # Who may read a dataset may read the Mirror of it.
         relations=Relations(statements, owners, {held: datasets[did] for held, did in mirrors.items()}),
         callers=callers_of(accounts),
-        names={each.id: each.name for each in accounts},
+        names={account.id: account.name for account in accounts},
         accounts=owners,
         datasets=datasets,
         dids={each.id: DatasetId.parse(each.did) for each in every if each.type in _OF_DATASETS and each.did},

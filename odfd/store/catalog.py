@@ -92,7 +92,7 @@ class Catalog:
 
     def entries(self) -> Sequence[DatasetEntry]:
         """Lists the datasets by name, each collection once."""
-        return [entry for each in self._store.rows(TYPE) if (entry := _entry(each)) is not None]
+        return [entry for row in self._store.rows(TYPE) if (entry := _entry(row)) is not None]
 
     def chains(self) -> Sequence[DatasetEntry]:
         """Lists every chain that is here: the datasets, and then the chains inside collections."""

@@ -32,7 +32,7 @@ def _gather(connection: sqlite3.Connection) -> Sequence[str]:
         connection,
         [
             FormerCollection(
-                chains=[shard for each in state.members for shard in each.row.shards],
+                chains=[shard for member in state.members for shard in member.row.shards],
                 active=state.active.row.shards[0],
                 renditions=len(state.members),
             )
@@ -128,7 +128,7 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
         raise Invalid(f"there is no rendition {number}", rule="rendition-unknown", hint="odfctl get renditions NAME")
 
     def number_of(self, dataset: DatasetId) -> int:
-        return next(each.row.number for each in self.members if each.has(dataset))
+        return next(member.row.number for member in self.members if member.has(dataset))
 
     def content_of(self, number: int) -> int:
         """Returns the decoded rendition from whose contents this one comes; those with the same one are equal."""
@@ -138,15 +138,19 @@ class CollectionState(msgspec.Struct, frozen=True, kw_only=True):
     def equals(self, number: int) -> list[Member]:
         """Lists the renditions of the same content that can still be read, also itself."""
         content = self.content_of(number)
-        return [each for each in self.members if not each.is_gone and self.content_of(each.row.number) == content]
+        return [
+            member for member in self.members if not member.is_gone and self.content_of(member.row.number) == content
+        ]
 
     def with_members(self, *members: Member) -> CollectionState:
         """Returns the state with these renditions in place of those with their numbers."""
-        new = {each.row.number: each for each in members}
-        return msgspec.structs.replace(self, members=tuple(new.get(each.row.number, each) for each in self.members))
+        new = {member.row.number: member for member in members}
+        return msgspec.structs.replace(
+            self, members=tuple(new.get(member.row.number, member) for member in self.members)
+        )
 
     def command(self, name: str) -> Command | None:
-        return next((each for each in self.commands if each.id == name), None)
+        return next((command for command in self.commands if command.id == name), None)
 
 
 def plain(dataset: DatasetId) -> CollectionState:
@@ -179,7 +183,7 @@ def every(connection: sqlite3.Connection) -> list[CollectionState]:
 
 def chains_of(state: CollectionState) -> list[DatasetId]:
     """Lists the chains of a collection that are not deleted, also of renditions whose data is gone."""
-    return [shard for each in state.members if not each.dropped for shard in each.shards]
+    return [shard for member in state.members if not member.dropped for shard in member.shards]
 
 
 def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
@@ -193,7 +197,7 @@ def keep(connection: sqlite3.Connection, state: CollectionState) -> None:
     COLLECTIONS.put(connection, state.id, msgspec.json.encode(state, enc_hook=str))
     connection.executemany(
         "INSERT OR REPLACE INTO collection_members (dataset, collection) VALUES (?, ?)",
-        [(shard, state.id) for each in state.members for shard in each.shards],
+        [(shard, state.id) for member in state.members for shard in member.shards],
     )
 
 
@@ -207,14 +211,14 @@ def forget(connection: sqlite3.Connection, dataset: DatasetId) -> None:
         connection.execute("DELETE FROM collections WHERE id = ?", (state.id,))
         connection.execute("DELETE FROM collection_members WHERE collection = ?", (state.id,))
         return
-    gone = [msgspec.structs.replace(each, dropped=True) for each in state.members if each.dataset == dataset]
+    gone = [msgspec.structs.replace(member, dropped=True) for member in state.members if member.dataset == dataset]
     if gone:  # else a shard after the first, which is deleted before that
         keep(connection, state.with_members(*gone))
 
 
 def is_let_go(connection: sqlite3.Connection, dataset: DatasetId) -> bool:
     """Whether a dataset is a rendition whose data was freed after a handover."""
-    return any(each.let_go for each in of(connection, dataset).members if each.has(dataset))
+    return any(member.let_go for member in of(connection, dataset).members if member.has(dataset))
 
 
 def ended_at(connection: sqlite3.Connection, dataset: DatasetId) -> int | None:

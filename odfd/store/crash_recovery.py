@@ -152,7 +152,7 @@ def without_orphans(database: Database, spool: PushSpool) -> None:
     try:
         with database.read() as connection:
             store = ResourceStore(connection)
-            living = {each.id for each in store.rows("Source")} | {each.id for each in store.deleting()}
+            living = {row.id for row in store.rows("Source")} | {each.id for each in store.deleting()}
             known = {source for (source,) in connection.execute("SELECT source FROM spool_numbers")}
     except Environment as fault:
         if fault.rule != ROW_DAMAGED:

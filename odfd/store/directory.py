@@ -193,7 +193,7 @@ def keys_of(dataset: DatasetId) -> frozenset[bytes]:
 
 def _without_copies(folder: Path) -> Sequence[str]:
     """Removes the copies of chains at repositories that earlier versions kept. Returns a line that says so, or none."""
-    count = sum(each.is_dir() for each in folder.iterdir()) if folder.is_dir() else 0
+    count = sum(path.is_dir() for path in folder.iterdir()) if folder.is_dir() else 0
     shutil.rmtree(folder, ignore_errors=True)
     if not count:
         return ()

@@ -61,9 +61,9 @@ class Incident(NamedTuple):
 
 def keep(connection: sqlite3.Connection, incidents: Sequence[Incident]) -> None:
     """Keeps incidents; one that is kept already is not kept twice."""
-    for each in incidents:
-        INCIDENTS.put(connection, each.dataset, each.at, each.kind, each.message[:LONGEST])
-    for dataset in {each.dataset for each in incidents}:
+    for incident in incidents:
+        INCIDENTS.put(connection, incident.dataset, incident.at, incident.kind, incident.message[:LONGEST])
+    for dataset in {incident.dataset for incident in incidents}:
         connection.execute(
             "DELETE FROM incidents WHERE dataset = ?1 AND at < (SELECT min(at) FROM"
             " (SELECT at FROM incidents WHERE dataset = ?1 ORDER BY at DESC LIMIT ?2))",

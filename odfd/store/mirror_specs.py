@@ -184,7 +184,7 @@ def inside(connection: sqlite3.Connection, dataset: DatasetId) -> list[MirrorSpe
     catalog = Catalog(connection)
     entry = catalog.find(dataset)
     chains = () if entry is None or entry.is_inner else catalog.chains_of(entry)
-    return [spec for each in chains if each != dataset and (spec := of(connection, each)) is not None]
+    return [spec for chain in chains if chain != dataset and (spec := of(connection, chain)) is not None]
 
 
 def spec_of(mirror: Resource) -> MirrorSpec:

@@ -127,7 +127,7 @@ class ReadHolds:
         rows = (
             OWNERS.one(self._db, "dataset = ? AND owner = ?", (each, hold.owner)) for each in (hold.dataset, *among)
         )
-        row = next((each for each in rows if each is not None), None)
+        row = next((row for row in rows if row is not None), None)
         held = None if row is None else self._find(row[0])
         if row is None or held is None:
             self._check_room(hold.dataset, now)

@@ -70,7 +70,9 @@ _TABLES: Final = ("object_references", "object_links")
 
 def keep_references(connection: sqlite3.Connection, dataset: DatasetId, blocks: Iterable[Block | SealedBlock]) -> None:
     """Stores the objects that these blocks name, once for each block."""
-    keep_named(connection, dataset, [(name, each.sequence_number) for each in blocks for name, _ in objects_of(each)])
+    keep_named(
+        connection, dataset, [(name, block.sequence_number) for block in blocks for name, _ in objects_of(block)]
+    )
 
 
 def keep_named(connection: sqlite3.Connection, dataset: DatasetId, named: Iterable[tuple[Multihash, int]]) -> None:
@@ -112,7 +114,9 @@ def references_hold(connection: sqlite3.Connection, dataset: DatasetId, blocks: 
     kept = connection.execute(
         "SELECT sequence, object FROM object_references WHERE dataset = ? ORDER BY sequence, object", (dataset,)
     )
-    named = ((each.sequence_number, name) for each in blocks for name in sorted(name for name, _ in objects_of(each)))
+    named = (
+        (block.sequence_number, name) for block in blocks for name in sorted(name for name, _ in objects_of(block))
+    )
     return all(row == wanted for row, wanted in zip_longest(kept, named))
 
 

@@ -67,7 +67,7 @@ def put(connection: sqlite3.Connection, saved: SavedView) -> None:
     """Replaces the saved view of the dataset."""
     inputs = msgspec.msgpack.encode(saved.inputs)
     SAVED.put(connection, saved.dataset, saved.head, saved.basis, saved.at, saved.until, inputs, saved.view)
-    rows = [(each, saved.dataset) for each in saved.inputs]
+    rows = [(input_, saved.dataset) for input_ in saved.inputs]
     connection.executemany("INSERT OR IGNORE INTO saved_view_inputs VALUES (?, ?)", rows)
 
 

@@ -465,7 +465,7 @@ class PushSpool:
         with self._lock, self._database.read() as connection:
             rows = connection.execute("SELECT source, number FROM spooled WHERE NOT gone")
             named = {self._path(source, number) for source, number in rows}
-            left = [each for each in self._folder.glob("*/*") if each not in named]
+            left = [path for path in self._folder.glob("*/*") if path not in named]
             for each in left:
                 each.unlink(missing_ok=True)
         return sum(each.suffix != _MADE for each in left)
@@ -547,15 +547,15 @@ class PushSpool:
     def _mark(self, connection: sqlite3.Connection, source: str, numbers: Sequence[int]) -> None:
         self._held.pop(source, None)
         connection.executemany(
-            "UPDATE spooled SET gone = 1 WHERE source = ? AND number = ?", ((source, each) for each in numbers)
+            "UPDATE spooled SET gone = 1 WHERE source = ? AND number = ?", ((source, number) for number in numbers)
         )
         connection.executemany(
-            "DELETE FROM spool_bodies WHERE source = ? AND number = ?", ((source, each) for each in numbers)
+            "DELETE FROM spool_bodies WHERE source = ? AND number = ?", ((source, number) for number in numbers)
         )
 
     def _unlink(self, source: str, numbers: Sequence[int]) -> None:
-        for each in numbers:
-            path = self._path(source, each)
+        for number in numbers:
+            path = self._path(source, number)
             path.with_suffix(_MADE).unlink(missing_ok=True)
             if self._holds:
                 self._unneeded.append(path)

@@ -86,14 +86,14 @@ class Uploads:
 
     def check(self, ids: Sequence[str]) -> None:
         """Raises NotFound for the first id that is not here."""
-        missing = next((each for each in ids if each not in self._waiting), None)
+        missing = next((id_ for id_ in ids if id_ not in self._waiting), None)
         if missing is not None or not ids:
             raise NotFound(f"no upload {missing or ''!r}", rule="upload", hint="upload the file first")
 
     def claim(self, ids: Sequence[str]) -> list[Path]:
         """Transfers uploads to the caller, who calls ``done`` at the end. Raises NotFound, and then transfers none."""
         self.check(ids)
-        return [self._waiting.pop(each).path for each in dict.fromkeys(ids)]
+        return [self._waiting.pop(id_).path for id_ in dict.fromkeys(ids)]
 
     async def delete(self, files: Sequence[Path]) -> None:
         """Deletes files, also when the caller is cancelled."""

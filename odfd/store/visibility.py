@@ -296,7 +296,7 @@ class Visibility:
         afterwards.
         """
         with self.database.write() as connection:
-            changes = [self._publish_to(connection, each, networks, now) for each in entries]
+            changes = [self._publish_to(connection, entry, networks, now) for entry in entries]
             if change is not None:
                 CardChoices(connection).put(entries[0].id, change, now)
         return changes
@@ -330,7 +330,7 @@ class Visibility:
 
         ``change``: what the card of the first says from now on. Returns of each whether its visibility changed.
         """
-        before = [self.is_public(each) if mark.is_public else self.is_told(each) for each in datasets]
+        before = [self.is_public(dataset) if mark.is_public else self.is_told(dataset) for dataset in datasets]
         was_shared = []
         with self.database.write() as connection:
             for dataset in datasets:

@@ -167,10 +167,10 @@ def _check_url(text: str) -> None:
 
 
 def _check_events(policy: WebhookPolicy) -> None:
-    for each in policy.events or ():
-        if each not in EVENTS:
+    for event in policy.events or ():
+        if event not in EVENTS:
             hint = f"known are {', '.join(EVENTS)}"
-            raise Invalid(f"there is no event {each[:60]!r}", rule="webhook-policy", hint=hint)
+            raise Invalid(f"there is no event {event[:60]!r}", rule="webhook-policy", hint=hint)
 
 
 WEBHOOK_TARGET_TYPE: Final = ResourceType(

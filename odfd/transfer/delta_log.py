@@ -54,7 +54,7 @@ _PROTOCOL: Final = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}
 
 def table_schema(schema: odf.DataSchema) -> dict[str, Any]:
     """Translates a schema to Delta's. Raises Invalid for a column whose type Delta lacks."""
-    return {"type": "struct", "fields": [_field(each) for each in schema.fields]}
+    return {"type": "struct", "fields": [_field(field) for field in schema.fields]}
 
 
 def check_types(chain: ChainReader) -> None:
@@ -214,7 +214,7 @@ def _commit_info(block: Block) -> Mapping[str, Any]:
 def _write(log: Path, name: str, actions: Iterable[Mapping[str, Any]]) -> None:
     """Writes a version whole or not at all."""
     with durable.writing(log / name, mode=None) as file:
-        file.writelines(json.dumps(each).encode() + b"\n" for each in actions)
+        file.writelines(json.dumps(action).encode() + b"\n" for action in actions)
 
 
 def _field(field: odf.DataField) -> dict[str, Any]:
@@ -256,6 +256,6 @@ def _type(type_: odf.DataType) -> tuple[Any, bool]:
             key_type = _type(key)[0]
             return {"type": "map", "keyType": key_type, "valueType": inner, "valueContainsNull": nullable}, False
         case odf.Struct(fields=fields):
-            return {"type": "struct", "fields": [_field(each) for each in fields]}, False
+            return {"type": "struct", "fields": [_field(field) for field in fields]}, False
         case _:
             raise _NoType(f"of type {type(type_).__name__}")

@@ -172,8 +172,8 @@ def whole_or_gone(directory: Path) -> Iterator[None]:
         yield
     except Environment:
         if is_new and directory.exists():
-            for each in directory.iterdir():
-                shutil.rmtree(each) if each.is_dir() else each.unlink()
+            for path in directory.iterdir():
+                shutil.rmtree(path) if path.is_dir() else path.unlink()
             if not is_there:
                 directory.rmdir()
         raise
@@ -181,7 +181,7 @@ def whole_or_gone(directory: Path) -> Iterator[None]:
 
 def _was_begun(chain: ChainReader, directory: Path) -> bool:
     """Whether a folder without a head is empty, or the leftover of an interrupted export of this chain."""
-    if any(each.name not in PARTS for each in directory.iterdir()):
+    if any(path.name not in PARTS for path in directory.iterdir()):
         return False
     try:
         for name in block_names(directory):

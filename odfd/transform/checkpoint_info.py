@@ -51,7 +51,7 @@ def read_past(checkpoint: bytes | None) -> TransformProgress:
     if checkpoint is None:
         return NOTHING
     known = decode_checkpoint(checkpoint)
-    marks = [each.w for each in known.inputs]
+    marks = [input_.w for input_ in known.inputs]
     emitted = None if known.g is None else from_millis(known.g)
     settled = emitted if known.settled is msgspec.UNSET else from_millis(known.settled)
     ticks = () if known.ticks is msgspec.UNSET else known.ticks

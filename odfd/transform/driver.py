@@ -171,11 +171,11 @@ def _checkpoint(objects: ObjectStore, state: ChainState) -> bytes | None:
 def recorded_cuts(inputs: tuple[ExecuteTransformInput, ...]) -> dict[DatasetId, Multihash]:
     """Returns the cuts of inputs in a recorded transaction. Raises Invalid for an input without one."""
     cuts = {}
-    for each in inputs:
-        cut = each.new_block_hash or each.prev_block_hash
+    for input_ in inputs:
+        cut = input_.new_block_hash or input_.prev_block_hash
         if cut is None:
-            raise Invalid(f"the transaction consumed nothing of {each.dataset_id.short}", rule="input-prev-block")
-        cuts[each.dataset_id] = cut
+            raise Invalid(f"the transaction consumed nothing of {input_.dataset_id.short}", rule="input-prev-block")
+        cuts[input_.dataset_id] = cut
     return cuts
 
 

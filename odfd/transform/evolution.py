@@ -64,5 +64,5 @@ def _schema(block: Block | None) -> DataSchema | None:
 
 def _cuts(block: Block) -> dict[DatasetId, Multihash]:
     assert isinstance(block.event, ExecuteTransform)
-    cuts = ((each.dataset_id, each.new_block_hash or each.prev_block_hash) for each in block.event.query_inputs)
+    cuts = ((input_.dataset_id, input_.new_block_hash or input_.prev_block_hash) for input_ in block.event.query_inputs)
     return {dataset: cut for dataset, cut in cuts if cut is not None}

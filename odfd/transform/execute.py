@@ -133,7 +133,7 @@ def _weigh(plan: TransformPlan, by: EngineInUse, answer: Success, files: Files) 
 
 def _count_rows(plan: TransformPlan, answer: Success, written: Operations) -> RowCounts:
     """Counts rows of a transform, which merges nothing: it knows only the late ones and those without time."""
-    moved = [each for each in plan.query_inputs if each.new_offset is not None]
+    moved = [input_ for input_ in plan.query_inputs if input_.new_offset is not None]
     read = sum(_next(each.new_offset) - _next(each.prev_offset) for each in moved)
     untimed = answer.rows.untimed if answer.rows is not None else None
     counts = msgspec.structs.replace(NOTHING_READ, read=read, shaped=read, late=answer.late, untimed=untimed)

@@ -75,7 +75,7 @@ def usable_cut(reader: ChainReader, head: Head, usable: int, position: InputPosi
 def input_ids(state: ChainState) -> tuple[tuple[DatasetId, TransformInput], ...]:
     """Returns the inputs of the current transform, in order. Raises Invalid for one that is still a name."""
     inputs = state.set_transform.inputs if state.set_transform is not None else ()
-    return tuple((DatasetId.parse(each.dataset_ref), each) for each in inputs)
+    return tuple((DatasetId.parse(input_.dataset_ref), input_) for input_ in inputs)
 
 
 def is_changelog(state: ChainState) -> bool | None:

@@ -22,7 +22,7 @@ def is_behind(chains: ChainStore, dataset: DatasetId, inputs: Iterable[DatasetId
     if state.set_transform is None:
         return False
     read = state.input_positions
-    heads = {each: chains.chain(each).head() for each in (inputs or input_ids(state.set_transform))}
+    heads = {input_: chains.chain(input_).head() for input_ in (inputs or input_ids(state.set_transform))}
     return any(
         head is not None and (each not in read or read[each].block_hash != head.hash) for each, head in heads.items()
     )
@@ -34,7 +34,7 @@ async def ahead(
     """Calls ``warm`` if a pull of these datasets runs a transform for certain, whatever else it brings."""
 
     def derives() -> bool:
-        return any(is_own(each) and is_behind(chains, each) for each in datasets)
+        return any(is_own(dataset) and is_behind(chains, dataset) for dataset in datasets)
 
     if await trio.to_thread.run_sync(derives):
         warm()
@@ -53,10 +53,10 @@ def unread_records(chains: ChainStore, dataset: DatasetId, inputs: Iterable[Data
     """Counts the records of inputs that a derived dataset has not read, until there are ``enough``."""
     read = load_state(chains.chain(dataset)).input_positions
     records, oldest = 0, None
-    for each in inputs:
-        offset = read[each].offset if each in read else None
+    for input_ in inputs:
+        offset = read[input_].offset if input_ in read else None
         last = -1 if offset is None else offset
-        for block in newest_first(chains.chain(each), (AddData.__name__, ExecuteTransform.__name__)):
+        for block in newest_first(chains.chain(input_), (AddData.__name__, ExecuteTransform.__name__)):
             event = block.event
             assert isinstance(event, AddData | ExecuteTransform)
             if event.new_data is None:

@@ -214,12 +214,12 @@ def plan_transform(
     if state.unknown is not None:
         return Blocked("the chain holds an event that this version does not know", "use a newer odfd")
     views = []
-    for each in inputs:
-        if isinstance(each, Diverged):
-            return refuse_diverged(each)
-        if each.schema is None:
-            return UpToDate(f"input {each.name} has no data yet")
-        views.append(each)
+    for input_ in inputs:
+        if isinstance(input_, Diverged):
+            return refuse_diverged(input_)
+        if input_.schema is None:
+            return UpToDate(f"input {input_.name} has no data yet")
+        views.append(input_)
     idle = not past.waits and handover is None and not any(view.new for view in views)
     if state.schema is not None and idle:
         return UpToDate("no input has new data or a new watermark")
@@ -296,7 +296,7 @@ def events_of(plan: TransformPlan, event: ExecuteTransform, schema: DataSchema |
         event.new_data is not None
         or checkpoint != event.prev_checkpoint
         or event.new_watermark != plan.state.watermark
-        or any(each.new_block_hash is not None for each in event.query_inputs)
+        or any(input_.new_block_hash is not None for input_ in event.query_inputs)
     )
     return (*declared, event) if leaves_a_trace and moved else declared
 

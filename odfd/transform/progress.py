@@ -68,8 +68,8 @@ def unseen(_dataset: DatasetId, _number: int) -> AbstractContextManager[Report]:
 def measure_plan(plan: TransformPlan) -> TransformStep:
     """Counts the slices, bytes and rows that a plan reads."""
     slices = plan.input_slices
-    rows = sum(each.offset_interval.end - each.offset_interval.start + 1 for each in slices)
-    return TransformStep(stage="planning", slices=len(slices), bytes=sum(each.size for each in slices), rows=rows)
+    rows = sum(slice_.offset_interval.end - slice_.offset_interval.start + 1 for slice_ in slices)
+    return TransformStep(stage="planning", slices=len(slices), bytes=sum(slice_.size for slice_ in slices), rows=rows)
 
 
 def count_repeats(number: int, count: int, report: Report) -> Report:

@@ -187,10 +187,10 @@ def plan_recorded(
         state = former
     if state.last_transform is not None and checkpoint is None and state.checkpoint is not None:
         raise Invalid("a replay needs the checkpoint of the step before", rule="replay", hint="begin at the first one")
-    for each in block.event.query_inputs:
-        if chains.chain(each.dataset_id).head() is None:
+    for input_ in block.event.query_inputs:
+        if chains.chain(input_.dataset_id).head() is None:
             return block, Blocked(
-                f"input {each.dataset_id.short} is not held here", f"odfctl mirror add {each.dataset_id}"
+                f"input {input_.dataset_id.short} is not held here", f"odfctl mirror add {input_.dataset_id}"
             )
     cuts = recorded_cuts(block.event.query_inputs)
     pace = up_to(block.event.new_watermark)

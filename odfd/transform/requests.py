@@ -100,7 +100,7 @@ def transform_request(
     plan: TransformPlan, transaction: str, objects: ObjectReader, files: Files, changes: OffsetInterval | None
 ) -> TransformRequest:
     """Builds the request. Raises NotFound for an absent slice, ObjectDamaged for one whose rows would be wrong."""
-    paths = {each.physical_hash: str(sound_path(objects, each.physical_hash)) for each in plan.input_slices}
+    paths = {slice_.physical_hash: str(sound_path(objects, slice_.physical_hash)) for slice_ in plan.input_slices}
     return TransformRequest(
         dataset_id=plan.dataset,
         dataset_alias=plan.dataset.short,
@@ -141,7 +141,7 @@ def engine_input(view: InputView, path_of: Callable[[Multihash], str], schema_fi
         offset_interval=OffsetInterval(start=slices[0].offset_interval.start, end=slices[-1].offset_interval.end)
         if slices
         else None,
-        data_paths=tuple(path_of(each.physical_hash) for each in slices),
+        data_paths=tuple(path_of(slice_.physical_hash) for slice_ in slices),
         schema_file=str(schema_file),
         explicit_watermarks=tuple(
             Watermark(system_time=each.system_time, event_time=each.stated_watermark)

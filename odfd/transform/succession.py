@@ -105,10 +105,10 @@ def former_views(
     """Returns the inputs as a former transform knew them, at its last positions and without blocks."""
     positions = state.input_positions
     found = []
-    for each in current.inputs:
-        dataset = DatasetId.parse(each.dataset_ref)
+    for input_ in current.inputs:
+        dataset = DatasetId.parse(input_.dataset_ref)
         position = positions.get(dataset, _START)
-        alias = each.alias or each.dataset_ref
+        alias = input_.alias or input_.dataset_ref
         if position.block_hash is None:
             continue
         chain = chains.chain(dataset)

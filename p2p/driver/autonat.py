@@ -162,7 +162,7 @@ class AutoNat:
         return [each for each in found if each.ip is not None and is_global(each.ip)]
 
     def _candidates(self) -> list[PeerAddress]:
-        own = [parse_address(each) for each in self._host.addresses()]
+        own = [parse_address(address) for address in self._host.addresses()]
         direct = [PeerAddress(each.network, each.host, each.port) for each in own if each.relay is None]
         known = [*self._direct.reachable(), *direct, *self.seen_at()]
         return [each for each in dict.fromkeys(known) if each.ip is not None and is_global(each.ip)]
@@ -214,7 +214,7 @@ class AutoNat:
 
     def _tell(self) -> None:
         now = trio.current_time()
-        judged = {each: self.reachability.of(each, now) for each in self.reachability.addresses}
+        judged = {address: self.reachability.of(address, now) for address in self.reachability.addresses}
         reached = tuple(each for each, one in judged.items() if one is Reached.YES)
         unreached = tuple(each for each, one in judged.items() if one is Reached.NO)
         if (reached, unreached) != self._told:
@@ -248,7 +248,7 @@ class AutoNat:
 
     async def _answer(self, stream: StreamPort, peer: PeerId, asked: DialRequest) -> None:
         here = parse_address(self._host.peers().get(peer, ""))
-        wanted = [decode_multiaddr(each) for each in asked.addresses]
+        wanted = [decode_multiaddr(address) for address in asked.addresses]
         # The address of a circuit is that of its relay, which did not ask.
         dial = (
             self._backs.begin(peer, here.host, wanted, is_global, trio.current_time())

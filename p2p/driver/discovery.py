@@ -250,7 +250,7 @@ class Discovery:
     def naming(self, datasets: Iterable[DatasetId]) -> set[PeerId]:
         """Returns the connected peers whose presence names one of these datasets."""
         connected = self._host.peers()
-        return {peer for each in datasets for peer in self.directory.naming(wire.tag_of(each), connected)}
+        return {peer for dataset in datasets for peer in self.directory.naming(wire.tag_of(dataset), connected)}
 
     def addresses_of(self, peers: Iterable[PeerId]) -> list[str]:
         found = [self.directory.of(peer, self._now()) for peer in peers]

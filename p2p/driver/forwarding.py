@@ -104,5 +104,5 @@ class ImpliedSubscriptions:
         return {
             peer
             for peer, asked in found
-            if asked is not None and any(asked.get(each, -LASTS) > now - LASTS for each in subjects)
+            if asked is not None and any(asked.get(subject, -LASTS) > now - LASTS for subject in subjects)
         }

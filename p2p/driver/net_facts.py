@@ -96,5 +96,6 @@ async def mapping(direct: DirectPort, targets: Sequence[PeerAddress]) -> list[Pe
 def dial_back_results(autonat: AutoNat) -> tuple[DialBackResult, ...]:
     now, reach = trio.current_time(), autonat.reachability
     return tuple(
-        DialBackResult(each.transport, reach.of(each, now), *reach.counts(each, now)) for each in reach.addresses
+        DialBackResult(address.transport, reach.of(address, now), *reach.counts(address, now))
+        for address in reach.addresses
     )

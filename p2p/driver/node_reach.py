@@ -238,7 +238,7 @@ class NodeReach:
         self.autonat = AutoNat(host, direct, DialBacks(DialBackLimits(), rng), rng, self.look_again)
         self.holes = HolePunching(host, direct, self.autonat.seen_at, self._addresses_of)
         self.moves = NetworkChanges(direct, (self.autonat.forget, self.holes.forget, self.look_again, self._tell_moved))
-        host.share_port_with(peer for each in settings.relays if (peer := parse_address(each).peer))
+        host.share_port_with(peer for relay in settings.relays if (peer := parse_address(relay).peer))
         self.invites = InvitationDesk(host, settings.redeem)
         self._reservations = Reservations(host, settings.relays, rng, wall, self.look_again, self._needs_relay)
         self.relay_server: RelayServer | None = None
@@ -322,5 +322,5 @@ class NodeReach:
             by_relay=sum(not direct.is_direct(peer) for peer in connected),
             direct=self.holes.succeeded,
             failed=self.holes.failed,
-            clock_behind=max((each.clock_behind(connected) for each in self._networks()), default=0.0),
+            clock_behind=max((network.clock_behind(connected) for network in self._networks()), default=0.0),
         )

@@ -140,7 +140,7 @@ class RelayServer:
         from multiaddr import Multiaddr  # a tenth of a second: a daemon without a host imports nothing of libp2p
 
         expires = self._wall() // 1_000_000_000 + self._relay.limits.lifetime
-        direct = [each for each in self._host.addresses() if parse_address(each).relay is None]
+        direct = [address for address in self._host.addresses() if parse_address(address).relay is None]
         reservation = Reservation(
             expires=expires,
             addresses=tuple(Multiaddr(each).to_bytes() for each in direct),

@@ -198,7 +198,7 @@ class TransferRun:
 
 def _size(part: Deliver) -> int:
     """Returns the bytes of a delivery."""
-    return sum(sum(map(len, each)) if isinstance(each, tuple) else len(each) for each in part.payloads)
+    return sum(sum(map(len, payload)) if isinstance(payload, tuple) else len(payload) for payload in part.payloads)
 
 
 def fit_to_rate(shape: TransferShape, rate: int) -> TransferShape:

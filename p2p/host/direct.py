@@ -95,7 +95,7 @@ class DirectDials:
 
     def listening(self) -> list[PeerAddress]:
         """Returns the IP addresses and ports on which this host listens."""
-        found = [str(each) for listener in self._swarm.listeners.values() for each in listener.get_addrs()]
+        found = [str(addr) for listener in self._swarm.listeners.values() for addr in listener.get_addrs()]
         return [parse_address(each.split("/p2p/")[0]) for each in found]
 
     def reachable(self) -> list[PeerAddress]:
@@ -143,7 +143,7 @@ class DirectDials:
     @contextmanager
     def meeting(self, targets: Sequence[PeerAddress], peer: PeerId) -> Iterator[None]:
         """Treats peers that dial us from one of these addresses as clients, while the block runs."""
-        hosts = {each.host for each in targets}
+        hosts = {target.host for target in targets}
         self._swarm.as_client |= dict.fromkeys(hosts, peer)
         try:
             yield
@@ -156,8 +156,8 @@ class DirectDials:
         with self.meeting(targets if as_client else (), peer):
             with trio.move_on_after(seconds):
                 async with trio.open_nursery() as nursery:
-                    for each in targets:
-                        nursery.start_soon(self._insist, each, peer, as_client)
+                    for target in targets:
+                        nursery.start_soon(self._insist, target, peer, as_client)
                     while not self.is_direct(peer):  # noqa: ASYNC110 - the library has no event for it
                         await trio.sleep(LISTENING_NOW)
                     nursery.cancel_scope.cancel()
@@ -168,9 +168,9 @@ class DirectDials:
     async def reach(self, targets: Sequence[PeerAddress], peer: PeerId, seconds: float) -> bool:
         """Dials a peer that is connected through a relay at its announced addresses; returns whether one answered."""
         with trio.move_on_after(seconds):
-            for each in targets:
+            for target in targets:
                 with suppress(OSError, SwarmException):
-                    stream = await dial_from((ANY[_version(each)], 0), each, shared=False)
+                    stream = await dial_from((ANY[_version(target)], 0), target, shared=False)
                     raw = RawConnection(TcpStream(stream), True)
                     await self._swarm.upgrade_outbound_raw_conn(raw, ID.from_base58(peer))
                     break
@@ -233,7 +233,7 @@ class DirectDials:
     async def drop_relayed(self, peer: PeerId) -> None:
         """Closes the circuits with a peer that has a direct connection."""
         if self.is_direct(peer):
-            for conn in [each for each in self._connections(peer) if is_relayed(each)]:
+            for conn in [connection for connection in self._connections(peer) if is_relayed(connection)]:
                 await conn.close()
 
     def _connections(self, peer: PeerId) -> list[Any]:
@@ -367,7 +367,7 @@ def _version(address: PeerAddress) -> int:
 
 def is_relayed(conn: Any) -> bool:
     """Whether a connection of the swarm goes through a relay."""
-    return any(CIRCUIT in str(each) for each in conn.get_transport_addresses())
+    return any(CIRCUIT in str(address) for address in conn.get_transport_addresses())
 
 
 async def dial_from(source: tuple[str, int], address: PeerAddress, *, shared: bool = True) -> trio.SocketStream:

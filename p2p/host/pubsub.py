@@ -70,8 +70,8 @@ def entries_of(rpc: Any) -> int:
     return (
         len(control.graft)
         + len(control.prune)
-        + sum(len(each) for each in lists)
-        + sum(len(part.messageIDs) for each in lists for part in each)
+        + sum(len(list_) for list_ in lists)
+        + sum(len(part.messageIDs) for list_ in lists for part in list_)
     )
 
 

@@ -273,8 +273,8 @@ class Search:
         if not candidate.tellers:
             return True
         credit = self._limits.credit
-        tellers = (self._tellers[each] for each in candidate.tellers)
-        return any(each.failed + each.open < credit + each.answered for each in tellers)
+        tellers = (self._tellers[teller] for teller in candidate.tellers)
+        return any(teller.failed + teller.open < credit + teller.answered for teller in tellers)
 
     def _busy(self, path: int, now: float) -> int:
         """Returns the number of open questions of a path that are not late."""

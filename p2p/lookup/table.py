@@ -179,7 +179,7 @@ class RoutingTable:
             return False
         if self._blocks[block] >= limits.of_block_in_all:
             return False
-        return sum(each.contact.block == block for each in bucket.entries.values()) < limits.of_block
+        return sum(entry.contact.block == block for entry in bucket.entries.values()) < limits.of_block
 
     def nearest(self, target: int, count: int) -> list[LookupContact]:
         """Lists the entries nearest to a place, nearest first."""
@@ -238,7 +238,7 @@ class RoutingTable:
         while ends and self._count_below(distances, 1 << ends[-1]) >= count:
             least = ends.pop()
             if not ends or self._count_below(distances, 1 << ends[-1]) < count:
-                within = (each for each in distances if each >> (least - 1))
+                within = (distance for distance in distances if distance >> (least - 1))
                 enough = (each for each in within if self._count_below(distances, each + 1) >= count)
                 return next(enough, 1 << least) // count
         return distances[-1] // count if len(distances) >= count else 0
@@ -246,7 +246,7 @@ class RoutingTable:
     def _count_below(self, distances: list[int], radius: int) -> int:
         """Returns how many of the sorted distances are below a radius, few of each part of that region."""
         region, most = Region(0, radius), self._limits.counted_of_part
-        parts = Counter(region.part(each) for each in distances[: bisect_left(distances, radius)])
+        parts = Counter(region.part(distance) for distance in distances[: bisect_left(distances, radius)])
         return sum(min(most, of_part) for of_part in parts.values())
 
     def size(self) -> int:

@@ -75,14 +75,14 @@ class Reachability:
 
     def whole(self, now: float) -> Reached:
         """Returns YES if any address is reached, ``NO`` if every address is known not to be, else UNKNOWN."""
-        found = {self.of(each, now) for each in self._words}
+        found = {self.of(word, now) for word in self._words}
         if Reached.YES in found:
             return Reached.YES
         return Reached.NO if found == {Reached.NO} else Reached.UNKNOWN
 
     def is_reached_over(self, version: int, now: float) -> bool:
         """Whether an address of this IP version is reached; one of IPv6 is of no use to peers that have only IPv4."""
-        ips = ((each, each.ip) for each in self._words)
+        ips = ((word, word.ip) for word in self._words)
         return any(ip is not None and ip.version == version and self.of(each, now) is Reached.YES for each, ip in ips)
 
     def due(self, network: str, now: float) -> list[PeerAddress]:

@@ -113,9 +113,9 @@ class CircuitRelay:
         until = self._reserved.get(target, (source, 0.0))[1]
         if until <= now or source.peer == target:
             return CircuitStatus.NO_RESERVATION
-        to_it = [each for each in self._circuits.values() if each.target == target]
+        to_it = [circuit for circuit in self._circuits.values() if circuit.target == target]
         of_pair = sum(each.source.peer == source.peer for each in to_it)
-        sources = [each.source for each in self._circuits.values()]
+        sources = [circuit.source for circuit in self._circuits.values()]
         if (
             len(to_it) >= self.limits.of_peer
             or of_pair >= self.limits.of_pair
@@ -133,11 +133,11 @@ class CircuitRelay:
     def _has_room(self, newcomer: PeerPlace, others: list[PeerPlace], most: int) -> bool:
         if newcomer.peer in self.chosen:
             return len(others) < most
-        strangers = [each for each in others if each.peer not in self.chosen]
+        strangers = [other for other in others if other.peer not in self.chosen]
         line, prefix = line_of(newcomer.host), prefix_of(newcomer.host)
         return (
             len(others) < most
             and len(strangers) < most - most // RESERVED
-            and sum(line_of(each.host) == line for each in strangers) < self.limits.of_line
-            and sum(prefix_of(each.host) == prefix for each in strangers) < self.limits.of_prefix
+            and sum(line_of(stranger.host) == line for stranger in strangers) < self.limits.of_line
+            and sum(prefix_of(stranger.host) == prefix for stranger in strangers) < self.limits.of_prefix
         )

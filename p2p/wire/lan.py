@@ -54,7 +54,7 @@ def encode_presence(peer: PeerId, network: str, addresses: Sequence[PeerAddress]
     """Encodes this node's presence, with at most MAX_ADDRESSES of ``addresses``."""
     name = f"{hashlib.sha256(peer.encode()).hexdigest()[:32]}.{SERVICE}"
     texts = [f"network={network}", *(f"dnsaddr={one.transport}/p2p/{peer}" for one in addresses[:MAX_ADDRESSES])]
-    raw = b"".join(bytes([len(text)]) + text for text in (each.encode()[:255] for each in texts))
+    raw = b"".join(bytes([len(text)]) + text for text in (text.encode()[:255] for text in texts))
     out = DNSOutgoing(_RESPONSE | _AUTHORITATIVE)
     out.add_answer_at_time(DNSPointer(SERVICE, _PTR, _IN, LIFETIME, name), 0)
     out.add_additional_answer(DNSText(name, _TXT, _IN, LIFETIME, raw))
@@ -72,10 +72,12 @@ def decode(packet: bytes, network: str, source: str) -> LanPacket:
     if not message.valid:
         return LanPacket()
     if message.is_query():
-        return LanPacket(asks=any(each.name.lower() == SERVICE and each.type == _PTR for each in message.questions))
-    texts = (each for each in message.answers() if isinstance(each, DNSText) and _is_ours(each.name))
-    records = [list(_strings(each.text)) for each in texts]
-    mine = [each for strings in records if f"network={network}".encode() in strings for each in strings]
+        return LanPacket(
+            asks=any(question.name.lower() == SERVICE and question.type == _PTR for question in message.questions)
+        )
+    texts = (answer for answer in message.answers() if isinstance(answer, DNSText) and _is_ours(answer.name))
+    records = [list(_strings(text.text)) for text in texts]
+    mine = [string for strings in records if f"network={network}".encode() in strings for string in strings]
     return LanPacket(told=tuple(_addresses(mine, source))[:MAX_ADDRESSES])
 
 

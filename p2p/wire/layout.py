@@ -245,7 +245,7 @@ class MessageKinds(Generic[M]):
     """Several kinds of messages, of which the first byte says which it is."""
 
     def __init__(self, *layouts: MessageLayout[Any]) -> None:
-        self._layouts = {each.kind: each for each in layouts}
+        self._layouts = {layout.kind: layout for layout in layouts}
         self._first = layouts[0]
 
     def decode(self, body: bytes) -> M:

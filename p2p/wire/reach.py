@@ -83,7 +83,7 @@ def encode(message: Message) -> bytes:
     """Encodes a message with its length prefix."""
     match message:
         case DialRequest(addresses, nonce):
-            body = b"".join(field(1, each) for each in addresses) + fixed64_field(2, nonce)
+            body = b"".join(field(1, address) for address in addresses) + fixed64_field(2, nonce)
             return delimited(field(1, body))
         case DialResponse(status, index, dial):
             return delimited(field(2, _numbers((1, status), (2, index), (3, dial))))
@@ -166,7 +166,7 @@ class PunchMessage(msgspec.Struct, frozen=True):
 
 def encode_punch(message: PunchMessage) -> bytes:
     """Encodes a message with its length prefix."""
-    return delimited(field(1, message.kind) + b"".join(field(2, each) for each in message.addresses))
+    return delimited(field(1, message.kind) + b"".join(field(2, address) for address in message.addresses))
 
 
 def decode_punch(raw: bytes) -> PunchMessage:

@@ -278,7 +278,7 @@ def _sequence(node: PlanNode, arguments: Sequence[PlanNode]) -> int:
     """Returns the greatest number of elements: between constants, or from a start to a constant distance after it."""
     start, stop, *steps = arguments
     stops = stop.children if _function_name(stop) == "least" else (stop,)
-    spans = [found for each in stops if (found := _distance(start, each)) is not None]
+    spans = [found for stop in stops if (found := _distance(start, stop)) is not None]
     step = _span(steps[0], least=True) if steps else (1.0, False)
     if spans and step is not None and step[0]:
         span, timed = min(spans)

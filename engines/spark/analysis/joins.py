@@ -95,7 +95,7 @@ def conjuncts(condition: PlanNode, shared: Mapping[str, PlanNode] | None = None)
     elif condition.kind == "Between":
         yield from conjuncts(condition.only, known)
     elif condition.kind == "With":
-        known.update({str(each.fields.get("id")): each.only for each in condition.children[1:]})
+        known.update({str(child.fields.get("id")): child.only for child in condition.children[1:]})
         yield from conjuncts(condition.children[0], known)
     else:
         yield _written_out(condition, known) if known else condition
@@ -269,12 +269,12 @@ def _below(node: PlanNode, above: Above, found: Filters) -> list[tuple[PlanNode,
     """Returns the children, each with the conditions that hold for those of its rows that matter."""
     nothing: Above = ()
     if node.kind == "Filter":
-        return [(node.only, (*above, *((each, id(node)) for each in node.expressions("condition"))))]
+        return [(node.only, (*above, *((expression, id(node)) for expression in node.expressions("condition"))))]
     if node.kind == "Project":
         made = {
-            each.id: each.only
-            for each in node.expressions("projectList")
-            if each.kind == "Alias" and each.id is not None
+            expression.id: expression.only
+            for expression in node.expressions("projectList")
+            if expression.kind == "Alias" and expression.id is not None
         }
         return [(node.only, tuple((with_columns(each, made), place) for each, place in above))]
     if node.kind in _ROW_BY_ROW and node.children:
@@ -286,7 +286,7 @@ def _below(node: PlanNode, above: Above, found: Filters) -> list[tuple[PlanNode,
     if kind in _INNER:
         found.of[id(node)] = tuple(each for each, _ in above)
         found.used.update(place for _, place in above)
-        own = tuple((each, id(node)) for each in node.expressions("condition"))
+        own = tuple((expression, id(node)) for expression in node.expressions("condition"))
         return [(left, (*above, *own)), (right, (*above, *own))]
     return [
         (left, above if kind == "LeftOuter" or kind in LEFT_ONLY else nothing),

@@ -84,7 +84,11 @@ class Locality:
             node = node.only
         path = len(self.paths)
         self.paths.append(alias)
-        known = {each.id: frozenset({(path, each.name)}) for each in node.expressions("output") if each.id is not None}
+        known = {
+            expression.id: frozenset({(path, expression.name)})
+            for expression in node.expressions("output")
+            if expression.id is not None
+        }
         return OperatorLocality(tuple(known), frozenset({path}), known)
 
     def _pass(self, node: PlanNode) -> OperatorLocality:
@@ -96,7 +100,7 @@ class Locality:
 
     def _generate(self, node: PlanNode) -> OperatorLocality:
         below = self.go(node.only)
-        made = tuple(each.id for each in node.expressions("generatorOutput") if each.id is not None)
+        made = tuple(expression.id for expression in node.expressions("generatorOutput") if expression.id is not None)
         return replace(below, columns=below.columns + made, unique=None)
 
     def _aggregate(self, node: PlanNode) -> OperatorLocality:
@@ -119,7 +123,7 @@ class Locality:
         below = self.go(node.only)
         keys = node.expressions("partitionSpec")
         parts = {part for key in keys if key.kind == "AttributeReference" and (part := below.covering(key.id))}
-        made = tuple(each.id for each in node.expressions("windowExpressions") if each.id is not None)
+        made = tuple(expression.id for expression in node.expressions("windowExpressions") if expression.id is not None)
         return replace(below, columns=below.columns + made, parts=frozenset(parts))
 
     def _join(self, node: PlanNode) -> OperatorLocality:
@@ -164,7 +168,7 @@ class Locality:
     def _reference(self, node: PlanNode) -> OperatorLocality:
         """Walks into a common table expression: every use of it is an occurrence of its own."""
         shared = self.go(self._shared[node.fields["cteId"]])
-        ids = [each.id for each in node.expressions("output")]
+        ids = [expression.id for expression in node.expressions("output")]
         outside = {old: new for old, new in zip(shared.columns, ids, strict=True) if new is not None}
         return replace(
             shared,
@@ -182,18 +186,18 @@ def _derive_projection(below: OperatorLocality, expressions: Sequence[PlanNode])
     """Derives a projection: columns that are only passed on or renamed keep their properties."""
     renamed: dict[int, int] = {}
     sources = {}
-    for each in expressions:
-        inner = _inner(each)
-        if inner.kind != "AttributeReference" or inner.id is None or each.id is None:
+    for expression in expressions:
+        inner = _inner(expression)
+        if inner.kind != "AttributeReference" or inner.id is None or expression.id is None:
             continue
-        renamed.setdefault(inner.id, each.id)
+        renamed.setdefault(inner.id, expression.id)
         if inner.id in below.sources:
-            sources[each.id] = below.sources[inner.id]
+            sources[expression.id] = below.sources[inner.id]
     unique = below.unique
     whole = unique is not None and all(identity in renamed for identity in unique)
     return replace(
         below,
-        columns=tuple(each.id for each in expressions if each.id is not None),
+        columns=tuple(expression.id for expression in expressions if expression.id is not None),
         sources=sources,
         unique=tuple(renamed[identity] for identity in unique or ()) if whole else None,
         lost=below.lost or (unique is not None and not whole),

@@ -251,7 +251,7 @@ class _Judge:
 
 def _variables(function: PlanNode, held: ValueGrowth) -> dict[str, ValueGrowth]:
     """Bounds the variables of a lambda function: an element is no larger than the list that holds it."""
-    return {str(each.fields.get("nameParts"))[1:-1]: held for each in function.children[1:]}
+    return {str(child.fields.get("nameParts"))[1:-1]: held for child in function.children[1:]}
 
 
 def _greatest(sizes: Iterable[ValueGrowth]) -> ValueGrowth:

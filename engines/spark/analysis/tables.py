@@ -210,15 +210,15 @@ def _carried_up(
     """Returns the names under which columns come out at the root; ``None`` for those that do not."""
     for operator in reversed(above):
         if operator.kind == "CTERelationRef":
-            outside = [each.id for each in operator.expressions("output")]
+            outside = [expression.id for expression in operator.expressions("output")]
             moved = dict(zip(_output(shared[operator.fields["cteId"]]), outside, strict=False))
             ids = [moved.get(identity) for identity in ids]
         if operator.kind == "Project":
             renamed: dict[int | None, int | None] = {}
-            for each in operator.expressions("projectList"):
-                inner = each.only if each.kind == "Alias" else each
+            for expression in operator.expressions("projectList"):
+                inner = expression.only if expression.kind == "Alias" else expression
                 if inner.kind == "AttributeReference":
-                    renamed.setdefault(inner.id, each.id)
+                    renamed.setdefault(inner.id, expression.id)
             ids = [renamed.get(identity) if identity is not None else None for identity in ids]
     names = {identity: name for name, identity in relation.columns}
     return [names.get(identity) if identity is not None else None for identity in ids]
@@ -229,7 +229,7 @@ def _output(node: PlanNode) -> list[int | None]:
     while node.kind in PASSING | {"Filter"} and node.children:
         node = node.only
     field = {"Project": "projectList", "Aggregate": "aggregateExpressions"}.get(node.kind, "output")
-    return [each.id for each in node.expressions(field)]
+    return [expression.id for expression in node.expressions(field)]
 
 
 def _merge(
@@ -242,7 +242,7 @@ def _merge(
         return None
     if core.kind == "Distinct":
         return {}
-    made = {each.id: each for each in core.expressions("aggregateExpressions")}
+    made = {expression.id: expression for expression in core.expressions("aggregateExpressions")}
     found = {}
     for identity, each in made.items():
         names = _carried_up(above[:-1], [identity], relation, shared)
@@ -262,7 +262,7 @@ def _bare(core: PlanNode) -> Mapping[str, str] | None:
     """Returns the functions that merge the bare aggregates of a query; ``None`` if one of them cannot be merged."""
     if core.kind != "Aggregate":
         return None
-    found = [part for each in core.expressions("aggregateExpressions") for part in each.preorder()
+    found = [part for expression in core.expressions("aggregateExpressions") for part in expression.preorder()
              if part.kind == "AggregateExpression"]  # fmt: skip
     functions = [None if part.fields.get("isDistinct") else merged_by(part) for part in found]
     known = {f"{BARE_PART}{number}": name for number, name in enumerate(functions) if name is not None}
@@ -280,8 +280,8 @@ def _only_names(operator: PlanNode) -> bool:
     if operator.kind != "Project":
         return operator.kind in PASSING | {"CTERelationRef"}
     return all(
-        (each.only if each.kind == "Alias" else each).kind == "AttributeReference"
-        for each in operator.expressions("projectList")
+        (expression.only if expression.kind == "Alias" else expression).kind == "AttributeReference"
+        for expression in operator.expressions("projectList")
     )
 
 

@@ -535,7 +535,7 @@ def walk_of_ingest(plan: PlanNode, view: str) -> list[QueryFinding]:
     """Lists what is not permitted in an analysed query over the rows in ``view``."""
     walk = _WalkOfIngest({view: ""})
     walk.of(plan)
-    return [each for each in walk.findings if each.code not in _OF_TIME | {_ONE_ZERO}]
+    return [finding for finding in walk.findings if finding.code not in _OF_TIME | {_ONE_ZERO}]
 
 
 @dataclass(slots=True)

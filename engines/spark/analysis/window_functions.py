@@ -202,8 +202,8 @@ def _decided_columns(window: PlanNode, given: set[int]) -> set[int]:
     while stack:
         node = stack.pop()
         if node.kind == "Project":
-            made.update({each.id: each.only for each in node.expressions("projectList")
-                         if each.kind == "Alias" and each.id is not None})  # fmt: skip
+            made.update({expression.id: expression.only for expression in node.expressions("projectList")
+                         if expression.kind == "Alias" and expression.id is not None})  # fmt: skip
         if node.kind == "Window":
             shared.update(_shared_by_peers(node))
         kind = kind_of(node) if node.kind == "Join" else ""
@@ -302,7 +302,7 @@ def _below(node: PlanNode, wanted: frozenset[int] | None) -> frozenset[int] | No
 
 
 def _select_wanted(expressions: Iterable[PlanNode], wanted: frozenset[int] | None) -> list[PlanNode]:
-    return [each for each in expressions if wanted is None or each.id in wanted]
+    return [expression for expression in expressions if wanted is None or expression.id in wanted]
 
 
 def _used_columns(expressions: Iterable[PlanNode]) -> frozenset[int]:

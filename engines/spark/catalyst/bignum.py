@@ -182,8 +182,8 @@ class BigIntegers:
         return self._call(value, "bitLength", self._int)
 
     def _sum(self, first: Any, *others: Any) -> Any:
-        for each in others:
-            first = self._static(self._math, self._int, "addExact", first, each)
+        for other in others:
+            first = self._static(self._math, self._int, "addExact", first, other)
         return first
 
     def _minus(self, value: Any) -> Any:

@@ -247,9 +247,9 @@ def _prepare(call: AggregateCall, grids: Grids) -> tuple[list[str], ...]:
     numbers = [call.name(f"x{letter}") for letter in letters]
     if grids is BOUNDED:
         return first, *certified.prepare_columns(call, numbers[0], TOO_COARSE)
-    holds = " and ".join(grids.numbers.holds(each) for each in numbers)
+    holds = " and ".join(grids.numbers.holds(number) for number in numbers)
     nan, plus, minus = (
-        " or ".join(text.format(each) for each in numbers)
+        " or ".join(text.format(number) for number in numbers)
         for text in ("isnan({})", "{} = double('Infinity')", "{} = double('-Infinity')")
     )
     flag = (
@@ -311,7 +311,7 @@ def _sums(call: AggregateCall, grids: Grids) -> list[str]:
         grid = grids.numbers if len(term) == 1 else grids.products
         columns = [call.name("z" + term)] if len(term) == 1 else [call.name(part + term) for part in "pe"]
         for at in range(grid.limbs):
-            limb = " + ".join(grid.limb(each, at) for each in columns)
+            limb = " + ".join(grid.limb(column, at) for column in columns)
             made.append(f"sum({limb}) as {call.name(f'{term}{at}_')}")
     flags = f"bit_or({call.name('f')}) as {call.name('flags')}"
     if grids is QUICK:
@@ -473,7 +473,7 @@ class _Exact:
         if kind not in ("Aggregate", "Window"):
             return node
         made = node.aggregateExpressions() if kind == "Aggregate" else node.windowExpressions()
-        wholes = [part for each in items(made) for part in _outermost(each, _WHOLES[kind])]
+        wholes = [part for item in items(made) for part in _outermost(item, _WHOLES[kind])]
         calls = [(whole, call) for whole in wholes if (call := self._call(whole)) is not None]
         return self._around(node, wholes, calls) if calls else node
 
@@ -487,7 +487,7 @@ class _Exact:
         kind = kind_of(function)
         if kind not in {"Sum", "Average"} | MOMENTS | EXTREMES:
             return None
-        types = tuple(str(each.dataType().simpleString()) for each in items(function.children()))
+        types = tuple(str(item.dataType().simpleString()) for item in items(function.children()))
         tries = kind in ("Sum", "Average") and str(function).startswith("try_")
         if not self._taken_apart(kind, types[0], tries):
             return None
@@ -515,7 +515,7 @@ class _Exact:
             recipes = {call: self._recipe(call) for _, call in calls}
             raw = [made for whole, call in calls for made in self._raw(whole, recipes[call])]
             below = self._with(node.child(), raw)
-            for layer in itertools.zip_longest(*(each.layers for each in recipes.values()), fillvalue=()):
+            for layer in itertools.zip_longest(*(recipe.layers for recipe in recipes.values()), fillvalue=()):
                 below = self._with(below, [made for part in layer for made in part])
             make = self._aggregate if kind_of(node) == "Aggregate" else self._window
             return make(node, wholes, [(whole, recipes[call]) for whole, call in calls], below)

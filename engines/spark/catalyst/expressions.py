@@ -108,12 +108,12 @@ class Catalyst:
 
 def over_as_sql(window: Any) -> str:
     """Formats the functions of a window operator as SQL."""
-    return ", ".join(str(each.child().sql()) for each in items(window.windowExpressions()))
+    return ", ".join(str(item.child().sql()) for item in items(window.windowExpressions()))
 
 
 def column(plan: Any, name: str) -> Any | None:
     """Returns the output attribute of that name."""
-    return next((each for each in items(plan.output()) if each.name() == name), None)
+    return next((item for item in items(plan.output()) if item.name() == name), None)
 
 
 def _rows(bound: Any) -> int:

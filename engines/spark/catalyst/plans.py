@@ -270,7 +270,7 @@ def inline_ctes(session: SparkSession, plan: Any) -> Any:
 def _always(session: SparkSession, rule: Any) -> Any:
     """Makes Spark's own rule, whose flags differ by version: the first means always, the others are set to false."""
     constructors = session._jvm.java.lang.Class.forName(_INLINE).getConstructors()
-    flags = [True] + [False] * (max(each.getParameterCount() for each in constructors) - 1)
+    flags = [True] + [False] * (max(constructor.getParameterCount() for constructor in constructors) - 1)
     return rule(*flags)
 
 

@@ -106,7 +106,7 @@ class RunningQuery:
 
     def stage(self) -> Stage:
         window, catalyst = self._window(), Catalyst(self.session)
-        functions = [_function(each.child()) for each in items(window.windowExpressions())]
+        functions = [_function(item.child()) for item in items(window.windowExpressions())]
         arguments = [
             catalyst.alias(argument, f"{_ARGUMENT}{number}_{place}")
             for number, function in enumerate(functions)
@@ -128,7 +128,7 @@ class RunningQuery:
             for number, function in enumerate(functions)
             if kind_of(function) == "Lag" and len(_arguments(function)) > 1
         ]
-        frames = [each.child().windowSpec().frameSpecification() for each in items(window.windowExpressions())]
+        frames = [item.child().windowSpec().frameSpecification() for item in items(window.windowExpressions())]
         parts = [_part(function, frame) for function, frame in zip(functions, frames, strict=True)]
         directions = tuple(f"{each.direction().sql()} {each.nullOrdering().sql()}" for each in order)
         rows = frame_of(self.session, catalyst.project(made, below)).toArrow()
@@ -137,7 +137,7 @@ class RunningQuery:
     def fill(self, rows: pa.Table) -> RunningQuery:
         window, catalyst = self._window(), Catalyst(self.session)
         source = frame_of_rows(self.session, rows)._jdf.queryExecution().analyzed()
-        columns = {each.name(): each for each in items(source.output())}
+        columns = {item.name(): item for item in items(source.output())}
         wanted = ((COLUMN, self._needed_columns(window)), (VALUE, items(window.windowExpressions())))
         made = [catalyst.under(columns[f"{name}{at}"], like) for name, some in wanted for at, like in enumerate(some)]
         plan = self._replace(self.plan, self.windows, catalyst.project(made, source))
@@ -160,9 +160,9 @@ class RunningQuery:
     def _needed_columns(self, window: Any) -> list[Any]:
         """Returns the columns of the rows below that something above the window reads."""
         *above, _ = self._down()
-        read = {each.exprId().id() for node in above for each in items(node.references().toSeq())}
-        read |= {each.exprId().id() for each in items(self.plan.output())}
-        return [each for each in items(window.child().output()) if each.exprId().id() in read]
+        read = {item.exprId().id() for node in above for item in items(node.references().toSeq())}
+        read |= {item.exprId().id() for item in items(self.plan.output())}
+        return [item for item in items(window.child().output()) if item.exprId().id() in read]
 
     def _replace(self, node: Any, left: int, source: Any) -> Any:
         left -= kind_of(node) == "Window"

@@ -91,7 +91,7 @@ class Replay(Transaction):
     @property
     def knows(self) -> list[tuple[str, str, str]]:
         """Lists (dataset id, alias, columns as JSON) of the inputs."""
-        ids = {each.query_alias: str(each.dataset_id) for each in self._request.query_inputs}
+        ids = {input_.query_alias: str(input_.dataset_id) for input_ in self._request.query_inputs}
         return [(ids[alias], alias, schema.json()) for alias, schema in self._inputs.schemas.items()]
 
     def analyse(self) -> tuple[Classification, pa.Schema]:
@@ -383,11 +383,11 @@ class _Handover:
                 f"late rows correct its windows {'so far' if self._old.windows else 'from now on'}, and a table that "
                 "changes for ever is no such windows"
             )
-        read = {each.dataset_id for each in self._request.query_inputs}
-        for each in self._request.old_inputs if self._old.windows else ():
-            if each.dataset_id not in read:
+        read = {input_.dataset_id for input_ in self._request.query_inputs}
+        for input_ in self._request.old_inputs if self._old.windows else ():
+            if input_.dataset_id not in read:
                 raise _NewDerivation(
-                    f"it reads {each.query_alias} no more, of which the windows were made that it would correct"
+                    f"it reads {input_.query_alias} no more, of which the windows were made that it would correct"
                 )
 
     def _check_meaning(self, new: Classification) -> None:
@@ -457,14 +457,16 @@ def _list_keys(keys: tuple[str, ...]) -> str:
 
 def _as_transaction(request: MigrateRequest, *, old: bool) -> TransformRequest:
     inputs: tuple[TransformRequestInput, ...] = request.old_inputs if old else request.query_inputs
-    blocks = {each.dataset_id: each.blocks or () for each in request.query_inputs}
+    blocks = {input_.dataset_id: input_.blocks or () for input_ in request.query_inputs}
     return TransformRequest(
         dataset_id=request.dataset_id,
         dataset_alias=str(request.dataset_id),
         system_time=request.system_time,
         vocab=request.vocab,
         transform=request.old_transform if old else request.transform,
-        query_inputs=tuple(msgspec.structs.replace(each, blocks=blocks.get(each.dataset_id, ())) for each in inputs),
+        query_inputs=tuple(
+            msgspec.structs.replace(input_, blocks=blocks.get(input_.dataset_id, ())) for input_ in inputs
+        ),
         next_offset=request.next_offset,
         new_checkpoint_path=request.new_checkpoint_path,
         new_data_path=request.new_data_path,

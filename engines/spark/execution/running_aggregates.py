@@ -79,7 +79,7 @@ def _advance(
     keys = [each for each in fresh.column_names if each.startswith(KEY)]
     fresh = fresh.append_column(HIDDEN_ROW, pa.array(np.zeros(fresh.num_rows, np.int64)))
     columns = [*keys, *(f"{PART}{at}" for at in range(len(stage.parts))), HIDDEN_ROW]
-    schema = pa.schema([fresh.schema.field(each).with_nullable(True) for each in columns]).remove_metadata()
+    schema = pa.schema([fresh.schema.field(column).with_nullable(True) for column in columns]).remove_metadata()
     shelf = BucketedTable(name, schema, former)
     opened = [each.select(columns).cast(schema) for each in shelf.take(_hashes(fresh, keys))]
     old = pa.concat_tables([schema.empty_table(), *opened])
@@ -126,7 +126,7 @@ def _texts(stage: Stage, keys: Sequence[str], columns: Sequence[str]) -> list[st
         for at, part in enumerate(stage.parts)
         if part.preceding is None and part.until
     ]
-    wanted = [each for each in columns if not each.startswith(ORDER)]
+    wanted = [column for column in columns if not column.startswith(ORDER)]
     return [*wanted, *values, f"row_number() over ({by}) as {_PLACE}"]
 
 

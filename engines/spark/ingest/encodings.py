@@ -147,7 +147,7 @@ def _same(data: bytes, one: str, other: str) -> bool:
 
 def with_guess(fault: Invalid, sources: list[SourceFile]) -> Invalid:
     """Adds to a fault of text that is not UTF-8 the guessed encoding of its file."""
-    source = next((each for each in sources if fault.place.startswith(f"{each.name}:")), None)
+    source = next((source for source in sources if fault.place.startswith(f"{source.name}:")), None)
     if fault.rule != RULE or not fault.message.startswith("not UTF-8") or source is None:
         return fault
     found = _guess_of(source.path)

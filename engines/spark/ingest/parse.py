@@ -399,9 +399,9 @@ def check_lines(view: View, most: int, place: str, ends: Sequence[bytes] = (b"\n
     """
     at = 0
     while len(view) - at > most:
-        end = max(view.rfind(each, at, at + most + 1) for each in ends)
+        end = max(view.rfind(end, at, at + most + 1) for end in ends)
         if end < 0:
-            after = min((found for each in ends if (found := view.find(each, at)) >= 0), default=len(view))
+            after = min((found for end in ends if (found := view.find(end, at)) >= 0), default=len(view))
             raise _too_long(view, at, after - at, most, place)
         at = end + 1
 

@@ -164,9 +164,9 @@ def _closing(
 ) -> Closing | None:
     """Returns which windows are final once all inputs' watermarks, less lateness, have ``reached`` this time; ``None``:
     none is ever."""
-    if any(each.reach is None for each in windows.values()):
+    if any(window.reach is None for window in windows.values()):
         return None
     # Compared as windows, since the inputs' rows of one window may have different times.
-    oldest = min(apply(each.function, each.open_from(reached)) for each in windows.values())
+    oldest = min(apply(window.function, window.open_from(reached)) for window in windows.values())
     earliest = min(apply(path.low, least(windows[path.input].function, oldest)) for path in paths)
     return Closing(oldest, earliest, output.event_time)

@@ -170,7 +170,7 @@ class ProvenanceContext:
         """Whether the query sees an input with any row that retracts another."""
         if self.inputs.is_log(alias):
             return False
-        given = next(each for each in self.request.query_inputs if each.query_alias == alias)
+        given = next(input_ for input_ in self.request.query_inputs if input_.query_alias == alias)
         paths = [block.data_path for block in given.blocks or () if block.data_path is not None]
         return any(self.slices.facts(Path(path), given.vocab).changes for path in paths)
 

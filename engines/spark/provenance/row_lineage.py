@@ -103,7 +103,7 @@ def name_of_view(view: Any) -> str:
 
 
 def _list_sql(expressions: Any) -> str:
-    return ", ".join(str(each.sql()) for each in items(expressions))
+    return ", ".join(str(item.sql()) for item in items(expressions))
 
 
 def _join(plan: Any) -> tuple[str, str]:
@@ -223,7 +223,7 @@ def trace(
     if asked is not None:
         found = column(whole, asked)
         if found is None:
-            names = ", ".join(each.name() for each in items(whole.output()) if not each.name().startswith("__odf_"))
+            names = ", ".join(item.name() for item in items(whole.output()) if not item.name().startswith("__odf_"))
             raise Invalid(f"the query has no column {asked!r}", rule="provenance-column", hint=f"columns: {names}")
         wanted = frozenset({found.exprId().id()})
     traced = tracing.go(whole, wanted)
@@ -388,12 +388,12 @@ class _Tracing:
 
     def _rename_lineage(self, side: Any, name: str) -> Any:
         """Renames the lineage of one side and gives it an id of its own: both sides may be of one input."""
-        columns = [each for each in items(side.output()) if each.name() != LINEAGE]
+        columns = [item for item in items(side.output()) if item.name() != LINEAGE]
         return self.catalyst.project([*columns, self.catalyst.alias(_lineage(side), name)], side)
 
     def _semi(self, plan: Any, left: Any, right: Any) -> Any:
         """Traces a semi join: each row of the left side once, with all rows of the right that match it."""
-        columns = [each for each in items(left.output()) if each.name() != LINEAGE]
+        columns = [item for item in items(left.output()) if item.name() != LINEAGE]
         unique = self.catalyst.read(f"monotonically_increasing_id() as {_UNIQUE}")
         left = self.catalyst.project([*items(left.output()), unique], left)
         pairs = plan.copy(left, right, self.catalyst.join_type("inner"), plan.condition(), plan.hint())

@@ -161,7 +161,7 @@ class TableTracer:
     def _lives(self, alias: str, key: dict[str, pa.Scalar], spans: Mapping[str, tuple[int, int]]) -> Lifetimes:
         """Returns the lifetimes of the key's rows, from all statements about it from the first block to the cut."""
         context = self._context
-        given = next(each for each in context.facts if each.alias == alias)
+        given = next(fact for fact in context.facts if fact.alias == alias)
         schema, vocab = context.inputs.schemas[alias], context.inputs.vocabs[alias]
         windows, (low, high) = context.windows.get(alias), spans.get(alias, (EARLIEST, LATEST))
         wanted = {column: key[name] for name, column in self._columns.get(alias, {}).items()}

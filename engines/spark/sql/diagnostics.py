@@ -402,7 +402,7 @@ def _conjuncts(condition: PlanNode) -> list[PlanNode]:
     """Splits ``a and b``: it is evaluated like one filter after another."""
     if condition.kind != "And":
         return [condition]
-    return [part for each in condition.children for part in _conjuncts(each)]
+    return [part for child in condition.children for part in _conjuncts(child)]
 
 
 def _evaluated_children(node: PlanNode) -> tuple[PlanNode, ...]:
@@ -522,8 +522,8 @@ def refusal(diagnostics: Sequence[Diagnostic], steps: int) -> Invalid:
     first = diagnostics[0]
     if len(diagnostics) == 1:
         return Invalid(first.message, rule=first.code, hint=first.replace or "", place=_place(first, steps))
-    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
-    lines = (_line(each, steps, first.code) for each in diagnostics)
+    remedies = dict.fromkeys(diagnostic.replace for diagnostic in diagnostics if diagnostic.replace)
+    lines = (_line(diagnostic, steps, first.code) for diagnostic in diagnostics)
     return Invalid("\n".join(lines), rule=first.code, hint="; ".join(remedies))
 
 

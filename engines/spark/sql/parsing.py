@@ -175,7 +175,7 @@ def _named_windows(plan: Any, text: str) -> list[PlanNode]:
         if node.getClass().getSimpleName() == "WithWindowDefinition":
             wanted -= 1
             definitions = node.windowDefinitions().values().toList()
-            found += [parse_plan(within_the_jvm(each.toJSON)) for each in items(definitions)]
+            found += [parse_plan(within_the_jvm(item.toJSON)) for item in items(definitions)]
     if wanted:
         raise Invalid("a named window in a place where it is not known", rule="not-a-query", hint="write it at OVER")
     return found

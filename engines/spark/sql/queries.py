@@ -177,7 +177,7 @@ def _analyse(
         certain = list(_certain(session, plan, root, steps, warnings)) if last else []
         if certain:
             raised = {(each.query, each.line, each.column) for each in certain}
-            others = [each for each in warnings if (each.query, each.line, each.column) not in raised]
+            others = [warning for warning in warnings if (warning.query, warning.line, warning.column) not in raised]
             return Analysis(None, None, (*certain, *others))
         frame = frame_of(session, plan)
         if last:
@@ -213,7 +213,7 @@ def _certain(
         if not isinstance(failure.fault, str) and not blames_query(failure.fault):
             continue
         texts = {f"`{part.fields.get('value')}`" for part in failure.node.preorder() if part.kind == "Literal"}
-        said = next((certainly(each) for each in doubts if each.code == QUOTED and each.replace in texts), None)
+        said = next((certainly(doubt) for doubt in doubts if doubt.code == QUOTED and doubt.replace in texts), None)
         said = said or of_failure(failure, steps)
         if said not in told:
             told.add(said)
@@ -300,7 +300,7 @@ class _Plan:
             raise convert_exception(fault.java_exception.getCause() or fault.java_exception) from None
         columns = arrow_columns(self.frame.schema)
         with _load_from_socket(where, NoOpSerializer()) as messages:
-            return pa.Table.from_batches([pa.ipc.read_record_batch(each, columns) for each in messages], columns)
+            return pa.Table.from_batches([pa.ipc.read_record_batch(message, columns) for message in messages], columns)
 
 
 @dataclass(frozen=True, slots=True)

@@ -77,9 +77,9 @@ async def followed(call: Call, id_: str) -> AsyncIterator[wire.TaskState]:
     id_ = await trio.to_thread.run_sync(_resolve_task, call.guard, id_)
     await call.check_task(id_)
     async with aclosing(cast("Any", call.operation(id_))) as views:
-        async for each in views:
+        async for view in views:
             await call.check_task(id_, is_again=True)
-            yield each
+            yield view
 
 
 # Lines of the log.
@@ -258,5 +258,5 @@ def _restrict(resource: Resource, rights: Rights) -> Resource:
         key: held if held is not None and held.id in rights.readable else None
         for key, held in resource.references.items()
     }
-    owners = tuple(each for each in resource.owners if each.id in rights.readable)
+    owners = tuple(owner for owner in resource.owners if owner.id in rights.readable)
     return msgspec.structs.replace(resource, references=references, owners=owners)

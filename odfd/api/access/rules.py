@@ -72,7 +72,7 @@ async def on_refs(action: Action, call: Call, request: Any) -> Any:
         raise not_meant("this")
     if getattr(request, "source", None) is not None:
         raise call.guard.owner_only("to pull from a Source")
-    entries = await trio.to_thread.run_sync(lambda: [call.guard.find_dataset(each, action) for each in request.refs])
+    entries = await trio.to_thread.run_sync(lambda: [call.guard.find_dataset(ref, action) for ref in request.refs])
     return await call.begin(msgspec.structs.replace(request, refs=tuple(map(_id_of, request.refs, entries))))
 
 
@@ -95,7 +95,7 @@ async def _renditions(call: Call, ref: str | None = None) -> Any:
         raise call.guard.owner_only("to list the renditions of all datasets")
     entry = await trio.to_thread.run_sync(call.guard.find_dataset, ref, Action.READ)
     views = await call.operation(_id_of(ref, entry))
-    datasets = [DatasetId.parse(each.dataset_id) for each in views]
+    datasets = [DatasetId.parse(view.dataset_id) for view in views]
     readable = await trio.to_thread.run_sync(call.guard.filter_datasets, datasets)
     return [each for each, dataset in zip(views, datasets, strict=True) if dataset in readable]
 
@@ -115,7 +115,7 @@ def _list_known(guard: Guard, detail: wire.DatasetDetail) -> tuple[tuple[str, ..
     hidden = {name: str(dataset) for name, dataset in entries.items() if dataset not in readable}
     bare = set(hidden.values())
     inputs = tuple(id_ if id_ in bare else text for id_, text in zip(detail.input_ids, detail.inputs, strict=True))
-    return inputs, tuple(each for each in detail.outputs if each not in hidden)
+    return inputs, tuple(output for output in detail.outputs if output not in hidden)
 
 
 async def _resources(call: Call, word: str | None, labels: str | None) -> Any:
@@ -280,9 +280,9 @@ async def _card(call: Call, ref: str) -> wire.CardView:
 
 
 async def _cards(guard: Guard, cards: Any) -> list[wire.CardView]:
-    here = [DatasetId.parse(each.id) for each in cards if each.local_name is not None]
+    here = [DatasetId.parse(card.id) for card in cards if card.local_name is not None]
     readable = await trio.to_thread.run_sync(guard.filter_datasets, here)
-    return [each for each in cards if each.local_name is None or DatasetId.parse(each.id) in readable]
+    return [card for card in cards if card.local_name is None or DatasetId.parse(card.id) in readable]
 
 
 async def _stage(call: Call, name: str, chunks: Any) -> Any:

@@ -90,7 +90,7 @@ def apply_texts(
 def show_applied(session: Session, result: Answer[wire.ApplyResult], *, dry_run: bool = False) -> int:
     """Shows the result for each manifest. Returns the exit code."""
     session.answer(result, _table)
-    made = [each.name for each in result.value.items if (each.kind, each.action) == ("dataset", "created")]
+    made = [item.name for item in result.value.items if (item.kind, item.action) == ("dataset", "created")]
     if made and not dry_run:
         session.remark(roots_text(made, session.again))
     return _report(session, result.value)
@@ -112,7 +112,7 @@ def _changes(result: wire.ApplyResult) -> str:
         if item.action in _SIGNS:
             lines.append(f"{_SIGNS[item.action]} {item.kind} {item.name}")
             lines += [f"    {course_text(item)}"] * (item.course is not None)
-            lines += [f"    {each}" for each in item.changes]
+            lines += [f"    {change}" for change in item.changes]
     return "\n".join(lines)
 
 

@@ -163,7 +163,7 @@ def candidates(parser: argparse.ArgumentParser, words: Sequence[str], current: s
     found = _propose_here(place, current if not before else "", parser, known)
     begun = (each if each.word == FILES else each._replace(word=before + each.word) for each in found)
     fits = {each.word: each for each in begun if each.word == FILES or each.word.startswith(current)}
-    return [each for each in fits.values() if each.word not in place.plain][:MOST]
+    return [fit for fit in fits.values() if fit.word not in place.plain][:MOST]
 
 
 def place_of(parser: argparse.ArgumentParser, words: Sequence[str]) -> Cursor | None:
@@ -228,7 +228,7 @@ def _options(parser: argparse.ArgumentParser, root: argparse.ArgumentParser) -> 
 
 def _values(place: Cursor, action: argparse.Action, known: Known) -> Iterator[Candidate]:
     if action.choices is not None:
-        yield from (Candidate(str(each)) for each in action.choices)
+        yield from (Candidate(str(choice)) for choice in action.choices)
         return
     called = str(action.metavar or action.dest)
     names = called == "NAME" and not action.option_strings and place.path in BY_KIND
@@ -317,7 +317,7 @@ class Node:
             "name": lambda plain: self._all(kinds.find(plain[0])) if plain else (),
             "task/": lambda _: [each._replace(word=f"task/{each.word}") for each in self._all(kinds.TASK)],
             "column": self._columns,
-            "column=": lambda plain: [each._replace(word=f"{each.word}=") for each in self._columns(plain)],
+            "column=": lambda plain: [column._replace(word=f"{column.word}=") for column in self._columns(plain)],
             "condition": self._conditions,
             "event": lambda _: map(Candidate, EVENTS),
             "type": lambda _: [Candidate(each.name) for each in kinds.DECLARED],
@@ -347,8 +347,8 @@ class Node:
 
     def _conditions(self, plain: Sequence[str]) -> list[Candidate]:
         types = kinds.find(plain[0]).fields if plain else ()
-        fields = [field for each in types for field in each.__struct_encode_fields__]
-        return [Candidate("exists"), Candidate("deleted"), *(Candidate(f"{each}=") for each in fields)]
+        fields = [field for type_ in types for field in type_.__struct_encode_fields__]
+        return [Candidate("exists"), Candidate("deleted"), *(Candidate(f"{field}=") for field in fields)]
 
     def _holds(self, _: Sequence[str]) -> list[Candidate]:
         found = self._session.client.do(calls.holds_list()).value

@@ -69,7 +69,7 @@ def _edit(session: Session, args: argparse.Namespace) -> int:
 def _check_same(session: Session, manifest: wire.ManifestText, name: str) -> None:
     """Raises Invalid for another name, under which another resource would be made."""
     planned = apply_manifests(session, (manifest,), dry_run=True).value
-    made = [each.name for each in planned.items if each.action == "created"]
+    made = [item.name for item in planned.items if item.action == "created"]
     if made:
         hint = f"keep {name}, and rename it by odfctl rename or by an apply with its id; or apply {made[0]} as another"
         raise Invalid(f"the name became {made[0]}: an edit is of one resource", rule="edit-name", hint=hint)
@@ -135,14 +135,14 @@ def _set(session: Session, args: argparse.Namespace, which: str) -> None:
     entries = args.entries if args.labels is None else [args.name, *args.entries]
     if not entries:
         raise Usage("the following arguments are required: KEY=VALUE|KEY-", hint=f"see odfctl {command} --help")
-    values = dict(_entry(each) for each in entries)
+    values = dict(_entry(entry) for entry in entries)
     request = wire.LabelRequest(labels=values) if which == "labels" else wire.LabelRequest(annotations=values)
     if args.labels is None:
         names = meant_by(session, kind, [args.name]) or []
     else:
         names = [kind.key(each) for each in list_labelled(session, kind, args.labels).value]
     assert kind.registration is not None
-    done = [session.client.do(calls.resources_label(kind.registration, each, request)) for each in names]
+    done = [session.client.do(calls.resources_label(kind.registration, name, request)) for name in names]
     if not done:
         session.remark(f"no {kind.plural} are so; nothing was changed")
     text = "\n".join(

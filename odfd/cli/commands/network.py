@@ -140,7 +140,7 @@ def _lines(invitation: wire.InvitationView) -> list[str]:
         *([("good for", formatting.plural(invitation.uses, "node"))] if invitation.uses else []),
         *(("first peer", each) for each in invitation.bootstrap),
         ("policy of", invitation.policy_key or "nobody: this node's own holds"),
-        *(("  it asks", each) for each in invitation.rules),
+        *(("  it asks", rule) for rule in invitation.rules),
     ]
     if invitation.policy_key:
         rows.append(("", "what makes this node's policy stricter holds as soon as it is heard; the rest waits for you"))
@@ -306,7 +306,7 @@ def _only_network(session: Session) -> str:
 
 def _members(shown: wire.NetworkState) -> str:
     """Lists members that gave themselves a name."""
-    named = [each for each in shown.members if each.name]
+    named = [member for member in shown.members if member.name]
     texts = [clean(formatting.node(each), 100) for each in named[:_MEMBERS]]
     more = f", and {len(named) - _MEMBERS} more with names" if len(named) > _MEMBERS else ""
     return f": {', '.join(texts)}{more}" if texts else ""

@@ -75,6 +75,6 @@ def _text(found: wire.AuditResult) -> str:
         lines = [f"yes: {count} of {name} come from the private dataset by the rule"]
     else:
         lines = [f"no: {found.blocks - found.same} of {count} of {name} do not come from the private dataset"]
-    lines += [f"  #{each.block}  {clean(each.why, 200)}" for each in found.differences]
+    lines += [f"  #{difference.block}  {clean(difference.why, 200)}" for difference in found.differences]
     lines.append(f"  {formatting.plural(found.signed, 'observation')} signed")
     return "\n".join(lines)

@@ -99,14 +99,14 @@ def read_of(session: Session, ref: str, args: argparse.Namespace) -> str:
     Raises NotFound for a number that the dataset does not have.
     """
     views = [each for each in session.client.do(calls.renditions_list(ref)).value if each.dataset]
-    meant = next((each for each in views if ref in (each.dataset, each.dataset_id)), None)
+    meant = next((view for view in views if ref in (view.dataset, view.dataset_id)), None)
     if args.rendition is not None:
-        meant = next((each for each in views if each.number == args.rendition), None)
+        meant = next((view for view in views if view.number == args.rendition), None)
         if meant is None:
-            there = ", ".join(f"{each.number} ({each.state.lower()})" for each in views)
+            there = ", ".join(f"{view.number} ({view.state.lower()})" for view in views)
             text = f"{ref} has no rendition {args.rendition}"
             raise NotFound(text, rule="rendition-unknown", hint=f"it has {there}")
-    meant = meant or next(each for each in views if each.state == _ACTIVE)
+    meant = meant or next(view for view in views if view.state == _ACTIVE)
     if len(views) > 1:
         others = "" if meant.state == _ACTIVE else f"; the active one is {_active(views)}"
         session.remark(f"read of {ref}: rendition {meant.number} ({meant.state.lower()}){others}")
@@ -129,4 +129,4 @@ def renditions_of(session: Session, refs: Sequence[str]) -> Answer[list[wire.Ren
 
 
 def _active(views: list[wire.RenditionView]) -> int:
-    return next(each.number for each in views if each.state == _ACTIVE)
+    return next(view.number for view in views if view.state == _ACTIVE)

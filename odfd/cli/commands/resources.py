@@ -337,7 +337,7 @@ def _delete(session: Session, args: argparse.Namespace) -> None:
     is_dataset = kind.name == "dataset"
     if args.purge and not is_dataset:
         raise Usage(f"a {kind.name} has no data", hint="--purge is for datasets")
-    selects = args.labels or any(is_pattern(kind, each) for each in args.names)
+    selects = args.labels or any(is_pattern(kind, name) for name in args.names)
     asks = (is_dataset or kind.name == "unmanaged" or selects) and not args.yes
     names = _to_delete(session, kind, args, asks=asks)
     if asks and names:

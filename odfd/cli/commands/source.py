@@ -249,7 +249,7 @@ def _result(row: wire.RawReplayResult) -> str:
         lines.append(f"  {row.equivalent} of them with other bytes of the same rows")
     if row.rewritten:
         lines.append(f"  {row.rewritten} captured, and not of its history any more")
-    lines += [f"  #{each.sequence_number}: {each.message}" for each in row.differences]
+    lines += [f"  #{difference.sequence_number}: {difference.message}" for difference in row.differences]
     return "\n".join(lines)
 
 
@@ -264,7 +264,7 @@ def _attest_text(row: wire.RawAttestResult) -> str:
         lines.append(f"  {row.otherwise} with other rows than their bytes give")
     if row.later:
         lines.append(f"  {row.later} not here yet")
-    lines += [f"  #{each.sequence_number}: {clean(each.message, 200)}" for each in row.differences]
+    lines += [f"  #{difference.sequence_number}: {clean(difference.message, 200)}" for difference in row.differences]
     lines.append(f"  {formatting.plural(row.signed, 'observation')} signed")
     return "\n".join(lines)
 

@@ -115,7 +115,7 @@ def _recheck(session: Session, args: argparse.Namespace) -> int:
 def _resolve(session: Session, args: argparse.Namespace) -> None:
     request = wire.ResolveRequest(follow=args.follow, abandon=args.abandon)
     done = session.client.do(calls.resolving_resolve(args.ref, request))
-    session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(each, 200)}" for each in made.settles))
+    session.answer(done, lambda made: "\n".join(f"{made.ref}: {clean(settle, 200)}" for settle in made.settles))
 
 
 validator = trust.group("validator", help="whose verdicts count", example="add did:key:z6Mk… --group uni-graz")

@@ -75,9 +75,9 @@ class Compares:
         found: Sequence[inspect.Type] = tuple(map(inspect.type_info, views))
         for step in self.field.split("."):
             parts = list(_parts(found))
-            if any(isinstance(each, inspect.AnyType | inspect.DictType) for each in parts):
+            if any(isinstance(part, inspect.AnyType | inspect.DictType) for part in parts):
                 return  # the fields inside are not declared
-            structs = [each for each in parts if isinstance(each, inspect.StructType)]
+            structs = [part for part in parts if isinstance(part, inspect.StructType)]
             fields = {field.encode_name: field.type for struct in structs for field in struct.fields}
             if step not in fields:
                 raise Usage(f"there is no field {step!r} to wait for", hint=f"fields are {', '.join(fields) or 'none'}")
@@ -85,7 +85,7 @@ class Compares:
         self._check_operand(list(_parts(found)))
 
     def _check_operand(self, types: Sequence[inspect.Type]) -> None:
-        known = [each for each in types if not isinstance(each, inspect.NoneType)]
+        known = [type_ for type_ in types if not isinstance(type_, inspect.NoneType)]
         if self.operand == "null" and len(known) < len(types):
             return
         words = [str(word) for each in known if isinstance(each, inspect.LiteralType) for word in each.values]
@@ -123,11 +123,11 @@ def is_finished(task: Mapping[str, Any] | None) -> bool:
 
 def _parts(types: Iterable[inspect.Type]) -> Iterator[inspect.Type]:
     """Yields the types that a value may have."""
-    for each in types:
-        if isinstance(each, inspect.UnionType):
-            yield from each.types
+    for type_ in types:
+        if isinstance(type_, inspect.UnionType):
+            yield from type_.types
         else:
-            yield each
+            yield type_
 
 
 def parse_condition(text: str) -> Exists | Compares:

@@ -114,7 +114,7 @@ def _lines_to_file(
 
 def _spell_types(columns: Any) -> Sequence[tuple[str, str]]:
     """Returns the columns of an Arrow schema or of values, with types as Arrow spells them."""
-    return [each if isinstance(each, tuple) else (each.name, str(each.type)) for each in columns]
+    return [column if isinstance(column, tuple) else (column.name, str(column.type)) for column in columns]
 
 
 def _pieces(page: _Rows, room: int | None, most: int | None) -> Iterator[_Rows]:

@@ -65,7 +65,7 @@ def completions(
     word = found[0]
     low = word.lower()
     if before.lstrip().startswith("\\d ") or _AFTER.search(before):
-        names = [*datasets, *(CURRENT + each for each in datasets)]
+        names = [*datasets, *(CURRENT + dataset for dataset in datasets)]
         yield from ((name, len(word)) for name in names if name.lower().startswith(low))
         return
     if not word:
@@ -78,7 +78,7 @@ def completions(
         if column.lower().startswith(last) and column not in seen:
             seen.add(column)
             yield column, len(last)
-    yield from ((f"{each}(", len(word)) for each in sorted(functions) if low and each.startswith(low))
+    yield from ((f"{function}(", len(word)) for function in sorted(functions) if low and function.startswith(low))
     yield from ((each, len(word)) for each in WORDS if each.lower().startswith(low))
 
 

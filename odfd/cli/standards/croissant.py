@@ -112,11 +112,11 @@ def dataset(rows: Described) -> dict[str, Any]:
 
 def list_omitted(rows: Described) -> list[str]:
     """Names columns that the document leaves out, since the standard has no type for them."""
-    return [each.name for each in rows.columns if _kind(each, rows.form) is None]
+    return [column.name for column in rows.columns if _kind(column, rows.form) is None]
 
 
 def _record_set(rows: Described, file: str) -> dict[str, Any]:
-    shown = [field for each in rows.columns if (field := _field(each, rows.form, file)) is not None]
+    shown = [field for column in rows.columns if (field := _field(column, rows.form, file)) is not None]
     found: dict[str, Any] = {"@type": "cr:RecordSet", "@id": _ROWS, "name": _ROWS, "field": shown}
     if rows.key:
         found["key"] = [{"@id": _id(name)} for name in rows.key]

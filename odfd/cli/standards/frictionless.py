@@ -59,7 +59,7 @@ def package(rows: Described) -> dict[str, Any]:
         "created": detail.updated_at,
         "licenses": _licenses(rows),
         "sources": [{"title": name, "odf:id": identity} for name, identity in rows.sources],
-        "resources": [_resource(rows, each) for each in rows.files],
+        "resources": [_resource(rows, file) for file in rows.files],
         "odf": rows.provenance,
     }
     return {name: value for name, value in fields.items() if value not in (None, "", [])}
@@ -80,7 +80,7 @@ def _licenses(rows: Described) -> list[dict[str, str]]:
 
 
 def _resource(rows: Described, file: DescribedFile) -> dict[str, Any]:
-    schema: dict[str, Any] = {"fields": [_field(each) for each in rows.columns], "missingValues": [""]}
+    schema: dict[str, Any] = {"fields": [_field(column) for column in rows.columns], "missingValues": [""]}
     if rows.key and len(rows.files) == 1:
         schema["primaryKey"] = list(rows.key)
     return {

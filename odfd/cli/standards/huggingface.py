@@ -138,12 +138,14 @@ class HubFolder:
 def _sum_sizes(files: Sequence[Path]) -> int:
     import pyarrow.parquet as pq
 
-    footers = [pq.read_metadata(each) for each in files]
-    return sum(each.row_group(number).total_byte_size for each in footers for number in range(each.num_row_groups))
+    footers = [pq.read_metadata(file) for file in files]
+    return sum(
+        footer.row_group(number).total_byte_size for footer in footers for number in range(footer.num_row_groups)
+    )
 
 
 def _origin_file(rows: Described, proof: dict[str, Any] | None) -> str:
-    files = [{"path": f"{DATA}/{each.name}", "bytes": each.bytes, "sha256": each.sha256} for each in rows.files]
+    files = [{"path": f"{DATA}/{file.name}", "bytes": file.bytes, "sha256": file.sha256} for file in rows.files]
     found: dict[str, Any] = {**rows.provenance, "files": files}
     if proof is not None:
         found["statement"] = proof
@@ -241,7 +243,7 @@ def _header(rows: Described, content: HubContent) -> dict[str, Any]:
         "dataset_info": {
             "features": content.columns,
             "splits": [{"name": "train", "num_bytes": content.bytes, "num_examples": content.rows}],
-            "download_size": sum(each.bytes for each in rows.files),
+            "download_size": sum(file.bytes for file in rows.files),
             "dataset_size": content.bytes,
         },
     }
@@ -267,9 +269,9 @@ def _body(rows: Described, is_proven: bool) -> Iterator[str]:
     yield f"# {one_line(detail.dataset.name)}"
     if detail.description:
         yield f"\n{visible(detail.description)}"
-    for each in detail.attachments:
-        if each.path.lower() == "readme.md":
-            yield f"\n{visible(each.content).strip()}"
+    for attachment in detail.attachments:
+        if attachment.path.lower() == "readme.md":
+            yield f"\n{visible(attachment.content).strip()}"
     yield "\n## Columns\n\n| column | type | |\n|---|---|---|"
     for column in rows.columns:
         yield "| " + " | ".join(map(_cell, (column.name, column.type, column.comment))) + " |"

@@ -42,7 +42,7 @@ class TransactionRuns:
                 hint=f"odfctl lineage {view.name} names what is derived from it",
             )  # fmt: skip
         graph = client.do(calls.lineage_graph(ref)).value
-        names = {each.id: each.ref for each in graph.nodes if not each.ref.startswith("did:")}
+        names = {node.id: node.ref for node in graph.nodes if not node.ref.startswith("did:")}
         self._about = Derivation(view, names)
         self._blocks = self._newest("ExecuteTransform", limit + 1)
         self.left_out = len(self._blocks) > limit
@@ -57,7 +57,7 @@ class TransactionRuns:
             yield from run_events(self._about, self._detail(block.hash), self._transform_at(block.sequence_number))
 
     def _transform_at(self, number: int) -> dict[str, Any]:
-        declared = next((each for each in self._transforms if each.sequence_number < number), None)
+        declared = next((transform for transform in self._transforms if transform.sequence_number < number), None)
         if declared is None:
             raise Invalid(f"block #{number} runs a transform that no block before it sets", rule="lineage-events")
         if declared.hash not in self._known:
@@ -113,7 +113,7 @@ def run_events(about: Derivation, block: wire.BlockDetail, transform: Mapping[st
 
 def _job_facets(transform: Mapping[str, Any]) -> dict[str, Any]:
     steps = transform.get("queries") or [{"query": transform.get("query", "")}]
-    query = ";\n".join(f"-- {each['alias']}\n{each['query']}" if each.get("alias") else each["query"] for each in steps)
+    query = ";\n".join(f"-- {step['alias']}\n{step['query']}" if step.get("alias") else step["query"] for step in steps)
     kind = {"processingType": "BATCH", "integration": "ODF", "jobType": "TRANSFORM"}
     return {
         "sql": _standard("1-1-0/SQLJobFacet", {"query": query, "dialect": transform["engine"]}),

@@ -149,7 +149,7 @@ def _of_node(look: Look) -> Iterator[Need]:
         yield Need(1, "failed", name, f"this flow failed {plural(times, 'time')} in a row: odfctl get flows")
     if lost := look.status.lost_journals:
         yield Need(0, "stopped", "signing", f"{plural(lost, 'key')} of this node sign nothing: odfctl trust sign")
-    failed = list_unmended([each.state(wire.TaskState) for each in look.tasks])
+    failed = list_unmended([task.state(wire.TaskState) for task in look.tasks])
     for task in failed[:MOST_FAILED]:
         why = task.fault.detail if task.fault else task.finding
         yield Need(3, "not ok" if task.finding else "failed", f"{task.kind} {task.target}".rstrip(), why)

@@ -326,7 +326,7 @@ def _mysql_column(described: Sequence[Any], values: Sequence[Any]) -> pa.Array:
     """Converts a column to the type that the server declares, so that it is the same in each batch. Raises Invalid."""
     kind = _mysql_type(described[1], described[5])
     if kind is None:
-        kind = pa.binary() if any(isinstance(each, bytes) for each in values) else pa.string()
+        kind = pa.binary() if any(isinstance(value, bytes) for value in values) else pa.string()
     try:
         return pa.array(values, kind)
     except (pa.ArrowException, OverflowError, ValueError) as error:

@@ -122,7 +122,7 @@ class EventSignature(NamedTuple):
     @property
     def canonical(self) -> str:
         """The text whose hash is the first topic of the event's logs."""
-        return f"{self.name}({','.join(each.kind for each in self.parameters)})"
+        return f"{self.name}({','.join(parameter.kind for parameter in self.parameters)})"
 
 
 def parse_event(text: str) -> EventSignature:
@@ -134,9 +134,9 @@ def parse_event(text: str) -> EventSignature:
     if len(parts) > _MAX_PARAMETERS:
         raise _bad(f"an event has at most {_MAX_PARAMETERS} parameters")
     parameters = tuple(_parameter(part, number) for number, part in enumerate(parts))
-    if sum(each.is_indexed for each in parameters) > MAX_INDEXED:
+    if sum(parameter.is_indexed for parameter in parameters) > MAX_INDEXED:
         raise _bad(f"an event has at most {MAX_INDEXED} indexed parameters")
-    names = [each.name.casefold() for each in parameters]
+    names = [parameter.name.casefold() for parameter in parameters]
     if len(set(names)) < len(names):
         raise _bad("two parameters of the event have one name")
     return EventSignature(found[1], parameters)
@@ -179,9 +179,11 @@ def _rows(job: DecodeJob) -> DecodeResult:
     logs = msgspec.json.decode(Path(job.rows).read_bytes(), type=list[LogRow])
     event = None if job.signature is None else parse_event(job.signature)
     schema = _columns()
-    rows = [_plain(each) for each in logs]
+    rows = [_plain(log) for log in logs]
     if event is not None:
-        schema = schema.append(pa.field("event", pa.struct([(each.name, _type(each)) for each in event.parameters])))
+        schema = schema.append(
+            pa.field("event", pa.struct([(parameter.name, _type(parameter)) for parameter in event.parameters]))
+        )
         for row, each in zip(rows, logs, strict=True):
             row["event"] = _event(event, each)
     pq.write_table(pa.Table.from_pylist(rows, schema=schema), job.target, use_dictionary=False)
@@ -195,7 +197,7 @@ def _rows(job: DecodeJob) -> DecodeResult:
 
 def _plain(row: LogRow) -> dict[str, Any]:
     log = row.log
-    topics = [_bytes(each) for each in log.topics] + [None] * (4 - len(log.topics))
+    topics = [_bytes(topic) for topic in log.topics] + [None] * (4 - len(log.topics))
     return {
         "block_number": int(log.block_number, 16),
         "block_hash": _bytes(log.block_hash),
@@ -248,8 +250,8 @@ def _event(event: EventSignature, row: LogRow) -> dict[str, Any]:
     from eth_abi.exceptions import DecodingError
 
     log = row.log
-    indexed = [each for each in event.parameters if each.is_indexed]
-    inside = [each for each in event.parameters if not each.is_indexed]
+    indexed = [parameter for parameter in event.parameters if parameter.is_indexed]
+    inside = [parameter for parameter in event.parameters if not parameter.is_indexed]
     if log.topics[:1] != (selector(event),) or len(log.topics) != 1 + len(indexed):
         raise _other(event, row)
     found: dict[str, Any] = {}
@@ -261,7 +263,10 @@ def _event(event: EventSignature, row: LogRow) -> dict[str, Any]:
         )
     except (DecodingError, OverflowError, UnicodeDecodeError):
         raise _other(event, row) from None
-    return {each.name: _render(found[each.name], each.kind, _type(each)) for each in event.parameters}
+    return {
+        parameter.name: _render(found[parameter.name], parameter.kind, _type(parameter))
+        for parameter in event.parameters
+    }
 
 
 def _render(value: Any, kind: str, type_: pa.DataType) -> Any:

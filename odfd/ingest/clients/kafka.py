@@ -116,7 +116,7 @@ def starts(after: TopicPosition | None, topic: str, partitions: list[int]) -> di
             hint="is it the right broker? else read it into another dataset, or begin again: `odfctl reset` takes back"
             " what was ingested",
         )
-    return {each: after.next.get(str(each), 0) for each in partitions}
+    return {partition: after.next.get(str(partition), 0) for partition in partitions}
 
 
 class Message(Protocol):
@@ -268,7 +268,7 @@ def describe(job: TopicJob) -> tuple[str, list[int]]:
         found = asked[job.topic].result()
     except (KafkaException, ValueError) as error:
         raise fault_of(error.args[0], job) from None
-    return str(found.topic_id), sorted(each.id for each in found.partitions)
+    return str(found.topic_id), sorted(partition.id for partition in found.partitions)
 
 
 def _take(job: TopicJob, begin: dict[int, int], lines: MessageFile) -> tuple[dict[int, int], bool]:
@@ -416,7 +416,7 @@ def _bounds(job: TopicJob, partitions: list[int]) -> dict[int, LogBounds]:
         client = kafka.AdminClient({**job.settings, "log_level": "0"})
         for spec in (kafka.OffsetSpec.earliest(), kafka.OffsetSpec.latest()):
             asked = client.list_offsets(
-                {TopicPartition(job.topic, each): spec for each in partitions},
+                {TopicPartition(job.topic, partition): spec for partition in partitions},
                 isolation_level=IsolationLevel.READ_COMMITTED,
                 request_timeout=job.silence,
             )
@@ -424,7 +424,7 @@ def _bounds(job: TopicJob, partitions: list[int]) -> dict[int, LogBounds]:
     except (KafkaException, ValueError) as error:
         raise fault_of(error.args[0], job) from None
     low, high = found
-    return {each: LogBounds(low[each], high[each]) for each in partitions}
+    return {partition: LogBounds(low[partition], high[partition]) for partition in partitions}
 
 
 def main() -> int:

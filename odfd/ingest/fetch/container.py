@@ -78,7 +78,7 @@ class ContainerSource(Source[FetchContainer, ContainerAccess]):
         wanted = ContainerJob(
             image=self.step.image,
             command=self.step.command,
-            args=tuple(fill(each, job.settings.variables).reveal() for each in self.step.args or ()),
+            args=tuple(fill(argument, job.settings.variables).reveal() for argument in self.step.args or ()),
             env=_environment(self.step, job),
             network=self.options.network,
             owner=job.dataset,

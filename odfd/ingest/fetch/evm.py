@@ -227,7 +227,7 @@ class EvmNode:
         try:
             said = msgspec.json.decode(raw, type=list[_Answer] | _Answer)
             answers = {each.id: each for each in (said if isinstance(said, list) else [said])}
-            if errors := [each.error for each in answers.values() if each.error is not None]:
+            if errors := [answer.error for answer in answers.values() if answer.error is not None]:
                 raise RpcRefused(errors[0].code)
             return [msgspec.json.decode(answers[number].result, type=kind) for number in range(count)]
         except (msgspec.DecodeError, RecursionError, KeyError):
@@ -312,10 +312,10 @@ class _Scan:
         logs, reached = await self._logs(begin, end)
         if not logs and reached == end and end - begin < QUIET_BLOCKS:
             return Unchanged()
-        blocks = await self._node.blocks(sorted({int(each.block_number, 16) for each in logs} | {reached}))
-        if any(blocks[int(each.block_number, 16)].hash != each.block_hash for each in logs):
+        blocks = await self._node.blocks(sorted({int(log.block_number, 16) for log in logs} | {reached}))
+        if any(blocks[int(log.block_number, 16)].hash != log.block_hash for log in logs):
             raise Remote("the node changed its blocks while they were read", rule="source-changed", hint="pull again")
-        rows = [LogRow(log=each, time=int(blocks[int(each.block_number, 16)].timestamp, 16)) for each in logs]
+        rows = [LogRow(log=log, time=int(blocks[int(log.block_number, 16)].timestamp, 16)) for log in logs]
         return await self._outcome(rows, BlockPosition(reached, blocks[reached].hash.lower()), has_more=reached < end)
 
     async def _check_chain(self) -> None:

@@ -105,7 +105,7 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
         asked = msgspec.structs.replace(request, gaps=True)
         done = await ask(main.__module__, asked, GapsResult, shown, _time_limit(job.settings))
         topic = request.after.topic
-        return tuple(AddressRange(f"{topic}/{each.partition}", each.start, each.end) for each in done.ranges)
+        return tuple(AddressRange(f"{topic}/{range_.partition}", range_.start, range_.end) for range_ in done.ranges)
 
     def skip(self, before: SourceState, lost: tuple[AddressRange, ...]) -> SourceState:
         position = decode_position(before.value)
@@ -118,9 +118,9 @@ class KafkaSource(Source[FetchUrl, KafkaTopic]):
         begin, end = decode_position(before.value), decode_position(after.value)
         numbers = sorted(begin.next, key=int)
         is_further = begin.topic == end.topic and begin.next.keys() == end.next.keys()
-        if not is_further or any(end.next[each] < begin.next[each] for each in numbers):
+        if not is_further or any(end.next[number] < begin.next[number] for number in numbers):
             return ()
-        lost = [each for each in numbers if end.next[each] > begin.next[each]]
+        lost = [number for number in numbers if end.next[number] > begin.next[number]]
         return tuple(AddressRange(f"{begin.topic}/{each}", begin.next[each], end.next[each]) for each in lost)
 
     def check_read(self, read: ReadStep) -> None:
@@ -140,7 +140,7 @@ def _place(url: str, shown: str) -> _Place:
     plain = TEMPLATE.sub("x", url) if "${{" in url else url
     found = _URL.match(plain)
     brokers = [] if found is None else found[3].split(",")
-    if found is None or len(brokers) > MAX_BROKERS or not all(_BROKER.match(each) for each in brokers):
+    if found is None or len(brokers) > MAX_BROKERS or not all(_BROKER.match(broker) for broker in brokers):
         raise Invalid(
             f"no topic of Kafka: {shown}",
             rule="url-scheme",

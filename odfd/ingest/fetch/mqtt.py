@@ -61,7 +61,7 @@ class MqttSource(Source[FetchMqtt, None]):
             client=session_name(job.dataset, self.step),
             username=_fill(self.step.username, job.settings),
             password=_fill(self.step.password, job.settings),
-            topics=tuple(each.path for each in self.step.topics),
+            topics=tuple(topic.path for topic in self.step.topics),
             known=None if known is None else decode_taken(known),
             target=str(target),
             limit=job.settings.max_source_bytes,
@@ -120,7 +120,7 @@ def broker_of(step: FetchMqtt) -> tuple[str, str]:
 
 def session_name(dataset: str, step: FetchMqtt) -> str:
     """Returns the client id of a session, of 23 characters, as every broker takes; other topics give another id."""
-    parts = [dataset, *sorted(each.path for each in step.topics)]
+    parts = [dataset, *sorted(topic.path for topic in step.topics)]
     digest = hashlib.sha3_256("\0".join(parts).encode()).hexdigest()
     return f"odfd{digest[:19]}"
 

@@ -175,7 +175,7 @@ class ServerEventsSource(Source[FetchUrl, ServerEvents]):
             )
         if self.step.cache or self.step.event_time:
             raise Invalid("cache and eventTime have no meaning for kind: Sse", rule=RULE, hint="leave them out")
-        if any(each.name.casefold() == "last-event-id" for each in self.step.headers or ()):
+        if any(header.name.casefold() == "last-event-id" for header in self.step.headers or ()):
             raise Invalid(
                 "Last-Event-ID is the position, which is in the chain", rule=RULE, hint="leave the header out"
             )
@@ -194,7 +194,7 @@ def _check_answer(found: PageResponse, url: FilledTemplate) -> None:
 
 
 def _check_ids(events: list[ServerEvent], known: str | None, url: FilledTemplate) -> None:
-    ids = [each.id for each in events]
+    ids = [event.id for event in events]
     if known in ids or len(set(ids)) < len(ids):
         raise Refused(
             f"{url} sends an event again whose id was taken, so its ids are no position",

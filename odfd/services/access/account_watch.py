@@ -141,12 +141,12 @@ async def readable(call: Call, views: Sequence[wire.ResourceView]) -> list[wire.
     The latter without labels and annotations, which may say anything.
     """
     found = {each.id: each for each in await trio.to_thread.run_sync(call.guard.filter_views, views)}
-    if others := {each.id: each for each in views if each.id not in found}:
+    if others := {view.id: view for view in views if view.id not in found}:
         subjects = await call.tasks.subjects(tuple(others.values()))
         about = [(id_, each) for id_, several in subjects.items() for each in several]
         told = await trio.to_thread.run_sync(call.sees, [each for _, each in about])
         found |= {id_: _bare(others[id_]) for (id_, _), is_told in zip(about, told, strict=True) if is_told}
-    return [found[each.id] for each in views if each.id in found]
+    return [found[view.id] for view in views if view.id in found]
 
 
 def _bare(view: wire.ResourceView) -> wire.ResourceView:
@@ -166,5 +166,7 @@ def _dangling(view: wire.ResourceView, known: Any) -> wire.ResourceView:
     references = view.status.get("references")
     if not references:
         return view
-    told = [each if each.get("id") in known else {"reference": each["reference"]} for each in references]
+    told = [
+        reference if reference.get("id") in known else {"reference": reference["reference"]} for reference in references
+    ]
     return msgspec.structs.replace(view, status={**view.status, "references": told})

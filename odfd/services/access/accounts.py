@@ -73,10 +73,10 @@ class AccountService:
         names = self._names()
         return [
             wire.TokenView(
-                id=each.id, account=names.get(each.account, each.account), role=each.most.word, note=each.note,
-                created_at=instant.render(each.created_at), expires_at=instant.render(each.expires_at),
+                id=grant.id, account=names.get(grant.account, grant.account), role=grant.most.word, note=grant.note,
+                created_at=instant.render(grant.created_at), expires_at=instant.render(grant.expires_at),
             )
-            for each in grants
+            for grant in grants
         ]  # fmt: skip
 
     def _names(self) -> dict[str, str]:

@@ -65,7 +65,7 @@ class _Judged:
         self.guard, self.state, self.store = guard, state, store
         self.final, owner = FinalState((), store), store.owner()
         self._owners = (owner["id"], owner["did"])
-        held = [(each, self.find_visible(each)) for each in drafts]
+        held = [(draft, self.find_visible(draft)) for draft in drafts]
         self.batch = {(self.home(each), each.type.name, each.headers.name.casefold()): there for each, there in held}
         """What is here of each resource of the batch, by its account, type and name after it; ``None`` if it is new."""
         self.moved = {there.id for there in self.batch.values() if there is not None} - {
@@ -202,7 +202,7 @@ def _uses_of(draft: Draft) -> Iterator[tuple[str, str, Action]]:
     yield from ((key, key.partition(":")[2], action) for key, action in acted_on(tasks))
     if draft.type.name in (FLOW, RUN) and draft.spec.target is not None and not is_pattern(draft.spec.target):
         key = reference_key(draft.spec.target, DATASET)
-        yield key, draft.spec.target, needed_on_target([each for each in tasks if each.on in (None, key)])
+        yield key, draft.spec.target, needed_on_target([task for task in tasks if task.on in (None, key)])
 
 
 def _changes_access(draft: Draft, held: Resource) -> bool:
@@ -266,7 +266,7 @@ def _missing(key: str, text: str, place: str) -> NotFound:
 
 def _relation_faults(by: _Judged, draft: Draft) -> Iterator[Fault]:
     spec: RelationsSpec = draft.spec
-    if any(each.name == ADMIN for each in spec.attributes or ()):
+    if any(attribute.name == ADMIN for attribute in spec.attributes or ()):
         yield by.guard.owner_only("to make administrators")
     said = [(f"relations[{at}]", each.object) for at, each in enumerate(spec.relations or ())]
     said += [(f"attributes[{at}]", each.object) for at, each in enumerate(spec.attributes or ())]

@@ -54,7 +54,7 @@ class TaskOwners:
         """Returns those of some tasks that a subject began."""
         if subject.account is None:
             return ()
-        return {each for each in tasks if self._accounts.get(each) == subject.account}
+        return {task for task in tasks if self._accounts.get(task) == subject.account}
 
     def about(self, task: str) -> Subjects:
         """Returns what a task is about; empty for a task that does not exist."""
@@ -87,7 +87,9 @@ class _Judged(NamedTuple):
 
     def may_be_told(self, item: Subjects, told: Collection[str], *, is_own: bool) -> bool:
         """``told``: resources that were readable before; their deletion is shown."""
-        known = (each in self.readable or (each not in self.here and (is_own or each in told)) for each in item.things)
+        known = (
+            thing in self.readable or (thing not in self.here and (is_own or thing in told)) for thing in item.things
+        )
         return all(known) and (is_own or (bool(item.things) and self._may_name_inputs(item)))
 
     def _may_name_inputs(self, item: Subjects) -> bool:
@@ -106,8 +108,8 @@ class ItemVisibility:
     def __call__(self, items: Sequence[Subjects]) -> Sequence[bool]:
         """Returns for each item whether the subject may see it. Blocking."""
         state, own = self._guard.state(), self._own(items)
-        inputs = self._inputs({thing for each in items if each.inputs for thing in each.things})
-        named = {thing for each in items for thing in each.things}.union(*inputs.values())
+        inputs = self._inputs({thing for item in items if item.inputs for thing in item.things})
+        named = {thing for item in items for thing in item.things}.union(*inputs.values())
         here = {each for each in named if state.id_of(each) is not None}
         judged = _Judged(self._guard.readable_things(state, here), here, inputs)
         return [
@@ -116,18 +118,18 @@ class ItemVisibility:
 
     def _own(self, items: Sequence[Subjects]) -> Sequence[bool]:
         """Returns for each item whether it is of the subject's account, or a task that this began."""
-        subject, tasks = self._guard.subject, {each.task for each in items if each.task}
+        subject, tasks = self._guard.subject, {item.task for item in items if item.task}
         begun = self._tasks.which(subject, tasks) if tasks else ()
-        return [(each.account is not None and each.account == subject.account) or each.task in begun for each in items]
+        return [(item.account is not None and item.account == subject.account) or item.task in begun for item in items]
 
     def _inputs(self, things: Iterable[str]) -> dict[str, Collection[str]]:
         chains = self._guard.home.chains
         found: dict[str, Collection[str]] = {}
-        for each in things:
-            if each.startswith(DID_ODF):
-                block = chains.chain(DatasetId.parse(each)).last_of(_TRANSFORM)
+        for thing in things:
+            if thing.startswith(DID_ODF):
+                block = chains.chain(DatasetId.parse(thing)).last_of(_TRANSFORM)
                 if block is not None and isinstance(block.event, SetTransform):
-                    found[each] = frozenset(map(str, input_ids(block.event))) - {each}
+                    found[thing] = frozenset(map(str, input_ids(block.event))) - {thing}
         return found
 
 

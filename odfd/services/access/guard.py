@@ -210,7 +210,9 @@ class Guard:
     def filter_datasets(self, datasets: Sequence[DatasetId]) -> Collection[DatasetId]:
         """Returns those of ``datasets`` that the subject can read. Blocking."""
         state, public = self._reader.read(), self._reader.public_of(datasets)
-        return {each for each in datasets if self._role(state, _thing(state, each, is_published=each in public))}
+        return {
+            dataset for dataset in datasets if self._role(state, _thing(state, dataset, is_published=dataset in public))
+        }
 
     def size_for(self, dataset: DatasetId) -> int:
         """Returns the number of blocks of a dataset that the subject can read: all or none. Blocking."""
@@ -249,7 +251,7 @@ class Guard:
     def filter_views(self, views: Sequence[wire.ResourceView]) -> list[wire.ResourceView]:
         """Returns those of ``views`` that the subject can read. Blocking."""
         state = self._reader.read()
-        dids = {each.id: did for each in views if (did := state.dids.get(each.id)) is not None}
+        dids = {view.id: did for view in views if (did := state.dids.get(view.id)) is not None}
         public = self._reader.public_of(dids.values())
 
         def is_readable(view: wire.ResourceView) -> bool:
@@ -272,7 +274,7 @@ class Guard:
 
     def readable_things(self, state: AccessState, things: Iterable[str]) -> Collection[str]:
         """Returns those of some resources (ids or dids) that exist and that the subject can read. Blocking."""
-        standing = {each: id_ for each in things if (id_ := state.id_of(each)) is not None}
+        standing = {thing: id_ for thing in things if (id_ := state.id_of(thing)) is not None}
         public = self._reader.public_of([state.dids[id_] for id_ in standing.values() if id_ in state.dids])
         return {
             each
@@ -285,7 +287,9 @@ class Guard:
         state, account = self._reader.read(), self.subject.account
         if account is None:
             return wire.AccountView()
-        others = [state.names.get(each, "") for each in state.relations.identities(account) if each != account]
+        others = [
+            state.names.get(identity, "") for identity in state.relations.identities(account) if identity != account
+        ]
         return wire.AccountView(name=self.subject.name, id=account, organizations=tuple(sorted(filter(None, others))))
 
     # For what is judged several times at one state. Blocking.

@@ -112,7 +112,7 @@ class DatasetBatch:
 
         def edges(did: str) -> list[str]:
             said = changed[-1] if did == str(dataset) else self._transform(DatasetId.parse(did))
-            return [] if said is None else [str(each) for each in input_ids(said)]
+            return [] if said is None else [str(id_) for id_ in input_ids(said)]
 
         cycle = find_cycle([str(dataset)] if changed else [], edges)
         if cycle is not None:

@@ -78,8 +78,8 @@ class BlockReader:
     def _chains(self, entries: Sequence[DatasetEntry], epoch: int | None) -> list[tuple[DatasetEntry, SqliteChain]]:
         """Returns the chains to list; of a former epoch those that have kept blocks of it. Raises NotFound."""
         if epoch is None:
-            return [(each, self._home.chains.chain(each.id)) for each in entries]
-        having = [each for each in entries if epoch in self._home.chains.former_epochs(each.id)]
+            return [(entry, self._home.chains.chain(entry.id)) for entry in entries]
+        having = [entry for entry in entries if epoch in self._home.chains.former_epochs(entry.id)]
         return [(each, self._former(each, epoch)) for each in having or entries]
 
     def _former(self, entry: DatasetEntry, epoch: int) -> SqliteChain:

@@ -154,17 +154,17 @@ class DatasetController(Controller):
         resources: Sequence[wire.ResourceView],
         sees: Sees | None,  # noqa: ARG002  whoever reads a dataset is told its state
     ) -> Mapping[str, wire.Value]:
-        ids = {each.headers["did"]: each.id for each in resources if "did" in each.headers}
+        ids = {resource.headers["did"]: resource.id for resource in resources if "did" in resource.headers}
         views = self._states.complete(list(self._looked_at(resources)))
-        return {ids[each.id]: msgspec.convert(each, wire.DatasetState, from_attributes=True) for each in views}
+        return {ids[view.id]: msgspec.convert(view, wire.DatasetState, from_attributes=True) for view in views}
 
     def _looked_at(self, resources: Sequence[wire.ResourceView]) -> Iterator[wire.DatasetView]:
         """Yields the views of datasets that are still here."""
-        for each in resources:
+        for resource in resources:
             with suppress(NotFound):
-                if (did := each.headers.get("did")) is not None:
-                    created = instant.parse(each.headers["createdAt"])
-                    entry = DatasetEntry(name=DatasetName(each.name), id=DatasetId.parse(did), created_at=created)
+                if (did := resource.headers.get("did")) is not None:
+                    created = instant.parse(resource.headers["createdAt"])
+                    entry = DatasetEntry(name=DatasetName(resource.name), id=DatasetId.parse(did), created_at=created)
                     yield self._views.dataset(entry)
 
     def _observe(self, resource: Resource) -> ObservedState:

@@ -104,7 +104,7 @@ class DatasetDeletion:
         """Deletes what the database has of a dataset; returns what is left, and the objects that nothing names."""
         catalog, now = Catalog(connection), self._clock.now()
         chains = catalog.chains_of(entry)
-        readers = list(dict.fromkeys(other.name for each in chains for other in self._views.readers.of(each)))
+        readers = list(dict.fromkeys(other.name for chain in chains for other in self._views.readers.of(chain)))
         if readers:
             raise Refused(
                 f"{', '.join(readers)} {agree(len(readers), 'derives', 'derive')} from {entry.name}",
@@ -116,7 +116,7 @@ class DatasetDeletion:
         if not entry.is_inner:
             for kind in (quarantine.KIND, TAKEN):
                 records.remove(connection, kind, str(collections.of(connection, entry.id).id))
-        for each in [catalog.resolve(str(each)) for each in chains][::-1]:  # the first is needed to name the others
+        for each in [catalog.resolve(str(chain)) for chain in chains][::-1]:  # the first is needed to name the others
             stranded += flows.forget(connection, each.id)
             if not purge:
                 unmanaged.keep(connection, self._remaining(connection, each, now))
@@ -138,8 +138,8 @@ class DatasetDeletion:
     def _clear(self, left: _Left, chains: Sequence[DatasetId], unneeded: Sequence[Multihash], key: str | None) -> None:
         """Cleans up behind deleted chains, and tells of it."""
         self._clean(chains, unneeded)
-        for each in chains:
-            self._gone(each)
+        for chain in chains:
+            self._gone(chain)
         for name, stays in left.flows:
             text = f"{left.name}, which it pulled, is deleted"
             self._events.emit("flow.stranded" if stays else "flow.deleted", name, text)
@@ -186,15 +186,15 @@ class DatasetDeletion:
     def _clean(self, chains: Sequence[DatasetId], unneeded: Sequence[Multihash]) -> None:
         """Removes what is outside of the database, and what a mirror at work brought after the deletion."""
         self._home.objects.remove_all(unneeded)
-        for each in chains:
+        for chain in chains:
             with self._home.database.write() as connection:
-                if Catalog(connection).find(each) is not None:  # somebody brought it here again
+                if Catalog(connection).find(chain) is not None:  # somebody brought it here again
                     continue
-                if self._home.chains.chain(each).head() is not None:
-                    self._home.chains.drop_in(connection, each)
-                    self._forget(connection, each, purge=False)
-            segments.forget(self._home.folder(SEGMENTS), each)
-            folds.forget(self._home.folder(FOLDS), each)
+                if self._home.chains.chain(chain).head() is not None:
+                    self._home.chains.drop_in(connection, chain)
+                    self._forget(connection, chain, purge=False)
+            segments.forget(self._home.folder(SEGMENTS), chain)
+            folds.forget(self._home.folder(FOLDS), chain)
 
     def _end(self, key: str) -> None:
         with self._home.database.write() as connection:

@@ -81,7 +81,7 @@ class DesiredSnapshot(msgspec.Struct, frozen=True, kw_only=True):
             for number, event in enumerate(self.snapshot.metadata)
             if isinstance(event, SetPollingSource | AddPushSource) and event.read.ddl_schema
         ]
-        named = [number for number, columns in found if any(each in fault.message for each in columns)]
+        named = [number for number, columns in found if any(column in fault.message for column in columns)]
         first = next(iter([*named, *(number for number, _ in found)]), None)
         return self.place("" if first is None else f"metadata[{first}].read.{fault.place}")
 
@@ -114,7 +114,7 @@ def desired_of(planned: PlannedResource, batch: ApplyBatch) -> DesiredSnapshot |
 def inputs_of(name: str, metadata: Sequence[MetadataEvent]) -> set[str]:
     """Returns the names of what a dataset derives from, except itself, in lower case."""
     transforms = [event for event in metadata if isinstance(event, SetTransform)]
-    refs = {each.dataset_ref.removeprefix("Dataset:").casefold() for event in transforms for each in event.inputs}
+    refs = {input_.dataset_ref.removeprefix("Dataset:").casefold() for event in transforms for input_ in event.inputs}
     return refs - {name.casefold()}
 
 

@@ -146,7 +146,7 @@ class HoldService:
         complete = find_complete_time(self.home, shards)
         if complete is not None and complete + 1 < SEALED:
             return max(complete, self._active_since(shards[0]))
-        heads = [(self.home.chains.chain(each), self.home.chains.chain(each).head()) for each in shards]
+        heads = [(self.home.chains.chain(shard), self.home.chains.chain(shard).head()) for shard in shards]
         times = [to_millis(chain.block_at(head.sequence_number).system_time) for chain, head in heads if head]
         return max(*times, self._active_since(shards[0]))
 

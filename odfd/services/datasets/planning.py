@@ -95,7 +95,7 @@ class DatasetPlanning:
     def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
         """Returns the datasets of an apply in the order in which they can be made."""
         drafts = [batch.drafts.get(each.after.id) for each in planned]
-        said = [() if each is None else each.spec.metadata or () for each in drafts]
+        said = [() if draft is None else draft.spec.metadata or () for draft in drafts]
         named = [
             (each.after.name, inputs_of(each.after.name, events)) for each, events in zip(planned, said, strict=True)
         ]
@@ -253,7 +253,7 @@ class DatasetPlanning:
             return (f"{later}{fault.message}",)
         if not answer.ok:
             raise refusal(answer.diagnostics, desired.source_place(event, "preprocess"))
-        return tuple(_diagnostic_text(each) for each in answer.diagnostics)
+        return tuple(_diagnostic_text(diagnostic) for diagnostic in answer.diagnostics)
 
     async def _validate(
         self,
@@ -295,7 +295,7 @@ class DatasetPlanning:
                 continue
             if not answer.ok:
                 raise refusal(answer.diagnostics, desired.transform_place())
-            warnings += [_diagnostic_text(each) for each in answer.diagnostics]
+            warnings += [_diagnostic_text(diagnostic) for diagnostic in answer.diagnostics]
             warnings += await check.remarks(event, answer)
             if state is not None:
                 succession = EvolutionCheck(self._home, self._engine, check)
@@ -335,12 +335,14 @@ def _asks_engine(snapshot: DatasetSnapshot) -> bool:
 
 def refusal(diagnostics: Sequence[Diagnostic], place: str) -> Invalid:
     """Joins an engine's errors and warnings about a query in one message, with the remedies as the hint."""
-    if all(each.severity is not Severity.ERROR for each in diagnostics):
+    if all(diagnostic.severity is not Severity.ERROR for diagnostic in diagnostics):
         return Invalid("the engine refuses this query without a reason", rule="query", place=place)
     diagnostics = sorted(diagnostics, key=lambda each: each.severity is not Severity.ERROR)
-    remedies = dict.fromkeys(each.replace for each in diagnostics if each.replace)
+    remedies = dict.fromkeys(diagnostic.replace for diagnostic in diagnostics if diagnostic.replace)
     hint = f"instead: {'; '.join(remedies)}" if remedies else ""
-    return Invalid("; ".join(each.message for each in diagnostics), rule=diagnostics[0].code, hint=hint, place=place)
+    return Invalid(
+        "; ".join(diagnostic.message for diagnostic in diagnostics), rule=diagnostics[0].code, hint=hint, place=place
+    )
 
 
 def _diagnostic_text(each: Diagnostic) -> str:
@@ -384,13 +386,13 @@ def over_shards(home: StateDirectory, desired: DesiredSnapshot, dataset: Dataset
 
 
 def _over_shards(home: StateDirectory, transform: SetTransform, desired: DesiredSnapshot) -> SetTransform:
-    for ref in [each.dataset_ref for each in transform.inputs]:
+    for ref in [input_.dataset_ref for input_ in transform.inputs]:
         if ref.removeprefix("Dataset:").startswith("did:"):
             continue  # an id names one chain
         with suppress(NotFound, Invalid), home.catalog() as catalog:  # told when it is resolved, if it is missing
             shards = home.shards_of(resolve_dataset(ref, desired.meant, catalog, desired.account).id)
             if len(shards) > 1:
-                transform = over(transform, (ref,), [str(each) for each in shards])
+                transform = over(transform, (ref,), [str(shard) for shard in shards])
     return transform
 
 

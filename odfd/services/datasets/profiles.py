@@ -61,7 +61,7 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     state = load_state(home.chains.chain(entry.id))
     if state.schema is None:
         return wire.DataProfile(message="it has no data yet")
-    first = max(held_from(home, each) for each in shards)
+    first = max(held_from(home, shard) for shard in shards)
     slices = [
         numbered_slices(home.chains.chain(each), held_from(home, each), size)
         for each, size in zip(shards, complete_sizes(home, shards), strict=True)
@@ -71,8 +71,8 @@ def profile_of(home: StateDirectory, entry: DatasetEntry, shards: Sequence[Datas
     builder = ProfileBuilder(to_arrow(schema_of(state.schema)).remove_metadata())
     unread, message = 0, f"the data before block #{first} is not kept here" if first else ""
     try:
-        for each in shards:
-            need_data(home, each, entry.name)
+        for shard in shards:
+            need_data(home, shard, entry.name)
         unread = sum(not _add(home, builder, each.slice) for each in read)
     except NotFound as fault:
         message, unread = fault.message, len(read)
@@ -255,22 +255,22 @@ def _values(ends: tuple[bytes, bytes], kind: pa.DataType, physical: int) -> pa.A
     """Decodes bounds in PLAIN encoding; ``None`` for types whose bounds are not in the order of the type."""
     t = pa.types
     if t.is_boolean(kind) and physical == _BOOLEAN:
-        return pa.array([each != b"\0" for each in ends], kind)
+        return pa.array([end != b"\0" for end in ends], kind)
     if t.is_integer(kind):
-        return pa.array([int.from_bytes(each, "little", signed=t.is_signed_integer(kind)) for each in ends], kind)
+        return pa.array([int.from_bytes(end, "little", signed=t.is_signed_integer(kind)) for end in ends], kind)
     if any(is_one(kind) for is_one in (t.is_date, t.is_time, t.is_timestamp, t.is_duration)):
         width = pa.int32() if kind.bit_width == 32 else pa.int64()
-        return pa.array([int.from_bytes(each, "little", signed=True) for each in ends], width).cast(kind)
+        return pa.array([int.from_bytes(end, "little", signed=True) for end in ends], width).cast(kind)
     if t.is_float32(kind) or t.is_float64(kind):
         numbers = np.frombuffer(b"".join(ends), "<f4" if t.is_float32(kind) else "<f8")
         return None if np.isnan(numbers).any() else pa.array(numbers, kind)
     if t.is_decimal(kind):
         order = "little" if physical in (1, 2) else "big"
-        scaled = [int.from_bytes(each, order, signed=True) for each in ends]  # type: ignore[arg-type]
+        scaled = [int.from_bytes(end, order, signed=True) for end in ends]  # type: ignore[arg-type]
         digits = [decimal.Decimal((each < 0, tuple(map(int, str(abs(each)))), -kind.scale)) for each in scaled]
         return pa.array(digits, kind)
     if t.is_string(kind) or t.is_large_string(kind):
-        return pa.array([each.decode() for each in ends], kind)
+        return pa.array([end.decode() for end in ends], kind)
     return pa.array(list(ends), kind) if t.is_binary(kind) or t.is_fixed_size_binary(kind) else None
 
 

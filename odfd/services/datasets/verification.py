@@ -66,7 +66,7 @@ class VerificationService:
         entry = entries[0]
 
         async def work(report: Report) -> wire.VerifyReport:
-            return unite([await self._verify(each, request, report) for each in entries])
+            return unite([await self._verify(entry, request, report) for entry in entries])
 
         return task_ref(self.board.submit("verify", entry.name, work, about(entry.id, inputs=True)))
 
@@ -120,7 +120,9 @@ class VerificationService:
         if looked is None:
             return None
         found, seen = looked
-        told = [each for each in found.failures if not each.rule.startswith(PORTAL)]  # its publisher's, and no damage
+        told = [
+            failure for failure in found.failures if not failure.rule.startswith(PORTAL)
+        ]  # its publisher's, and no damage
         if told:
             spots = [DamagedBlock(each.block.sequence_number, each.rule, each.message) for each in told]
             return found if self.damage.record(entry.id, spots, seen) else None
@@ -240,15 +242,15 @@ def unite(reports: Sequence[wire.VerifyReport]) -> wire.VerifyReport:
     first, *others = reports
     if not others:
         return first
-    counts = [msgspec.structs.asdict(each.checked) for each in reports]
-    sums = {key: value if key == "portal" else sum(each[key] for each in counts) for key, value in counts[0].items()}
+    counts = [msgspec.structs.asdict(report.checked) for report in reports]
+    sums = {key: value if key == "portal" else sum(count[key] for count in counts) for key, value in counts[0].items()}
     failures = [
-        msgspec.structs.replace(failure, message=f"{each.ref}: {failure.message}")
-        for each in reports
-        for failure in each.failures
+        msgspec.structs.replace(failure, message=f"{report.ref}: {failure.message}")
+        for report in reports
+        for failure in report.failures
     ]
     return msgspec.structs.replace(
-        first, blocks=sum(each.blocks for each in reports), ok=all(each.ok for each in reports),
+        first, blocks=sum(report.blocks for report in reports), ok=all(report.ok for report in reports),
         checked=wire.Checked(**sums), failures=tuple(failures),
     )  # fmt: skip
 
@@ -266,11 +268,11 @@ def mismatches(outcome: Replayed) -> list[wire.Failure]:
         wire.Failure(
             block=block,
             rule="transform-reproduced",
-            message=f"re-running it gives another {each.field}",
-            expected=each.recorded,
-            actual=each.computed,
+            message=f"re-running it gives another {mismatch.field}",
+            expected=mismatch.recorded,
+            actual=mismatch.computed,
         )
-        for each in outcome.mismatches
+        for mismatch in outcome.mismatches
     ]
 
 

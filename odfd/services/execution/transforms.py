@@ -97,14 +97,14 @@ def with_system_columns(columns: DataSchema, names: Vocab) -> DataSchema:
     """Returns the schema of a slice: offset, op, system_time, event_time, then the data columns in their order."""
     stamp = Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC")
     reserved = {names.offset, names.operation_type, names.system_time, names.event_time}
-    event_time = next((each for each in columns.fields if each.name == names.event_time), None)
+    event_time = next((field for field in columns.fields if field.name == names.event_time), None)
     return DataSchema(
         fields=(
             DataField(name=names.offset, type=Int64()),
             DataField(name=names.operation_type, type=Int32()),
             DataField(name=names.system_time, type=stamp),
             event_time or DataField(name=names.event_time, type=Option(inner=stamp)),
-            *(each for each in columns.fields if each.name not in reserved),
+            *(field for field in columns.fields if field.name not in reserved),
         )
     )
 
@@ -139,7 +139,9 @@ class TransformCheck:
         inputs = await self.inputs(event) or ()
         states = await self._states(event)
         derived = {id_ for id_, state in zip(input_ids(event), states, strict=True) if state.set_transform is not None}
-        found = [each for each in inputs if (each.changes is not False or not grid) and each.dataset_id in derived]
+        found = [
+            input_ for input_ in inputs if (input_.changes is not False or not grid) and input_.dataset_id in derived
+        ]
         if not found:
             return ()
         names = ", ".join(each.query_alias for each in found)
@@ -185,7 +187,7 @@ class TransformCheck:
 
     async def _states(self, event: SetTransform) -> Sequence[ChainState]:
         """Returns the states of all inputs."""
-        return await trio.to_thread.run_sync(lambda: [self._state(each) for each in input_ids(event)])
+        return await trio.to_thread.run_sync(lambda: [self._state(id_) for id_ in input_ids(event)])
 
 
 def _lacking(state: ChainState) -> str:

@@ -13,8 +13,8 @@ def about_flow(home: StateDirectory, plan: FlowPlan) -> Subjects:
 
     A reference that resolves to nothing stands for itself, so that only the node's owner sees the flow.
     """
-    keys = {each.source for each in plan.arrivals} | {each.uses for each in plan.tasks if each.uses is not None}
-    datasets = (plan.target, *plan.inputs, *(each.dataset for each in plan.tasks if each.dataset is not None))
+    keys = {arrival.source for arrival in plan.arrivals} | {task.uses for task in plan.tasks if task.uses is not None}
+    datasets = (plan.target, *plan.inputs, *(task.dataset for task in plan.tasks if task.dataset is not None))
     if not keys:
         return about(*datasets, inputs=True)
     with home.database.read() as connection:

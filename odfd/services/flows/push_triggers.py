@@ -100,19 +100,19 @@ class PushTriggers:
         sources: set[str] = set()
         times: list[Instant] = []
         is_lost = False
-        for each in plan.arrivals:
+        for arrival in plan.arrivals:
             with self._home.database.read() as connection:
                 try:
                     store = ResourceStore(connection)
-                    source = self._home.uses.find_meant(store, store.get(plan.id), each.source).id
+                    source = self._home.uses.find_meant(store, store.get(plan.id), arrival.source).id
                 except (NotFound, Refused):
                     is_lost = True  # the flow's resource tells of it
                     continue
             sources.add(source)
             waiting = self._home.spool.waiting(source, plan.target)
             if waiting.oldest is not None:
-                at = now if waiting.records >= each.least else Instant(min(waiting.oldest, now) + each.longest)
-                times.append(_rested_at(at, ended, each.cooldown, now))
+                at = now if waiting.records >= arrival.least else Instant(min(waiting.oldest, now) + arrival.longest)
+                times.append(_rested_at(at, ended, arrival.cooldown, now))
         if (follows := plan.follows) is not None and plan.batched:
             derived = follows.dataset or plan.target
             unread = unread_records(self._home.chains, derived, plan.batched, follows.least)

@@ -84,7 +84,7 @@ class FlowService:
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.FlowState]:
         """Returns the states of those flows that are in force. ``sees``: as of ``Controller.states``."""
         await self._worker.wait_loaded()
-        found = {each.id: self._entries(each) for each in resources}
+        found = {resource.id: self._entries(resource) for resource in resources}
 
         def look() -> Mapping[str, wire.FlowState]:
             told = found if sees is None else {id_: self._filter_seen(each, sees) for id_, each in found.items()}
@@ -95,7 +95,7 @@ class FlowService:
     async def subjects(self, resources: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
         """Returns what flows are about, by their ids: once for each dataset of one that is in force."""
         await self._worker.wait_loaded()
-        plans = {each.id: [entry.plan for _, entry in self._entries(each)] for each in resources}
+        plans = {resource.id: [entry.plan for _, entry in self._entries(resource)] for resource in resources}
         return await trio.to_thread.run_sync(
             lambda: {id_: [about_flow(self._home, each) for each in found] for id_, found in plans.items()}
         )
@@ -245,9 +245,9 @@ class FlowService:
         if found.plan.declared:
             entries = self._worker.scheduler.of_flow(found.id)
         else:
-            entries = [each for each in self._worker.scheduler.entries() if _follows(each[1].plan, name)][:1]
+            entries = [entry for entry in self._worker.scheduler.entries() if _follows(entry[1].plan, name)][:1]
         if found.target is not None:
-            entries = [each for each in entries if each[1].plan.target == found.target]
+            entries = [entry for entry in entries if entry[1].plan.target == found.target]
         return found._replace(entries=entries)
 
     async def _pause(self, name: str, *, paused: bool) -> str:
@@ -294,7 +294,7 @@ class FlowService:
     def _check_pulled(self, plan: FlowPlan) -> None:
         """Raises Refused for a flow that ingests from a Source into an own root whose records are pushed."""
         fetching = [
-            each for each in plan.tasks if isinstance(each.said, IngestTask) and each.dataset in (None, plan.target)
+            task for task in plan.tasks if isinstance(task.said, IngestTask) and task.dataset in (None, plan.target)
         ]
         if not fetching or plan.target == EVERY or not self._home.keys.has_dataset_key(plan.target):
             return
@@ -332,7 +332,7 @@ class FlowService:
 
 
 def _counts(entries: Sequence[Entry]) -> wire.FlowCounts:
-    entries = [each for each in entries if not each.plan.is_inside]
+    entries = [entry for entry in entries if not entry.plan.is_inside]
     due = [(entry.due, entry.plan.name) for entry in entries if entry.due is not None]
     at, name = min(due, default=(None, None))
     return wire.FlowCounts(
@@ -403,8 +403,8 @@ def _collection(catalog: Catalog, dataset: DatasetId) -> str:
 def _when(plan: FlowPlan, name_of: Callable[[DatasetId], str]) -> str:
     parts = [str(plan.schedule)] if plan.schedule is not None else []
     by_cooldown: dict[int, set[str]] = {}
-    for each in plan.inputs - plan.batched:
-        by_cooldown.setdefault(plan.cooldown(str(each)), set()).add(name_of(each))
+    for input_ in plan.inputs - plan.batched:
+        by_cooldown.setdefault(plan.cooldown(str(input_)), set()).add(name_of(input_))
     for cooldown, names in sorted(by_cooldown.items()):
         parts.append(f"new data of {', '.join(sorted(names))}, each {duration_text(cooldown)} at most")
     if plan.follows is not None and plan.batched:

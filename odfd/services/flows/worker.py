@@ -204,13 +204,13 @@ class FlowWorker:
             return UNTIL_POKED
         now = self._clock.now()
         firings = self.scheduler.due(now, RUNNING - self._running)
-        if declared := [each for each in firings if each.plan.declared]:
+        if declared := [firing for firing in firings if firing.plan.declared]:
             # Recorded before the runs start: a crash during a run then leads to the same run again, not to a missed
             # one.
             await trio.to_thread.run_sync(self._begin, declared)
-        for each in firings:
+        for firing in firings:
             self._running += 1
-            self._nursery.start_soon(self._run, each)
+            self._nursery.start_soon(self._run, firing)
         following = self.scheduler.next_time()
         if self._alarm is not None:
             self._alarm.set(following)
@@ -227,10 +227,10 @@ class FlowWorker:
             found = await trio.to_thread.run_sync(read)
             now, kept = self._clock.now(), []
             for dataset, plans in found.items():
-                for gone in set(self.scheduler.keys_of(dataset)) - {each.key for each in plans}:
+                for gone in set(self.scheduler.keys_of(dataset)) - {plan.key for plan in plans}:
                     self.scheduler.drop(gone)
-                for each in plans:
-                    kept += self._put(each, now)
+                for plan in plans:
+                    kept += self._put(plan, now)
             if kept:
                 await self._keep(kept)
 
@@ -303,7 +303,7 @@ class FlowWorker:
     def _list_declared(self, connection: sqlite3.Connection, dataset: DatasetId) -> list[FlowPlan]:
         """Returns the flows that name the dataset, without templates, which are no plans themselves."""
         plans = store.flows_of(connection, dataset, self._home.uses)
-        return [each for each in plans if not is_template(each)]
+        return [plan for plan in plans if not is_template(plan)]
 
     def _list_selected(
         self, connection: sqlite3.Connection, dataset: DatasetId, templates: Sequence[FlowPlan]
@@ -320,11 +320,11 @@ class FlowWorker:
         owner = None if resource is None else resource.account
         account = None if owner is None else ResourceStore(connection).account_name(owner)
         return [
-            for_dataset(each, dataset)
-            for each in templates
-            if each.selection is not None
-            and selects(each.selection, entry.name, labels, account)
-            and self._may_use(connection, for_dataset(each, dataset))
+            for_dataset(template, dataset)
+            for template in templates
+            if template.selection is not None
+            and selects(template.selection, entry.name, labels, account)
+            and self._may_use(connection, for_dataset(template, dataset))
         ]
 
     def _may_use(self, connection: sqlite3.Connection, plan: FlowPlan) -> bool:
@@ -467,9 +467,9 @@ class FlowWorker:
 
     def _begin(self, firings: Sequence[Firing]) -> None:
         with self._home.database.write() as connection:
-            for each in firings:
-                store.keep_record(connection, each.key, each.record)
-                store.begin_run(connection, each.plan, each.record, each.causes, self._clock.now())
+            for firing in firings:
+                store.keep_record(connection, firing.key, firing.record)
+                store.begin_run(connection, firing.plan, firing.record, firing.causes, self._clock.now())
 
     def _end(self, firing: Firing, record: Record | None, ended: Ended) -> None:
         """Stores the end of a run, also of one whose flow is for another dataset since; tells of one that failed."""

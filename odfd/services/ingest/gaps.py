@@ -80,7 +80,7 @@ def _view(
 ) -> wire.GapView:  # fmt: skip
     if gap is None:
         return wire.GapView(dataset=entry.name)
-    parts = [(each.place, each) for each in gap.ranges]
+    parts = [(range_.place, range_) for range_ in gap.ranges]
     lost = tuple(
         wire.LostRange(
             topic_id=topic, partition=number, first=each.start, last=each.end - 1, count=each.end - each.start

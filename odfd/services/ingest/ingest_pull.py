@@ -377,7 +377,7 @@ class IngestPullService:
                     nursery.start_soon(one, entry, first)
                 for target in targets:
                     nursery.start_soon(bring, target)
-            brought += [found for each in entries if (found := items[each.id]) is not None]
+            brought += [found for entry in entries if (found := items[entry.id]) is not None]
             show_failures(report, brought)
             return wire.PullResult(items=tuple(brought))
 
@@ -428,7 +428,7 @@ class IngestPullService:
         before: set[DatasetId] = set()
         found = []
         for entry in entries:
-            found.append((entry, [] if repair else [each for each in self._inputs(entry.id) if each in before]))
+            found.append((entry, [] if repair else [input_ for input_ in self._inputs(entry.id) if input_ in before]))
             before.add(entry.id)
         return found
 

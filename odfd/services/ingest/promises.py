@@ -33,15 +33,15 @@ def advance_upper(
     Raises Refused if others may write the dataset, if it is sealed, and if the clock was set or is far from its times.
     """
     time, shards = now(), home.shards_of(dataset)
-    for each in shards:
-        _check_sole_writer(home, each, time)
+    for shard in shards:
+        _check_sole_writer(home, shard, time)
     state = load_state(home.chains.chain(dataset))
     check_clock(state, time)
     check_upper(home.chains.upper(dataset), time)
     check_jump(ahead(state.system_time), time)
     SqliteShards(home.database, home.chains).advance(shards, to_millis(time))
-    for each in shards:
-        sign(each)
+    for shard in shards:
+        sign(shard)
     return from_millis(min(map(home.chains.upper, shards)))
 
 

@@ -122,7 +122,7 @@ class EndpointService:
         One that is deleted later removes it itself.
         """
         with self._home.database.read() as connection:
-            missing = [each for each in sources if ResourceStore(connection).row(each) is None]
+            missing = [source for source in sources if ResourceStore(connection).row(source) is None]
         for each in missing:
             self._home.spool.remove(each)
         hint = "odfctl get sources lists them"

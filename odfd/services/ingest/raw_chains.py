@@ -230,8 +230,8 @@ class RawChains:
     ) -> tuple[Sequence[DatasetId], Sequence[str], list[tuple[int, Capture]]]:
         """Returns the chains of a root, the columns that decide the shard of its rows, and the bindings."""
         shards = self._home.shards_of(entry.id)
-        for each in shards:
-            need_data(self._home, each, entry.name, whole=True)
+        for shard in shards:
+            need_data(self._home, shard, entry.name, whole=True)
         need_data(self._home, chain.id, chain.name, whole=True)
         with self._home.database.read() as connection:
             member = collections.member_of(connection, entry.id)
@@ -246,8 +246,8 @@ class RawChains:
 
     def _place(self, shards: Sequence[DatasetId], time: int, capture: Capture) -> PlacedCapture | None:
         """Returns the transaction of a binding; ``None`` if the chains here do not reach its time."""
-        found = find_place([(each, self._home.chains.chain(each)) for each in shards], time, capture)
-        if len(found.blocks) < len(shards) and any(self._home.chains.upper(each) <= time for each in shards):
+        found = find_place([(shard, self._home.chains.chain(shard)) for shard in shards], time, capture)
+        if len(found.blocks) < len(shards) and any(self._home.chains.upper(shard) <= time for shard in shards):
             return None
         return found
 

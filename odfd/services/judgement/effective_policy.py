@@ -44,7 +44,7 @@ class EffectivePolicy:
 
     def key_among(self, networks: Iterable[Network], settings: Settings | None = None) -> KeyDid | None:
         """Returns the first key whose policies are in force in some networks. Raises Invalid."""
-        return self.key_in(next((each for each in networks if each.policy_key), None), settings)
+        return self.key_in(next((network for network in networks if network.policy_key), None), settings)
 
     def key_in(self, network: Network | None, settings: Settings | None = None) -> KeyDid | None:
         """Returns a network's key: from the settings, or from the invitation by which this node joined."""

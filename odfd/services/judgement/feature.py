@@ -69,9 +69,9 @@ class JudgementFeature(Feature):
         self.policy = self._read_policy()
         self._log_notes()
         self._ground.bus.publish(PolicyChanged())
-        for each in self.policy.rules:
+        for rule in self.policy.rules:
             # Its quorum may have come within reach, or gone out of it.
-            self._ground.bus.publish(ResourceTouched("TrustPolicy", each.name))
+            self._ground.bus.publish(ResourceTouched("TrustPolicy", rule.name))
         self._ground.context.events.emit("policy.changed", message=f"use {self.policy.use}, serve {self.policy.serve}")
 
     def count_served(self, dataset: DatasetId) -> int:

@@ -156,7 +156,7 @@ def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folde
     reader = chains.chain(asked.dataset)
     state = load_state(reader, asked.block.sequence_number)
     assert state.set_transform is not None
-    consumed = {each.dataset_id: each for each in event.query_inputs}
+    consumed = {input_.dataset_id: input_ for input_ in event.query_inputs}
     needed = _open(objects, event) if asked.own else None
     declared = declared_at(reader, asked.block.sequence_number)
     inputs = []

@@ -85,11 +85,11 @@ class LineageService:
     def _remark_on(self, found: wire.Lineage) -> tuple[str, ...]:
         """Names the blocks of records whose engine nobody here has."""
         blocks: dict[str, set[int]] = {}
-        for each in found.records:
-            if each.sequence_number is not None:
-                blocks.setdefault(each.id, set()).add(each.sequence_number)
+        for record in found.records:
+            if record.sequence_number is not None:
+                blocks.setdefault(record.id, set()).add(record.sequence_number)
         with self._home.catalog() as catalog:
-            entries = [entry for each in blocks if (entry := catalog.find(DatasetId.parse(each))) is not None]
+            entries = [entry for block in blocks if (entry := catalog.find(DatasetId.parse(block))) is not None]
         return tuple(
             f"{entry.name}: {pin.text}"
             for entry in entries
@@ -101,10 +101,10 @@ class LineageService:
         """Returns the chains of a dataset that have the record. Raises NotFound, Invalid."""
         entries = resolve_chains(self._home, ref)
         having, missing = [], []
-        for each in entries:
+        for entry in entries:
             try:
-                self._check(each, request)
-                having.append(each)
+                self._check(entry, request)
+                having.append(entry)
             except NotFound as fault:
                 missing.append(fault)
         if not having:
@@ -135,9 +135,9 @@ class _Graph:
         with home.catalog() as catalog:
             self._names = {entry.id: entry.name for entry in catalog.chains()}
         with home.database.read() as connection:
-            members = [each for state in collections.every(connection) for each in state.members]
-        self._firsts = {shard: each.dataset for each in members for shard in each.shards}
-        self._shards = {each.dataset: each.shards for each in members}
+            members = [member for state in collections.every(connection) for member in state.members]
+        self._firsts = {shard: member.dataset for member in members for shard in member.shards}
+        self._shards = {member.dataset: member.shards for member in members}
         if may_read is not None:
             shown = may_read(list(self._names))
             self._names = {dataset: name for dataset, name in self._names.items() if dataset in shown}
@@ -160,8 +160,8 @@ class _Graph:
     def _climb(self, nodes: dict[DatasetId, wire.LineageNode], start: DatasetId) -> None:
         waiting = deque([start])
         while waiting and len(nodes) < MAX_GRAPH:
-            for each in nodes[waiting.popleft()].inputs:
-                above = DatasetId.parse(each.id)
+            for input_ in nodes[waiting.popleft()].inputs:
+                above = DatasetId.parse(input_.id)
                 if above not in nodes:
                     nodes[above] = self._node(above, "upstream")
                     waiting.append(above)
@@ -182,18 +182,18 @@ class _Graph:
     def _node(self, dataset: DatasetId, relation: str) -> wire.LineageNode:
         fields = {"ref": self._name(dataset), "id": str(dataset), "relation": relation}
         shards = self._shards.get(dataset, (dataset,))
-        chains = [chain for each in shards if (chain := self._chains.chain(each)).head() is not None]
+        chains = [chain for shard in shards if (chain := self._chains.chain(shard)).head() is not None]
         if len(chains) < len(shards):
             problem = wire.Problem.of(absent(self._name(dataset), dataset))
             return msgspec.convert({**fields, "problem": msgspec.to_builtins(problem)}, wire.LineageNode)
         states = [load_state(chain) for chain in chains]
-        times = [each.watermark for each in states if each.watermark is not None]
+        times = [state.watermark for state in states if state.watermark is not None]
         inputs = [{"ref": self._name(each), "id": str(each), "alias": alias} for each, alias in self._inputs(dataset)]
         return msgspec.convert(
             {
                 **fields,
                 "kind": "derivative" if states[0].set_transform is not None else "root",
-                "records": sum(each.next_offset for each in states),
+                "records": sum(state.next_offset for state in states),
                 "watermark": instant.render(min(times)) if len(times) == len(states) else None,
                 "source": self._source(dataset),
                 "inputs": inputs,
@@ -226,4 +226,4 @@ class _Graph:
 
 
 def _among(known: Collection[DatasetId]) -> MayRead:
-    return lambda datasets: [each for each in datasets if each in known]
+    return lambda datasets: [dataset for dataset in datasets if dataset in known]

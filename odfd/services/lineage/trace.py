@@ -65,7 +65,7 @@ class Trace:
         self._home, self._chains = home, RestrictedChains(home, may_read)
         self._deps = deps
         self._entry = entries[0]
-        self._roots = [(each.id, request.record) for each in entries]
+        self._roots = [(entry.id, request.record) for entry in entries]
         self._request = request
         self._fresh_id = fresh_id
         self._known: dict[tuple[DatasetId, int], wire.LineageRecord] = {}
@@ -93,7 +93,7 @@ class Trace:
             column=self._request.column,
             records=records,
             roots=tuple(str(dataset) for dataset, _ in self._roots) if len(self._roots) > 1 else (),
-            complete=not self._cut and all(each.state != "unknown" and not each.truncated for each in records),
+            complete=not self._cut and all(record.state != "unknown" and not record.truncated for record in records),
         )
 
     def _next(self, traced: Sequence[tuple[DatasetId, int]]) -> list[tuple[DatasetId, int]]:

@@ -234,7 +234,7 @@ def hash_of(path: Path) -> str:
 
 def _object_files(folder: Path) -> Iterator[Path]:
     """Yields the files in the folders of two digits, in order; unfinished files are in other folders."""
-    folders = sorted(each for each in folder.iterdir() if len(each.name) == 2) if folder.is_dir() else []
+    folders = sorted(path for path in folder.iterdir() if len(path.name) == 2) if folder.is_dir() else []
     for each in folders:
         yield from sorted(each.iterdir())
 

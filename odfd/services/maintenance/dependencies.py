@@ -107,7 +107,7 @@ class Dependencies:
         if names:
             tries["repositories"] = lambda: self._repositories(names)
         if volumes := self._volumes.volumes.all():
-            tries["volumes"] = lambda: self._volumes_answer([each.name for each in volumes])
+            tries["volumes"] = lambda: self._volumes_answer([volume.name for volume in volumes])
         return tries
 
     async def _listening(self) -> str:

@@ -119,4 +119,4 @@ class OwnController(Controller):
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         found = {} if sees is not None else await self._states()
-        return {each.id: found[each.name] for each in resources if each.name in found}
+        return {resource.id: found[resource.name] for resource in resources if resource.name in found}

@@ -176,7 +176,7 @@ class ClockProbe:
         )
 
     def _own(self) -> list[DatasetId]:
-        return [each for each in self._home.chains.datasets() if self._home.keys.has_dataset_key(each)]
+        return [dataset for dataset in self._home.chains.datasets() if self._home.keys.has_dataset_key(dataset)]
 
     def _find_marked(self, dataset: DatasetId, limit: Instant) -> tuple[str, str, int, str] | None:
         """Returns how a dataset's times are ahead of the clock, or ``None``.
@@ -236,7 +236,7 @@ def _may_be_ahead(chain: ChainReader, limit: Instant) -> bool:
 def _is_meant(state: ChainState) -> bool:
     """Whether a source declares that its event times are ahead of the clock; a derived dataset has no source."""
     sources = [state.polling_source, *state.active_push_sources.values()]
-    return any(each is not None and read_source(each.preprocess)[1].ahead != AHEAD for each in sources)
+    return any(source is not None and read_source(source.preprocess)[1].ahead != AHEAD for source in sources)
 
 
 def _first_marked(chain: ChainReader, size: int, limit: Instant) -> int:

@@ -111,7 +111,7 @@ class StatusService:
             http=urls.get("http", ()),
             flight=urls.get("flight", ()),
             api=urls.get("api", ()),
-            networks=tuple(each.name for each in self._membership.networks),
+            networks=tuple(network.name for network in self._membership.networks),
             relays=figures.relays,
             reserved=figures.reserved,
             circuits=figures.circuits,
@@ -203,7 +203,9 @@ class StatusService:
         if not troubles:
             return ok("parts", f"{plural(len(parts), 'part')} of the node, all run")
         text = "; ".join(f"{name} {health}" for name, health in troubles.items())
-        hints = dict.fromkeys(hint for each in troubles.values() if (fault := each.trouble()) and (hint := fault.hint))
+        hints = dict.fromkeys(
+            hint for trouble in troubles.values() if (fault := trouble.trouble()) and (hint := fault.hint)
+        )
         return wire.Probe(
             name="parts", result="failed" if down else "warning", message=text, hint="; ".join(hints) or "odfctl logs"
         )
@@ -220,9 +222,9 @@ class StatusService:
                 hint="odfctl network join NAME --bootstrap MULTIADDR",
             )
         peers = sum(view.connected for view in self._membership.peers())
-        names = ", ".join(each.name for each in networks)
+        names = ", ".join(network.name for network in networks)
         names += f"; {self._membership.note}" if self._membership.note else ""
-        if not peers and any(each.bootstrap for each in networks):
+        if not peers and any(network.bootstrap for network in networks):
             return wire.Probe(
                 name="network", result="warning", message=f"{names}: no peer answers", hint="odfctl peer list"
             )

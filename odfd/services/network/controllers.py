@@ -67,7 +67,7 @@ class NetworkController(Controller):
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         if sees is not None:
             return {}
-        joined = [each for each in resources if self._networks.peers_in(each.name) is not None]
+        joined = [resource for resource in resources if self._networks.peers_in(resource.name) is not None]
         return {each.id: await self._networks.state(each.name) for each in joined}
 
     async def perform(self, resource: Resource, step: str) -> None:  # noqa: ARG002  there is one step
@@ -86,7 +86,9 @@ class PeerController(Controller):
 
     async def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         found = {} if sees is not None else await self._peers.states()
-        return {each.id: found[each.spec["peerId"]] for each in resources if each.spec["peerId"] in found}
+        return {
+            resource.id: found[resource.spec["peerId"]] for resource in resources if resource.spec["peerId"] in found
+        }
 
     async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:  # noqa: ARG002  it needs no other
         peer = PeerId(planned.after.spec["peerId"])
@@ -136,7 +138,7 @@ class MirrorController(Controller):
         await self._mirrors.dismiss(await trio.to_thread.run_sync(self._service.chains_of, dataset))
 
     def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
-        datasets = {each.id: DatasetId.parse(each.spec["source"]) for each in resources}
+        datasets = {resource.id: DatasetId.parse(resource.spec["source"]) for resource in resources}
         found = self._service.states(datasets.values(), sees)
         return {id_: found[dataset] for id_, dataset in datasets.items() if dataset in found}
 

@@ -97,7 +97,7 @@ class NetworkFeature(Feature):
 
     async def _list_peers(self) -> Sequence[Resource]:
         """Lists the known peers of which nothing is declared."""
-        met = [each.peer for each in self._membership.peers() if not each.blocked]
+        met = [peer.peer for peer in self._membership.peers() if not peer.blocked]
         return [
             ready_resource(self._node, self._since, PEER, each, each, PeerResourceSpec(peer_id=each, blocked=False))
             for each in met

@@ -111,7 +111,7 @@ class MirrorWait:
 
     def _note_peers(self) -> None:
         peers = {view.peer for view in self._views() if view.connected and not view.blocked}
-        named = {PeerId(each) for each in self._mirror.spec.peers}
+        named = {PeerId(peer) for peer in self._mirror.spec.peers}
         self._asked |= peers & named if named else peers
 
     def _show(self, report: Report) -> None:

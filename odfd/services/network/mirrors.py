@@ -202,7 +202,7 @@ class MirrorService:
         """
         network = None if request.network is None else self._find_network(request.network)
         views = self._remotes.replication.peers()
-        peers = tuple(dict.fromkeys(peer_named(views, each) for each in request.peers))
+        peers = tuple(dict.fromkeys(peer_named(views, peer) for peer in request.peers))
 
         def prepared() -> PreparedMirror:
             given = {key: getattr(request, key) for key in ("want", "priority", "use", "serve", "expect")}
@@ -252,7 +252,7 @@ class MirrorService:
         """Counts the mirrors that are resources, by state. Blocking. ``sees`` as of ``states``."""
         chains = self._list_declared()
         told = _filter_seen(chains, sees)
-        found = [[mirror.state for each in chains[id_] if (mirror := self._scheduler.find(each))] for id_ in told]
+        found = [[mirror.state for chain in chains[id_] if (mirror := self._scheduler.find(chain))] for id_ in told]
         return dict(Counter(max(states, key=_WORST.index).value for states in found if states))
 
     def _list_declared(self) -> Mapping[DatasetId, Sequence[DatasetId]]:
@@ -274,9 +274,9 @@ class MirrorService:
     async def _pause(self, ref: str, *, paused: bool) -> wire.ResourceManifest:
         dataset, chains = await trio.to_thread.run_sync(self._find_chains, ref)
         await self._scheduler.pause(dataset, paused=paused)
-        for each in chains:
-            if self._scheduler.find(each) is not None:
-                await self._scheduler.pause(each, paused=paused)
+        for chain in chains:
+            if self._scheduler.find(chain) is not None:
+                await self._scheduler.pause(chain, paused=paused)
         return await self._show(dataset)
 
     def _find_chains(self, ref: str) -> tuple[DatasetId, Sequence[DatasetId]]:
@@ -328,11 +328,11 @@ class MirrorService:
             states[0],
             state=worst.state,
             message=worst.message,
-            held=sum(each.held for each in states),
-            serving=all(each.serving for each in states),
-            blocks=_sum(each.blocks for each in states),
-            slices=_sum(each.slices for each in states),
-            bytes=_sum(each.bytes for each in states),
+            held=sum(state.held for state in states),
+            serving=all(state.serving for state in states),
+            blocks=_sum(state.blocks for state in states),
+            slices=_sum(state.slices for state in states),
+            bytes=_sum(state.bytes for state in states),
         )
 
     def _chain_state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
@@ -372,7 +372,7 @@ def _filter_seen(datasets: Iterable[DatasetId], sees: Sees | None) -> Sequence[D
 
 def _sum(shares: Iterable[wire.Share | None]) -> wire.Share | None:
     """Adds up shares; ``None`` if nothing is known of any."""
-    known = [each for each in shares if each is not None]
+    known = [share for share in shares if share is not None]
     return wire.Share(have=sum(each.have for each in known), want=sum(each.want for each in known)) if known else None
 
 

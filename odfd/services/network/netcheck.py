@@ -40,7 +40,7 @@ def _listening(facts: NetFacts) -> wire.Probe:
 
 
 def _ipv6(facts: NetFacts) -> wire.Probe:
-    ours = [each for each in facts.interfaces if ":" in each and is_global(parse_ip(each))]
+    ours = [interface for interface in facts.interfaces if ":" in interface and is_global(parse_ip(interface))]
     connected = f"{plural(facts.by_ip6, 'peer')} connected over it" if facts.by_ip6 else "no peer is connected over it"
     if not ours:
         return _ok("ipv6", "does not work: this machine has no IPv6 address of the Internet; IPv4 is used")
@@ -48,9 +48,9 @@ def _ipv6(facts: NetFacts) -> wire.Probe:
         said = f"does not work inwards: {ours[0]} is not listened on; {connected}"
         return _warning("ipv6", said, 'add "/ip6/::/tcp/4150" to p2p.listen')
     results = [each for each in facts.reached if each.address.startswith("/ip6/")]
-    if any(each.reached is Reached.YES for each in results):
+    if any(result.reached is Reached.YES for result in results):
         return _ok("ipv6", f"works: others reach this node at {', '.join(ours)}; {connected}")
-    if results and all(each.reached is Reached.NO for each in results):
+    if results and all(result.reached is Reached.NO for result in results):
         said = f"does not work inwards: nobody reaches {', '.join(ours)}; {connected}"
         return _warning("ipv6", said, "open the port in the firewalls of the router and of this machine")
     if facts.by_ip6:
@@ -64,7 +64,7 @@ def _probe_seen(facts: NetFacts) -> wire.Probe:
             "observed", "no peer has said where it sees this node", "odfctl peer list: is anybody connected?"
         )
     hosts = {parse_address(each).host for each in facts.seen}
-    behind = not ({each for each in hosts if ":" not in each} or hosts) & set(facts.interfaces)
+    behind = not ({host for host in hosts if ":" not in host} or hosts) & set(facts.interfaces)
     where = "behind a NAT: no interface has this address" if behind else "an address of this machine"
     return _ok("observed", f"{', '.join(sorted(facts.seen))} ({where})")
 

@@ -243,7 +243,7 @@ class SearchService:
             keywords=facts.keywords,
             license=facts.license,
             license_url=facts.license_url,
-            columns=tuple(wire.CardColumn(name=each.name, type=each.type) for each in facts.columns),
+            columns=tuple(wire.CardColumn(name=column.name, type=column.type) for column in facts.columns),
             more_columns=facts.more_columns,
             inputs=tuple(map(str, facts.inputs)),
             portal=facts.portal,

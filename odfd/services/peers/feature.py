@@ -127,7 +127,7 @@ class PeersFeature(Feature):
             mirrored = sorted(mirror_specs.all_of(connection), key=lambda spec: -spec.priority)
             found = ([*publishing_keys(connection, spec.id), *spec.sharing] for spec in mirrored[:MAX_PUBLISHERS])
             publishers = frozenset(key for each in found for key in each)
-            admitted = InvitationTokens(connection).list_admitted(each.name for each in self.membership.networks)
+            admitted = InvitationTokens(connection).list_admitted(network.name for network in self.membership.networks)
         return Known((listed | witnesses | admitted) - {me}, publishers - {me})
 
     def list_interests(self, connection: sqlite3.Connection) -> set[DatasetId]:
@@ -145,7 +145,7 @@ class PeersFeature(Feature):
             *(spec.id for spec in mirror_specs.all_of(connection)),
             *home.chains.datasets(),
             *self._readers.inputs(home.visibility.told_of),
-            *(DatasetId.from_public_key(each.public_key) for each in keys),
+            *(DatasetId.from_public_key(key.public_key) for key in keys),
         }
 
     def _make_quota(self) -> StatementQuota:

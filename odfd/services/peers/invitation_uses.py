@@ -59,7 +59,7 @@ class InvitationUses:
         with self._home.database.read() as connection:
             if not InvitationTokens(connection).knows(token):
                 return Redemption.UNKNOWN
-        joined = [each.name for each in self._membership.networks]
+        joined = [network.name for network in self._membership.networks]
         with self._home.database.write() as connection:
             return InvitationTokens(connection).redeem(token, peer, joined, self._clock.now())
 
@@ -114,7 +114,7 @@ class InvitationUses:
             network=issued.network,
             state=issued.state(self._clock.now()),
             uses=issued.uses,
-            nodes=tuple(peer_name(peer_of_did(each), names) for each in issued.nodes),
+            nodes=tuple(peer_name(peer_of_did(node), names) for node in issued.nodes),
             made_at=instant.render(issued.made),
             expires_at=instant.render(issued.expires),
         )

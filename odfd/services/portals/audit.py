@@ -83,7 +83,7 @@ def _is_same(objects: ObjectReader, block: Block, rows: pa.Table, rule: PortalRu
     wanted = filter_rows(rule, rows)
     if event is None or event.new_data is None:
         return not wanted.num_rows
-    names = [each for each in wanted.schema.names if each not in system_columns(vocab)]
+    names = [name for name in wanted.schema.names if name not in system_columns(vocab)]
     with open_slice(sound_path(objects, event.new_data.physical_hash)) as file:
         found = file.read(columns=names).replace_schema_metadata(None)
     return bool(sorted_rows(as_in_force(found, wanted.schema)).equals(wanted))

@@ -312,7 +312,7 @@ def _check_publishable(private: DataSchema, state: ChainState) -> None:
 def _schema(private: DataSchema, from_: Vocab, to: Vocab, rule: PortalRule) -> DataSchema:
     """Returns the portal's schema: the columns of the private dataset with their types, without further attributes."""
     renamed = {getattr(from_, name): getattr(to, name) for name in Vocab.__struct_fields__}
-    fields = tuple(DataField(name=renamed.get(each.name, each.name), type=each.type) for each in private.fields)
+    fields = tuple(DataField(name=renamed.get(field.name, field.name), type=field.type) for field in private.fields)
     return with_portal_rule(with_changelog(DataSchema(fields=fields), False), rule)
 
 
@@ -337,7 +337,7 @@ def _earlier(
     earlier = Earlier(rule)
     if not earlier.parts or not rows.num_rows:
         return earlier
-    by_time = all(vocab.event_time in each.groups for each in earlier.parts)
+    by_time = all(vocab.event_time in part.groups for part in earlier.parts)
     for path in (sound_path(deps.objects, each.physical_hash) for each in slices_of(chain)):
         with open_slice(path) as file:
             if by_time and not _may_meet(file.stats(vocab.offset, vocab.event_time).event_times, rows, vocab):

@@ -99,12 +99,14 @@ class PortalService:
         """
         with self._home.database.read() as connection:
             store, row = ResourceStore(connection), Catalog(connection).resource_of(dataset)
-            referrers = [] if row is None else [store.get(each) for each in store.referrers(row.id)]
+            referrers = [] if row is None else [store.get(referrer) for referrer in store.referrers(row.id)]
             found = [
-                each
-                for each in referrers
-                if each is not None and each.type == TYPE and _target(each, spec_of(each.spec).dataset) == dataset
-                if row is not None and self._home.uses.may(each.account, row, Action.WRITE)
+                referrer
+                for referrer in referrers
+                if referrer is not None
+                and referrer.type == TYPE
+                and _target(referrer, spec_of(referrer.spec).dataset) == dataset
+                if row is not None and self._home.uses.may(referrer.account, row, Action.WRITE)
             ]
         if len(found) > 1:
             text = f"{found[0].name} and {found[1].name} are Portals of one dataset"
@@ -114,9 +116,9 @@ class PortalService:
     def inputs(self, datasets: Sequence[DatasetId]) -> list[DatasetId]:
         """Lists the private inputs of those of the datasets that are portals. Blocking."""
         found: list[DatasetId] = []
-        for each in datasets:
+        for dataset in datasets:
             with suppress(Fault):  # a fault is reported when the portal is pulled
-                portal = self.of(each)
+                portal = self.of(dataset)
                 found += () if portal is None else (portal.input,)
         return found
 

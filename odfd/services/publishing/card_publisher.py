@@ -285,9 +285,9 @@ class CardPublisher:
         """Returns the shards of the dataset's collection, and for the first the states of the others."""
         if member is None:
             return None, []
-        keys = b"".join(each.public_key for each in member.shards)
+        keys = b"".join(shard.public_key for shard in member.shards)
         others = member.shards[1:] if member.dataset == dataset else ()
-        states = [load_state(self._home.chains.chain(each)) for each in others]
+        states = [load_state(self._home.chains.chain(other)) for other in others]
         return CardShards(function=FUNCTION, by=member.row.by, keys=keys), states
 
     def _times(self, state: ChainState, others: Sequence[ChainState]) -> dict[str, Any]:

@@ -119,8 +119,8 @@ class PublicationService:
         async def work(report: Report) -> wire.PublicationView:
             report.begin(f"publishing {entry.name}")
             async with outside("the node's Kubo"):
-                for each in others:
-                    await self._publish(publisher, each.id, standing=not request.once)
+                for other in others:
+                    await self._publish(publisher, other.id, standing=not request.once)
                 done, kept = await self._publish(publisher, entry.id, standing=not request.once, delegation=delegation)
             return self._view(entry.name, entry.id, kept, done)
 

@@ -126,7 +126,7 @@ class VisibilityService:
     def share(self, request: wire.ShareRequest) -> wire.VisibilityView:
         """Shares a private dataset with peers, or ends that; copies that they hold remain. Raises Refused, Invalid."""
         known = self.peers()
-        more, less = ([peer_named(known, each) for each in peers] for peers in (request.peers, request.revoke))
+        more, less = ([peer_named(known, peer) for peer in peers] for peers in (request.peers, request.revoke))
         if both := set(more) & set(less):
             raise Invalid(f"{min(both)} stands in both lists", rule="share-peers", hint="name it in one of them")
 
@@ -158,9 +158,9 @@ class VisibilityService:
 
     def _frontiers_known(self, chains: Sequence[DatasetId]) -> None:
         """Lets the peers that shards are shared with know of them all, and of their frontiers."""
-        for each in chains if len(chains) > 1 else ():
-            self.shares_changed(each)
-            self.sign(each)
+        for chain in chains if len(chains) > 1 else ():
+            self.shares_changed(chain)
+            self.sign(chain)
 
     def _check_sharing(self, entry: DatasetEntry) -> None:
         if self.visibility.is_told(entry.id):
@@ -208,7 +208,7 @@ class VisibilityService:
             member = collections.member_of(connection, entry.id)
             ids = collections.shards_of(connection, entry.id)
             catalog = Catalog(connection)
-            found = [catalog.resolve(str(each)) for each in ids]
+            found = [catalog.resolve(str(id_)) for id_ in ids]
         if public and member is not None:
             check_card_of(member, entry.name)
         return found
@@ -257,7 +257,7 @@ class VisibilityService:
         if networks:
             return self.visibility.publish_to(entries, networks, now, change)
         mark = Mark.PUBLISHED if public else Mark.PRIVATE
-        return self.visibility.set_for_all([each.id for each in entries], mark, now, change)
+        return self.visibility.set_for_all([entry.id for entry in entries], mark, now, change)
 
     def _say(self, entry: DatasetEntry, *, public: bool) -> None:
         """Tells this node and others of a chain that was published or withdrawn."""
@@ -291,7 +291,7 @@ class VisibilityService:
 
     def _notes(self, entry: DatasetEntry, *, public: bool) -> Iterator[str]:
         inputs = self._inputs(entry.id)
-        hidden = [each for each in inputs if not self.visibility.is_told(each)] if public else []
+        hidden = [input_ for input_ in inputs if not self.visibility.is_told(input_)] if public else []
         if hidden:
             yield (
                 f"it derives from {self._names(hidden)}, private here, whose"
@@ -307,7 +307,7 @@ class VisibilityService:
             with self.home.catalog() as catalog:
                 entries = catalog.chains()
             readers = [each.id for each in entries if each.id != entry.id and entry.id in self._inputs(each.id)]
-            told = [each for each in readers if self.visibility.is_told(each)]
+            told = [reader for reader in readers if self.visibility.is_told(reader)]
             if told:
                 does = agree(len(told), "derives from it and stays", "derive from it and stay")
                 yield f"{self._names(told)} {does} published, with its id in the blocks"
@@ -318,7 +318,7 @@ class VisibilityService:
 
     def _names(self, datasets: Sequence[DatasetId]) -> str:
         with self.home.catalog() as catalog:
-            names = [catalog.name_of(each) for each in datasets]
+            names = [catalog.name_of(dataset) for dataset in datasets]
         more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
         return ", ".join(names[:SHOWN]) + more
 
@@ -344,8 +344,8 @@ def _change_of(request: wire.VisibilityRequest) -> CardChange:
 def _unfound(views: Sequence[wire.VisibilityView]) -> Sequence[wire.VisibilityView]:
     """Adds a note to the first dataset that was private: the node is in no network."""
     note = "peers do not find it yet: this node is in no network, until odfctl network join NAME, or odfctl join"
-    first = next((each for each in views if each.changed), None)
-    return [each if each is not first else msgspec.structs.replace(each, notes=(*each.notes, note)) for each in views]
+    first = next((view for view in views if view.changed), None)
+    return [view if view is not first else msgspec.structs.replace(view, notes=(*view.notes, note)) for view in views]
 
 
 def _is_shared_by_others(home: StateDirectory, dataset: DatasetId) -> bool:
@@ -370,7 +370,9 @@ def _former(connection: sqlite3.Connection, dataset: DatasetId) -> list[DatasetI
     state = collections.of(connection, dataset)
     if state.active.dataset != dataset:
         return []
-    return [shard for each in state.members if not each.dropped and each != state.active for shard in each.shards]
+    return [
+        shard for member in state.members if not member.dropped and member != state.active for shard in member.shards
+    ]
 
 
 def _is_later(entry: DatasetEntry) -> Refused:
@@ -395,7 +397,7 @@ def settle_visibility(home: StateDirectory, visibility: Visibility, settings: Se
         return
     with home.database.read() as connection:
         in_network, mirrors = bool(list_joined(connection)), mirror_specs.all_of(connection)
-    from_network = [each.id for each in mirrors if not each.is_from_web]
+    from_network = [mirror.id for mirror in mirrors if not mirror.is_from_web]
     gave = in_network or bool(settings.p2p.network or settings.http.listen or settings.policy.publish.ipfs)
     given = visibility.settle(from_network, context.clock.now(), gave=gave)
     if given:

@@ -58,7 +58,7 @@ class AnswerProof:
         with pa.ipc.open_stream(self._rows) as reader:
             schema = reader.schema
             digest = logical_hash(reader)
-        standings = {each.name: each.fact for each in head.standings}
+        standings = {standing.name: standing.fact for standing in head.standings}
         predicate = AnswerStatement(
             query=sql,
             dialect=DIALECT,

@@ -50,11 +50,11 @@ class FoldCache:
 
     def shorten(self, plan: QueryPlan) -> QueryPlan:
         """Returns an equivalent plan that reads folds instead of slices where possible. In a worker thread."""
-        return msgspec.structs.replace(plan, views=[self._shorten(each) for each in plan.views])
+        return msgspec.structs.replace(plan, views=[self._shorten(view) for view in plan.views])
 
     def after(self, plan: QueryPlan) -> None:
         """Decides after a query whether to store a fold, and starts it."""
-        for planned in (each for view in plan.views for each in view.shards or (view,)):
+        for planned in (shard for view in plan.views for shard in view.shards or (view,)):
             if _is_folded(planned) and planned.dataset not in self._making and self._is_due(planned):
                 self._making.add(planned.dataset)
                 self._processes.later(partial(self._make, planned))
@@ -62,8 +62,8 @@ class FoldCache:
     def _shorten(self, planned: PlannedView) -> PlannedView:
         """Of shards, each has a fold of its own, at the last block of its chain."""
         if planned.shards and planned.view.fold != "log":
-            shards = [self._shorten(each) for each in planned.shards]
-            slices = [each for shard in shards for each in shard.slices]
+            shards = [self._shorten(shard) for shard in planned.shards]
+            slices = [slice_ for shard in shards for slice_ in shard.slices]
             return msgspec.structs.replace(planned, shards=shards, slices=slices)
         if not (_is_folded(planned) and self._store.most):
             return planned
@@ -71,12 +71,14 @@ class FoldCache:
         fold = self._store.find(planned.dataset, planned.view, planned.cut.size, partial(_is_in, chain))
         if fold is None:
             return planned
-        rest = [each for each in planned.slices if each.sequence >= fold.file.size]
+        rest = [slice_ for slice_ in planned.slices if slice_.sequence >= fold.file.size]
         return msgspec.structs.replace(planned, slices=rest, fold=fold)
 
     def _is_due(self, planned: PlannedView) -> bool:
-        rows = sum(each.slice.offset_interval.end - each.slice.offset_interval.start + 1 for each in planned.slices)
-        size = sum(each.slice.size for each in planned.slices)
+        rows = sum(
+            slice_.slice.offset_interval.end - slice_.slice.offset_interval.start + 1 for slice_ in planned.slices
+        )
+        size = sum(slice_.slice.size for slice_ in planned.slices)
         held = 0 if planned.fold is None else planned.fold.file.rows
         return rows >= max(self._least, held // _SHARE) and size <= self._store.most
 

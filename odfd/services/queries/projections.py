@@ -47,8 +47,8 @@ class ProjectionState(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def lag(self) -> int:
         """Returns the number of input blocks that the table does not include."""
-        held = {} if self.record is None else {each.dataset: each.size for each in self.record.inputs}
-        return sum(max(0, each.size - held.get(each.dataset, 0)) for each in self.inputs)
+        held = {} if self.record is None else {input_.dataset: input_.size for input_ in self.record.inputs}
+        return sum(max(0, input_.size - held.get(input_.dataset, 0)) for input_ in self.inputs)
 
 
 class ProjectionTables:
@@ -83,13 +83,13 @@ class ProjectionTables:
     def state(self, resource: Resource) -> ProjectionState:
         """Returns the state of a projection. Blocking. Raises NotFound for an input that is missing or empty."""
         spec = spec_of(resource.spec)
-        inputs = [each for shards, _ in self._inputs(resource, spec) for each in shards]
+        inputs = [shard for shards, _ in self._inputs(resource, spec) for shard in shards]
         record = self._store.find(resource.id)
         is_current = (
             record is not None
             and record.spec == fingerprint(resource.spec)
-            and [(each.dataset, each.block) for each in record.inputs]
-            == [(each.dataset, each.block) for each in inputs]
+            and [(input_.dataset, input_.block) for input_ in record.inputs]
+            == [(input_.dataset, input_.block) for input_ in inputs]
         )
         return ProjectionState(record=record, inputs=inputs, is_current=is_current)
 
@@ -103,13 +103,13 @@ class ProjectionTables:
         try:
             asker = Asker(bound=bound, caller=_caller(resource))
             plan, rows, content = await self._queries.keep(request, asker, part, self._most)
-            read = {str(each.dataset): each.cut for view in plan.views for each in view.shards or (view,)}
+            read = {str(shard.dataset): shard.cut for view in plan.views for shard in view.shards or (view,)}
             recorded = [
-                each
-                if (cut := read.get(each.dataset)) is None
-                else msgspec.structs.replace(each, size=cut.size, block=str(cut.block))
+                shard
+                if (cut := read.get(shard.dataset)) is None
+                else msgspec.structs.replace(shard, size=cut.size, block=str(cut.block))
                 for shards, _ in inputs
-                for each in shards
+                for shard in shards
             ]
 
             def keep() -> None:
@@ -137,8 +137,8 @@ class ProjectionTables:
         Raises NotFound.
         """
         found = []
-        for each in spec.inputs:
-            key = reference_key(each.dataset_ref, "Dataset")
+        for input_ in spec.inputs:
+            key = reference_key(input_.dataset_ref, "Dataset")
             held = resource.references.get(key)
             with self._home.database.read() as connection:
                 entry = None
@@ -149,9 +149,9 @@ class ProjectionTables:
             shards = () if entry is None else resolve_chains(self._home, NamedId(str(entry.id)))
             heads = heads_of(self._home, [shard.id for shard in shards]) if shards else ()
             if entry is None or None in heads:
-                text = f"no dataset {each.dataset_ref[:120]!r} here"
+                text = f"no dataset {input_.dataset_ref[:120]!r} here"
                 raise NotFound(text, rule=UNRESOLVED, hint="it is computed when the dataset comes")
-            names = (each.name,) if each.alias is not None else (each.name, entry.name)
+            names = (input_.name,) if input_.alias is not None else (input_.name, entry.name)
             recorded = [
                 RecordedInput(name=shard.name, dataset=str(shard.id), size=head.size, block=str(head.hash))
                 for shard, head in zip(shards, heads, strict=True)
@@ -162,7 +162,7 @@ class ProjectionTables:
 
 
 def _bind(shards: Sequence[RecordedInput]) -> Bound:
-    ids = tuple(DatasetId.parse(each.dataset) for each in shards)
+    ids = tuple(DatasetId.parse(shard.dataset) for shard in shards)
     return Bound(ids[0], shards=ids if len(ids) > 1 else ())
 
 
@@ -203,8 +203,8 @@ class ProjectionController(Controller):
 
 def _table_condition(state: ProjectionState, record: TableRecord) -> ConditionValue:
     inputs = [
-        {"name": each.name, "did": each.dataset, "head": {"hash": each.block, "sequenceNumber": each.size - 1}}
-        for each in record.inputs
+        {"name": input_.name, "did": input_.dataset, "head": {"hash": input_.block, "sequenceNumber": input_.size - 1}}
+        for input_ in record.inputs
     ]
     value = {"rows": record.rows, "bytes": record.size, "lag": state.lag, "inputs": inputs}
     behind = f", {plural(state.lag, 'block')} behind" if state.lag else ""

@@ -170,8 +170,8 @@ class QueryService:
             for number, some in enumerate(parts or [[]], 1):
                 with ExitStack() as opened:
                     files = [os.open(each, os.O_RDONLY | os.O_CLOEXEC) for each in some]
-                    for each in files:
-                        opened.callback(os.close, each)
+                    for file in files:
+                        opened.callback(os.close, file)
                     said += frame(ROWS, str(len(files)).encode()) if files else b""
                     await give(said if number < len(parts) else said + _end(chosen), files)
                     said = b""
@@ -184,7 +184,7 @@ class QueryService:
         if request.listed or not chosen.view.slices:
             return chosen, []
         sound = self._inputs.sound(views, again=request.again)
-        return chosen, [sound[str(each.slice.physical_hash)] for each in chosen.view.slices]
+        return chosen, [sound[str(slice_.slice.physical_hash)] for slice_ in chosen.view.slices]
 
     async def _by_engine(self, asked: tuple[wire.QueryRequest, Asker, RowSelection], send: SendFrame) -> None:
         """Runs the query on an engine of transforms; a query process prepares it before and reads its rows after."""
@@ -264,7 +264,9 @@ class QueryService:
 
 def _end(chosen: LogFiles) -> bytes:
     """Returns the last frame of an answer of files: the number of rows, and the offsets of each file."""
-    spans = tuple((each.slice.offset_interval.start, each.slice.offset_interval.end) for each in chosen.view.slices)
+    spans = tuple(
+        (slice_.slice.offset_interval.start, slice_.slice.offset_interval.end) for slice_ in chosen.view.slices
+    )
     rows = sum(end - start + 1 for start, end in spans)
     end = wire.SlicesEnd(rows=rows, offsets=spans, more=chosen.more, ended=chosen.ended)
     return frame(END, msgspec.json.encode(end))

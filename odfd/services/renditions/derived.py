@@ -88,11 +88,11 @@ class DerivedRenditions:
         state, transform = self._effects.state(dataset), self._transform(dataset)
         assert transform is not None
         wanted = _over(transform, successors)
-        for each in state.members:
-            is_open = not each.is_gone and self._home.chains.upper(each.dataset) < SEALED
-            made = self._transform(each.dataset)
-            if is_open and each.dataset != dataset and made is not None and is_same_query(made, wanted):
-                return state, each
+        for member in state.members:
+            is_open = not member.is_gone and self._home.chains.upper(member.dataset) < SEALED
+            made = self._transform(member.dataset)
+            if is_open and member.dataset != dataset and made is not None and is_same_query(made, wanted):
+                return state, member
         self._begin(state, wanted)
         state = self._effects.state(dataset)
         return state, state.members[-1]

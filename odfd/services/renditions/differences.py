@@ -103,7 +103,7 @@ class RenditionDifferences:
         switch = find_switch(state.timeline, command)
         assert switch is not None
         place = state.timeline.switches.index(switch)
-        if any(each.time == switch.time for each in state.differences):
+        if any(difference.time == switch.time for difference in state.differences):
             return None
         reading = reading_at_the_end(self._home, state, state.timeline.switches[place - 1].to.number)
         if reading.equal or to_millis(parse(reading.time)) != switch.time:

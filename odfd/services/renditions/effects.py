@@ -96,12 +96,12 @@ class RenditionEffects:
         """Lists the live holds on all renditions of a collection."""
         now = self._clock.now()
         with self._home.database.read() as connection:
-            shards = [shard for each in state.members for shard in each.shards]
-            return [held for each in shards for held in ReadHolds(connection).of(each, now)]
+            shards = [shard for member in state.members for shard in member.shards]
+            return [held for shard in shards for held in ReadHolds(connection).of(shard, now)]
 
     def situation(self, state: CollectionState, command: Command) -> Situation:
         to, active = command.to, state.active
-        uppers = {each.row.number: self.upper(each) for each in state.members if not each.dropped}
+        uppers = {member.row.number: self.upper(member) for member in state.members if not member.dropped}
         bound = self._bound_of(state, to)
         if to in uppers and not state.member(to).is_gone and to != active.row.number and uppers[to] < SEALED:
             rest = self._next_time(state, state.member(to))
@@ -117,7 +117,7 @@ class RenditionEffects:
             now=to_millis(self._clock.now()),
             held=min((held.time for held in self.holds(state)), default=None),
             wanted={each.to for each in state.commands if each.time is None},
-            dropped={each.row.number for each in state.members if each.is_gone},
+            dropped={member.row.number for member in state.members if member.is_gone},
         )
 
     def _bound_of(self, state: CollectionState, to: int) -> int:
@@ -169,7 +169,7 @@ class RenditionEffects:
         since = member.row.since if member.of is not None else -1
         for shard, chain in zip(member.shards, self.chains(member), strict=True):
             parts = [part for each in own for part in each.parts if part.dataset == shard]
-            bound = {number for each in parts for number in range(each.first, each.last + 1)}
+            bound = {number for part in parts for number in range(part.first, part.last + 1)}
             block = chain.last_of(_KINDS)
             while block is not None and (time := to_millis(block.system_time)) > since:
                 if block.sequence_number not in bound and (until is None or time <= until):
@@ -204,12 +204,12 @@ class RenditionEffects:
         state = await trio.to_thread.run_sync(self._check_captured, dataset, number)
         active = state.active.row.number
         if not self._is_equal(state, state.member(number)):
-            for each in state.equals(number):
-                if not self._is_sealed(each):
-                    await self.decode_rest(dataset, each.row.number, report)
-        for each in state.equals(active):
-            if each.row.number != active and not self._is_sealed(each):
-                await trio.to_thread.run_sync(self._copy_rest, dataset, each.row.number, report)
+            for equal in state.equals(number):
+                if not self._is_sealed(equal):
+                    await self.decode_rest(dataset, equal.row.number, report)
+        for equal in state.equals(active):
+            if equal.row.number != active and not self._is_sealed(equal):
+                await trio.to_thread.run_sync(self._copy_rest, dataset, equal.row.number, report)
 
     def _check_captured(self, dataset: DatasetId, number: int) -> CollectionState:
         """Raises Refused if a rendition of other contents than the active one cannot be decoded from captures."""
@@ -269,7 +269,7 @@ class RenditionEffects:
         return min(map(self._home.chains.upper, member.shards))
 
     def chains(self, member: Member) -> Sequence[ChainReader]:
-        return [self._home.chains.chain(each) for each in member.shards]
+        return [self._home.chains.chain(shard) for shard in member.shards]
 
     def _list_uncopied(self, state: CollectionState, member: Member) -> Sequence[BlockGroup]:
         """Lists the blocks of the active rendition that another of the same content lacks."""
@@ -340,7 +340,7 @@ class RenditionEffects:
         for attempt in range(ATTEMPTS):
             state, known = self.state(dataset), load_state(chain)
             said = [(each.number, each.time) for each in rows_of(chain, dataset)]
-            told = [(each.to.number, each.time) for each in state.timeline.switches]
+            told = [(switch.to.number, switch.time) for switch in state.timeline.switches]
             is_active = state.active.dataset == dataset and self._home.keys.has_dataset_key(dataset)
             if not is_active or len(told) == 1 or said == told or known.head is None:
                 return
@@ -360,9 +360,9 @@ class RenditionEffects:
         state, now = collections.of(connection, DatasetId.parse(switch.to.shards[0])), self._clock.now()
         old, new = state.active, state.member(switch.to.number)
         hand_on(connection, old, new, now)
-        end = commit_point([self._home.chains.chain(each) for each in new.shards])
+        end = commit_point([self._home.chains.chain(shard) for shard in new.shards])
         pushes.carry(connection, old.dataset, new.dataset, self._length(new.dataset) - 1, str(end.hash))
-        sizes = {each.row.number: self.size(each) for each in state.members if not each.dropped} | dict(added)
+        sizes = {member.row.number: self.size(member) for member in state.members if not member.dropped} | dict(added)
         level = [*state.equals(old.row.number), *state.equals(new.row.number)]
         state = state.with_members(
             *(msgspec.structs.replace(each, synced=sizes[each.row.number], copied=0) for each in level)
@@ -382,18 +382,18 @@ class RenditionEffects:
 
     def run_on(self, member: Member, until: int) -> None:
         self._shards.advance(member.shards, until)
-        for each in member.shards:
-            self._committer.sign_upper(each)
+        for shard in member.shards:
+            self._committer.sign_upper(shard)
 
     def is_read(self, member: Member) -> bool:
         """Whether another dataset here still needs the data of a rendition."""
         with self._home.database.read() as connection:
-            readers = [each for shard in member.shards for each in self._readers(shard)]
-            return any(not collections.is_let_go(connection, each) for each in readers)
+            readers = [reader for shard in member.shards for reader in self._readers(shard)]
+            return any(not collections.is_let_go(connection, reader) for reader in readers)
 
     def drop(self, member: Member) -> None:
         """Marks a rendition's data as gone, then frees it. Raises Refused or Conflict if a reader holds it."""
-        sizes = {each: self._keeping.count_objects(each) for each in member.shards}
+        sizes = {shard: self._keeping.count_objects(shard) for shard in member.shards}
         with self._home.database.write() as connection:
             for shard in member.shards:
                 self._home.held(connection, shard)
@@ -410,15 +410,15 @@ class RenditionEffects:
 
     def sweep(self, member: Member) -> bool:
         """Frees the data of a rendition that is marked as gone. Returns whether all of it is freed."""
-        for each in member.shards:
-            segments.forget(self._home.folder(SEGMENTS), each)
-            folds.forget(self._home.folder(FOLDS), each)
-            self._keeping.let_go(each, self._length(each))
+        for shard in member.shards:
+            segments.forget(self._home.folder(SEGMENTS), shard)
+            folds.forget(self._home.folder(FOLDS), shard)
+            self._keeping.let_go(shard, self._length(shard))
         return self.is_swept(member)
 
     def is_swept(self, member: Member) -> bool:
         with self._home.database.read() as connection:
-            return not any(Holdings(connection).objects(each) for each in member.shards)
+            return not any(Holdings(connection).objects(shard) for shard in member.shards)
 
     def time_of(self, state: CollectionState) -> int:
         """Returns a time that is after all that the active rendition has, and before any block still to come."""

@@ -138,8 +138,8 @@ class HandoverFollower:
         notice = notice_in(active.last_of(("SetInfo",)))
         if notice is None:
             return None
-        successor = next((each.shards for each in state.members if each.dataset == notice.to), ())
-        uppers = {each: chains.upper(each) for each in (*state.active.shards, *successor)}
+        successor = next((member.shards for member in state.members if member.dataset == notice.to), ())
+        uppers = {shard: chains.upper(shard) for shard in (*state.active.shards, *successor)}
         return _Followed(state, spec, notice, next_step(state, notice, uppers, has_block=self._is_here(notice)))
 
     async def _mirror(self, found: _Followed) -> None:
@@ -255,7 +255,7 @@ def _check_listed(found: _Followed) -> None:
     Peers tell that of themselves; of a web server or IPFS only one file does, in a folder whose name is not known.
     """
     to, count = found.notice.to, found.notice.shards
-    member = next((each for each in found.state.members if each.dataset == to), None)
+    member = next((member for member in found.state.members if member.dataset == to), None)
     if found.spec.via is None or member is None or len(member.shards) == count:
         return
     if found.spec.is_from_web:

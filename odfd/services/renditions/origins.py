@@ -222,4 +222,4 @@ def _check_times(source: Sequence[BoundCapture]) -> None:
 
 def _find_made(state: CollectionState, command: str) -> int | None:
     """Returns the number of the rendition that a command made already, or ``None``."""
-    return next((each.row.number for each in state.members if each.command == command), None)
+    return next((member.row.number for member in state.members if member.command == command), None)

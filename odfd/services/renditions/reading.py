@@ -37,7 +37,7 @@ def reading_at_the_end(home: StateDirectory, state: CollectionState, number: int
     Raises NotFound if the rendition is active or never was, or if its data is gone.
     """
     member = state.member(number)
-    times = [each.time for each in state.timeline.switches if each.to.number == number]
+    times = [switch.time for switch in state.timeline.switches if switch.to.number == number]
     if not times or state.active.row.number == number:
         raise NotFound(
             f"rendition {number} has no handover to another one",
@@ -75,7 +75,9 @@ def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
 
     A mirror that followed a handover has all of the next rendition up to the time of that handover.
     """
-    uppers = {each.row.number: min(map(home.chains.upper, each.shards)) for each in state.members if not each.dropped}
+    uppers = {
+        member.row.number: min(map(home.chains.upper, member.shards)) for member in state.members if not member.dropped
+    }
     for switch in state.timeline.switches[1:]:
         number = switch.to.number
         if number in uppers and not home.keys.has_dataset_key(state.member(number).dataset):
@@ -103,7 +105,7 @@ def _difference_pin(
 
     Raises Refused if its block states other cuts.
     """
-    kept = next((each for each in state.differences if each.time == time), None)
+    kept = next((difference for difference in state.differences if difference.time == time), None)
     if kept is None or home.chains.chain(kept.dataset).head() is None:
         return None
     head = pinned_head(home, kept.dataset, reading)
@@ -143,7 +145,7 @@ def _last_offset(home: StateDirectory, pin: wire.Pin) -> int:
 def _pins(home: StateDirectory, member: Member, time: int) -> tuple[wire.Pin, ...]:
     """Returns pins of all blocks of a rendition up to a time, one for each of its shards."""
     name = home.name_of(member.dataset)
-    return tuple(pin_at(home, name, each, time) for each in member.shards)
+    return tuple(pin_at(home, name, shard, time) for shard in member.shards)
 
 
 def columns_of(home: StateDirectory, old: Member, new: Member) -> tuple[str, ...] | None:

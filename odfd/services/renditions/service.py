@@ -96,7 +96,7 @@ class RenditionService:
         return [
             view
             for state in found
-            for view in (*self._elsewhere(state), *(self._view(state, each) for each in state.members))
+            for view in (*self._elsewhere(state), *(self._view(state, member) for member in state.members))
         ]
 
     @operation("GET", DATASET_PATH + "/handover", needs=Action.READ)
@@ -161,8 +161,8 @@ class RenditionService:
         """
         readers = await trio.to_thread.run_sync(self._derived.list_affected, old.dataset)
         async with AsyncExitStack() as turns:
-            for each in readers:
-                await turns.enter_async_context(self._home.turns.of(each))
+            for reader in readers:
+                await turns.enter_async_context(self._home.turns.of(reader))
             moves = (await self._derived.prepare(old, new))[1:]
             if not moves:
                 return ()
@@ -193,7 +193,7 @@ class RenditionService:
         """Returns a rendition that was never active. Raises NotFound, Refused."""
         state = self._effects.state(dataset)
         member = state.member(number)
-        if any(each.to.number == number for each in state.timeline.switches):
+        if any(switch.to.number == number for switch in state.timeline.switches):
             raise Refused(
                 f"rendition {number} was active: readers may be in it",
                 rule="rendition-active",
@@ -368,7 +368,7 @@ class RenditionService:
                 until=instant.render(from_millis(after.time)),
             )
             for row, after in pairwise(rows)
-            if not any(each.has(row.to) for each in state.members)
+            if not any(member.has(row.to) for member in state.members)
         ]  # fmt: skip
 
     def _until(self, state: CollectionState, number: int) -> str | None:
@@ -384,10 +384,10 @@ class RenditionService:
 
     def _view(self, state: CollectionState, member: Member) -> wire.RenditionView:
         number, active = member.row.number, state.active.row.number
-        times = [each.time for each in state.timeline.switches[1:] if each.to.number == number]
+        times = [switch.time for switch in state.timeline.switches[1:] if switch.to.number == number]
         upper = 0 if member.dropped else self._effects.upper(member)
         is_sharded = len(member.shards) > 1
-        been = any(each.to.number == number for each in state.timeline.switches)
+        been = any(switch.to.number == number for switch in state.timeline.switches)
         phase: Literal["Active", "Superseded", "Building"]
         phase = "Active" if number == active else "Superseded" if been else "Building"
         return wire.RenditionView(

@@ -338,7 +338,7 @@ def _complete_item(item: wire.ApplyItem, planned: PlannedResource, intent: Inten
     if not intent.item:
         return item
     item = msgspec.structs.replace(item, **intent.item)
-    more = tuple(each for each in planned.changes if " spec." not in each)
+    more = tuple(change for change in planned.changes if " spec." not in change)
     if not more or item.action not in ("unchanged", "updated"):
         return item
     return msgspec.structs.replace(item, action="updated", changes=(*item.changes, *more))

@@ -195,16 +195,16 @@ class DeclarationService:
     async def stated(self, views: Sequence[wire.ResourceView], sees: Sees | None = None) -> Sequence[wire.ResourceView]:
         """Returns resources with what only the running node knows of them. ``sees``: as of ``Controller.states``."""
         states: dict[str, wire.Value] = {}
-        for type_ in {each.type for each in views}:
-            of_type = [each for each in views if each.type == type_]
+        for type_ in {view.type for view in views}:
+            of_type = [view for view in views if view.type == type_]
             states |= await invoke(self.controllers.of(type_).states, of_type, sees)
-        return [with_state(each, states[each.id]) if each.id in states else each for each in views]
+        return [with_state(view, states[view.id]) if view.id in states else view for view in views]
 
     async def subjects(self, views: Sequence[wire.ResourceView]) -> Mapping[str, Sequence[Subjects]]:
         """Returns what resources are about (``Controller.subjects``), by id."""
         found: dict[str, Sequence[Subjects]] = {}
-        for type_ in {each.type for each in views}:
-            found |= await self.controllers.of(type_).subjects([each for each in views if each.type == type_])
+        for type_ in {view.type for view in views}:
+            found |= await self.controllers.of(type_).subjects([view for view in views if view.type == type_])
         return found
 
     async def watch(self, since: str | None, word: str | None) -> AsyncGenerator[wire.ResourceNews, None]:
@@ -377,11 +377,16 @@ class DeclarationService:
         """Shows resources; reads each account that has some once."""
         handle = functools.cache(self._handle)
         found = []
-        for each in resources:
-            owner = self.owner if each.type != ACCOUNT else account_handle(each.id, each.name, each.spec)
-            account = owner if each.account is None else handle(each.account)
-            kind, labels = self._registry.find_served(each.type), self.controllers.of(each.type).labels(each)
-            found.append(view_of(each, kind, labels, account))
+        for resource in resources:
+            owner = (
+                self.owner if resource.type != ACCOUNT else account_handle(resource.id, resource.name, resource.spec)
+            )
+            account = owner if resource.account is None else handle(resource.account)
+            kind, labels = (
+                self._registry.find_served(resource.type),
+                self.controllers.of(resource.type).labels(resource),
+            )
+            found.append(view_of(resource, kind, labels, account))
         return found
 
 

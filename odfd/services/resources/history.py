@@ -124,9 +124,9 @@ class HistoryService:
     ) -> Sequence[wire.ResourceChange]:
         epoch, unlisted = store.epoch(), self._declarations.unlisted
         return [
-            change_of(epoch, PastEvent(each, store.before(each)))
-            for each in events
-            if chosen == each.resource.id or (chosen is None and each.resource.type not in unlisted)
+            change_of(epoch, PastEvent(event, store.before(event)))
+            for event in events
+            if chosen == event.resource.id or (chosen is None and event.resource.type not in unlisted)
         ]
 
     # Used for accounts, of which each may see some resources only. Blocking.
@@ -142,14 +142,14 @@ class HistoryService:
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             events = store.history(ids, limit, () if is_chosen else self._declarations.unlisted)
-            return [PastEvent(each, store.before(each)) for each in events]
+            return [PastEvent(event, store.before(event)) for event in events]
 
     def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:
         """Returns how far the log was read, and the events of listed types found there."""
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             events, unlisted = store.events(at, PAGE), self._declarations.unlisted
-            found = [PastEvent(each, store.before(each)) for each in events if each.resource.type not in unlisted]
+            found = [PastEvent(event, store.before(event)) for event in events if event.resource.type not in unlisted]
             return (events[-1].rv if events else at), found
 
     @property

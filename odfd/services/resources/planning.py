@@ -121,7 +121,7 @@ class Planning:
                 desired = msgspec.structs.replace(desired, spec=spec)
             return self._controllers.of(kind.name).spec_to_store(desired, before)
 
-        desired = [_to_desired(each) for each in drafts]
+        desired = [_to_desired(draft) for draft in drafts]
         said = {each.place: draft.spec for each, draft in zip(desired, drafts, strict=True)}
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
@@ -135,7 +135,7 @@ class Planning:
             planned = [*told, *planned[number:]]
         for each in planned[:1] if terms.generation is not None else ():
             check_generation(each.before, terms.generation or 0, each.after.name)
-        by_name = {(each.type.name, each.headers.name.casefold()): each.place for each in drafts}
+        by_name = {(draft.type.name, draft.headers.name.casefold()): draft.place for draft in drafts}
         for each in planned:
             if (place := by_name.get((each.after.type, each.after.name.casefold()))) is not None:
                 faults += contradictions(each.after, self._controllers.of(each.after.type), place)

@@ -32,10 +32,10 @@ def read_drafts(texts: Sequence[wire.ManifestText], registry: TypeRegistry = TYP
     """Reads all manifests of an apply. Raises Invalid; with every mistake of every text if there are several."""
     drafts: list[Draft] = []
     faults: list[Invalid] = []
-    for each in texts:
-        reading = _Reading(each, registry, drafts)
+    for text in texts:
+        reading = _Reading(text, registry, drafts)
         try:
-            parse_manifests(each.text, each.source, reading.resource, reading.other)
+            parse_manifests(text.text, text.source, reading.resource, reading.other)
         except Mistakes as several:
             faults += several.faults
         except Invalid as fault:
@@ -81,7 +81,7 @@ class _Reading:
             what = f"a {manifest.kind} cannot be applied"
             return [Invalid(what, rule="manifest-kind", hint=hint, place=manifest.place())]
         self._add(draft)
-        return [fault_of(each, self._text.source) for each in draft.binding.mistakes]
+        return [fault_of(mistake, self._text.source) for mistake in draft.binding.mistakes]
 
     def _add(self, draft: Draft) -> None:
         """Checks a resource by the rules of its type, and adds it to the others."""
@@ -104,7 +104,7 @@ class Possible(msgspec.Struct, frozen=True):
 def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
     """Leaves out manifests until the rest can be planned. Blocking. Raises a fault that belongs to no manifest."""
     documents = list(_documents(texts))
-    kept = {each.source: each for each in documents}
+    kept = {document.source: document for document in documents}
     if len(kept) < len(documents):
         raise Invalid("two texts have one name", rule="request", hint="name each source once")
     named: dict[str, tuple[str, str]] = {}
@@ -115,15 +115,15 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
         failed.append(wire.ApplyItem(kind=kind, name=name, action="failed", fault=wire.Problem.of(fault)))
         del kept[source]
 
-    for each in documents:
+    for document in documents:
         try:
-            draft = read_drafts([each])[0]
-            named[each.source] = draft.type.name.lower(), draft.headers.name
+            draft = read_drafts([document])[0]
+            named[document.source] = draft.type.name.lower(), draft.headers.name
         except Invalid as fault:
             if fault.rule == "manifest-empty":
-                del kept[each.source]
+                del kept[document.source]
             else:
-                leave_out(each.source, fault)
+                leave_out(document.source, fault)
     if not kept and not failed:
         read_drafts(texts)
     for left in reversed(range(MAX_PASSES)):
@@ -134,7 +134,7 @@ def possible(texts: Sequence[wire.ManifestText], plan: Plan) -> Possible:
             return Possible(drafts, plan(drafts), failed)
         except Invalid as told:
             faults = told.faults if isinstance(told, Mistakes) else (told,)
-            wrong = {source: each for each in reversed(faults) if (source := each.place.rpartition(":")[0]) in kept}
+            wrong = {source: fault for fault in reversed(faults) if (source := fault.place.rpartition(":")[0]) in kept}
             if not wrong or not left:
                 raise
             for source in [source for source in kept if source in wrong]:

@@ -75,8 +75,8 @@ class Reconciler:
     ) -> None:
         self._controllers = controllers
         kinds = tuple(types)
-        self._silent = {each.name for each in kinds if each.is_silent}
-        self._followers = {each.name for each in kinds if each.follows_datasets}
+        self._silent = {kind.name for kind in kinds if kind.is_silent}
+        self._followers = {kind.name for kind in kinds if kind.follows_datasets}
         self._home = home
         self._clock, self._events, self._logger = context.clock, context.events, context.logger
         self._random = random.SystemRandom()
@@ -182,31 +182,31 @@ class Reconciler:
             return store.newest(), [*(each.id for each in store.deleting()), *self._at_start(store.all())]
         gone: list[str] = []
         found = [
-            each.id
+            namesake.id
             for type_, name in sorted(heard)
-            for each in store.namesakes(type_, name)
+            for namesake in store.namesakes(type_, name)
             or list(filter(None, [store.with_did(type_, name), store.get(name)]))
             or store.namesakes(type_, outer_name(name))
         ]
         found += [src for each in found for src in self._following(store, each)]
         while events := store.events(cursor, PAGE):
             cursor = events[-1].rv
-            found += [each.resource.id for each in events if each.op in ("Added", "Modified")]
-            last = {each.resource.id: each for each in events}
+            found += [event.resource.id for event in events if event.op in ("Added", "Modified")]
+            last = {event.resource.id: event for event in events}
             found += [id_ for id_, each in last.items() if each.resource.status.phase == "Pending"]
-            deleted = [each.resource for each in events if each.op == "Deleted"]
+            deleted = [event.resource for event in events if event.op == "Deleted"]
             gone += (each.id for each in deleted)
-            sets = [each.resource for each in events if each.op == "Modified" and each.resource.type in SETS]
+            sets = [event.resource for event in events if event.op == "Modified" and event.resource.type in SETS]
             found += [src for each in (*deleted, *sets) for src in store.referrers(each.id)]
-            regranted = regranted or any(_changes_rights(store, each) for each in events)
-            found += sorted(self._waiting) if any(each.op == "Added" for each in events) else ()
+            regranted = regranted or any(_changes_rights(store, event) for event in events)
+            found += sorted(self._waiting) if any(event.op == "Added" for event in events) else ()
         found += store.foreign_users(ACTING) if regranted else ()
         return cursor, [*gone, *found]
 
     def _following(self, store: ResourceStore, resource_id: str) -> Sequence[str]:
         """Returns the ids of resources that refer to this one and follow its changes."""
-        referrers = [store.get(each) for each in store.referrers(resource_id)]
-        return [each.id for each in referrers if each is not None and each.type in self._followers]
+        referrers = [store.get(referrer) for referrer in store.referrers(resource_id)]
+        return [referrer.id for referrer in referrers if referrer is not None and referrer.type in self._followers]
 
     async def _finalize(self, gone: Resource) -> None:
         """Undoes the effects of a deleted resource, or says why it cannot, and tries again later."""
@@ -232,12 +232,12 @@ class Reconciler:
     def _at_start(self, resources: Sequence[Resource]) -> Sequence[str]:
         """Returns the ids to check now; the others, whose changes events report,
         are spread over the time after the start."""
-        at_rest = [each for each in resources if _is_at_rest(each) and each.type not in self._silent]
+        at_rest = [resource for resource in resources if _is_at_rest(resource) and resource.type not in self._silent]
         first, spread = self._clock.now() + QUIET_SECONDS * SECOND, 1 + len(at_rest) * SECOND // LOOKS_A_SECOND
         for each in at_rest:
             self.queue.later(each.id, Instant(first + self._random.randrange(spread)))
         resting = {each.id for each in at_rest}
-        return [each.id for each in resources if each.id not in resting]
+        return [resource.id for resource in resources if resource.id not in resting]
 
     async def _turn(self, resource_id: str) -> None:
         try:

@@ -189,7 +189,7 @@ class ResourceWatches:
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
             epoch, events = store.epoch(), store.events(at, PAGE, PAGE_BYTES)
-        return [_Told(each.rv, each.resource.type, self._to_news(epoch, each)) for each in events]
+        return [_Told(event.rv, event.resource.type, self._to_news(epoch, event)) for event in events]
 
     def _to_news(self, epoch: str, event: ResourceEvent) -> News:
         op = "Modified" if event.op == "Observed" else event.op

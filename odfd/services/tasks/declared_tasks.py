@@ -71,7 +71,7 @@ class TaskController(Controller):
         board = self._on_board(resources)
         seen = [True] * len(board) if sees is None else sees([task.about for task in board.values()])
         told = {id_: task_state(task) for (id_, task), is_seen in zip(board.items(), seen, strict=True) if is_seen}
-        left = [each.id for each in resources if each.id not in board and each.generation]
+        left = [resource.id for resource in resources if resource.id not in board and resource.generation]
         return {
             **self._stored_states(left),
             **{id_: msgspec.structs.replace(state, result=None) for id_, state in told.items()},
@@ -87,7 +87,7 @@ class TaskController(Controller):
     def _on_board(self, resources: Sequence[wire.ResourceView]) -> dict[str, Task]:
         """Returns those tasks of the board that some Tasks are, by the ids of these."""
         board = {task.id: task for task in self._tasks.board.list()}
-        ids = {each.id: each.id if "account" in each.headers else each.name for each in resources}
+        ids = {resource.id: resource.id if "account" in resource.headers else resource.name for resource in resources}
         return {id_: board[key] for id_, key in ids.items() if key in board}
 
     def check(self, before: Resource, after: Resource | None) -> None:
@@ -177,8 +177,8 @@ class TaskController(Controller):
         target = target_of(resource.spec)
         if self.type == RUN:
             tasks = [
-                msgspec.structs.replace(each, dataset=None if each.on is None else others[each.on])
-                for each in plan.tasks
+                msgspec.structs.replace(task, dataset=None if task.on is None else others[task.on])
+                for task in plan.tasks
             ]
             plan = msgspec.structs.replace(plan, tasks=tuple(tasks))
         return plan if target is None else msgspec.structs.replace(plan, target=self._target(resource, target, plan))
@@ -334,8 +334,8 @@ class TaskService(BoardTasks):
             grown, found = self._events.grown, await self._find(task_id)
             if isinstance(found, Task):
                 async with aclosing(super().follow(found.id)) as snapshots:  # type: ignore[type-var]
-                    async for each in snapshots:
-                        yield each
+                    async for snapshot in snapshots:
+                        yield snapshot
                 return
             state = _stored_state(found)
             yield state

@@ -160,7 +160,7 @@ class FlowTasks(NamedTuple):
             raise Refused(ended.message, rule="flow-run", hint=hint)
 
         target = self.home.name_of(plan.target) if plan.target != EVERY else ""
-        return self.board.submit("run", target, work, about(*(each.dataset or plan.target for each in plan.tasks)))
+        return self.board.submit("run", target, work, about(*(task.dataset or plan.target for task in plan.tasks)))
 
     def _submit(self, plan: FlowPlan, record: Record, task: Step) -> wire.TaskRef:
         dataset, user, key = task.dataset or plan.target, record.run or plan.id, task.uses
@@ -241,7 +241,7 @@ def end_of(task: Task) -> Ended:
 def fault_of(task: Task) -> Fault | None:
     """Returns the fault of a finished task, or else the first fault among the datasets of its result."""
     items = task.result.items if isinstance(task.result, wire.PullResult | wire.PushResult) else ()
-    return task.fault or next((each.fault.fault() for each in items if each.fault is not None), None)
+    return task.fault or next((item.fault.fault() for item in items if item.fault is not None), None)
 
 
 def _judge(result: object) -> Ended:
@@ -257,7 +257,7 @@ def _judge(result: object) -> Ended:
         case wire.VerifyReport(ok=True):
             return Ended(Outcome.UPDATED, f"{plural(result.blocks, 'block')} verified ({result.level})")
         case wire.VerifyReport():
-            rules = ", ".join(sorted({each.rule for each in result.failures}))
+            rules = ", ".join(sorted({failure.rule for failure in result.failures}))
             return Ended(Outcome.REFUSED, f"verification failed: {rules}; odfctl verify {result.ref} tells more")
         case wire.PushResult(items=(item,)):
             return _judge_push(item)

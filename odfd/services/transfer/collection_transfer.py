@@ -69,7 +69,7 @@ class CollectionTransfer(ImportExport):
 
         What says which belong together is written if it is signed. Raises Refused for a place that is not a folder.
         """
-        folder, ids = local_folder(request.to), [each.id for each in entries]
+        folder, ids = local_folder(request.to), [entry.id for entry in entries]
         target = Target(str(folder), Place("folder", str(folder)), str(entries[0].name))
 
         def begin() -> tuple[PublishedCollection | None, Sequence[Head | None]]:
@@ -115,9 +115,9 @@ class CollectionTransfer(ImportExport):
             if target.place.kind == "node":  # asked first, so that one that takes no collections gets no shard
                 await self._remotes.pusher.unite(str(target), found.content)
             done = []
-            for each in shards:
-                one = DatasetEntry(name=entry.name, id=each, created_at=entry.created_at)
-                part = target._replace(dataset=beside(target.dataset, each))
+            for shard in shards:
+                one = DatasetEntry(name=entry.name, id=shard, created_at=entry.created_at)
+                part = target._replace(dataset=beside(target.dataset, shard))
                 done.append(await super().push(one, part, report))
             await self._name_there(target, found)
         return msgspec.structs.replace(done[0], **_totals(done))
@@ -176,7 +176,7 @@ class CollectionTransfer(ImportExport):
     async def _pull_all(
         self, target: Target, found: PublishedCollection, as_name: str | None, report: Report
     ) -> wire.PullItem:
-        parts = [target._replace(dataset=beside(target.dataset, each)) for each in found.ids]
+        parts = [target._replace(dataset=beside(target.dataset, id_)) for id_ in found.ids]
         for head, part in zip(found.heads, parts, strict=True):
             await self._check_there(part, head.dataset, f"{BLOCKS}/{head.head}")
         with ExitStack() as attended:
@@ -232,8 +232,8 @@ class CollectionTransfer(ImportExport):
 
         Raises Invalid if one does not hold.
         """
-        for each in found.ids:
-            attended.enter_context(self._board.attend(each))
+        for id_ in found.ids:
+            attended.enter_context(self._board.attend(id_))
         for raw in found.raws:
             if self._board.judge(Topic.HEADS, raw, PeerId(place)) is Judgement.REJECT:
                 raise Invalid(f"a statement in {COLLECTION} of {place} does not hold", rule="published-statement")

@@ -502,7 +502,7 @@ def _suspects(home: StateDirectory) -> list[DatasetId]:
         except Environment:
             named = set()
     whole = {each for each, head in heads.items() if head is not None and settled.get(each) == head.size}
-    return [each for each in heads if each not in named or each not in whole]
+    return [head for head in heads if head not in named or head not in whole]
 
 
 def _is_unsettled(home: StateDirectory, dataset: DatasetId) -> bool:

@@ -61,7 +61,7 @@ class AuthorityService:
             roots=tuple(str(key) for key in sorted(rights.roots)),
             writers=tuple(self._writer(rights, key) for key in sorted(rights.writers)),
             epoch=rights.epoch,
-            epochs=tuple(epoch_view(each) for each in rights.epochs),
+            epochs=tuple(epoch_view(epoch) for epoch in rights.epochs),
             dataset_key=self._where(entry.id),
             disputed=disputed,
         )
@@ -113,7 +113,7 @@ class AuthorityService:
         """Signs a draft of an authority with the keys here, adds the given signatures, keeps and announces it."""
         entry = self._home.resolve(ref)
         said, payload = draft_of(entry, request.payload)
-        node, writers = self._home.keys.node_key().did, {each.key for each in said.writers}
+        node, writers = self._home.keys.node_key().did, {writer.key for writer in said.writers}
         if request.drop_key and node not in writers:
             raise Refused(
                 "without the dataset's key nothing on this node could sign heads",
@@ -172,7 +172,9 @@ def draft_view(rights: Rights, authority: Authority) -> wire.AuthorityDraft:
         payload=base64.b64encode(statement.encode(authority)).decode(),
         version=authority.version,
         roots=tuple(str(key) for key in sorted(rights.roots.union(authority.roots.keys))),
-        writers=tuple(wire.WriterView(key=str(each.key), expires_at=each.expires_at) for each in authority.writers),
+        writers=tuple(
+            wire.WriterView(key=str(writer.key), expires_at=writer.expires_at) for writer in authority.writers
+        ),
         opens=None if opened is None else epoch_view(opened),
     )
 
@@ -188,7 +190,7 @@ def draft_of(entry: DatasetEntry, payload: str) -> tuple[Authority, bytes]:
 
 def signatures_of(texts: Iterable[wire.SignatureText]) -> list[tuple[KeyDid, bytes]]:
     """Decodes signatures. Raises Invalid."""
-    return [(KeyDid.parse(each.key), _base64(each.signature, "signature")) for each in texts]
+    return [(KeyDid.parse(text.key), _base64(text.signature, "signature")) for text in texts]
 
 
 def _base64(text: str, what: str) -> bytes:

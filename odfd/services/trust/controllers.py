@@ -57,7 +57,7 @@ class ValidatorController(Controller):
 
     def states(self, resources: Sequence[wire.ResourceView], sees: Sees | None) -> Mapping[str, wire.Value]:
         found = {} if sees is not None else self._trust.validators()
-        return {each.id: found[each.spec["did"]] for each in resources if each.spec["did"] in found}
+        return {resource.id: found[resource.spec["did"]] for resource in resources if resource.spec["did"] in found}
 
 
 class TrustPolicyController(Controller):

@@ -137,7 +137,7 @@ class PolicyService:
                     hint='name its key in the settings: [policy] network-key = "did:key:…"',
                 )
             kept = NetworkPolicies(connection)
-            key = next((each for each in keys if any(one.sid == sid for one in kept.later(each))), keys[0])
+            key = next((key for key in keys if any(one.sid == sid for one in kept.later(key))), keys[0])
             known = kept.accept(self._effective_policy.own(connection), key, sid, now)
             said: dict[str, canonical.Json] = {"decision": "accept-policy", "sid": str(sid), "key": str(key)}
             Ledger(connection).decide_on(canonical.encode(said), now)

@@ -236,7 +236,7 @@ class ResolutionService:
             "follow": request.follow or "",
             "settles": list(answer.settles),
             "policy": str(self._evaluator.policy.digest),
-            "rests": [str(each) for each in rests],
+            "rests": [str(rest) for rest in rests],
         }
         ledger.decide(dataset, canonical.encode(decision), now)
 

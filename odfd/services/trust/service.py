@@ -100,7 +100,7 @@ class TrustService:
         """Shows how far a dataset may be relied on, and why; of several shards, each. Raises NotFound, Invalid."""
         entry = self._home.resolve(ref)
         others = () if is_one_chain(ref) else self._home.shards_of(entry.id)[1:]
-        views = [self._view(self._home.resolve(str(each))) for each in others]
+        views = [self._view(self._home.resolve(str(other))) for other in others]
         return msgspec.structs.replace(self._view(entry), shards=tuple(views))
 
     @operation(needs=Owner.POLICY)
@@ -182,7 +182,7 @@ class TrustService:
             facts=msgspec.structs.replace(self._facts(known), observed=self._observe(known, sightings, have)),
             attestations=agree,
             dissent=dissent,
-            observations=tuple(observation_view(each, self._group(each.observer)) for each in sightings),
+            observations=tuple(observation_view(sighting, self._group(sighting.observer)) for sighting in sightings),
             heads=heads,
             past=past,
             witnesses=tuple(self._heads.witnesses(entry.id, newest[0].epoch if newest else 0)),
@@ -193,8 +193,8 @@ class TrustService:
                 *self._list_offered(entry.name, known, looked_into),
             ),
             choices=tuple(
-                wire.ChoiceView(hash=str(each.name), message=each.message)
-                for each in manual_resolution.choices(self._pending_decisions.case(entry))
+                wire.ChoiceView(hash=str(choice.name), message=choice.message)
+                for choice in manual_resolution.choices(self._pending_decisions.case(entry))
             ),
             witnesses_to_spare=self._to_spare(known),
             unsigned=self._heads.unsigned().get(entry.id, ""),

@@ -234,7 +234,7 @@ class ViewCache:
             for dataset in of:
                 found |= keys_of(dataset)
                 for event in self._transforms(dataset):
-                    found |= {bytes(DatasetId.parse(each.dataset_ref)) for each in event.inputs}
+                    found |= {bytes(DatasetId.parse(input_.dataset_ref)) for input_ in event.inputs}
         except (Environment, Invalid):
             return None
         return frozenset(found)
@@ -305,7 +305,7 @@ class ViewCache:
                     saved_views.put(connection, _row(dataset, kept, basis))
 
     def _is_touched(self, kept: _Kept) -> bool:
-        return any(self._home.database.has_changed(each, kept.since) for each in kept.keys)
+        return any(self._home.database.has_changed(key, kept.since) for key in kept.keys)
 
     def _basis(self) -> bytes:
         """Returns a digest of all that views depend on besides the database: rules, settings, version of the code."""

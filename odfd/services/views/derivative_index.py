@@ -104,7 +104,7 @@ class DerivativeIndex:
     def _read(self, dataset: DatasetId) -> frozenset[str]:
         """Returns references to the inputs of a dataset; none for one without a transform. Raises Environment."""
         transform = transform_of(self._home.chains.chain(dataset))
-        return frozenset() if transform is None else frozenset(str(each.dataset_ref) for each in transform.inputs)
+        return frozenset() if transform is None else frozenset(str(input_.dataset_ref) for input_ in transform.inputs)
 
 
 def _datasets(keys: Iterable[bytes]) -> Iterable[DatasetId]:

@@ -40,7 +40,7 @@ def shard_pins(home: StateDirectory, first: DatasetId, time: int) -> tuple[wire.
     if len(shards) == 1:
         return ()
     name = home.name_of(first)
-    return tuple(pin_at(home, name, each, time) for each in shards)
+    return tuple(pin_at(home, name, shard, time) for shard in shards)
 
 
 def holds_of(home: StateDirectory, dataset: DatasetId) -> tuple[wire.HoldView, ...]:

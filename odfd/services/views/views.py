@@ -80,13 +80,13 @@ class DatasetViews:
         if not view.shards:
             return view
         with self._home.catalog() as catalog:
-            others = [catalog.resolve(each) for each in view.shards[1:]]
+            others = [catalog.resolve(shard) for shard in view.shards[1:]]
         return unite([view, *map(self.cache.dataset, others)])
 
     def unheld(self, datasets: Sequence[DatasetId]) -> list[str]:
         """Returns remarks on datasets whose blocks pin an engine that nobody here has."""
         with self._home.catalog() as catalog:
-            entries = [entry for each in datasets if (entry := catalog.find(each)) is not None]
+            entries = [entry for dataset in datasets if (entry := catalog.find(dataset)) is not None]
         return [f"input {entry.name}: {pin.text}" for entry in entries for pin in self.dataset(entry).unheld]
 
     def _looked_at(self, entry: DatasetEntry, within: dict[DatasetId, int]) -> wire.DatasetView:
@@ -126,9 +126,9 @@ class DatasetViews:
         chain = self._home.chains.chain(entry.id)
         state = load_state(chain)
         shards = self._home.shards_of(entry.id)
-        others = [load_state(self._home.chains.chain(each)).next_offset for each in shards if each != entry.id]
+        others = [load_state(self._home.chains.chain(shard)).next_offset for shard in shards if shard != entry.id]
         known = self._evaluator.known(entry.id, within)
-        within.update({each: 0 for each in shards if each not in within})
+        within.update({shard: 0 for shard in shards if shard not in within})
         found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
         unshared = self._visibility.mark(entry.id) is Mark.UNSHARED
         withdrawn = withdrawn_at(self._home, entry.id)
@@ -158,7 +158,7 @@ class DatasetViews:
         )
 
     def _frontiers(self, shards: Sequence[DatasetId]) -> wire.Frontiers:
-        uppers = [self._home.chains.upper(each) for each in shards]
+        uppers = [self._home.chains.upper(shard) for shard in shards]
         least = min(uppers)
         late = [each for each, upper in zip(shards, uppers, strict=True) if upper == least < max(uppers)]
         if self._home.keys.has_dataset_key(shards[0]):
@@ -179,7 +179,7 @@ class DatasetViews:
             declared = catalog.resource_of(entry.id)
             read = inputs_of(state.set_transform) if state.set_transform else ()
             ids = [DatasetId.parse(each.shards[0]) for each in read]
-            inputs = tuple(name_with_id(catalog.name_of(each), each) for each in ids)
+            inputs = tuple(name_with_id(catalog.name_of(id_), id_) for id_ in ids)
         with self._home.database.read() as connection:
             keeps_raw = captures.goes_on(connection, entry.id)
         return wire.DatasetDetail(
@@ -293,23 +293,23 @@ class DatasetViews:
 def unite(views: Sequence[wire.DatasetView]) -> wire.DatasetView:
     """Returns the view of a dataset of several shards, by those of them: what holds of each, and the worst state."""
     first = views[0]
-    relied = [standing_of(each, each.blocks) for each in views]
-    times = [each.watermark for each in views]
+    relied = [standing_of(view, view.blocks) for view in views]
+    times = [view.watermark for view in views]
     return msgspec.structs.replace(
         first,
-        blocks=sum(each.blocks for each in views),
+        blocks=sum(view.blocks for view in views),
         watermark=None if None in times else min(filter(None, times), key=instant.parse),
-        state=max((each.state for each in views), key=STATES.index),
-        refused_by=next(filter(None, (each.refused_by for each in views)), ""),
+        state=max((view.state for view in views), key=STATES.index),
+        refused_by=next(filter(None, (view.refused_by for view in views)), ""),
         rely_on=wire.Reliance(blocks=sum(each.blocks for each in relied), fact=weakest(relied)),
-        conditions=tuple(dict.fromkeys(condition for each in views for condition in each.conditions)),
-        unheld=tuple(dict.fromkeys(pin for each in views for pin in each.unheld)),
+        conditions=tuple(dict.fromkeys(condition for view in views for condition in view.conditions)),
+        unheld=tuple(dict.fromkeys(pin for view in views for pin in view.unheld)),
     )
 
 
 def _attachments(state: ChainState) -> tuple[wire.Attachment, ...]:
     items = state.set_attachments.attachments.items if state.set_attachments else ()
-    return tuple(wire.Attachment(path=each.path, content=each.content) for each in items)
+    return tuple(wire.Attachment(path=item.path, content=item.content) for item in items)
 
 
 def _conditions(known: DatasetFacts) -> Iterator[str]:

@@ -23,11 +23,11 @@ class VolumesFeature(Feature):
 
     def gauges(self) -> Iterator[Reading]:
         moves = self.volumes
-        failed = sum(each.fault is not None for each in moves.states.values())
+        failed = sum(state.fault is not None for state in moves.states.values())
         yield "odfd_volumes", len(moves.states) - failed, {"state": "ready"}
         yield "odfd_volumes", failed, {"state": "failed"}
         yield "odfd_volume_slices_total", moves.moved, {"way": "out"}
         yield "odfd_volume_slices_total", moves.returned, {"way": "back"}
-        yield "odfd_volume_waiting", sum(each.waiting for each in moves.states.values()), UNLABELLED
+        yield "odfd_volume_waiting", sum(state.waiting for state in moves.states.values()), UNLABELLED
         yield "odfd_volume_fetched_bytes_total", moves.volumes.fetched, UNLABELLED
         yield "odfd_volume_cache_bytes", moves.volumes.cached_bytes(), UNLABELLED

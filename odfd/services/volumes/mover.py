@@ -93,7 +93,7 @@ class VolumeMover:
 
         A dataset that names a volume belongs in it; otherwise it belongs in the first volume whose policy names it.
         """
-        policies = [policy_of(each.annotations) for each in volumes[: at + 1]]
+        policies = [policy_of(volume.annotations) for volume in volumes[: at + 1]]
         wanted: dict[bytes, DatasetEntry] = {}
         others: set[bytes] = set()
         with self._home.database.read() as connection:

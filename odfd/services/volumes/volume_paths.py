@@ -75,7 +75,7 @@ class FolderPlace:
         """Writes the mark as a whole or not at all; one that a crash left unfinished is written anew."""
         durable.make_folder(self._root, 0o700)
         part = mark.with_name(f"{mark.name}.part")
-        if any(each != part for each in self._root.iterdir()):
+        if any(path != part for path in self._root.iterdir()):
             raise _to_taken(self._volume, f"{self._root} is not empty")
         with durable.writing(mark, draft=part) as file:
             file.write(volume.encode())

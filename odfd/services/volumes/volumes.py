@@ -142,7 +142,7 @@ class Volumes:
         """Returns the bytes of all caches."""
         with self._lock:
             caches = list(self._caches.values())
-        return sum(each.bytes for each in caches)
+        return sum(cache.bytes for cache in caches)
 
     def _find_known(self, volume: str) -> OpenVolume:
         """Returns a volume as it was declared at most a moment ago.

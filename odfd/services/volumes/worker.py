@@ -89,7 +89,7 @@ class VolumeWorker:
         volumes = self.volumes.all()
         known = {key: each.generation for key, each in self.states.items() if each.fault is None}
         # A changed policy of one volume may send slices of any dataset elsewhere, whose chains did not move.
-        if known != {each.id: each.generation for each in volumes}:
+        if known != {volume.id: volume.generation for volume in volumes}:
             touched = None  # one is another, or was not looked at to the end
         states: dict[str, VolumeState] = {}
         for at, resource in enumerate(volumes):
@@ -101,7 +101,7 @@ class VolumeWorker:
         self.rounds += 1
         if not volumes:
             return UNTIL_POKED
-        unfinished = any(each.fault or each.waiting or each.remaining for each in states.values())
+        unfinished = any(state.fault or state.waiting or state.remaining for state in states.values())
         return AGAIN_SECONDS if unfinished else UNTIL_POKED
 
     def _tell(self, resource: Resource, state: VolumeState) -> None:

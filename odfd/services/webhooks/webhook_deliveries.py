@@ -133,14 +133,14 @@ class WebhookDeliveries:
         """
         with self._home.database.write() as connection:
             # A target that was deleted since it was read must leave no record behind.
-            targets = [each for each in targets if store.calls(connection, each.resource.id) is not None]
+            targets = [target for target in targets if store.calls(connection, target.resource.id) is not None]
             standing = self._standing(connection, targets, touched)
             for target in targets:
                 for dataset, here in standing.items():
                     self._note(connection, target, dataset, here, now)
             calls = [each for target in targets for each in self._due(connection, target.resource, busy, now)]
             dues = [store.next_due(connection, target.resource.id, now) for target in targets]
-        return calls, min((each for each in dues if each is not None), default=None)
+        return calls, min((due for due in dues if due is not None), default=None)
 
     def settle(
         self, each: DueCall, failed: bool, said: str, now: Instant
@@ -226,11 +226,11 @@ class WebhookDeliveries:
     def _begin(self, connection: sqlite3.Connection, target: Resource, calls: CallRecord | None) -> CallRecord:
         """Starts notifications with the changes after the target's declaration."""
         policy, known = policy_of(target.annotations), set(store.datasets(connection, target.id))
-        for each in Catalog(connection).entries():
-            head = notified_head(self._home.chains.chain(each.id).head())
-            is_new = head is not None and policy.names(each.name) and str(each.id) not in known
-            if is_new and self._may_learn(connection, target, str(each.id)):
-                store.keep(connection, target.id, str(each.id), NotifiedDataset(name=each.name, head=head), None)
+        for entry in Catalog(connection).entries():
+            head = notified_head(self._home.chains.chain(entry.id).head())
+            is_new = head is not None and policy.names(entry.name) and str(entry.id) not in known
+            if is_new and self._may_learn(connection, target, str(entry.id)):
+                store.keep(connection, target.id, str(entry.id), NotifiedDataset(name=entry.name, head=head), None)
         begun = CallRecord(generation=target.generation, dead=0 if calls is None else calls.dead)
         store.keep_calls(connection, target.id, begun)
         return begun
@@ -257,8 +257,10 @@ class WebhookDeliveries:
         """Returns the touched datasets, or all that are here or that a target was notified of."""
         catalog = Catalog(connection)
         if touched is None:
-            found = {str(each.id): _Standing(each.name, self._head(each.id)) for each in catalog.entries()}
-            gone = {each for one in targets for each in store.datasets(connection, one.resource.id)} - found.keys()
+            found = {str(entry.id): _Standing(entry.name, self._head(entry.id)) for entry in catalog.entries()}
+            gone = {
+                dataset for one in targets for dataset in store.datasets(connection, one.resource.id)
+            } - found.keys()
             return found | {each: _Standing(None, None) for each in gone}
         entries = {dataset: catalog.find(dataset) for dataset in touched}
         return {

@@ -160,7 +160,7 @@ class KeyStore:
         """Lists keys of this node whose journals are lost, its own first; ``check`` reports unreadable ones."""
         paths = [*self._directory.glob("*.key"), *self._directory.glob("*.offline")]
         datasets = sorted({DatasetId.parse(DID_ODF + path.stem) for path in paths if path.stem not in _OWN})
-        keys = [*self._own_keys(), *(KeyDid.from_public_key(each.public_key) for each in datasets)]
+        keys = [*self._own_keys(), *(KeyDid.from_public_key(dataset.public_key) for dataset in datasets)]
         return [key for key in keys if self._is_lost(key)]
 
     def renew(self, key: KeyDid, last: Mapping[str, JournalEntry], how: str, now: Instant) -> bool:

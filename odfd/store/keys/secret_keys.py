@@ -130,7 +130,7 @@ class SecretKeys:
 
         if not self._kept and self._path.exists():
             try:
-                stored = [OKPKey.import_key(each) for each in json.loads(self._path.read_bytes())["keys"]]
+                stored = [OKPKey.import_key(load) for load in json.loads(self._path.read_bytes())["keys"]]
                 self._hold(stored)
             except (OSError, ValueError, KeyError, TypeError) as error:
                 text = f"{self._path} cannot be read as a set of keys"
@@ -146,7 +146,7 @@ class SecretKeys:
 
     def _keep(self, keys: Sequence[OKPKey]) -> None:
         """Writes keys to the file, and then keeps them in memory. Raises Environment."""
-        text = json.dumps({"keys": [each.as_dict(private=True) for each in keys]}).encode()
+        text = json.dumps({"keys": [key.as_dict(private=True) for key in keys]}).encode()
         try:
             durable.write(self._path, text)
         except OSError as error:
@@ -155,7 +155,7 @@ class SecretKeys:
 
     def _hold(self, keys: Sequence[OKPKey]) -> None:
         self._kept = list(keys)
-        self._keys = {**self._keys, **{str(each.kid): each for each in keys}}
+        self._keys = {**self._keys, **{str(key.kid): key for key in keys}}
 
 
 def seal_to(public: Mapping[str, str], text: str, binding: str) -> str:

@@ -75,7 +75,7 @@ def refs(
 
     ``subjects``: only of these, which costs nothing for statements about others; ``None``: of all.
     """
-    wanted = None if subjects is None else [(each,) for each in dict.fromkeys(subjects)]
+    wanted = None if subjects is None else [(subject,) for subject in dict.fromkeys(subjects)]
     found: list[tuple[DatasetId, Multihash]] = []
     for each in TABLES:
         if each.of_dataset is of_dataset:

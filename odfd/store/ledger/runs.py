@@ -255,10 +255,10 @@ def with_rechecks(
     An accusation that this node confirmed takes precedence over its other findings about the step.
     """
     found: dict[int, Run] = {}
-    for each in sorted(rechecks, key=lambda each: (each.result != CONFIRMED, each.bundle)):
-        at = each.run.sequence_number
-        if each.run.verdict and run_at(runs, at) is None and hash_at(at) == each.run.block:
-            found.setdefault(at, each.run)
+    for recheck in sorted(rechecks, key=lambda each: (each.result != CONFIRMED, each.bundle)):
+        at = recheck.run.sequence_number
+        if recheck.run.verdict and run_at(runs, at) is None and hash_at(at) == recheck.run.block:
+            found.setdefault(at, recheck.run)
     return dict(sorted({**runs, **found}.items())) if found else dict(runs)
 
 

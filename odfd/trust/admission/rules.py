@@ -82,8 +82,8 @@ def epoch_of(size: int, root_at: RootAt, walk: Sequence[Rights], heads: Iterable
     keeps all blocks that are here, or begins within them and did not give up the rest. Raises Conflict if a later epoch
     gave the chain up, or if nobody can tell.
     """
-    known = {each.number: each for rights in walk for each in rights.epochs}
-    of_it = [each for each in heads if each.size <= size and root_at(each.size) == each.root_hash]
+    known = {epoch.number: epoch for rights in walk for epoch in rights.epochs}
+    of_it = [head for head in heads if head.size <= size and root_at(head.size) == head.root_hash]
     newest = max(of_it, key=lambda each: each.order, default=None)
     epoch = 0 if newest is None or (newest.epoch and newest.epoch not in known) else newest.epoch
     while (opened := known.get(epoch + 1)) is not None and opened.base.size <= size:

@@ -99,7 +99,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_d
     @property
     def size(self) -> int:
         """Returns the bytes of all objects together."""
-        return sum(each.size for each in self.objects)
+        return sum(object_.size for object_ in self.objects)
 
     def encode(self) -> bytes:
         """Encodes the manifest in canonical form."""
@@ -149,7 +149,7 @@ def decode_manifest(raw: bytes) -> Manifest:
         raise Invalid(
             f"the bundle's objects have {manifest.size:,} bytes, the limit is {MAX_BUNDLE:,}", rule="bundle-size"
         )
-    if len({each.hash for each in manifest.objects}) != len(manifest.objects):
+    if len({object_.hash for object_ in manifest.objects}) != len(manifest.objects):
         raise Invalid("the bundle lists an object twice", rule="bundle-manifest")
     return manifest
 
@@ -163,18 +163,20 @@ def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
     raw = manifest.encode()
     out.write(_header(MANIFEST, len(raw)))
     out.write(raw + _padding(len(raw)))
-    for each in manifest.objects:
-        out.write(_header(_name(each), each.size))
+    for object_ in manifest.objects:
+        out.write(_header(_name(object_), object_.size))
         digest = hashlib.sha3_256()
-        left = each.size
-        with source(each) as file:
+        left = object_.size
+        with source(object_) as file:
             while left and (data := file.read(min(left, _CHUNK))):
                 digest.update(data)
                 out.write(data)
                 left -= len(data)
-        if left or digest.digest() != each.hash.digest:
-            raise Invalid(f"object {each.hash.short} is damaged here", rule="bundle-object", hint="odfctl verify REF")
-        out.write(_padding(each.size))
+        if left or digest.digest() != object_.hash.digest:
+            raise Invalid(
+                f"object {object_.hash.short} is damaged here", rule="bundle-object", hint="odfctl verify REF"
+            )
+        out.write(_padding(object_.size))
     out.write(bytes(2 * _BLOCK))
 
 
@@ -197,13 +199,13 @@ class Reader:
         Raises Invalid if a hash or size differs, an entry is not the expected one, or the file has more entries.
         """
         with self._place_faults():
-            for each in self.manifest.objects:
-                if self._entry() != (_name(each), each.size):
+            for object_ in self.manifest.objects:
+                if self._entry() != (_name(object_), object_.size):
                     raise Invalid(
-                        f"where {each.hash.short} should be there is something else", rule="bundle-file", hint=_HINT
+                        f"where {object_.hash.short} should be there is something else", rule="bundle-file", hint=_HINT
                     )
-                yield each, self._pieces(each)
-                self._bytes(-each.size % _BLOCK)
+                yield object_, self._pieces(object_)
+                self._bytes(-object_.size % _BLOCK)
             rest = self._bytes(2 * _BLOCK) + self._file.read(tarfile.RECORDSIZE)
             # tar fills up a record with zeros; anything else would be stored and given on unsigned
             # (test_a_reporter_adds_nothing).
@@ -366,9 +368,9 @@ class _Pile:
         self._add(Listed(hash=Multihash.sha3_256(raw), size=len(raw)), raw)
 
     def add_slices(self, slices: Iterable[DataSlice]) -> None:
-        for each in slices:
-            path = self._objects.path(each.physical_hash)
-            self._add(Listed(hash=each.physical_hash, size=each.size), path)
+        for slice_ in slices:
+            path = self._objects.path(slice_.physical_hash)
+            self._add(Listed(hash=slice_.physical_hash, size=slice_.size), path)
 
     def _add(self, listed: Listed, source: bytes | Path) -> None:
         if listed.hash not in self.listed:
@@ -446,7 +448,7 @@ def unpacked(file: BinaryIO, place: str, folder: Path) -> Iterator[Unpacked]:
                 staged = objects.stage()
                 copy(pieces, staged)
                 objects.adopt(staged, each.hash)
-        listed = {each.hash: each for each in reader.manifest.objects}
+        listed = {object_.hash: object_ for object_ in reader.manifest.objects}
         yield _hang_together(reader.manifest, head, _Stores(listed, objects, SqliteChains(database, objects)))
 
 
@@ -495,15 +497,15 @@ class _Missing(Exception):
 def _accused_step(head: HeadStatement, manifest: Manifest, objects: DiskObjects) -> Block:
     """Returns the accused block, after its path showed that it is in the tree that the accused signed."""
     number = manifest.sequence_number
-    for each in manifest.objects:
-        if each.sequence_number != number or each.path is None:
+    for object_ in manifest.objects:
+        if object_.sequence_number != number or object_.path is None:
             continue
-        if root_from_inclusion(each.hash.digest, number, head.size, each.path) == head.root_hash:
-            block = _block(each, objects)
+        if root_from_inclusion(object_.hash.digest, number, head.size, object_.path) == head.root_hash:
+            block = _block(object_, objects)
             if block.sequence_number != number or not isinstance(block.event, ExecuteTransform):
                 raise Invalid(f"block #{number} is no transaction of a transform", rule="bundle-step")
             return block
-    if any(each.path is not None for each in manifest.objects):
+    if any(object_.path is not None for object_ in manifest.objects):
         raise Invalid("the accused step is not in the tree that was signed", rule="bundle-path")
     raise _Missing(f"block #{number} with its path into the signed tree is not in the file")
 

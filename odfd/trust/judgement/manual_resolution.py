@@ -168,7 +168,7 @@ def _waits(case: PendingDecision) -> bool:
 
 def _follow_version(versions: Versions, name: Multihash, now: Instant) -> DecisionOutcome:
     made = Resolution(matter=VERSION, number=versions.number, place=0, name=name, at=now)
-    other = next((each for each in versions.others if each[1].sid == name), None)
+    other = next((other for other in versions.others if other[1].sid == name), None)
     which = "as it was held here" if other is None else "other than was held here"
     return DecisionOutcome(
         settles=(f"version {versions.number} of its authority is the one {which}",), resolutions=(made,), version=other
@@ -196,7 +196,7 @@ def _follow_mine(case: PendingDecision, name: Multihash, number: int, now: Insta
 
 def _follow_other(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:
     fork = case.fork
-    side = next((each for each in fork.sides if name in (each.leaf, each.head.head)), None) if fork else None
+    side = next((side for side in fork.sides if name in (side.leaf, side.head.head)), None) if fork else None
     if fork is None or side is None:
         raise Refused(
             f"{name.short} is nothing that is known of {case.name}",

@@ -66,11 +66,11 @@ def behind(
     not count, nor does an observer who could not reach the source, or decoded bytes that the publisher kept.
     """
     found: dict[str, set[bool]] = {}
-    for each in sightings:
-        group = "" if each.observer == who.me else who.groups.get(each.observer)
-        in_time = time - EARLY_LIMIT <= each.at and (is_fixed or each.at <= time + WINDOW)
-        if group is not None and each.block == block and in_time and each.result in FETCHED:
-            found.setdefault(group, set()).add(each.is_same)
+    for sighting in sightings:
+        group = "" if sighting.observer == who.me else who.groups.get(sighting.observer)
+        in_time = time - EARLY_LIMIT <= sighting.at and (is_fixed or sighting.at <= time + WINDOW)
+        if group is not None and sighting.block == block and in_time and sighting.result in FETCHED:
+            found.setdefault(group, set()).add(sighting.is_same)
     if "" in found and who.own_group is not None:
         found[who.own_group] = found.pop("")
     return sum(results == {True} for results in found.values())

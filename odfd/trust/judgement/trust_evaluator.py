@@ -317,13 +317,13 @@ class TrustEvaluator:
         if known.root or known.extent.own:
             return found
         pins = list(pin_stretches(chain, known.size))
-        steps = [*_steps_of(chain, known, (each.first for each in pins))]
-        for each in pins:
-            within = (step for step in steps if each.first <= step <= each.last)
+        steps = [*_steps_of(chain, known, (pin.first for pin in pins))]
+        for pin in pins:
+            within = (step for step in steps if pin.first <= step <= pin.last)
             first = next((step for step in within if not self._is_proven(known, step)), None)
-            last = chain.last_of(STEP, each.last + 1)
+            last = chain.last_of(STEP, pin.last + 1)
             if first is not None and last is not None:
-                found.append(PinStretch(first, last.sequence_number, each.transform))
+                found.append(PinStretch(first, last.sequence_number, pin.transform))
         return found
 
     def _is_proven(self, known: DatasetFacts, step: int) -> bool:
@@ -471,22 +471,22 @@ class TrustEvaluator:
         return size if beyond is None else beyond.sequence_number
 
     def _inputs_hold(self, event: ExecuteTransform, within: dict[DatasetId, int]) -> bool:
-        for each in event.query_inputs:
-            read = each.new_block_hash or each.prev_block_hash
-            chain = self._chains.chain(each.dataset_id)
+        for input_ in event.query_inputs:
+            read = input_.new_block_hash or input_.prev_block_hash
+            chain = self._chains.chain(input_.dataset_id)
             if read is None or chain.head() is None:
                 continue
-            if each.dataset_id not in within:
+            if input_.dataset_id not in within:
                 deep = len(within) >= MAX_LINEAGE
-                within[each.dataset_id] = (
-                    0 if deep else self.reach(each.dataset_id, self.use(each.dataset_id), within).blocks
+                within[input_.dataset_id] = (
+                    0 if deep else self.reach(input_.dataset_id, self.use(input_.dataset_id), within).blocks
                 )
             try:
                 number = chain.block_by_hash(read).sequence_number
             except NotFound:
                 # Our copy of the input ends before the blocks that the step read, or belongs to another history.
                 return False
-            if number >= within[each.dataset_id]:
+            if number >= within[input_.dataset_id]:
                 return False
         return True
 

@@ -218,7 +218,7 @@ def is_isolated(policy: Policy, attestation: Attestation, sequence_number: int) 
 
 
 def _span_at(attestation: Attestation, sequence_number: int) -> Span | None:
-    return next((each for each in attestation.spans if each.first <= sequence_number <= each.last), None)
+    return next((span for span in attestation.spans if span.first <= sequence_number <= span.last), None)
 
 
 def _engine_at(attestation: Attestation, sequence_number: int) -> EngineUsed | None:

@@ -164,7 +164,7 @@ def keep_records(connection: sqlite3.Connection, part: CommitPart, drafts: Seque
                     record = msgspec.structs.replace(record, answer=answer)
                 pushes.keep(connection, part.dataset, record, head.sequence_number)
             case Capture():
-                _keep_capture(connection, part.dataset, record, [each.append for each in drafts if each.growth])
+                _keep_capture(connection, part.dataset, record, [draft.append for draft in drafts if draft.growth])
 
 
 def _keep_capture(
@@ -185,7 +185,7 @@ def end_of(part: CommitPart, drafts: Sequence[ChainDraft]) -> Head:
     if not drafts:
         assert part.expected is not None, "there is a chain, or it begins"
         return part.expected
-    return next((each for each in drafts if each.growth), drafts[0]).head
+    return next((draft for draft in drafts if draft.growth), drafts[0]).head
 
 
 def epoch_of(dataset: DatasetId, checked: CheckedChain, rights: Rights) -> int:
@@ -272,7 +272,7 @@ class OwnerCommitter:
     def commit_now(self, commit: Commit) -> Sequence[Head]:
         """Commits all parts or none from a worker thread, then signs each. Returns the last block of each part."""
         with self._writing:
-            drafts = [self._draft(each) for each in commit.parts]
+            drafts = [self._draft(part) for part in commit.parts]
 
             def store(connection: sqlite3.Connection) -> None:
                 for part, own in zip(commit.parts, drafts, strict=True):
@@ -294,19 +294,19 @@ class OwnerCommitter:
     def faults_of(self, commit: Commit) -> dict[DatasetId, Fault]:
         """Returns what keeps each part from being committed, but for heads that moved. From a worker thread."""
         found: dict[DatasetId, Fault] = {}
-        for each in commit.parts:
+        for part in commit.parts:
             try:
                 with self._writing, suppress(Conflict):
-                    self._draft(each)
+                    self._draft(part)
             except Fault as fault:
-                found[each.dataset] = fault
+                found[part.dataset] = fault
         return found
 
     def _draft(self, part: CommitPart) -> list[ChainDraft]:
         """Drafts the parts of all shards that are written together; for a chain that is no shard, its one part."""
         if not part.events:
             return []
-        return [self._draft_chain(each) for each in self._shards(part) or (part,)]
+        return [self._draft_chain(shard) for shard in self._shards(part) or (part,)]
 
     def _draft_chain(self, part: CommitPart) -> ChainDraft:
         """Drafts blocks that may be appended and signed. Raises as ``commit``."""

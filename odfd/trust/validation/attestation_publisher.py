@@ -255,7 +255,7 @@ class AttestationPublisher:
         """Lists the input trees that were read; private ones are left out."""
         trees = []
         transform = load_state(self._chains.chain(dataset)).set_transform
-        read_from = [DatasetId.parse(each.dataset_ref) for each in (transform.inputs if transform else ())]
+        read_from = [DatasetId.parse(input_.dataset_ref) for input_ in (transform.inputs if transform else ())]
         public = self._signer.public_of(read_from)
         with self._signer.database.read() as connection:
             ledger = Ledger(connection)

@@ -216,7 +216,9 @@ class Observer:
     def _mine(self, kept: Observations, dataset: DatasetId, block: Block) -> Sighting | None:
         me = self._signer.verdict_key.did
         sightings = kept.at(dataset, block.sequence_number)
-        return next((each for each in sightings if each.observer == me and each.block == block.hash), None)
+        return next(
+            (sighting for sighting in sightings if sighting.observer == me and sighting.block == block.hash), None
+        )
 
     def _sign(self, dataset: DatasetId, block: Block, result: Result, response: Response | None) -> Signed | None:
         """Signs an observation; ``None`` if the same was said already, or the chain got another history meanwhile."""

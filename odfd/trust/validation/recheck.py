@@ -165,7 +165,8 @@ class _Recheck:
             Result.CONFIRMED,
             identity,
             "; ".join(
-                f"{each.field}: {each.recorded} published, {each.computed} computed" for each in outcome.mismatches
+                f"{mismatch.field}: {mismatch.recorded} published, {mismatch.computed} computed"
+                for mismatch in outcome.mismatches
             ),
             state=state,
             computed=computed,

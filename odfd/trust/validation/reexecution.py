@@ -297,8 +297,8 @@ class Reexecution:
         assert isinstance(block.event, ExecuteTransform)
         with self._signer.database.read() as connection:
             ledger, known = Ledger(connection), Proofs(connection)
-            inputs = [each.dataset_id for each in block.event.query_inputs]
-            forked = any(known.forked_at(each, ledger.chain(each).epoch) is not None for each in inputs)
+            inputs = [input_.dataset_id for input_ in block.event.query_inputs]
+            forked = any(known.forked_at(input_, ledger.chain(input_).epoch) is not None for input_ in inputs)
         return "input-disputed" if forked else "input-missing"
 
     async def _differences(self, block: Block, outcome: Replayed) -> RowDifference:
@@ -306,8 +306,11 @@ class Reexecution:
         assert isinstance(block.event, ExecuteTransform)
         published = block.event.new_data
         if published is None or outcome.rows is None:
-            return RowDifference(message="; ".join(f"{each.field}: {each.recorded} published, {each.computed} computed"
-                                             for each in outcome.mismatches))  # fmt: skip
+            differences = (
+                f"{unequal.field}: {unequal.recorded} published, {unequal.computed} computed"
+                for unequal in outcome.mismatches
+            )
+            return RowDifference(message="; ".join(differences))
         return await compare_in_process(self._objects.path(published.physical_hash), outcome.rows)
 
     def _run(

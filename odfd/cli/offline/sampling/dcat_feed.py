@@ -177,7 +177,7 @@ def _form(distribution: Node) -> str | None:
     urls = [*_addresses(distribution, "downloadURL"), *_addresses(distribution, "accessURL")]
     ends = [re.split(r"[/.\-]", each.partition(";")[0].strip().lower())[-1] for each in said]
     ends += [url.partition("?")[0].partition("#")[0].rpartition(".")[2].lower() for url in urls]
-    return next((form for each in ends if (form := _ALIASES.get(each, each)) in READS), None)
+    return next((form for end in ends if (form := _ALIASES.get(end, end)) in READS), None)
 
 
 def _served_at(nodes: _Nodes, dataset: Node, feed: str) -> str | None:
@@ -212,7 +212,7 @@ def _mirror(name: str, place: str, via: str | None) -> str:
 
 def _snapshot(name: str, dataset: Node, form: str, url: str) -> str:
     about = _text(dataset, "description")
-    keywords = [text for each in _values(dataset, "keyword")[:MAX_KEYWORDS] if (text := _plain(each))]
+    keywords = [text for value in _values(dataset, "keyword")[:MAX_KEYWORDS] if (text := _plain(value))]
     info: dict[str, Any] = {"kind": "SetInfo", "description": about, "keywords": keywords}
     source = {
         "kind": "SetPollingSource",
@@ -266,11 +266,11 @@ def _plain(value: Any) -> str:
 
 
 def _text(node: Node, term: str) -> str:
-    return next((text for each in _values(node, term) if (text := _plain(each))), "")
+    return next((text for value in _values(node, term) if (text := _plain(value))), "")
 
 
 def _addresses(node: Node, term: str) -> Iterator[str]:
-    for each in _values(node, term)[:MAX_DISTRIBUTIONS]:
-        found = each.get("@id", each.get("@value")) if isinstance(each, dict) else each
+    for value in _values(node, term)[:MAX_DISTRIBUTIONS]:
+        found = value.get("@id", value.get("@value")) if isinstance(value, dict) else value
         if isinstance(found, str):
             yield found

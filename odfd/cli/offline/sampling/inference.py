@@ -84,10 +84,10 @@ def _first(files: list[SourceFile], step: ReadStep, remarks: tuple[str, ...], li
         )
         if plan.spans or isinstance(plan.format, ParquetFormat):
             tables.append(parse(task).table.slice(0, limit))
-        if sum(each.num_rows for each in tables) >= limit:
+        if sum(table.num_rows for table in tables) >= limit:
             break
     columns = wanted if wanted is not None else pa.schema([])
-    rows = pa.concat_tables([columns.empty_table(), *(each.cast(columns) for each in tables)])
+    rows = pa.concat_tables([columns.empty_table(), *(table.cast(columns) for table in tables)])
     return SampleRows(rows.slice(0, limit), remarks)
 
 
@@ -357,7 +357,7 @@ def _json(text: str) -> Guess:
         return Guess({"kind": "Json"}, unsure=("where its records are is not known: say subPath: a.b",))
     paths = list(_arrays(document, ()))
     read = {"kind": "Json", **({"subPath": ".".join(paths[0])} if paths else {})}
-    return Guess(read, unsure=tuple(f"records may also be at subPath: {'.'.join(each)}" for each in paths[1:4]))
+    return Guess(read, unsure=tuple(f"records may also be at subPath: {'.'.join(path)}" for path in paths[1:4]))
 
 
 def _arrays(value: Any, above: tuple[str, ...]) -> list[tuple[str, ...]]:
@@ -443,15 +443,15 @@ def _of_columns(
         unsure = (*unsure, f"at the end: {plural(found['footer'], 'line')}, taken for no rows")
     if found["comment"]:
         read["comment"] = found["comment"]
-    if any(each.decimal == "," for each in columns):
-        columns = [each.grouped or each for each in columns]
+    if any(column.decimal == "," for column in columns):
+        columns = [column.grouped or column for column in columns]
     for option, key in (("decimal", "decimal"), ("thousands", "thousands"), ("date", "dateFormat"),
                         ("timestamp", "timestampFormat")):  # fmt: skip
-        values = Counter(value for each in columns if (value := getattr(each, option)))
+        values = Counter(value for column in columns if (value := getattr(column, option)))
         if values:
             read[key] = values.most_common(1)[0][0]
-            columns = [_agreeing(each, option, read[key]) for each in columns]
-    nulls = tuple(dict.fromkeys(word for each in columns for word in each.nulls))
+            columns = [_agreeing(column, option, read[key]) for column in columns]
+    nulls = tuple(dict.fromkeys(word for column in columns for word in column.nulls))
     if nulls:
         read["nullValues"] = list(nulls)
     return Guess(read, tuple((name, each.ddl, each.unsure) for name, each in zip(names, columns, strict=True)), unsure)

@@ -95,7 +95,7 @@ def _guess_by_spelling(values: Sequence[str], all_: Callable[[re.Pattern[str]], 
 
 def _guess_date(values: Sequence[str]) -> GuessedColumn | None:
     parts = [_NUMBERED.fullmatch(value) for value in values]
-    found = [each for each in parts if each is not None]
+    found = [part for part in parts if part is not None]
     first, second = (max(int(each[place]) for each in found) for place in (1, 3))
     marks, tails = {each[2] for each in found}, {each[5].count(":") for each in found}
     if len(marks) != 1 or len(tails) != 1 or (first > 12 and second > 12):
