@@ -35,7 +35,7 @@ from chain.statements.tree import Frontier
 from chain.store.base import Append
 from demo.nodes import Node, until
 from odfd.control import calls, wire
-from odfd.control.client import Answer, Client
+from odfd.control.client import Answer, ControlClient
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.runtime.clock import SystemClock
 from odfd.store.directory import StateDirectory
@@ -99,7 +99,7 @@ async def _measure(folder: Path, case: _Case, rounds: int) -> Row:
 def _mirror(folder: Path, link: Link, case: _Case) -> float:
     """Seconds from the request until all is here."""
     with daemon(folder) as node:
-        client = Client(node.socket)
+        client = ControlClient(node.socket)
         node.do("network", "join", "bench", "--bootstrap", link.where["address"])
         until("the giver is met", lambda: any(map(is_connected, node.do("peer", "list"))), 60)
         time.sleep(_MET)
@@ -115,7 +115,7 @@ def _mirror(folder: Path, link: Link, case: _Case) -> float:
 
 
 @contextmanager
-def _task(client: Client, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskState]]]:
+def _task(client: ControlClient, request: wire.MirrorRequest) -> Iterator[Iterator[Answer[wire.TaskState]]]:
     stream = client.stream(calls.tasks_follow(client.do(calls.mirrors_add(request)).value.id))
     try:
         yield stream

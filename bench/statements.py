@@ -13,7 +13,7 @@ from bench.trust import ENGINE, NOW, VALIDATORS, head_of, owner
 from chain.multihash import Multihash
 from chain.statements import envelope, statement
 from chain.statements.envelope import sid
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject, attest
 
 SITTING = 10_000
@@ -30,7 +30,7 @@ def measure_statements(size: Size, folder: Path) -> list[Row]:
     for end in range(SITTING, blocks + 1, SITTING):
         root, head = end.to_bytes(32, "big"), Multihash.sha3_256(end.to_bytes(8, "big"))
         subject = Subject(dataset=key.dataset_id, epoch=0, size=end, root_hash=root, head=head)
-        run = Run(sequence_number=end - 1, first=1, block=head, at=NOW, verdict="reproduced", engine=ENGINE)
+        run = RecordedRun(sequence_number=end - 1, first=1, block=head, at=NOW, verdict="reproduced", engine=ENGINE)
         said = attest(validator.did, subject, Reexecuted({end - 1: run}, end), [], "strict", last, NOW)
         payload = statement.encode(said)
         last = (said.serial, sid(payload))

@@ -20,7 +20,7 @@ from odfd.control import client
 
 MODULE: Final = Path(client.__file__).with_name("calls.py")
 _HEAD: Final = '''\
-"""Makes the calls of the API's operations, each with the types of its body and its answer (``Client``).
+"""Makes the calls of the API's operations, each with the types of its body and its answer (``ControlClient``).
 
 Written by ``python -m odfd.api.calls``, from the methods that declare them; ``openapi.json`` says what each does.
 """

@@ -17,7 +17,7 @@ from starlette.requests import Request
 
 from odfd.api.access.requests import Dispatcher
 from odfd.api.services import operations
-from odfd.control.operations import Body, Given, Number, Parameter, Part, signature_of
+from odfd.control.operations import Given, NumberPart, Parameter, PathPart, RequestBody, signature_of
 from odfd.control.responses import body, flag
 from odfd.errors import Usage
 
@@ -153,7 +153,7 @@ def endpoint_of(function: Callable[..., Any], path: str) -> Endpoint:
     signature = signature_of(function, path)
     sources = [each.source for each in signature.given]
     query = tuple(source for source in sources if isinstance(source, Parameter))
-    takes = next((source.kind for source in sources if isinstance(source, Body)), None)
+    takes = next((source.kind for source in sources if isinstance(source, RequestBody)), None)
     return Endpoint(partial(_ask, function, signature.given), query, takes, operation=function)
 
 
@@ -163,9 +163,9 @@ async def _ask(function: Callable[..., Any], given: Sequence[Given], calls: Disp
     named: dict[str, Any] = {}
     for each in given:
         match each.source:
-            case Body(kind):
+            case RequestBody(kind):
                 value = await body(request, kind)
-            case Part(name, number):
+            case PathPart(name, number):
                 value = path_part(request, name) if number is None else _number(path_part(request, name), number)
             case Parameter() as parameter:
                 said = parameter.read(request)
@@ -177,7 +177,7 @@ async def _ask(function: Callable[..., Any], given: Sequence[Given], calls: Disp
     return await calls.do(function, *values, **named)
 
 
-def _number(text: str, number: Number) -> int:
+def _number(text: str, number: NumberPart) -> int:
     if not (text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS):
         raise Usage(f"not a number of {number.of}: {text[:40]!r}", hint=number.hint)
     return int(text)

@@ -22,7 +22,7 @@ from odfd.errors import Usage, unwritable
 from odfd.runtime.extensions import ExportFormats
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 FORMS: Final = ("csv", "ndjson", "parquet")
 """Formats of rows that a document can describe: readers of the standards know these."""
@@ -108,7 +108,7 @@ def _formats(args: argparse.Namespace) -> list[DocumentFormat]:
 
 
 def write_documents(
-    client: Client, args: argparse.Namespace, form: str, exported: Exported, places: Sequence[NewFile]
+    client: ControlClient, args: argparse.Namespace, form: str, exported: Exported, places: Sequence[NewFile]
 ) -> list[str]:
     """Writes each document of ``args.describe`` once, and returns remarks for people."""
     rows = describe(client, args.ref, form, exported, current=args.current)
@@ -126,7 +126,7 @@ def write_documents(
     return remarks
 
 
-def describe(client: Client, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
+def describe(client: ControlClient, ref: str, form: str, exported: Exported, *, current: bool) -> Described:
     """Requests the dataset's details from the daemon, and hashes the files.
 
     ``current``: the rows are those that hold, so that the primary key of the source is unique among them too.
@@ -159,7 +159,7 @@ def _primary_key(source: dict[str, Any] | None) -> list[str]:
     return [str(each) for each in key] if isinstance(key, list) else []
 
 
-def _shown_inputs(client: Client, ids: Sequence[str]) -> list[tuple[str, str]]:
+def _shown_inputs(client: ControlClient, ids: Sequence[str]) -> list[tuple[str, str]]:
     """Returns the inputs that this node shows to others; one that is not held here is not known to be public."""
     shown = []
     for id_ in ids:

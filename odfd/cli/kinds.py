@@ -16,7 +16,7 @@ from odfd.cli.command import argument
 from odfd.cli.session import NAMES, Session
 from odfd.cli.table import WHOLE, TableColumn, clean, render
 from odfd.control import calls, wire
-from odfd.control.client import Answer, ApiCall, Client
+from odfd.control.client import Answer, ApiCall, ControlClient
 from odfd.errors import Usage
 from odfd.resources import registry
 from odfd.resources.registry import OWNER, STATE, VERSION, Registration
@@ -148,7 +148,7 @@ def id_of(sent: Any) -> str:
 
 
 def list_resources(
-    client: Client, kind: Kind[Any], *, labels: str | None = None, name: str | None = None
+    client: ControlClient, kind: Kind[Any], *, labels: str | None = None, name: str | None = None
 ) -> Answer[list[wire.ResourceManifest]]:
     """Returns the resources of a type, from all pages. ``labels`` and ``name`` select some."""
     assert kind.registration is not None
@@ -168,7 +168,7 @@ def list_resources(
             return Answer(values, sent)
 
 
-def dataset_view(client: Client, ref: str) -> wire.DatasetView:
+def dataset_view(client: ControlClient, ref: str) -> wire.DatasetView:
     """Returns the state of a dataset, or of a chain inside it. Raises NotFound."""
     return client.do(calls.datasets_describe(ref)).value.dataset
 

@@ -22,7 +22,7 @@ from odfd.output import visible_values
 from odfd.runtime.clock import SystemClock
 
 if TYPE_CHECKING:
-    from odfd.control.client import Answer, Client
+    from odfd.control.client import Answer, ControlClient
     from odfd.control.remote_node import RemoteNode
 
 T = TypeVar("T")
@@ -57,14 +57,14 @@ class Session:
         self._account: str | None = getattr(args, "account", None)  # other programs make sessions without it
         self._node: str | None = getattr(args, "node", None)
         self._files = getattr(args, "token_file", None), getattr(args, "ca_file", None)
-        self._client: Client | None = None
+        self._client: ControlClient | None = None
 
     @property
-    def client(self) -> Client:
+    def client(self) -> ControlClient:
         if self._client is None:
-            from odfd.control.client import Client
+            from odfd.control.client import ControlClient
 
-            self._client = Client(
+            self._client = ControlClient(
                 socket_path(self._socket, os.environ),
                 self._account or os.environ.get("ODFD_ACCOUNT", ""),
                 self._remote(os.environ),

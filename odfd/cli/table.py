@@ -35,14 +35,14 @@ class TableColumn(NamedTuple, Generic[R]):
     """Whether the column is left out if all of its cells are empty."""
 
 
-class Table(TerminalText):
+class TextTable(TerminalText):
     """A heading and rows, of which a terminal wraps long cells and colours states."""
 
     grid: Sequence[Sequence[str]]
     right: Sequence[bool]
     indent: int
 
-    def __new__(cls, grid: Sequence[Sequence[str]], right: Sequence[bool], indent: int = 0) -> Table:
+    def __new__(cls, grid: Sequence[Sequence[str]], right: Sequence[bool], indent: int = 0) -> TextTable:
         widths = [max(map(width, column)) for column in zip(*grid, strict=True)]
         text = "\n".join((" " * indent + GAP.join(map(_fit, line, widths, right))).rstrip() for line in grid)
         table = super().__new__(cls, text)
@@ -58,8 +58,8 @@ class Table(TerminalText):
 
         terminal.draw_table(terminal.open_console(stream, columns), self.grid, self.right, stated, self.indent)
 
-    def indent_by(self, by: int) -> Table:
-        return Table(self.grid, self.right, self.indent + by)
+    def indent_by(self, by: int) -> TextTable:
+        return TextTable(self.grid, self.right, self.indent + by)
 
 
 class Fields(TerminalText):
@@ -103,13 +103,13 @@ class Stack(TerminalText):
                 stream.write(visible(part) + "\n")
 
 
-def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> Table:
+def render(columns: Sequence[TableColumn[R]], rows: Iterable[R]) -> TextTable:
     """Formats heading and rows, without a final newline."""
     rows = list(rows)
     columns = drop_empty(columns, rows)
     grid = [[column.title for column in columns]]
     grid += [[clean(column.cell(row), column.most) for column in columns] for row in rows]
-    return Table(grid, [column.right for column in columns])
+    return TextTable(grid, [column.right for column in columns])
 
 
 def fields(pairs: Iterable[tuple[str, str]]) -> Fields:

@@ -88,7 +88,7 @@ class ApiCall(Generic[T]):
         self.query = {key: "true" if value is True else value for key, value in said.items() if value is not False}
 
 
-class Client:
+class ControlClient:
     """Calls the daemon that listens at ``path``. Methods raise the fault that the daemon reports, or Unreachable."""
 
     def __init__(

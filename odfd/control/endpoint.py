@@ -25,7 +25,7 @@ import trio
 from chain.errors import Environment, Invalid, Refused
 from odfd.errors import PROBLEM_JSON, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response
+from odfd.runtime.http_server import ConnectionHandler, HttpServer
 from odfd.runtime.supervision import Life, Logger
 
 CALLER: Final = "odfd.caller"
@@ -208,13 +208,13 @@ class ControlServer:
         await self.server.run(life)
 
     @contextmanager
-    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+    def _respond(self, stream: trio.SocketStream) -> Iterator[ConnectionHandler]:
         caller = caller_of(stream.socket)  # type: ignore[arg-type]
         if self._gate.admits(caller):
-            yield Response(self._application, {CALLER: caller})
+            yield ConnectionHandler(self._application, {CALLER: caller})
         else:
             self._logger.error("control refused", uid=caller.uid, gid=caller.gid, pid=caller.pid)
-            yield Response(_refuse(caller))
+            yield ConnectionHandler(_refuse(caller))
 
 
 def _refuse(caller: Caller) -> Application:

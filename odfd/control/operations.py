@@ -68,7 +68,7 @@ KINDS: Final = Parameter("kind", "texts", "A kind; given several times, several 
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class NumberPart:
     """A part of a path that is a number. ``of``: the thing that it counts, for messages."""
 
     of: str
@@ -139,14 +139,14 @@ def operation_of(function: Callable[..., Any]) -> Operation | None:
     return found
 
 
-class Part(NamedTuple):
+class PathPart(NamedTuple):
     """A part of the path, which may have to be a number."""
 
     name: str
-    number: Number | None
+    number: NumberPart | None
 
 
-class Body(NamedTuple):
+class RequestBody(NamedTuple):
     """The body of a request: the JSON of a ``kind``."""
 
     kind: Any
@@ -156,7 +156,7 @@ class Given(NamedTuple):
     """A parameter of a method, with the part of a request that it is given."""
 
     parameter: str
-    source: Part | Body | Parameter
+    source: PathPart | RequestBody | Parameter
     default: Any
     """What is given in place of a part of the query that is not there."""
     is_keyword: bool
@@ -178,13 +178,13 @@ def signature_of(function: Callable[..., Any], path: str) -> Signature:
     parts, given = _PART.findall(path), []
     for name, each in list(inspect.signature(function).parameters.items())[1:]:
         extras = {type(extra): extra for extra in getattr(hints[name], "__metadata__", ())}
-        source: Part | Body | Parameter
+        source: PathPart | RequestBody | Parameter
         if Parameter in extras:
             source = extras[Parameter]
         elif isinstance(hints[name], type) and issubclass(hints[name], wire.Request):
-            source = Body(hints[name])
+            source = RequestBody(hints[name])
         elif parts:
-            source = Part(parts.pop(0), extras.get(Number))
+            source = PathPart(parts.pop(0), extras.get(NumberPart))
         elif each.default is not inspect.Parameter.empty:
             continue
         else:

@@ -27,7 +27,15 @@ from odfd.control import wire
 from odfd.control.endpoint import CALLER, GRANT, OWNED
 from odfd.errors import PROBLEM_JSON, http_status, to_problem
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response, address_of, listening, parse_address, places_of, url_of
+from odfd.runtime.http_server import (
+    ConnectionHandler,
+    HttpServer,
+    address_of,
+    listening,
+    parse_address,
+    places_of,
+    url_of,
+)
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 from p2p.budget.buckets import Budget, Rate
@@ -173,9 +181,9 @@ class RemoteServer:
                 self.urls = ()
 
     @contextmanager
-    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+    def _respond(self, stream: trio.SocketStream) -> Iterator[ConnectionHandler]:
         assert self._application is not None
-        yield Response(self._application.of(address_of(stream)))
+        yield ConnectionHandler(self._application.of(address_of(stream)))
 
 
 def _network(address: str) -> str:

@@ -30,7 +30,7 @@ from odfd.flight.backend import FlightBackend
 from odfd.flight.relay import Relay
 from odfd.queries.doors import Door, DoorNeeds
 from odfd.runtime.http import Limits
-from odfd.runtime.http_server import HttpServer, Response
+from odfd.runtime.http_server import ConnectionHandler, HttpServer
 from odfd.runtime.supervision import Child, Life, Restart
 from odfd.runtime.tls import tls_context
 
@@ -94,8 +94,8 @@ class FlightDoor(Door):
         """Answers the process's requests."""
 
         @contextmanager
-        def respond(_: trio.SocketStream) -> Iterator[Response]:
-            yield Response(self._backend)
+        def respond(_: trio.SocketStream) -> Iterator[ConnectionHandler]:
+            yield ConnectionHandler(self._backend)
 
         with socket.socket(socket.AF_UNIX) as listener:
             listener.bind(str(place / ASKED))

@@ -123,7 +123,7 @@ class OnFailure(Enum):
     CONTINUE = "Continue"
 
 
-class Backoff(Enum):
+class RetryBackoff(Enum):
     """How the pauses between retries grow."""
 
     NONE = "None"
@@ -138,10 +138,10 @@ class RetryPolicy(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     min_delay: Annotated[str, describe("The first pause. Default: 10s."), LENGTH] | None = None
     backoff: (
         Annotated[
-            Backoff,
+            RetryBackoff,
             Scalar("int32"),
             describe("How pauses grow: None, Linear or Exponential (default)."),
-            msgspec.Meta(extra_json_schema={IS_OWN: [Backoff.NONE.value]}),
+            msgspec.Meta(extra_json_schema={IS_OWN: [RetryBackoff.NONE.value]}),
         ]
         | None
     ) = None

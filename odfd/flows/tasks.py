@@ -20,7 +20,6 @@ from odfd.flows.dialect import OWN_KINDS, prepare_run, prepare_task
 from odfd.flows.plan import HOUR, Retry, Step
 from odfd.flows.schedule import parse_duration
 from odfd.flows.spec import (
-    Backoff,
     CompactionTask,
     FlowRunSpec,
     GarbageCollectionTask,
@@ -28,6 +27,7 @@ from odfd.flows.spec import (
     PullTask,
     PushTask,
     ResetTask,
+    RetryBackoff,
     RetryPolicy,
     SyncFromTask,
     SyncToTask,
@@ -177,7 +177,7 @@ def read_retry(draft: Draft, path: str, policy: RetryPolicy | None, most: int) -
         attempts=attempts,
         least=usual.least if least is None else least,
         most=most,
-        backoff=(policy.backoff or Backoff.EXPONENTIAL).value,
+        backoff=(policy.backoff or RetryBackoff.EXPONENTIAL).value,
         is_declared=True,
     )
 

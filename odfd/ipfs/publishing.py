@@ -31,7 +31,7 @@ from chain.statements.keys import SigningKey
 from chain.store.layout import BLOCKS, HEAD
 from chain.store.objects import sound_path
 from chain.wording import plural
-from odfd.published.signed import Signed, signed_state
+from odfd.published.signed import SignedState, signed_state
 from odfd.repositories.files import ConditionalFiles, StoredFile
 from odfd.repositories.manifest import IPNS
 from odfd.repositories.push import continues
@@ -127,7 +127,7 @@ class Publisher:
             return None
         return self._keys.node_key() if self._keys.is_offline(dataset) else self._keys.dataset_key(dataset)
 
-    def _goal(self, dataset: DatasetId, served: int) -> Signed:
+    def _goal(self, dataset: DatasetId, served: int) -> SignedState:
         """Returns the newest signed state. Raises Refused if it is not here, or may not all be passed on."""
         goal = signed_state(self._database, self._chains, dataset)
         if not goal.is_here:
@@ -277,7 +277,7 @@ class RepositoryPublisher:
         self._turn = trio.Lock()
 
     async def push(
-        self, missing: Missing, signed: Signed, place: ShelfPlace, now: Instant, sent: Callable[[int], None]
+        self, missing: Missing, signed: SignedState, place: ShelfPlace, now: Instant, sent: Callable[[int], None]
     ) -> Transfer:
         """Adds what the repository lacks, then points the name to it, which also renews the name's record.
 
@@ -370,7 +370,7 @@ class RepositoryPublisher:
             )
 
     async def _add(
-        self, missing: Missing, signed: Signed, folder: str, place: ShelfPlace, sent: Callable[[int], None]
+        self, missing: Missing, signed: SignedState, folder: str, place: ShelfPlace, sent: Callable[[int], None]
     ) -> Transfer:
         dataset, head = missing.dataset, missing.head
         there = await self._ipfs.read(f"{folder}/{HEAD}", _MAX_REF)

@@ -11,7 +11,7 @@ import trio
 from chain.errors import Fault
 from chain.wording import plural
 from odfd.store.mirror_specs import MirrorSpec
-from odfd.store.visibility import Mark
+from odfd.store.visibility import VisibilityMark
 
 
 class MirrorProgress(msgspec.Struct):
@@ -118,7 +118,7 @@ class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
     held: bool = False
     """Whether the dataset was here before it became a mirror."""
 
-    def mark(self, spec: MirrorSpec) -> Mark:
+    def mark(self, spec: MirrorSpec) -> VisibilityMark:
         """Returns a new mirror's visibility: what a network offers is public there.
 
         A mirror from a web server may be private, since few may reach it; so may data that was here, from a folder or
@@ -127,7 +127,7 @@ class MirrorVisibility(msgspec.Struct, frozen=True, kw_only=True):
         private = (self.held or spec.is_from_web) if self.private is None else self.private
         # Shared with this node alone (test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further).
         private = private or bool(spec.peers)
-        return Mark.PRIVATE if private else Mark.MIRRORED
+        return VisibilityMark.PRIVATE if private else VisibilityMark.MIRRORED
 
 
 FOUND: Final = MirrorVisibility()

@@ -19,7 +19,7 @@ from chain.multihash import Multihash
 from chain.store.files import disk
 from odfd.published.replication import Replication
 from odfd.runtime.filesystem import check_room
-from odfd.trust.evidence.bundle import MAX_MANIFEST, Manifest, decode_manifest
+from odfd.trust.evidence.bundle import MAX_MANIFEST, BundleManifest, decode_manifest
 from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId
 from p2p.wire.limits import MAX_PACKED
@@ -114,7 +114,7 @@ class EvidenceFetcher:
             views = views[ASKED:]
         return found
 
-    async def _manifest(self, name: Multihash, holders: Sequence[tuple[PeerId, int]], folder: Path) -> Manifest:
+    async def _manifest(self, name: Multihash, holders: Sequence[tuple[PeerId, int]], folder: Path) -> BundleManifest:
         """Fetches the manifest from one peer after the other, each with the size it stated: a lie harms only itself."""
         path, reasons = folder / "manifest", []
         for peer, size in holders:
@@ -134,7 +134,7 @@ class EvidenceFetcher:
         check_room(self._folder, self._reserve(), 2 * size, why)
 
 
-def _read(name: Multihash, path: Path) -> Manifest:
+def _read(name: Multihash, path: Path) -> BundleManifest:
     """Reads a manifest. Raises Invalid for a file with the right hash that is not evidence."""
     manifest = decode_manifest(path.read_bytes())
     # Encoded again it loses the fields that are unknown here, so that it could not be given on under this id.

@@ -24,7 +24,7 @@ from chain.model.events import Seed
 from chain.multihash import Multihash
 from chain.store.files import disk
 from odfd.store.visibility import PublicOf
-from odfd.trust.evidence.bundle import Reader
+from odfd.trust.evidence.bundle import BundleReader
 from odfd.trust.evidence.bundle_store import BundleStore
 from p2p.ports import PeerId
 
@@ -160,7 +160,7 @@ def _read_through(path: Path) -> _Open:
     places: dict[Multihash, _Place] = {}
     datasets: set[DatasetId] = set()
     with disk(path), path.open("rb") as file:
-        reader = Reader(file, path.name)
+        reader = BundleReader(file, path.name)
         datasets.add(reader.manifest.accused()[0].dataset)
         for each, pieces in reader.objects():
             offset, start = file.tell(), b""

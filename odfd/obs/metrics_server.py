@@ -19,7 +19,7 @@ import trio
 from odfd.obs.meter import MetricSample, NodeMeter
 from odfd.obs.metric_table import METRICS, Metric, MetricKind
 from odfd.runtime.http import Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response, listening, parse_address, url_of
+from odfd.runtime.http_server import ConnectionHandler, HttpServer, listening, parse_address, url_of
 from odfd.runtime.supervision import Life, Logger
 
 if TYPE_CHECKING:
@@ -126,8 +126,8 @@ class MetricsServer:
             self._meter.observe("odfd_event_loop_lag_seconds", trio.current_time() - due)
 
     @contextmanager
-    def _respond(self, _stream: trio.SocketStream) -> Iterator[Response]:
-        yield Response(self._answer)
+    def _respond(self, _stream: trio.SocketStream) -> Iterator[ConnectionHandler]:
+        yield ConnectionHandler(self._answer)
 
     async def _answer(self, scope: Message, _receive: Receive, send: Send) -> None:
         host = dict(scope["headers"]).get(b"host", b"").decode("latin-1")

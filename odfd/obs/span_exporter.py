@@ -16,7 +16,7 @@ import trio
 
 from chain.codec.protobuf import field, fixed64_field
 from odfd.obs.meter import NodeMeter
-from odfd.runtime.spans import Span, Value
+from odfd.runtime.spans import TraceSpan, Value
 from odfd.runtime.supervision import Life, Logger
 from p2p.ip import Ip, anywhere
 
@@ -27,14 +27,14 @@ _ERROR: Final = 2
 """Value STATUS_CODE_ERROR of OTLP."""
 
 
-def encode_request(spans: Iterable[Span], resource: Mapping[str, Value], scope: str) -> bytes:
+def encode_request(spans: Iterable[TraceSpan], resource: Mapping[str, Value], scope: str) -> bytes:
     """Encodes an ExportTraceServiceRequest: ``spans`` of one ``resource``, recorded by ``scope``."""
     origin = field(1, _attributes(1, resource))
     recorded = field(1, field(1, scope.encode())) + b"".join(field(2, _span(span)) for span in spans)
     return field(1, origin + field(2, recorded))
 
 
-def _span(span: Span) -> bytes:
+def _span(span: TraceSpan) -> bytes:
     parent = field(4, span.parent_id) if span.parent_id else b""
     status = field(15, field(3, _ERROR)) if span.failed else b""
     return b"".join((
@@ -86,12 +86,12 @@ class SpanExporter:
             "service.version": version,
             "service.instance.id": secrets.token_hex(16),  # of this start; reveals neither node nor key
         }
-        self._waiting: deque[Span] = deque()
+        self._waiting: deque[TraceSpan] = deque()
         self._some = trio.Event()
         self._lost = 0
         """Number of spans dropped in a row; 0: the last batch was accepted."""
 
-    def take(self, span: Span) -> None:
+    def take(self, span: TraceSpan) -> None:
         """Keeps a span until it is sent, or drops it. In the trio thread."""
         if len(self._waiting) >= WAITING:
             self._drop(1, "full", f"{WAITING} spans wait already")

@@ -20,7 +20,7 @@ from odfd.control.tokens import Tokens
 from odfd.page.application import PageApplication, PageEndpoint
 from odfd.page.sessions import TOKEN_SECONDS, PageSessions
 from odfd.runtime.http import Application, Limits
-from odfd.runtime.http_server import HttpServer, Response, listening, parse_address, places_of
+from odfd.runtime.http_server import ConnectionHandler, HttpServer, listening, parse_address, places_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tls import hosts_of, tls_context
 
@@ -107,6 +107,6 @@ class PageServer:
         self._listener, self._asked = None, trio.Event()
 
     @contextmanager
-    def _respond(self, _stream: trio.SocketStream) -> Iterator[Response]:
+    def _respond(self, _stream: trio.SocketStream) -> Iterator[ConnectionHandler]:
         assert self._application is not None
-        yield Response(self._application)
+        yield ConnectionHandler(self._application)

@@ -2,8 +2,8 @@
 
 Of n groups with f faulty, a quorum of floor((n+f)/2)+1 prevents split views: two such quorums share an honest group,
 which signs one side only. Smaller quorums detect them only when the two sides meet, and loading such a policy says so.
-A group has one key, since two honest keys of one operator could stand on two sides. Pure, except for ``Roots``, which
-caches. Spec: docs/spec/trust.md#witnesses.
+A group has one key, since two honest keys of one operator could stand on two sides. Pure, except for
+``TreeRoots``, which caches. Spec: docs/spec/trust.md#witnesses.
 """
 
 from __future__ import annotations
@@ -155,7 +155,7 @@ def witnessed(
     return tuple(sorted(reach.values(), reverse=True))
 
 
-class Roots:
+class TreeRoots:
     """Caches roots of trees at requested sizes, by the last block of each. Safe to use from any thread."""
 
     def __init__(self) -> None:

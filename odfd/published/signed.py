@@ -37,7 +37,7 @@ def authority_file(version: int) -> str:
     return f"{TRUST}/authority-{version}"
 
 
-class Signed(NamedTuple):
+class SignedState(NamedTuple):
     """The signed state of one dataset. An unsigned one has no ``files``."""
 
     size: int
@@ -49,7 +49,7 @@ class Signed(NamedTuple):
     """Whether the blocks of the head are here."""
 
 
-def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> Signed:
+def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> SignedState:
     """Returns the signed state of a dataset. Raises NotFound when no block of it is here."""
     chain = chains.chain(dataset)
     here = chain.head()
@@ -59,11 +59,11 @@ def signed_state(database: Database, chains: ChainStore, dataset: DatasetId) -> 
         newest = Ledger(connection).newest_head(dataset)
         versions = Authorities(connection).versions(dataset)
     if newest is None:
-        return Signed(here.size, here.hash, (), is_here=True)
+        return SignedState(here.size, here.hash, (), is_here=True)
     head, signed = newest
     walk = [(authority_file(said.version), each.envelope) for said, each in versions]
     is_here = head.size <= here.size and chain.block_at(head.size - 1).hash == head.head
-    return Signed(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)), is_here)
+    return SignedState(head.size, head.head, (*walk, (SIGNED_HEAD, signed.envelope)), is_here)
 
 
 def read_statements(folder: Path) -> tuple[bytes, ...]:
@@ -95,7 +95,7 @@ def _read(folder: Path, file: str) -> bytes | None:
         return opened.read(statement.MAX_ANY + 1)
 
 
-def write_statements(folder: Path, signed: Signed) -> None:
+def write_statements(folder: Path, signed: SignedState) -> None:
     """Writes statements next to a dataset's folders, each file under a staging name first. Raises Environment."""
     if signed.files:
         make_folder(folder / TRUST)
@@ -181,7 +181,7 @@ def check_card(raw: bytes, dataset: DatasetId, place: str) -> None:
 
 def collection_state(
     database: Database, chains: ChainStore, shards: Sequence[DatasetId]
-) -> tuple[PublishedCollection, tuple[Signed, ...]]:
+) -> tuple[PublishedCollection, tuple[SignedState, ...]]:
     """Returns what is signed of a collection, and the signed state of each shard, whose blocks are here.
 
     Raises NotFound, Refused if no head or card says yet that these shards belong together.

@@ -24,7 +24,7 @@ class Updates(msgspec.Struct, frozen=True):
     until: int
 
 
-class Difference(msgspec.Struct, frozen=True):
+class ContentDifference(msgspec.Struct, frozen=True):
     """Says to give the contents of ``new`` at ``time`` less those of ``old`` at ``old_time``; then to be there."""
 
     time: int
@@ -40,7 +40,7 @@ class Waiting(msgspec.Struct, frozen=True):
     time: int
 
 
-Reading: TypeAlias = Updates | Difference | Waiting
+Reading: TypeAlias = Updates | ContentDifference | Waiting
 
 
 def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> Reading:
@@ -57,7 +57,7 @@ def next_reading(after: int, timeline: Timeline, uppers: Mapping[int, int]) -> R
     new = switch.to.number
     if uppers[new] <= switch.time:
         return Waiting(new, switch.time)
-    return Difference(switch.time, now, _old_side(switch.time), new)
+    return ContentDifference(switch.time, now, _old_side(switch.time), new)
 
 
 def readable(timeline: Timeline, uppers: Mapping[int, int], time: int) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 from chain.errors import Refused, Remote
 from odfd.repositories.files import StoredFile
-from odfd.repositories.manifest import Place
+from odfd.repositories.manifest import RepositoryPlace
 from odfd.runtime.buckets import CHUNK, is_no_bucket, kind_of, open_store
 from p2p.ports import FileMissing, FilePart
 
@@ -137,7 +137,7 @@ class Bucket:
             ) from None
 
 
-def open_bucket(name: str, place: Place, credentials: Mapping[str, str]) -> Bucket:
+def open_bucket(name: str, place: RepositoryPlace, credentials: Mapping[str, str]) -> Bucket:
     """Opens a bucket. Without credentials requests are unsigned. Raises Invalid, Environment."""
     assert place.bucket is not None
     store = open_store(place.bucket, credentials, prefix=place.bucket.below)

@@ -12,7 +12,7 @@ from chain.errors import Environment, Fault, Invalid, NotFound, Refused
 from chain.ids import parse_own_name
 from chain.store.database import Database
 from odfd.repositories.bucket import Bucket, open_bucket
-from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, Place, node_place, place_of
+from odfd.repositories.manifest import IPFS, NODE, SFTP_SECRETS, TOKEN, Kind, RepositoryPlace, node_place, place_of
 from odfd.repositories.sftp import SftpFiles, open_sftp
 from odfd.resources.resource import Resource
 from odfd.resources.sets import SecretSealer, binding
@@ -31,7 +31,7 @@ class Target(NamedTuple):
     """A dataset in a repository."""
 
     repository: str
-    place: Place
+    place: RepositoryPlace
     dataset: str
 
     def __str__(self) -> str:
@@ -231,8 +231,8 @@ def _at_node(url: str, dataset: str) -> Target:
             text = f"{url[:200]} names a node, and no dataset"
             raise Invalid(text, rule="repository", hint="odf+https://HOST/NAME is a dataset")
         root, last = url, dataset
-    return Target(root, Place("node", root), parse_own_name(last))
+    return Target(root, RepositoryPlace("node", root), parse_own_name(last))
 
 
-def _place(resource: Resource) -> Place:
+def _place(resource: Resource) -> RepositoryPlace:
     return place_of(resource.spec["url"], resource.spec.get("region"))

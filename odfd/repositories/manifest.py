@@ -67,7 +67,7 @@ class RepositorySpec(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     ) = None
 
 
-class Place(NamedTuple):
+class RepositoryPlace(NamedTuple):
     """The place of a repository."""
 
     kind: Kind
@@ -108,7 +108,7 @@ def _check_sftp(draft: Draft) -> None:
         draft.note("spec.credentials", "a user of SFTP has credentials", "repository-credentials", hint)
 
 
-def place_of(url: str, region: str | None = None) -> Place:
+def place_of(url: str, region: str | None = None) -> RepositoryPlace:
     """Returns the place that a URL names. Raises Invalid."""
     try:
         parts = urlsplit(url)
@@ -123,9 +123,9 @@ def place_of(url: str, region: str | None = None) -> Place:
     if is_bucket(url):
         return _bucket(url, region)
     if (node := node_place(url)) is not None:
-        return Place("node", node)
+        return RepositoryPlace("node", node)
     if (web := folder_url.place_of(url)) is not None:
-        return Place("web", web)
+        return RepositoryPlace("web", web)
     if parts.scheme in ("ipfs", "ipns"):
         return _ipfs(url)
     raise _bad(f"nothing is known of {parts.scheme[:20] or 'its kind'}")
@@ -143,34 +143,34 @@ def node_place(url: str) -> str | None:
     return NODE + found
 
 
-def _folder(parts: SplitResult) -> Place:
+def _folder(parts: SplitResult) -> RepositoryPlace:
     path = unquote(parts.path)
     if parts.netloc not in ("", "localhost") or not path.startswith("/") or "\0" in path:
         raise _bad("a folder of this machine is named by its whole path")
-    return Place("folder", path.rstrip("/"))
+    return RepositoryPlace("folder", path.rstrip("/"))
 
 
-def _sftp(url: str, parts: SplitResult) -> Place:
+def _sftp(url: str, parts: SplitResult) -> RepositoryPlace:
     if ":" in parts.netloc.rpartition("@")[0] or parts.query or parts.fragment or "%" in url:
         raise _bad("it would be shown wherever the repository is, so it has neither a password nor ? # %")
     try:
-        return Place("sftp", url.rstrip("/"), sftp=sftp_address(url.rstrip("/")))
+        return RepositoryPlace("sftp", url.rstrip("/"), sftp=sftp_address(url.rstrip("/")))
     except Invalid as fault:
         raise _bad(fault.message) from None
 
 
-def _ipfs(url: str) -> Place:
+def _ipfs(url: str) -> RepositoryPlace:
     for scheme, root, check in _IPFS_KINDS:
         if url.startswith(scheme):
             name, _, below = url.removeprefix(scheme).rstrip("/").partition("/")
             check(name)
             if below and (root == IPNS or any(part in ("", ".", "..") for part in below.split("/"))):
                 raise _bad("ipns://NAME is a whole repository; ipfs://CID/FOLDER has names between single slashes")
-            return Place("ipfs", f"{root}{name}/{below}".rstrip("/"))
+            return RepositoryPlace("ipfs", f"{root}{name}/{below}".rstrip("/"))
     raise _bad("nothing is known of its kind")
 
 
-def _bucket(url: str, region: str | None) -> Place:
+def _bucket(url: str, region: str | None) -> RepositoryPlace:
     try:
         found = address_of(url, region)
     except Invalid as fault:
@@ -178,7 +178,7 @@ def _bucket(url: str, region: str | None) -> Place:
     prefix = found.below.strip("/")
     if any(part in ("", ".", "..") or "%" in part for part in prefix.split("/") if prefix):
         raise _bad("a folder in a bucket has plain names between single slashes")
-    return Place("bucket", url.rstrip("/"), found._replace(below=prefix))
+    return RepositoryPlace("bucket", url.rstrip("/"), found._replace(below=prefix))
 
 
 def _bad(why: str) -> Invalid:

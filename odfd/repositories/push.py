@@ -22,7 +22,7 @@ from chain.multihash import Multihash
 from chain.store.base import ChainReader, Head
 from chain.store.layout import BLOCKS, HEAD
 from odfd.published.packs import PACK, pack, pack_file
-from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, Signed
+from odfd.published.signed import MAX_STATEMENT, SIGNED_HEAD, SignedState
 from odfd.repositories.files import RepositoryFiles, StoredFile
 from odfd.runtime.buckets import CHUNK
 from odfd.transfer.folders import Missing, OnProgress, Transfer, write_dataset
@@ -42,7 +42,7 @@ def push_dataset(
     missing: Missing,
     bucket: RepositoryFiles,
     folder: str,
-    signed: Signed,
+    signed: SignedState,
     progress: OnProgress,
     sent: Callable[[int], None],
 ) -> Transfer:
@@ -158,7 +158,7 @@ def _packs(missing: Missing) -> Iterator[tuple[str, bytes]]:
         yield pack_file(number), pack(chain.raw_blocks(first, min(first + PACK, size)))
 
 
-def _sign(bucket: RepositoryFiles, folder: str, signed: Signed, before: StoredFile | None) -> None:
+def _sign(bucket: RepositoryFiles, folder: str, signed: SignedState, before: StoredFile | None) -> None:
     """Writes the signed head after its proofs; keeps a head that was written meanwhile, which is as new."""
     *walk, (path, head) = signed.files
     if before is not None and before.content == head:

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 from chain.errors import Refused, Remote
 from chain.multihash import Multihash
 from odfd.repositories.files import StoredFile
-from odfd.repositories.manifest import Place
+from odfd.repositories.manifest import RepositoryPlace
 from odfd.runtime.buckets import CHUNK
 from odfd.runtime.extensions import check_client
 from p2p.ports import FileMissing
@@ -316,7 +316,7 @@ class SftpFiles:
         )
 
 
-def open_sftp(name: str, place: Place, host_key: str, credentials: Mapping[str, str]) -> SftpFiles:
+def open_sftp(name: str, place: RepositoryPlace, host_key: str, credentials: Mapping[str, str]) -> SftpFiles:
     """Returns the files of a repository, connected with the first request. Raises Refused without the client."""
     check_client("asyncssh", f"repository {name} needs", "sftp")
     from odfd.runtime.sftp import SftpLogin

@@ -106,7 +106,7 @@ def check_generation(held: Generated | None, generation: int, name: str) -> None
     )
 
 
-class Rules(NamedTuple):
+class TypeRules(NamedTuple):
     """The rules of types on references, owned parts and stored specs; by default none, and specs stay as written."""
 
     kept: PreApply = lambda desired, *_: desired.spec
@@ -121,7 +121,7 @@ class Rules(NamedTuple):
     """The id and the did by which the account of the node's owner is written."""
 
 
-NO_RULES: Final = Rules()
+NO_RULES: Final = TypeRules()
 
 
 class Terms(NamedTuple):
@@ -144,7 +144,7 @@ def plan(
     new_id: Callable[[], str],
     now: Instant,
     terms: Terms = PLAIN,
-    rules: Rules = NO_RULES,
+    rules: TypeRules = NO_RULES,
 ) -> tuple[list[PlannedResource], list[Invalid]]:
     """Plans in the order of ``desired``. A plan with faults must not be carried out."""
     faults: list[Invalid] = []
@@ -196,7 +196,9 @@ def _in_order(desired: Sequence[DesiredResource]) -> list[int]:
     return sorted(range(len(desired)), key=lambda number: (desired[number].type, desired[number].name.casefold()))
 
 
-def _homes(desired: Sequence[DesiredResource], standing: ResourceLookup, rules: Rules, faults: list[Invalid]) -> _Homes:
+def _homes(
+    desired: Sequence[DesiredResource], standing: ResourceLookup, rules: TypeRules, faults: list[Invalid]
+) -> _Homes:
     """Finds the accounts, also among those that the batch makes."""
     told: list[str | None] = []
     ids: dict[int, str] = {}

@@ -40,14 +40,14 @@ _FULL: Final = {errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.ENOBUFS}
 _ABORTED: Final = {errno.ECONNABORTED, errno.EPERM, errno.EPROTO}
 
 
-class Response(NamedTuple):
+class ConnectionHandler(NamedTuple):
     """The application that handles a connection, and additional keys of its ASGI scope."""
 
     application: Application
     told: Mapping[str, Any] = {}
 
 
-Respond: TypeAlias = Callable[[trio.SocketStream], AbstractContextManager[Response]]
+Respond: TypeAlias = Callable[[trio.SocketStream], AbstractContextManager[ConnectionHandler]]
 """Chooses the response for a connection; the context is left when the connection is over."""
 
 

@@ -31,7 +31,7 @@ FRAMES: Final = 6
 """Number of innermost stack frames of the blocking code in the log."""
 
 
-class Holds:
+class BlockageDetector:
     """Decides whether the loop is blocked. Does no I/O: ``look`` gets the number of beats every ``LOOK`` seconds."""
 
     def __init__(self, held: float = HELD, end: float = END) -> None:
@@ -58,9 +58,11 @@ class Holds:
 class LoopGuard(trio.abc.Instrument):
     """Guards the event loop that calls ``run``."""
 
-    def __init__(self, logger: Logger, holds: Holds | None = None, end: Callable[[], None] | None = None) -> None:
+    def __init__(
+        self, logger: Logger, holds: BlockageDetector | None = None, end: Callable[[], None] | None = None
+    ) -> None:
         self._logger = logger
-        self._holds = holds or Holds()
+        self._holds = holds or BlockageDetector()
         self._end = end or _abort
         self._beats = 0
         """Beats of the loop: it counts each beginning and each end of a wait."""

@@ -59,7 +59,7 @@ Value: TypeAlias = int | bool | str
 
 
 @dataclass(slots=True)
-class Span:
+class TraceSpan:
     """One piece of work, with its beginning and end."""
 
     name: str
@@ -86,11 +86,11 @@ class Tracer:
     """Passes each ended span to ``take``, which neither blocks nor fails; called from the trio thread."""
 
     clock: Clock
-    take: Callable[[Span], None]
+    take: Callable[[TraceSpan], None]
 
 
 _TRACER: Final[ContextVar[Tracer | None]] = ContextVar("tracer", default=None)
-_CURRENT: Final[ContextVar[Span | None]] = ContextVar("span", default=None)
+_CURRENT: Final[ContextVar[TraceSpan | None]] = ContextVar("span", default=None)
 
 
 def trace_by(tracer: Tracer | None) -> None:
@@ -99,7 +99,7 @@ def trace_by(tracer: Tracer | None) -> None:
 
 
 @contextmanager
-def span(name: str, subject: str = "") -> Iterator[Span]:
+def span(name: str, subject: str = "") -> Iterator[TraceSpan]:
     """Records the block as a span below the current one. Log lines in it have ``trace_id`` and ``span_id``.
 
     ``subject``: what the work is about, like the name of a dataset; logged at the beginning, for people of this
@@ -107,12 +107,14 @@ def span(name: str, subject: str = "") -> Iterator[Span]:
     """
     tracer, parent = _TRACER.get(), _CURRENT.get()
     if tracer is None:
-        yield Span(name, b"", b"", b"", NEVER)
+        yield TraceSpan(name, b"", b"", b"", NEVER)
         return
     if name not in NAMES:
         raise KeyError(name)
     trace_id = secrets.token_bytes(16) if parent is None else parent.trace_id
-    made = Span(name, trace_id, secrets.token_bytes(8), b"" if parent is None else parent.span_id, tracer.clock.now())
+    made = TraceSpan(
+        name, trace_id, secrets.token_bytes(8), b"" if parent is None else parent.span_id, tracer.clock.now()
+    )
     token = _CURRENT.set(made)
     try:
         with structlog.contextvars.bound_contextvars(trace_id=made.trace_id.hex(), span_id=made.span_id.hex()):
@@ -128,7 +130,7 @@ def span(name: str, subject: str = "") -> Iterator[Span]:
         tracer.take(made)
 
 
-def _note_failure(made: Span, error: BaseException) -> None:
+def _note_failure(made: TraceSpan, error: BaseException) -> None:
     """Records only the rule of the failure: a message may quote rows, names and addresses."""
     if isinstance(error, trio.Cancelled):
         made.note("odfd.cancelled", True)

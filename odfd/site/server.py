@@ -14,7 +14,7 @@ import trio
 from chain.errors import Refused
 from odfd.published.packs import number_in
 from odfd.runtime.http import Application, Limits, Message, Receive, Send
-from odfd.runtime.http_server import CONNECTIONS, HttpServer, Response, listening, parse_address, url_of
+from odfd.runtime.http_server import CONNECTIONS, ConnectionHandler, HttpServer, listening, parse_address, url_of
 from odfd.runtime.supervision import Life, Logger
 from odfd.site.requests import is_question, is_transfer
 from p2p.address import prefix_of
@@ -72,12 +72,12 @@ class SiteServer:
             await self.server.run(life)
 
     @contextmanager
-    def _respond(self, stream: trio.SocketStream) -> Iterator[Response]:
+    def _respond(self, stream: trio.SocketStream) -> Iterator[ConnectionHandler]:
         visitor = str(stream.socket.getpeername()[0])
         self._visitors[visitor] += 1
         try:
             answer = self._paid_by(visitor) if self._visitors[visitor] <= OF_ONE else _too_many
-            yield Response(answer, {VISITOR: visitor})
+            yield ConnectionHandler(answer, {VISITOR: visitor})
         finally:
             self._visitors[visitor] -= 1
             if not self._visitors[visitor]:

@@ -23,7 +23,7 @@ PAGE_BYTES: Final = 1 << 20
 """Bytes of blocks that are read at once."""
 
 
-class Interval(NamedTuple):
+class BlockInterval(NamedTuple):
     """The blocks from number ``start`` up to, but without, ``stop``."""
 
     start: int
@@ -67,7 +67,7 @@ class Counter:
         )  # fmt: skip
 
 
-def resolve(library: ChainLibrary, dataset: DatasetId, asked: Resolve) -> Interval | NoInterval:
+def resolve(library: ChainLibrary, dataset: DatasetId, asked: Resolve) -> BlockInterval | NoInterval:
     """Finds the interval that was asked for. Raises NotFound if nothing may be read, BatchTooLarge, Environment."""
     size = library.size(dataset)
     if not size:
@@ -84,10 +84,10 @@ def resolve(library: ChainLibrary, dataset: DatasetId, asked: Resolve) -> Interv
     last: bytes | None = None
     for last in raws(library, dataset, start, stop):
         counter.add(last)
-    return Interval(start, stop, None if last is None else Multihash.sha3_256(last), counter.plan)
+    return BlockInterval(start, stop, None if last is None else Multihash.sha3_256(last), counter.plan)
 
 
-def named_blocks(library: ChainLibrary, dataset: DatasetId, interval: Interval) -> Iterator[NamedBlock]:
+def named_blocks(library: ChainLibrary, dataset: DatasetId, interval: BlockInterval) -> Iterator[NamedBlock]:
     """Yields the blocks of an interval, oldest first. Raises Conflict at the end if they were replaced meanwhile."""
     name: Multihash | None = None
     for raw in raws(library, dataset, interval.start, interval.stop):

@@ -122,7 +122,7 @@ class SmartApplication:
     async def _giving(
         self, machine: PullServer, socket: WebSocket, library: ChainLibrary, dataset: DatasetId, call: _Call
     ) -> None:
-        interval: plans.Interval | plans.NoInterval | None = None
+        interval: plans.BlockInterval | plans.NoInterval | None = None
         while True:
             match machine.receive(await self._next(machine, socket, call)):
                 case Say(text):
@@ -134,7 +134,7 @@ class SmartApplication:
                     await call.pay(PLANNING * interval.plan.num_blocks)
                     await socket.send(machine.answer_plan(interval.plan).text)
                 case GiveBlocks():
-                    assert isinstance(interval, plans.Interval)
+                    assert isinstance(interval, plans.BlockInterval)
                     blocks = plans.named_blocks(library, dataset, interval)
                     packed = pack(PULLED, interval.plan.num_blocks, blocks)
                     async with aclosing(self._iterate_in_worker(packed, call)) as pieces:

@@ -61,7 +61,7 @@ class PublicOf(Protocol):
         """Returns those of the datasets that may be disclosed to anyone, or to ``peer`` if one is given."""
 
 
-class Mark(enum.Enum):
+class VisibilityMark(enum.Enum):
     PUBLISHED = "published"
     """Published by a person."""
     PUBLISHED_TO = "published-to"
@@ -78,7 +78,12 @@ class Mark(enum.Enum):
 
     @property
     def is_public(self) -> bool:
-        return self in (Mark.PUBLISHED, Mark.PUBLISHED_TO, Mark.MIRRORED, Mark.BEFORE)
+        return self in (
+            VisibilityMark.PUBLISHED,
+            VisibilityMark.PUBLISHED_TO,
+            VisibilityMark.MIRRORED,
+            VisibilityMark.BEFORE,
+        )
 
 
 class Marks:
@@ -87,19 +92,19 @@ class Marks:
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._db = connection
 
-    def of(self, dataset: DatasetId) -> Mark | None:
+    def of(self, dataset: DatasetId) -> VisibilityMark | None:
         """Returns a dataset's mark; ``None`` if it has none."""
         row, whole = MARKS.look(self._db, "dataset = ?", (dataset,))
         return None if row is None else _mark(row[1], whole=whole)
 
-    def all(self) -> dict[DatasetId, Mark]:
+    def all(self) -> dict[DatasetId, VisibilityMark]:
         rows = MARKS.every(self._db)
         return {DatasetId(row[0]): _mark(row[1], whole=whole) for row, whole in rows if row[0] != _UNSETTLED}
 
-    def put(self, dataset: DatasetId, mark: Mark, now: Instant) -> None:
+    def put(self, dataset: DatasetId, mark: VisibilityMark, now: Instant) -> None:
         MARKS.put(self._db, dataset, mark.value, now)
 
-    def drop(self, dataset: DatasetId, *marks: Mark) -> None:
+    def drop(self, dataset: DatasetId, *marks: VisibilityMark) -> None:
         """Removes a dataset's mark if it is one of these."""
         if self.of(dataset) in marks:
             self._db.execute("DELETE FROM visibility WHERE dataset = ?", (dataset,))
@@ -169,7 +174,7 @@ class Visibility:
     def published_in(self, dataset: DatasetId) -> tuple[str, ...]:
         """Lists the only networks in which a person published a dataset; empty if it is not limited so."""
         with self.database.read() as connection:
-            if Marks(connection).of(dataset) is not Mark.PUBLISHED_TO:
+            if Marks(connection).of(dataset) is not VisibilityMark.PUBLISHED_TO:
                 return ()
             return tuple(NetworkScopes(connection).in_order(dataset))
 
@@ -198,7 +203,7 @@ class Visibility:
             heard = self._heard.get(dataset, frozenset())
         with self.database.read() as connection:
             mark, kept = Marks(connection).of(dataset), NetworkScopes(connection).of(dataset)
-        if mark in (None, Mark.MIRRORED) and heard - (kept or frozenset()) and not self.has_key(dataset):
+        if mark in (None, VisibilityMark.MIRRORED) and heard - (kept or frozenset()) and not self.has_key(dataset):
             with self.database.write() as connection:
                 NetworkScopes(connection).add(dataset, heard, now)
 
@@ -232,14 +237,16 @@ class Visibility:
 
         return frozenset(filter(is_public, asked))
 
-    def _scope(self, dataset: DatasetId, mark: Mark | None, kept: frozenset[str] | None) -> frozenset[str] | None:
+    def _scope(
+        self, dataset: DatasetId, mark: VisibilityMark | None, kept: frozenset[str] | None
+    ) -> frozenset[str] | None:
         """Returns the networks that a dataset is limited to, by the stored rows.
 
         For others' datasets, while this node is in several networks, those in which they were mentioned count too.
         """
-        if mark is Mark.PUBLISHED_TO:
+        if mark is VisibilityMark.PUBLISHED_TO:
             return kept or frozenset()
-        if mark not in (None, Mark.MIRRORED) or not self.is_divided() or self.has_key(dataset):
+        if mark not in (None, VisibilityMark.MIRRORED) or not self.is_divided() or self.has_key(dataset):
             return kept
         with self._lock:
             heard = self._heard.get(dataset)
@@ -282,7 +289,7 @@ class Visibility:
             dropped = [shares.drop(each, peer) for each in every for peer in peers]
         return any(dropped)
 
-    def mark(self, dataset: DatasetId) -> Mark | None:
+    def mark(self, dataset: DatasetId) -> VisibilityMark | None:
         with self.database.read() as connection:
             return Marks(connection).of(dataset)
 
@@ -307,7 +314,7 @@ class Visibility:
         dataset, name = entry.id, entry.name
         marks, scopes = Marks(connection), NetworkScopes(connection)
         mark, before = marks.of(dataset), scopes.of(dataset)
-        if mark in (Mark.PUBLISHED, Mark.BEFORE) or (mark is None and self.publishes_all()):
+        if mark in (VisibilityMark.PUBLISHED, VisibilityMark.BEFORE) or (mark is None and self.publishes_all()):
             raise Refused(
                 f"{name} is published everywhere, and others may have it",
                 rule="published-everywhere",
@@ -315,16 +322,16 @@ class Visibility:
             )
         # Rows of a dataset that was made private stay, to say where it is withdrawn; nobody chose those networks
         # now.
-        if mark is not Mark.PUBLISHED_TO:
+        if mark is not VisibilityMark.PUBLISHED_TO:
             scopes.clear(dataset)
             before = None
         scopes.add(dataset, networks, now)
-        marks.put(dataset, Mark.PUBLISHED_TO, now)
+        marks.put(dataset, VisibilityMark.PUBLISHED_TO, now)
         Shares(connection).clear(dataset)
         return not frozenset(networks) <= (before or frozenset())
 
     def set_for_all(
-        self, datasets: Sequence[DatasetId], mark: Mark, now: Instant, change: CardChange | None = None
+        self, datasets: Sequence[DatasetId], mark: VisibilityMark, now: Instant, change: CardChange | None = None
     ) -> list[bool]:
         """Sets the visibility of datasets for everybody, and removes shares, in one transaction.
 
@@ -371,9 +378,9 @@ class Visibility:
                 return []
             given = sorted(set(held) - set(mirrors)) if gave else []
             for dataset in given:
-                marks.put(dataset, Mark.BEFORE, now)
+                marks.put(dataset, VisibilityMark.BEFORE, now)
             for dataset in mirrors:
-                marks.put(dataset, Mark.MIRRORED, now)
+                marks.put(dataset, VisibilityMark.MIRRORED, now)
         return given
 
 
@@ -395,7 +402,7 @@ def limit_mirrors(connection: sqlite3.Connection, network: str, now: Instant) ->
     """Limits mirrors to the one network they were found in; returns how many were limited to none."""
     scopes = NetworkScopes(connection)
     limited = scopes.all()
-    found = [each for each, mark in Marks(connection).all().items() if mark is Mark.MIRRORED]
+    found = [each for each, mark in Marks(connection).all().items() if mark is VisibilityMark.MIRRORED]
     new = [each for each in found if each not in limited]
     for dataset in new:
         scopes.add(dataset, [network], now)
@@ -403,26 +410,30 @@ def limit_mirrors(connection: sqlite3.Connection, network: str, now: Instant) ->
 
 
 def mark_mirrored(
-    connection: sqlite3.Connection, dataset: DatasetId, mark: Mark, now: Instant, *, is_said: bool
+    connection: sqlite3.Connection, dataset: DatasetId, mark: VisibilityMark, now: Instant, *, is_said: bool
 ) -> None:
     """Marks a mirror in the transaction of its spec.
 
     An earlier decision stays unless ``is_said``: a user decides now.
     """
     marks = Marks(connection)
-    if is_said or marks.of(dataset) in (None, Mark.DELETED):
+    if is_said or marks.of(dataset) in (None, VisibilityMark.DELETED):
         marks.put(dataset, mark, now)
 
 
 def limit_to(connection: sqlite3.Connection, dataset: DatasetId, network: str, now: Instant) -> None:
     """Limits a mirror to the network in which a person looks for it, in the transaction of its spec."""
-    if Marks(connection).of(dataset) is Mark.MIRRORED:
+    if Marks(connection).of(dataset) is VisibilityMark.MIRRORED:
         NetworkScopes(connection).add(dataset, [network], now)
 
 
 def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_shared: bool) -> None:
     """Records whether its sharers now share a mirrored dataset, unless a person decided otherwise."""
-    here, there = (Mark.UNSHARED, Mark.PRIVATE) if is_shared else (Mark.PRIVATE, Mark.UNSHARED)
+    here, there = (
+        (VisibilityMark.UNSHARED, VisibilityMark.PRIVATE)
+        if is_shared
+        else (VisibilityMark.PRIVATE, VisibilityMark.UNSHARED)
+    )
     with database.read() as connection:
         if Marks(connection).of(dataset) is not here:
             return
@@ -434,7 +445,7 @@ def told_by_sharers(database: Database, dataset: DatasetId, now: Instant, *, is_
 
 def mark_imported(connection: sqlite3.Connection, dataset: DatasetId) -> None:
     """Removes the mark of deletion from an imported dataset, in the transaction of its name."""
-    Marks(connection).drop(dataset, Mark.DELETED)
+    Marks(connection).drop(dataset, VisibilityMark.DELETED)
 
 
 def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: Instant) -> None:
@@ -443,7 +454,7 @@ def follow(connection: sqlite3.Connection, old: DatasetId, new: DatasetId, now: 
     mark, networks = marks.of(old), scopes.of(old)
     CardChoices(connection).follow(old, new, now)
     if mark is None:
-        marks.drop(new, *Mark)
+        marks.drop(new, *VisibilityMark)
     else:
         marks.put(new, mark, now)
     scopes.clear(new)
@@ -462,14 +473,14 @@ def mark_deleted(connection: sqlite3.Connection, dataset: DatasetId, now: Instan
     marks = Marks(connection)
     Shares(connection).clear(dataset)
     CardChoices(connection).clear(dataset)
-    if marks.of(dataset) is Mark.MIRRORED:
-        marks.drop(dataset, Mark.MIRRORED)
+    if marks.of(dataset) is VisibilityMark.MIRRORED:
+        marks.drop(dataset, VisibilityMark.MIRRORED)
     else:
-        marks.put(dataset, Mark.DELETED, now)
+        marks.put(dataset, VisibilityMark.DELETED, now)
 
 
-def _mark(text: str, *, whole: bool) -> Mark:
+def _mark(text: str, *, whole: bool) -> VisibilityMark:
     try:
-        return Mark(text) if whole else Mark.PRIVATE
+        return VisibilityMark(text) if whole else VisibilityMark.PRIVATE
     except ValueError:
-        return Mark.PRIVATE
+        return VisibilityMark.PRIVATE

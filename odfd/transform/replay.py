@@ -66,7 +66,7 @@ class ReplayParts:
     staging: Path
 
 
-class Mismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
+class FieldMismatch(msgspec.Struct, frozen=True, kw_only=True, rename="camel"):
     """One field with different values in the recorded event and ours."""
 
     field: str
@@ -90,7 +90,7 @@ class Replayed(msgspec.Struct, frozen=True, kw_only=True):
     checkpoint: bytes | None
     """Our checkpoint, from which the next step starts; ``None`` without one."""
     counts: RowCounts
-    mismatches: tuple[Mismatch, ...]
+    mismatches: tuple[FieldMismatch, ...]
     """Differences from the recorded event."""
 
     @property
@@ -230,7 +230,7 @@ def _declared_schema(reader: ChainReader, number: int) -> DataSchema | None:
 
 def _compare(
     recorded: object, computed: ExecuteTransform, declared: DataSchema | None, schema: DataSchema | None
-) -> list[Mismatch]:
+) -> list[FieldMismatch]:
     """Lists differences but for physical hashes and sizes, which no rule makes equal, and for checkpoints."""
     assert isinstance(recorded, ExecuteTransform)
     theirs, ours = recorded.new_data, computed.new_data
@@ -244,7 +244,7 @@ def _compare(
     if schema is not None:
         pairs["schema"] = (declared, _as_said(schema, declared))
     return [
-        Mismatch(field=name, recorded=_text(one), computed=_text(other))
+        FieldMismatch(field=name, recorded=_text(one), computed=_text(other))
         for name, (one, other) in pairs.items()
         if not same(one, other)
     ]

@@ -28,10 +28,6 @@ SHARED = {
     "the control API or the node's client in the engine says in its own form what the other one states": """
         CardColumn EngineProcess Problem QueryEnd RowCounts SkippedFile
     """,
-    "two things that need names of their own: rename the one above, not the one in chain": """
-        Backoff Body Chains Choice Client Difference FolderPlace Holds Interval Look Manifest Mark Mismatch
-        Notice Number Part Place Reader Response Rights Roots Rules Run Signed Span Table View
-    """,
 }
 """Reason -> names that classes of several roots may have."""
 

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from chain.errors import Fault
 from odfd.control import calls
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import place_of
 from odfd.store.spool import SMALL
@@ -323,7 +323,7 @@ def pushes(_: Path) -> Iterator[Growing]:
 
     def push(daemon: Any) -> None:
         """One caller: until nothing waits, or one push fails, which is as it should be when the node is gone."""
-        client = Client(daemon.socket)
+        client = ControlClient(daemon.socket)
         while True:
             try:
                 each = waiting.get_nowait()

@@ -37,7 +37,7 @@ from odfd.published import packs as site_packs
 from odfd.published.signed import check_card, collection_in, head_in
 from odfd.published.source import PublishedSource
 from odfd.store.directory import open_state_directory
-from odfd.trust.evidence.bundle import Reader, decode_manifest, unpacked
+from odfd.trust.evidence.bundle import BundleReader, decode_manifest, unpacked
 from p2p.address import parse_address
 from p2p.errors import Misbehaviour
 from p2p.host.hardening import ParseError, _read_delimited, bound_negotiation
@@ -578,7 +578,7 @@ TARGETS: Sequence[Target] = (
     ),
     simple(keys.check_public_key, [KEY.public], keys.check_public_key),
     Target(LedgerStatementStore.judge, [*PAYLOADS, *SEALED, *PROOFS, COSIGNED.encode()], noticeboard, dear=5),
-    simple(decode_manifest, [Reader(io.BytesIO(BUNDLE), "x").manifest.encode()], manifest_of),
+    simple(decode_manifest, [BundleReader(io.BytesIO(BUNDLE), "x").manifest.encode()], manifest_of),
     Target(unpacked, [BUNDLE], bundles, dear=40),
     simple(record.unseal, [RECORD], lambda raw: record.unseal(signed_anew(raw), KEY.dataset_id)),
     simple(check_delegation, [DELEGATION], lambda raw: check_delegation(signed_anew(raw), KEY.dataset_id, "k51")),

@@ -35,7 +35,7 @@ from odfd.node.features import NodeFeatures
 from odfd.runtime.hanging_calls import invoke
 from odfd.services.feature import InForce
 from odfd.services.resources import reconciler
-from odfd.services.volumes.volume_paths import FolderPlace
+from odfd.services.volumes.volume_paths import VolumeFolder
 from odfd.store.directory import open_state_directory
 from worlds.node_world import SmallEngine
 from worlds.power import each_sync
@@ -156,8 +156,8 @@ def _kill_in_moves(step: Callable[[str], None]) -> None:
 
         return moving
 
-    FolderPlace.put, FolderPlace.delete = stepping(FolderPlace.put), stepping(FolderPlace.delete)  # type: ignore[method-assign]
-    FolderPlace.fetch = stepping(FolderPlace.fetch)  # type: ignore[method-assign]
+    VolumeFolder.put, VolumeFolder.delete = stepping(VolumeFolder.put), stepping(VolumeFolder.delete)  # type: ignore[method-assign]
+    VolumeFolder.fetch = stepping(VolumeFolder.fetch)  # type: ignore[method-assign]
 
 
 def odfd(words: Sequence[str] | None = None) -> None:

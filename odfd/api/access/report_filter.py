@@ -23,7 +23,7 @@ from odfd.flows.tasks import TYPE as TASK
 from odfd.obs.log_lines import LineFilter
 from odfd.resources.resource import UUID, Resource
 from odfd.runtime.ring import Lagged
-from odfd.services.access.account_watch import Rights
+from odfd.services.access.account_watch import SubjectRights
 from odfd.services.access.calls import Call
 from odfd.services.access.guard import Guard
 from odfd.services.resources.history import HistoryService, PastEvent, bookmark_at, change_of
@@ -124,7 +124,7 @@ async def followed_events(
     call: Call, since: int | None, kinds: Sequence[str], log: str | None = None
 ) -> AsyncIterator[wire.EventView]:
     """Restricts ``events.follow``: the last line is ``reset`` when the follower's rights have changed."""
-    rights, seeing, events = Rights(call.guard), call.sees, call.service
+    rights, seeing, events = SubjectRights(call.guard), call.sees, call.service
     await trio.to_thread.run_sync(rights.begin, None)
     seeing.told = rights.told
     if log is not None:
@@ -157,7 +157,7 @@ _SILENT: Final = ("Observed", "Changed")
 
 async def last_changes(call: Call, of: str | None, limit: int) -> Sequence[wire.ResourceChange]:
     """Restricts ``history.last``."""
-    rights = Rights(call.guard)
+    rights = SubjectRights(call.guard)
     await trio.to_thread.run_sync(rights.begin, None)
     return await trio.to_thread.run_sync(_standing, call.service, rights, of, limit)
 
@@ -166,7 +166,7 @@ async def followed_changes(
     call: Call, since: str | None, of: str | None, limit: int, *, bookmark: bool = False
 ) -> AsyncIterator[wire.ResourceChange]:
     """Restricts ``history.follow``."""
-    rights, history = Rights(call.guard), call.service
+    rights, history = SubjectRights(call.guard), call.service
     if await trio.to_thread.run_sync(rights.begin, since):
         return _reset(since or "")
     at = None if since is None else await trio.to_thread.run_sync(call.guard.number, since)
@@ -187,7 +187,7 @@ async def _reset(version: str) -> AsyncIterator[wire.ResourceChange]:
 
 async def _tell(
     history: HistoryService,
-    rights: Rights,
+    rights: SubjectRights,
     only: Collection[str] | str | None,
     at: int,
     standing: Sequence[wire.ResourceChange],
@@ -216,7 +216,7 @@ async def _tell(
 
 
 def _standing(
-    history: HistoryService, rights: Rights, of: str | None, limit: int, upto: int | None = None
+    history: HistoryService, rights: SubjectRights, of: str | None, limit: int, upto: int | None = None
 ) -> Sequence[wire.ResourceChange]:
     """Blocking. Raises NotFound."""
     ids = _choose(history, rights, of)
@@ -226,7 +226,7 @@ def _standing(
     return [row for row in rows if row is not None]
 
 
-def _choose(history: HistoryService, rights: Rights, of: str | None) -> Collection[str]:
+def _choose(history: HistoryService, rights: SubjectRights, of: str | None) -> Collection[str]:
     """Returns the readable ids among the requested ones. Blocking. Raises NotFound."""
     if of is None:
         return rights.readable
@@ -242,7 +242,7 @@ def _choose(history: HistoryService, rights: Rights, of: str | None) -> Collecti
     return (found,)
 
 
-def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | None:
+def _row(epoch: str, past: PastEvent, rights: SubjectRights) -> wire.ResourceChange | None:
     before = None if past.before is None else _restrict(past.before, rights)
     after = _restrict(past.event.resource, rights)
     row = change_of(epoch, PastEvent(msgspec.structs.replace(past.event, resource=after), before))
@@ -252,7 +252,7 @@ def _row(epoch: str, past: PastEvent, rights: Rights) -> wire.ResourceChange | N
     return msgspec.structs.replace(row, version=rights.version(past.event.rv))
 
 
-def _restrict(resource: Resource, rights: Rights) -> Resource:
+def _restrict(resource: Resource, rights: SubjectRights) -> Resource:
     """Returns a resource without references and owners that cannot be read."""
     references = {
         key: held if held is not None and held.id in rights.readable else None

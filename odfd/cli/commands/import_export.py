@@ -22,7 +22,7 @@ from odfd.usage import how_many
 
 if TYPE_CHECKING:
     from odfd.cli.sql.output_file import Exported
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 FORMS: Final = ("csv", "ndjson", "parquet", "arrow", "xlsx")
 UNWRITTEN: Final = frozenset(
@@ -47,7 +47,7 @@ def _place(text: str) -> str:
 class FolderExport(Protocol):
     """A folder of rows, by a standard. Made with the command's arguments; raises Usage, Invalid for what cannot be."""
 
-    def write(self, client: Client, told: Callable[[int, int], None]) -> tuple[Exported, Sequence[str]]:
+    def write(self, client: ControlClient, told: Callable[[int, int], None]) -> tuple[Exported, Sequence[str]]:
         """Writes it, and returns the answer and remarks. ``told`` takes the numbers of rows and bytes."""
 
 

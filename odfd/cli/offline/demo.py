@@ -26,7 +26,7 @@ from odfd.cli.command import Commands, argument
 from odfd.cli.offline.restore import what_is_wrong
 from odfd.cli.session import Session
 from odfd.control import calls
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from odfd.errors import Unreachable
 
 RECORDED: Final = Path("/usr/share/odfd/demo")
@@ -106,7 +106,7 @@ def _lay_out(source: Path, folder: Path) -> None:
 
 
 @contextmanager
-def _node(folder: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
+def _node(folder: Path) -> Iterator[tuple[ControlClient, subprocess.Popen[bytes]]]:
     """Starts the node, and ends it. Raises Environment if it does not start."""
     words = ["run", "--config", folder / SETTINGS, "--state", folder / "state", "--socket", folder / "control.sock"]
     with (folder / LOG).open("wb") as log:
@@ -122,9 +122,9 @@ def _node(folder: Path) -> Iterator[tuple[Client, subprocess.Popen[bytes]]]:
         process.wait()
 
 
-def _reach(folder: Path, process: subprocess.Popen[bytes]) -> Client:
+def _reach(folder: Path, process: subprocess.Popen[bytes]) -> ControlClient:
     for _ in range(int(START_SECONDS / LOOK_SECONDS)):
-        client = Client(folder / "control.sock")
+        client = ControlClient(folder / "control.sock")
         with suppress(Unreachable):
             client.ask(calls.about_status())
             return client

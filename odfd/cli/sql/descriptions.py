@@ -13,7 +13,7 @@ from odfd.errors import Usage
 from odfd.resources.registry import state
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 _ASKED: Final = re.compile(r'\s*(?:show\s+(?:tables|datasets)|desc(?:ribe)?(?:\s+"([^"]+)"|\s+(\S+))?)[\s;]*\Z', re.I)
 _DATASETS: Final[tuple[TableColumn[wire.ResourceManifest], ...]] = (
@@ -30,7 +30,7 @@ def described_dataset(statement: str) -> str | None:
     return None if found is None else found[1] or (found[2] or "").rstrip(";").replace('"', "")
 
 
-def describe(client: Client, name: str, form: str) -> None:
+def describe(client: ControlClient, name: str, form: str) -> None:
     """Shows the columns of a dataset with their comments, or the list of datasets."""
     if form not in ("table", "json"):
         raise Usage(f"descriptions are not written as {form}", hint="table or json")

@@ -20,7 +20,7 @@ from odfd.control import wire
 from odfd.errors import Usage
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 if TYPE_CHECKING:
     import subprocess
 
@@ -103,7 +103,7 @@ def show(answered: Shown, form: str) -> None:
     _SHOWN[form](answered)
 
 
-def answer(client: Client, request: Question, form: str) -> Answered | Shown | Printed:
+def answer(client: ControlClient, request: Question, form: str) -> Answered | Shown | Printed:
     """Runs a query, and writes the whole answer to standard output. Returns its metadata."""
     if form in FILES:
         with query_batches(client, request) as answered:
@@ -125,7 +125,7 @@ def explained_query(sql: str) -> str | None:
     return rest if word.lower() == "explain" and not rest.lstrip().lower().startswith("analyze") else None
 
 
-def show_plan(client: Client, request: Question) -> None:
+def show_plan(client: ControlClient, request: Question) -> None:
     """Shows the plan of a query."""
     with query_values(client, with_fields(request, explain=True)) as plan:
         for page in plan.pages():

@@ -18,7 +18,7 @@ from odfd.control import wire
 from odfd.errors import Usage, unwritable
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 MOST_FILES: Final = 99_999
 """Files of one export, so that the order of their names is that of their rows."""
@@ -64,7 +64,7 @@ class Exported(NamedTuple):
 
 
 def to_files(
-    client: Client,
+    client: ControlClient,
     request: wire.QueryRequest,
     form: str,
     place: Destination,
@@ -100,7 +100,7 @@ def to_files(
 
 
 def _lines_to_file(
-    client: Client, request: wire.QueryRequest, form: str, place: Destination, told: Callable[[int, int], None]
+    client: ControlClient, request: wire.QueryRequest, form: str, place: Destination, told: Callable[[int, int], None]
 ) -> Exported:
     """Writes an answer as the query's process rendered it."""
     with _Files(place) as files, query_lines(client, request, form) as answered:

@@ -15,7 +15,7 @@ from odfd.errors import Bug
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 MAX_CARRIED: Final = 1 << 20
 """Bytes of rows that the file may hold, by which a recheck can show the first row that differs."""
@@ -60,7 +60,7 @@ class _Kept(Answered):
         return base64.b64encode(data).decode()
 
 
-def prove(client: Client, request: Question, form: str, file: NewFile) -> Answered:
+def prove(client: ControlClient, request: Question, form: str, file: NewFile) -> Answered:
     """Writes the rows to standard output, and the statement to a new file."""
     with query_batches(client, with_fields(request, prove=True)) as answered:
         kept = _Kept(answered)

@@ -19,7 +19,7 @@ from odfd.errors import Bug
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfd.control.client import ApiCall, Client
+    from odfd.control.client import ApiCall, ControlClient
 
 PAGE: Final = 1000
 """Rows that are shown together."""
@@ -152,21 +152,21 @@ def _read_head(frames: Iterator[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, S
 
 
 @contextmanager
-def query_lines(client: Client, request: Question, lines: str) -> Iterator[Printed]:
+def query_lines(client: ControlClient, request: Question, lines: str) -> Iterator[Printed]:
     """Runs a query for lines of text, ``csv`` or ``ndjson``. Leaving the block before the end cancels it."""
     with client.frames(_call(with_fields(request, lines=lines)), _load_types) as frames:
         yield Printed(frames)
 
 
 @contextmanager
-def query_values(client: Client, request: Question) -> Iterator[Shown]:
+def query_values(client: ControlClient, request: Question) -> Iterator[Shown]:
     """Runs a query for values of JSON. Leaving the block before the end cancels it."""
     with client.frames(_call(with_fields(request, plain=True)), _load_types) as frames:
         yield Shown(frames)
 
 
 @contextmanager
-def query_batches(client: Client, request: Question) -> Iterator[Answered]:
+def query_batches(client: ControlClient, request: Question) -> Iterator[Answered]:
     """Runs a query for batches of Arrow. Leaving the block before the end cancels it."""
     loading = threading.Thread(target=_load, daemon=True)  # meanwhile, the daemon works
     loading.start()

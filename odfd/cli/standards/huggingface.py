@@ -29,7 +29,7 @@ from odfd.errors import Usage, unwritable
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 FILE: Final = "README.md"
 PROOF: Final = "odf.json"
@@ -71,7 +71,7 @@ class HubFolder:
         self._features: list[dict[str, Any]] = []
         self._made = [each for each in (self._folder, self._folder / DATA) if not each.exists()]
 
-    def write(self, client: Client, told: Callable[[int, int], None]) -> tuple[Exported, list[str]]:
+    def write(self, client: ControlClient, told: Callable[[int, int], None]) -> tuple[Exported, list[str]]:
         """Writes rows, origin and last the card. Returns the answer and remarks for people. A fault leaves nothing."""
         args = self._args
         written: Sequence[Path] = ()
@@ -106,7 +106,7 @@ class HubFolder:
             for folder in reversed(self._made):
                 folder.rmdir()
 
-    def _rows(self, client: Client, told: Callable[[int, int], None]) -> Exported:
+    def _rows(self, client: ControlClient, told: Callable[[int, int], None]) -> Exported:
         args = self._args
         request = wire.QueryRequest(sql=all_rows(source(args.ref, args)), prove=not args.no_proof)
         path = self._folder / DATA / f"{ROWS}.parquet"

@@ -17,7 +17,7 @@ from odfd.cli import kinds
 from odfd.control import calls, wire
 
 if TYPE_CHECKING:
-    from odfd.control.client import Client
+    from odfd.control.client import ControlClient
 
 NAMESPACE: Final = "odf"
 LOCAL: Final = "odfd"
@@ -33,7 +33,7 @@ _RUNS: Final = uuid.uuid5(uuid.NAMESPACE_URL, "https://opendatafabric.org/runs")
 class TransactionRuns:
     """The newest transactions of one dataset. Raises Invalid for a root, which has no runs."""
 
-    def __init__(self, client: Client, ref: str, limit: int) -> None:
+    def __init__(self, client: ControlClient, ref: str, limit: int) -> None:
         self._client, self._ref = client, ref
         view = kinds.dataset_view(client, ref)
         if view.kind == "root":

@@ -16,7 +16,7 @@ from chain.errors import Fault
 from chain.instant import Instant
 from odfd.cli import formatting, kinds
 from odfd.cli.table import WHOLE, TableColumn, clean, drop_empty
-from odfd.cli.top.polling import Look, Need, needs, rates
+from odfd.cli.top.polling import Need, PollAnswers, needs, rates
 from odfd.control import wire
 from odfd.resources import registry
 
@@ -46,10 +46,10 @@ class TopApp(App[None]):
         *(Binding(str(n), f"go('{part}')", title) for n, (part, title) in enumerate(_PARTS, 1)),
     ]
 
-    def __init__(self, look: Callable[[], Look], now: Callable[[], Instant], every: float) -> None:
+    def __init__(self, look: Callable[[], PollAnswers], now: Callable[[], Instant], every: float) -> None:
         super().__init__()
         self._ask, self._now, self._every = look, now, every
-        self._last: Look | None = None
+        self._last: PollAnswers | None = None
         self._rests = False
 
     def compose(self) -> ComposeResult:
@@ -90,7 +90,7 @@ class TopApp(App[None]):
         """Shows a fault in place of the facts at the top; the tables stay."""
         self.query_one("#node", Static).update(clean(f"{fault.message}: {fault.hint}", WHOLE))
 
-    def show(self, look: Look) -> None:
+    def show(self, look: PollAnswers) -> None:
         moved, now = rates(self._last, look), self._now()
         tasks = sorted(look.tasks, key=_running_first, reverse=True)
         peers = sorted(look.peers, key=lambda one: not registry.state(one).get("connected"))

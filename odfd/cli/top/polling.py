@@ -9,7 +9,7 @@ from odfd.cli import kinds
 from odfd.cli.formatting import plural
 from odfd.cli.kinds import PAGE
 from odfd.control import calls, wire
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from odfd.resources import registry
 from odfd.resources.registry import state
 from odfd.runtime.clock import Clock
@@ -41,7 +41,7 @@ class Need(NamedTuple):
     message: str
 
 
-class Look(NamedTuple):
+class PollAnswers(NamedTuple):
     """The answers of a node to one poll."""
 
     at: float
@@ -57,12 +57,12 @@ class Look(NamedTuple):
 class NodePoller:
     """Polls a node; datasets and probes less often, with the last answer in between."""
 
-    def __init__(self, client: Client, clock: Clock) -> None:
+    def __init__(self, client: ControlClient, clock: Clock) -> None:
         self._client, self._clock = client, clock
-        self._last: Look | None = None
+        self._last: PollAnswers | None = None
         self._asked = 0.0
 
-    def look(self) -> Look:
+    def look(self) -> PollAnswers:
         """Polls once. Raises the fault that the node reports, or Unreachable."""
         do, at, last = self._client.do, self._clock.monotonic() / SECOND, self._last
         if last is None or at - self._asked >= SELDOM:
@@ -73,7 +73,7 @@ class NodePoller:
             self._asked = at
         else:
             datasets, probes = list(last.datasets), list(last.probes)
-        self._last = Look(
+        self._last = PollAnswers(
             at=at,
             status=do(calls.about_status()).value,
             tasks=do(calls.resources_all(registry.TASK, limit=PAGE)).value.items,
@@ -85,7 +85,7 @@ class NodePoller:
         return self._last
 
 
-def rates(before: Look | None, now: Look) -> dict[str, float]:
+def rates(before: PollAnswers | None, now: PollAnswers) -> dict[str, float]:
     """Returns the bytes a second of each mirror and each task that counts bytes, by id; only of those that moved."""
     passed = now.at - before.at if before else 0.0
     if before is None or passed <= 0:
@@ -94,7 +94,7 @@ def rates(before: Look | None, now: Look) -> dict[str, float]:
     return {key: (have - were[key]) / passed for key, have in are.items() if key in were and have > were[key]}
 
 
-def _list_progress(look: Look) -> Iterator[tuple[str, int]]:
+def _list_progress(look: PollAnswers) -> Iterator[tuple[str, int]]:
     for mirror in look.mirrors:
         if (share := mirror.state(wire.MirrorState).bytes) is not None:
             yield mirror.id, share.have
@@ -108,7 +108,7 @@ _BLOCKED: Final = "Blocked"
 """The condition of a dataset that pins an engine which is not here."""
 
 
-def needs(look: Look) -> list[Need]:
+def needs(look: PollAnswers) -> list[Need]:
     """Lists required actions, worst first."""
     return sorted([*_of_datasets(look.datasets), *_of_node(look)])
 
@@ -140,7 +140,7 @@ def list_unmended(tasks: Sequence[wire.TaskState]) -> list[wire.TaskState]:
     return [task for task in failed if (task.started_at or "") >= well.get((task.kind, task.target), "")]
 
 
-def _of_node(look: Look) -> Iterator[Need]:
+def _of_node(look: PollAnswers) -> Iterator[Need]:
     for probe in look.probes:
         if probe.result != "ok":
             message = f"{probe.message}: {probe.hint}" if probe.hint else probe.message

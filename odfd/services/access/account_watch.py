@@ -24,7 +24,7 @@ from odfd.store.access_state import AccessState
 TASK: Final = "Task"
 
 
-class Rights:
+class SubjectRights:
     """The rights of a subject, as of the last look."""
 
     def __init__(self, guard: Guard) -> None:
@@ -84,7 +84,7 @@ class Rights:
 
 async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator[SharedValue[wire.ResourceNews]]:
     """Restricts ``declarations.news``. Shared values are rebuilt for the one subject."""
-    rights = Rights(call.guard)
+    rights = SubjectRights(call.guard)
 
     def begin() -> tuple[bool, str, int | None]:
         """Returns whether the rights are other ones, the name of the log, and the number in it to continue from."""
@@ -104,7 +104,7 @@ async def news(call: Call, since: str | None, word: str | None) -> AsyncIterator
 
 async def _tell(
     call: Call,
-    rights: Rights,
+    rights: SubjectRights,
     news: AsyncIterator[SharedValue[wire.ResourceNews]],
     began: int | None,
 ) -> AsyncGenerator[wire.ResourceNews, None]:

@@ -33,7 +33,7 @@ from odfd.store import collections
 from odfd.store.catalog import TYPE, Catalog, resolve_dataset
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 from odfd.trust.signing.owner_commit import author_blocks
 
 
@@ -167,7 +167,7 @@ def _note_birth(
     marks = Marks(connection)
     Catalog(connection).check_inner(born[0], 0, len(born))
     for each in born:
-        marks.put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
+        marks.put(each, VisibilityMark.PRIVATE, now)  # private, whatever the settings publish
     row = RenditionRow(number=0, shards=tuple(map(str, born)), by=desired.shards.by)
     member, timeline = Member(row=row, origin="first"), Timeline((Switch(0, "", row),), 0)
     collections.keep(connection, CollectionState(id=born[0], members=(member,), timeline=timeline))

@@ -54,7 +54,7 @@ from odfd.store import captures, collections
 from odfd.store.captures import BoundCapture, Capture
 from odfd.store.catalog import Catalog, DatasetEntry
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 
 SUFFIX: Final = ".raw"
 TOLD: Final = 1000
@@ -150,7 +150,7 @@ class RawChains:
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
                 Catalog(connection).add(name, born, now)
-                Marks(connection).put(born, Mark.PRIVATE, now)
+                Marks(connection).put(born, VisibilityMark.PRIVATE, now)
 
             founding, time = founding_of(born, layout), from_millis(first.time)
             part = CommitPart(dataset=born, expected=None, events=founding, time=time)

@@ -140,14 +140,14 @@ class LineageQuestion(msgspec.Struct, frozen=True, kw_only=True):
     """Distinguishes this question from others in progress."""
 
 
-class Chains(Protocol):
+class ReadableChains(Protocol):
     """Access to the chains that a question may read."""
 
     def chain(self, dataset: DatasetId) -> ChainReader:
         """Returns a reader, also for a chain without blocks (its head is ``None``)."""
 
 
-def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
+def question(chains: ReadableChains, objects: ObjectStore, asked: LineageQuestion, folder: Path) -> ProvenanceRequest:
     """Builds the request in the empty ``folder``. Raises NotFound, Invalid for chains that contradict
     each other, ObjectDamaged."""
     event = asked.block.event
@@ -186,7 +186,7 @@ def question(chains: Chains, objects: ObjectStore, asked: LineageQuestion, folde
 
 
 def _view(
-    chains: Chains, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
+    chains: ReadableChains, said: tuple[DatasetId, str, ExecuteTransformInput], needed: Runs | None,
     declared: DeclaredTransform | None,
 ) -> InputView:  # fmt: skip
     """Returns an input as the transaction saw it, with the earlier blocks that are needed. Raises NotFound."""

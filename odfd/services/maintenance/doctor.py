@@ -27,7 +27,7 @@ from odfd.store.damage import Damage
 from odfd.store.directory import PARTIAL, StateDirectory
 from odfd.store.ledger.log import Ledger
 from odfd.store.references import references_hold
-from odfd.store.visibility import Mark, Marks, Visibility
+from odfd.store.visibility import Marks, Visibility, VisibilityMark
 
 LAST_ENTRIES: Final = 1000
 """Newest entries of the ledger whose links a quick examination checks."""
@@ -207,7 +207,9 @@ class Doctor:
         counted = f"{len(public)} of {plural(len(names), 'dataset')}"
         with self._home.database.read() as connection:
             before = [
-                names[each] for each, mark in Marks(connection).all().items() if mark is Mark.BEFORE and each in names
+                names[each]
+                for each, mark in Marks(connection).all().items()
+                if mark is VisibilityMark.BEFORE and each in names
             ]
         if before:
             return wire.Probe(

@@ -33,7 +33,7 @@ from odfd.store.collections import Member
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import Ledger
-from odfd.store.visibility import Mark, Visibility
+from odfd.store.visibility import Visibility, VisibilityMark
 from p2p.ports import PeerView
 
 SHOWN: Final = 3
@@ -256,7 +256,7 @@ class VisibilityService:
         now = self.context.clock.now()
         if networks:
             return self.visibility.publish_to(entries, networks, now, change)
-        mark = Mark.PUBLISHED if public else Mark.PRIVATE
+        mark = VisibilityMark.PUBLISHED if public else VisibilityMark.PRIVATE
         return self.visibility.set_for_all([entry.id for entry in entries], mark, now, change)
 
     def _say(self, entry: DatasetEntry, *, public: bool) -> None:

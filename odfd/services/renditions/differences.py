@@ -42,7 +42,7 @@ from odfd.store import collections
 from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, KeptDifference
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 
 RULE: Final = "rendition-difference"
 WriteAnswer = Callable[[str, Mapping[str, Bound], Path], Awaitable[None]]
@@ -141,7 +141,7 @@ class RenditionDifferences:
             def together(connection: sqlite3.Connection) -> None:
                 now = self._clock.now()
                 Catalog(connection).add(name, born, now)
-                Marks(connection).put(born, Mark.PRIVATE, now)
+                Marks(connection).put(born, VisibilityMark.PRIVATE, now)
 
             names = () if data is None else (data.physical_hash,)
             part = CommitPart(dataset=born, expected=None, events=events, objects=names, time=time)

@@ -41,7 +41,7 @@ from odfd.store.captures import BoundCapture
 from odfd.store.catalog import Catalog
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 
 BEGUN: Final = Copied((), ())
 """The first contents of a chain that begins without rows."""
@@ -171,7 +171,7 @@ class RenditionOrigins:
                 Catalog(connection).check_inner(active, new.row.number, len(born))
                 for each in born:
                     records.put(connection, BASE_KIND, str(each), folder.body if folder else b"", now)
-                    Marks(connection).put(each, Mark.PRIVATE, now)  # private, whatever the settings publish
+                    Marks(connection).put(each, VisibilityMark.PRIVATE, now)  # private, whatever the settings publish
                 latest = collections.of(connection, active)
                 if len(latest.members) != new.row.number:
                     raise Conflict("another rendition was begun", rule="rendition-command", hint="do it again")

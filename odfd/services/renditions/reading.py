@@ -22,7 +22,7 @@ from chain.store.base import Head
 from odfd.control import wire
 from odfd.datasets.local_data import need_data
 from odfd.queries.sharded_cuts import pin_at
-from odfd.renditions.reader_position import Difference, Updates, next_reading
+from odfd.renditions.reader_position import ContentDifference, Updates, next_reading
 from odfd.renditions.timeline import Timeline, advance
 from odfd.store.collections import CollectionState, Member
 from odfd.store.directory import StateDirectory
@@ -85,11 +85,11 @@ def _uppers(home: StateDirectory, state: CollectionState) -> dict[int, int]:
     return uppers
 
 
-def _difference(timeline: Timeline, uppers: dict[int, int], after: int) -> Difference | None:
+def _difference(timeline: Timeline, uppers: dict[int, int], after: int) -> ContentDifference | None:
     """Returns the first difference that a reader meets; ``None`` if the reader has to wait before it."""
     while isinstance(reading := next_reading(after, timeline, uppers), Updates):
         after = reading.until - 1
-    return reading if isinstance(reading, Difference) else None
+    return reading if isinstance(reading, ContentDifference) else None
 
 
 def cuts_of(reading: wire.HandoverReading) -> dict[str, object]:
@@ -129,7 +129,7 @@ def pinned_head(home: StateDirectory, difference: DatasetId, reading: wire.Hando
     return head
 
 
-def _ends_before(home: StateDirectory, member: Member, found: Difference) -> bool:
+def _ends_before(home: StateDirectory, member: Member, found: ContentDifference) -> bool:
     """Whether a rendition got no rows at the very time of its handover, which are read in the next one alone."""
     return all(
         _last_offset(home, before) == _last_offset(home, then)

@@ -28,7 +28,7 @@ from odfd.access.relations import Action
 from odfd.control import wire
 from odfd.control.assembly import Context
 from odfd.control.board import task_ref
-from odfd.control.operations import DATASET_PATH, NODE_PATH, Number, Owner, Permission, operation
+from odfd.control.operations import DATASET_PATH, NODE_PATH, NumberPart, Owner, Permission, operation
 from odfd.datasets.manifest import MAX_SHARD_COLUMNS
 from odfd.datasets.shard_reading import find_end
 from odfd.ingest.copying import Layout
@@ -54,7 +54,7 @@ MAX_ID: Final = 64
 EFFECTS: Final = 1000
 """Most effects of one command; each makes progress, so more of them are a bug."""
 
-_NUMBER: Final = Number("a rendition", hint="odfctl get renditions")
+_NUMBER: Final = NumberPart("a rendition", hint="odfctl get renditions")
 
 
 class RenditionService:

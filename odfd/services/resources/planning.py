@@ -22,8 +22,8 @@ from odfd.resources.plan import (
     PLAIN,
     DesiredResource,
     PlannedResource,
-    Rules,
     Terms,
+    TypeRules,
     check_generation,
     plan,
     renaming,
@@ -126,7 +126,7 @@ class Planning:
         with self._home.database.read() as connection:
             store = DatasetResources(connection)
             owner = store.owner()
-            rules = Rules(
+            rules = TypeRules(
                 spec_to_store, self._references, self._parts.of, self._object_of, account, (owner["id"], owner["did"])
             )  # fmt: skip
             planned, faults = self._plan_all(desired, store, terms, rules)
@@ -154,7 +154,7 @@ class Planning:
                 text, hint = f"{ref} is inside {held.name}, and is called after it", f"odfctl rename {held.name} {name}"
                 raise Invalid(text, rule="rendition-name", hint=hint)
             desired = [renaming(held, name)]
-            rules = Rules(walk=self._references, parts=self._parts.of, object=self._object_of)
+            rules = TypeRules(walk=self._references, parts=self._parts.of, object=self._object_of)
             planned, faults = self._plan_all(desired, store, PLAIN, rules)
         if faults:
             raise faults[0]
@@ -198,7 +198,7 @@ class Planning:
                 renew(store, each, sealed, self._home.secrets, now)
 
     def _plan_all(
-        self, desired: list[DesiredResource], store: ResourceStore, terms: Terms, rules: Rules
+        self, desired: list[DesiredResource], store: ResourceStore, terms: Terms, rules: TypeRules
     ) -> tuple[list[PlannedResource], list[Invalid]]:
         """Plans resources, and after them those that get a name with them. Raises Refused."""
         desired = [*desired, *self._namesakes(desired, store, terms.manager)]

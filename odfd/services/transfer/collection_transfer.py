@@ -43,7 +43,7 @@ from odfd.published.signed import (
 from odfd.queries.sharded_cuts import heads_of
 from odfd.repositories.catalog import Target
 from odfd.repositories.files import ConditionalFiles, Folder
-from odfd.repositories.manifest import Place
+from odfd.repositories.manifest import RepositoryPlace
 from odfd.runtime.slots import KeyedLocks
 from odfd.runtime.systemd import check_shared
 from odfd.runtime.tasks import Report, outside
@@ -70,7 +70,7 @@ class CollectionTransfer(ImportExport):
         What says which belong together is written if it is signed. Raises Refused for a place that is not a folder.
         """
         folder, ids = local_folder(request.to), [entry.id for entry in entries]
-        target = Target(str(folder), Place("folder", str(folder)), str(entries[0].name))
+        target = Target(str(folder), RepositoryPlace("folder", str(folder)), str(entries[0].name))
 
         def begin() -> tuple[PublishedCollection | None, Sequence[Head | None]]:
             check_shared(folder)

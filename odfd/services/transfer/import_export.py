@@ -30,7 +30,7 @@ from odfd.ipfs.publishing import ShelfPlace
 from odfd.mirrors.mirror_state import MirrorProgress
 from odfd.mirrors.object_fetcher import ObjectFetcher
 from odfd.published.packs import write_packs
-from odfd.published.signed import Signed, read_statements, signed_state, write_statements
+from odfd.published.signed import SignedState, read_statements, signed_state, write_statements
 from odfd.published.source import PublishedPlace
 from odfd.repositories.catalog import Target
 from odfd.repositories.push import push_dataset
@@ -159,7 +159,7 @@ class ImportExport:
             if not has_files:
                 report.done = so_far.bytes
 
-        def give() -> tuple[Missing, Signed] | Transfer:
+        def give() -> tuple[Missing, SignedState] | Transfer:
             """Writes the files; for a node and IPFS, which are asked from the event loop, returns what to push."""
             need_data(self._home, entry.id, entry.name, whole=True)
             report.begin(f"pushing {entry.name} to {target}", None, "bytes")

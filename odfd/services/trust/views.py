@@ -14,7 +14,7 @@ from odfd.control import wire
 from odfd.store.incidents import Incident
 from odfd.store.ledger.observations import Sighting
 from odfd.store.ledger.resolutions import VERSION, Resolution
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.manual_resolution import fork_of
 
@@ -104,7 +104,7 @@ def _sides(proof: Proof, here: Multihash | None) -> tuple[wire.SideView, ...]:
     )
 
 
-def evidence_view(name: str, run: Run, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
+def evidence_view(name: str, run: RecordedRun, looked_into: Mapping[Multihash, str]) -> wire.EvidenceView:
     finding = RowDifference.from_bytes(run.evidence or b"")
     return wire.EvidenceView(
         id=str(run.bundle or run.block),

@@ -17,7 +17,7 @@ from odfd.datasets.engine_pins import ENGINE_CHANGED, way
 from odfd.ingest.correction import Correction
 from odfd.ingest.driver import Ingested, PullOutcome
 from odfd.repositories.catalog import Target
-from odfd.runtime.spans import Span
+from odfd.runtime.spans import TraceSpan
 from odfd.services.views.views import rows_view
 from odfd.transform.plan import Blocked
 
@@ -62,7 +62,7 @@ def newest(state: ChainState) -> str:
     return f"the newest block here is #{state.sequence_number}, of {instant.render(state.system_time)}"
 
 
-def note_pulled(seen: Span, item: wire.PullItem | None) -> None:
+def note_pulled(seen: TraceSpan, item: wire.PullItem | None) -> None:
     """Notes the result of one dataset on its span.
 
     A fault of one dataset does not fail the task, so the span has to say that it failed.

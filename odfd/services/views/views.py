@@ -36,7 +36,7 @@ from odfd.services.views.withdrawals import withdrawn_at
 from odfd.store import captures, row_counts
 from odfd.store.catalog import DatasetEntry, name_with_id
 from odfd.store.directory import StateDirectory
-from odfd.store.visibility import Mark
+from odfd.store.visibility import VisibilityMark
 from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
@@ -130,7 +130,7 @@ class DatasetViews:
         known = self._evaluator.known(entry.id, within)
         within.update({shard: 0 for shard in shards if shard not in within})
         found = self._evaluator.reach_of(chain, known, self._evaluator.use(entry.id))
-        unshared = self._visibility.mark(entry.id) is Mark.UNSHARED
+        unshared = self._visibility.mark(entry.id) is VisibilityMark.UNSHARED
         withdrawn = withdrawn_at(self._home, entry.id)
         return wire.DatasetView(
             name=entry.name,

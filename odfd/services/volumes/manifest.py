@@ -12,7 +12,7 @@ import msgspec
 from chain.errors import Invalid
 from chain.model.wire import Scalar
 from odfd.datasets.manifest import VOLUME
-from odfd.repositories.manifest import Place, place_of
+from odfd.repositories.manifest import RepositoryPlace, place_of
 from odfd.resources import registry
 from odfd.resources.manifest import Draft, describe, parse_size
 from odfd.resources.references import refers_to
@@ -104,7 +104,7 @@ def size_of(text: str) -> int:
     return parse_size(text if text.endswith("B") else f"{text}B")
 
 
-def bucket_of(spec: PersistentVolumeSpec) -> Place:
+def bucket_of(spec: PersistentVolumeSpec) -> RepositoryPlace:
     """Returns the place of a bucket. Raises Invalid."""
     bucket, prefix = spec.bucket or "", (spec.prefix or "").strip("/")
     rest = f"{bucket}/{prefix}".rstrip("/")

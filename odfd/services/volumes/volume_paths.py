@@ -54,7 +54,7 @@ class VolumePlace(Protocol):
         """Deletes the copy; does nothing if there is none."""
 
 
-class FolderPlace:
+class VolumeFolder:
     """A folder of this machine as the place of a volume."""
 
     def __init__(self, volume: str, root: Path, patience: float = PATIENCE) -> None:

@@ -27,7 +27,7 @@ from odfd.resources.store import ResourceStore
 from odfd.runtime.buckets import KEYS
 from odfd.services.volumes.cache import VolumeCache
 from odfd.services.volumes.manifest import TYPE, PersistentVolumeSpec, VolumeKind, bucket_of, policy_of
-from odfd.services.volumes.volume_paths import BucketPlace, FolderPlace, VolumePlace
+from odfd.services.volumes.volume_paths import BucketPlace, VolumeFolder, VolumePlace
 from odfd.store.directory import VOLUMES, StateDirectory
 
 _CHECK_SECONDS: Final = 5.0
@@ -92,7 +92,7 @@ class Volumes:
         if opened is not None and opened[0] == said:
             volume = opened[2]._replace(resource=resource)
         elif spec.kind is VolumeKind.HOST_PATH:
-            volume = OpenVolume(resource, spec, FolderPlace(resource.name, Path(spec.path or "")))
+            volume = OpenVolume(resource, spec, VolumeFolder(resource.name, Path(spec.path or "")))
         else:
             bucket = open_bucket(f"volume {resource.name}", bucket_of(spec), credentials)
             volume = OpenVolume(resource, spec, BucketPlace(resource.name, bucket))

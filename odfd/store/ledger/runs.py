@@ -27,7 +27,7 @@ from odfd.store.ledger.tables import AGAIN, RECHECKED, REPLAYS, RUNS
 REPRODUCED: Final = "reproduced"
 
 
-class Run(msgspec.Struct, frozen=True, kw_only=True):
+class RecordedRun(msgspec.Struct, frozen=True, kw_only=True):
     """The result of re-running a step. For consecutive steps that were reproduced alike,
     the last one stands for all."""
 
@@ -74,7 +74,7 @@ class Runs:
     def keep_place(self, dataset: DatasetId, place: RunPosition) -> None:
         REPLAYS.put(self._db, dataset, place.sequence_number, place.block, place.checkpoint)
 
-    def keep(self, dataset: DatasetId, run: Run) -> None:
+    def keep(self, dataset: DatasetId, run: RecordedRun) -> None:
         """Keeps a result. If it was reproduced like the step before, the two form one stretch,
         so that rows stay few."""
         first, like = run.first, (run.verdict, msgspec.json.encode(run.engine))
@@ -101,7 +101,7 @@ class Runs:
             first,
         )
 
-    def take_back(self, dataset: DatasetId, run: Run, before: RunPosition | None) -> None:
+    def take_back(self, dataset: DatasetId, run: RecordedRun, before: RunPosition | None) -> None:
         """Replaces the verdict on a step that was run, and deletes those on later steps."""
         end = None if before is None else (before.sequence_number, before.block)
         self.forget_from(dataset, run.sequence_number, end)
@@ -125,12 +125,12 @@ class Runs:
     def note_again(self, dataset: DatasetId, step: int, block: Multihash, now: Instant) -> None:
         AGAIN.put(self._db, dataset, step, block, now)
 
-    def of(self, dataset: DatasetId) -> dict[int, Run]:
+    def of(self, dataset: DatasetId) -> dict[int, RecordedRun]:
         """Returns this node's own results in order, by the sequence number of a stretch's last step; see ``run_at``."""
         return {row[1]: read_run(row[1:]) for row in RUNS.rows(self._db, "dataset = ? ORDER BY sequence", (dataset,))}
 
 
-def encode_run(run: Run) -> tuple[bytes, bytes | None]:
+def encode_run(run: RecordedRun) -> tuple[bytes, bytes | None]:
     """Encodes ``engine`` and ``actual`` as columns of a row."""
     actual = None if run.actual is None else msgspec.json.encode(run.actual, enc_hook=str)
     return msgspec.json.encode(run.engine), actual
@@ -146,7 +146,7 @@ def _actual(raw: bytes | None) -> Actual | None:
     return None if raw is None else msgspec.json.decode(raw, type=Actual, dec_hook=statement.from_text)
 
 
-def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
+def run_at(runs: Mapping[int, RecordedRun], step: int) -> RecordedRun | None:
     """Looks up a step in the result of ``Runs.of``."""
     ends = list(runs)
     place = bisect_left(ends, step)
@@ -156,10 +156,10 @@ def run_at(runs: Mapping[int, Run], step: int) -> Run | None:
     return run if run.starts <= step else None
 
 
-def read_run(row: Row) -> Run:
+def read_run(row: Row) -> RecordedRun:
     """Decodes a row from the column ``sequence`` on."""
     sequence, block, at, verdict, reason, runs, engine, actual, evidence, bundle, first = row
-    return Run(
+    return RecordedRun(
         sequence_number=sequence,
         first=first,
         block=Multihash(block),
@@ -193,7 +193,7 @@ class Recheck(msgspec.Struct, frozen=True, kw_only=True):
     """The group that named the bundle."""
     result: str
     """A result of ``odfd.trust.validation.recheck``, or ``UNFIT``."""
-    run: Run
+    run: RecordedRun
     """The step and its chain; its ``verdict`` is empty if it must not count."""
 
 
@@ -248,13 +248,13 @@ class Rechecks:
 
 
 def with_rechecks(
-    runs: Mapping[int, Run], rechecks: Iterable[Recheck], hash_at: Callable[[int], Multihash | None]
-) -> dict[int, Run]:
+    runs: Mapping[int, RecordedRun], rechecks: Iterable[Recheck], hash_at: Callable[[int], Multihash | None]
+) -> dict[int, RecordedRun]:
     """Adds the results of re-checks to a node's own runs, as far as they are about blocks held here, ascending.
 
     An accusation that this node confirmed takes precedence over its other findings about the step.
     """
-    found: dict[int, Run] = {}
+    found: dict[int, RecordedRun] = {}
     for recheck in sorted(rechecks, key=lambda each: (each.result != CONFIRMED, each.bundle)):
         at = recheck.run.sequence_number
         if recheck.run.verdict and run_at(runs, at) is None and hash_at(at) == recheck.run.block:

@@ -58,7 +58,7 @@ class WordStore(Protocol):
     def keep(self, predicate: Any, signed: Signed, outcome: str, peer: str, now: Instant) -> None: ...
 
 
-class Notice(NamedTuple):
+class StatementNotice(NamedTuple):
     """The event of a new statement, as people see it."""
 
     kind: str
@@ -88,7 +88,7 @@ class StatementKind(NamedTuple):
     """Of a ``Word``: its store. Other kinds have rules of their own in ``StatementProcessor``."""
     journal: Callable[[KeyDid, Any, Multihash], TopicEntry] | None = None
     """The entry in a key's journal that keeps it from contradicting itself; ``None``: no two contradict each other."""
-    notice: Callable[[Any, str], Notice] | None = None
+    notice: Callable[[Any, str], StatementNotice] | None = None
     """Makes the event, from the statement and the local name of its dataset."""
 
 
@@ -132,43 +132,49 @@ def _has_room_for_observer(connection: sqlite3.Connection, observation: Observat
     return Observations(connection).has_room(observation, listed=listed, most=MAX_LISTED if listed else MAX_UNLISTED)
 
 
-def _notice_head(head: HeadStatement, name: str) -> Notice:
-    return Notice("head.heard", name, plural(head.size, "block"), about(head.dataset), {"size": head.size})
+def _notice_head(head: HeadStatement, name: str) -> StatementNotice:
+    return StatementNotice("head.heard", name, plural(head.size, "block"), about(head.dataset), {"size": head.size})
 
 
-def _notice_authority(authority: Authority, name: str) -> Notice:
+def _notice_authority(authority: Authority, name: str) -> StatementNotice:
     version = authority.version
-    return Notice("authority.heard", name, f"version {version}", about(authority.dataset), {"version": version})
+    return StatementNotice(
+        "authority.heard", name, f"version {version}", about(authority.dataset), {"version": version}
+    )
 
 
-def _notice_attestation(attestation: Attestation, name: str) -> Notice:
+def _notice_attestation(attestation: Attestation, name: str) -> StatementNotice:
     wrong = [each.sequence_number for each in attestation.mismatch]
     verdict = f"mismatch at #{wrong[0]}" if wrong else plural(attestation.size, "block")
     text = f"{attestation.validator.short}: {verdict}"
-    return Notice("attestation.heard", name, text, about(attestation.dataset))
+    return StatementNotice("attestation.heard", name, text, about(attestation.dataset))
 
 
-def _notice_observation(observation: Observation, name: str) -> Notice:
+def _notice_observation(observation: Observation, name: str) -> StatementNotice:
     number, result = observation.sequence_number, observation.result
     text = f"{observation.observer.short}: #{number} {result}"
-    return Notice("observation.heard", name, text, about(observation.dataset), {"block": number, "result": result})
+    return StatementNotice(
+        "observation.heard", name, text, about(observation.dataset), {"block": number, "result": result}
+    )
 
 
-def _notice_policy(policy: PolicyStatement, _name: str) -> Notice:
-    return Notice("policy.heard", policy.network, f"version {policy.version}", NODE, {"version": policy.version})
+def _notice_policy(policy: PolicyStatement, _name: str) -> StatementNotice:
+    return StatementNotice(
+        "policy.heard", policy.network, f"version {policy.version}", NODE, {"version": policy.version}
+    )
 
 
-def _notice_card(card: Card, name: str) -> Notice:
+def _notice_card(card: Card, name: str) -> StatementNotice:
     if card.claims is None:
         text = "its publisher shows it no more; a copy here stays"
-        return Notice("card.withdrawn", name, text, about(card.dataset), {"at": card.issued_at})
-    return Notice("card.heard", name, f"called {card.claims.name}", about(card.dataset))
+        return StatementNotice("card.withdrawn", name, text, about(card.dataset), {"at": card.issued_at})
+    return StatementNotice("card.heard", name, f"called {card.claims.name}", about(card.dataset))
 
 
-def _notice_node_card(card: NodeCard, _name: str) -> Notice:
+def _notice_node_card(card: NodeCard, _name: str) -> StatementNotice:
     """Reports a node card of this node itself; cards of others stay in memory, without an event."""
     text = "it was taken back" if card.claims is None else f"called {card.claims.name}"
-    return Notice("node-card.heard", card.node.short, text, NODE)
+    return StatementNotice("node-card.heard", card.node.short, text, NODE)
 
 
 HEAD_PACE: Final = Rate(per_second=1.0, burst=60.0)

@@ -82,7 +82,7 @@ class Listed(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_def
     path: Annotated[tuple[_Node, ...], msgspec.Meta(max_length=MAX_PATH)] | None = None
 
 
-class Manifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+class BundleManifest(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
     """The table of contents of a bundle. Only ``head`` and ``authority`` are signed; the rest says where to look."""
 
     type: str
@@ -136,11 +136,11 @@ def _version(sealed: dict[str, Any]) -> tuple[Authority, Signed]:
     return predicate, signed
 
 
-def decode_manifest(raw: bytes) -> Manifest:
+def decode_manifest(raw: bytes) -> BundleManifest:
     """Decodes a manifest. Raises Invalid."""
     value = canonical.decode(raw)
     try:
-        manifest = msgspec.convert(value, Manifest, dec_hook=from_text)
+        manifest = msgspec.convert(value, BundleManifest, dec_hook=from_text)
     except (msgspec.MsgspecError, ValueError) as error:
         raise Invalid(f"not a bundle's manifest: {error}", rule="bundle-manifest", hint=_HINT) from error
     if manifest.type != BUNDLE:
@@ -157,7 +157,7 @@ def decode_manifest(raw: bytes) -> Manifest:
 Source = Callable[[Listed], BinaryIO]
 
 
-def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
+def write(manifest: BundleManifest, source: Source, out: BinaryIO) -> None:
     """Writes the bundle's file. ``source`` opens the bytes of an object.
     Raises Invalid if their size or hash differs."""
     raw = manifest.encode()
@@ -180,7 +180,7 @@ def write(manifest: Manifest, source: Source, out: BinaryIO) -> None:
     out.write(bytes(2 * _BLOCK))
 
 
-class Reader:
+class BundleReader:
     """Reads a bundle: the manifest first, then each object once, in order. ``place`` is its name in messages."""
 
     def __init__(self, file: BinaryIO, place: str) -> None:
@@ -297,7 +297,7 @@ class Accusation(msgspec.Struct, frozen=True, kw_only=True):
 class GatheredBundle(msgspec.Struct, frozen=True):
     """A manifest and where the bytes of its objects are."""
 
-    manifest: Manifest
+    manifest: BundleManifest
     sources: Mapping[Multihash, bytes | Path]
 
 
@@ -331,7 +331,7 @@ def gather(chains: ChainStore, objects: ObjectReader, case: Accusation) -> Gathe
         return TooLarge(f"{plural(len(pile.listed), 'object')} of {pile.size:,} bytes; a bundle has at most {BUDGET:,}")
     if event.new_data is not None and pile.size + event.new_data.size <= BUDGET:
         pile.add_slices([event.new_data])
-    manifest = Manifest(
+    manifest = BundleManifest(
         type=BUNDLE,
         head=_envelope(case.signed),
         authority=tuple(_envelope(each) for each in case.authority[: case.head.authority]),
@@ -411,7 +411,7 @@ def _envelope(signed: Signed) -> dict[str, canonical.Json]:
 class AccusedStep:
     """The accused step of an unpacked bundle whose links were found to be complete."""
 
-    manifest: Manifest
+    manifest: BundleManifest
     head: HeadStatement
     step: Block
     chains: SqliteChains
@@ -424,7 +424,7 @@ class AccusedStep:
 class IncompleteBundle:
     """A valid bundle that lacks blocks which the re-run needs."""
 
-    manifest: Manifest
+    manifest: BundleManifest
     head: HeadStatement
     missing: str
 
@@ -439,7 +439,7 @@ def unpacked(file: BinaryIO, place: str, folder: Path) -> Iterator[Unpacked]:
 
     Raises Invalid if anything is not as a bundle has to be, Environment if our disk fails.
     """
-    reader = Reader(file, place)
+    reader = BundleReader(file, place)
     head, _ = reader.manifest.accused()
     with closing(open_database(folder / "recheck.sqlite")) as database:
         objects = DiskObjects(folder / "objects", database)
@@ -452,7 +452,7 @@ def unpacked(file: BinaryIO, place: str, folder: Path) -> Iterator[Unpacked]:
         yield _hang_together(reader.manifest, head, _Stores(listed, objects, SqliteChains(database, objects)))
 
 
-def _hang_together(manifest: Manifest, head: HeadStatement, stores: _Stores) -> Unpacked:
+def _hang_together(manifest: BundleManifest, head: HeadStatement, stores: _Stores) -> Unpacked:
     try:
         step = _accused_step(head, manifest, stores.objects)
         accused = _restore(head.dataset, step.hash, stores)
@@ -494,7 +494,7 @@ class _Missing(Exception):
     """A block is missing that the file should hold."""
 
 
-def _accused_step(head: HeadStatement, manifest: Manifest, objects: DiskObjects) -> Block:
+def _accused_step(head: HeadStatement, manifest: BundleManifest, objects: DiskObjects) -> Block:
     """Returns the accused block, after its path showed that it is in the tree that the accused signed."""
     number = manifest.sequence_number
     for object_ in manifest.objects:

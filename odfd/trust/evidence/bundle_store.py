@@ -24,7 +24,7 @@ from chain.store import durable
 from chain.store.base import Step, no_step
 from chain.store.files import disk
 from odfd.trust.evidence import bundle
-from odfd.trust.evidence.bundle import Manifest
+from odfd.trust.evidence.bundle import BundleManifest
 
 SUFFIX: Final = ".odfe"
 _DRAFT: Final = ".part"
@@ -95,7 +95,7 @@ class BundleStore:
             draft.unlink()  # of one that was killed
         self._paths = dict(_files(folder))
 
-    def keep(self, manifest: Manifest, sources: Mapping[Multihash, bytes | Path]) -> Multihash:
+    def keep(self, manifest: BundleManifest, sources: Mapping[Multihash, bytes | Path]) -> Multihash:
         """Writes a bundle durably; returns its id.
 
         Raises Invalid if an object is damaged or no writer signed the accused head, Environment if the disk fails or

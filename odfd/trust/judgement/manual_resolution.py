@@ -86,7 +86,7 @@ class DecisionOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The chosen statement of a version, if it is not the one held."""
 
 
-class Choice(msgspec.Struct, frozen=True):
+class ResolutionChoice(msgspec.Struct, frozen=True):
     """A hash that a person may follow, and a description of it."""
 
     name: Multihash
@@ -118,19 +118,21 @@ def versions_of(proof: Proof, held: Multihash) -> Versions:
     return Versions(proof.epoch, held, tuple(others))
 
 
-def choices(case: PendingDecision) -> Iterator[Choice]:
+def choices(case: PendingDecision) -> Iterator[ResolutionChoice]:
     """Yields the hashes that may be chosen; none when nothing waits."""
     if case.versions is not None:
-        yield Choice(case.versions.held, f"version {case.versions.number} of its authority as it is held here")
+        yield ResolutionChoice(
+            case.versions.held, f"version {case.versions.number} of its authority as it is held here"
+        )
         for _, signed in case.versions.others:
-            yield Choice(signed.sid, f"the other version {case.versions.number}")
+            yield ResolutionChoice(signed.sid, f"the other version {case.versions.number}")
     if case.head is not None and (case.fork is not None or case.stops or case.abandoned):
-        yield Choice(case.head, f"the history that is here, {plural(case.size, 'block')}")
+        yield ResolutionChoice(case.head, f"the history that is here, {plural(case.size, 'block')}")
     for side in case.fork.sides if case.fork else ():
         if case.fork is not None and case.number_of(side.leaf) != case.fork.index:
-            yield Choice(side.leaf, f"the other history, {plural(side.head.size, 'block')} of it known")
+            yield ResolutionChoice(side.leaf, f"the other history, {plural(side.head.size, 'block')} of it known")
     if case.waiting is not None:
-        yield Choice(case.waiting.head, f"epoch {case.waiting.epoch}, {plural(case.waiting.size, 'block')}")
+        yield ResolutionChoice(case.waiting.head, f"epoch {case.waiting.epoch}, {plural(case.waiting.size, 'block')}")
 
 
 def follow(case: PendingDecision, name: Multihash, now: Instant) -> DecisionOutcome:

@@ -21,7 +21,7 @@ from odfd.policy.policy import Policy
 from odfd.runtime.reconcile_loop import KeyedReconcileLoop
 from odfd.store.ledger.log import Ledger
 from odfd.trust.judgement import suspension_rules
-from odfd.trust.judgement.suspension_rules import Strike, View
+from odfd.trust.judgement.suspension_rules import Strike, SuspensionFacts
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.trust_evaluator import TrustEvaluator
 
@@ -96,5 +96,5 @@ class SuspensionReview:
 
 def contradicted(evaluator: TrustEvaluator, dataset: DatasetId) -> list[int]:
     """Lists the steps of a dataset that an honest validator runs again."""
-    view: View = evaluator.view(dataset)
+    view: SuspensionFacts = evaluator.view(dataset)
     return sorted(step for _, step in suspension_rules.look_again(evaluator.policy, view))

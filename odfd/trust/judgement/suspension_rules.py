@@ -57,7 +57,7 @@ class Strike(NamedTuple):
     block: int
 
 
-class View(msgspec.Struct, frozen=True, kw_only=True):
+class SuspensionFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The facts on which suspension is decided."""
 
     datasets: Mapping[DatasetId, DatasetStatements]
@@ -71,7 +71,7 @@ class View(msgspec.Struct, frozen=True, kw_only=True):
     own_machine: Machine | None = None
 
 
-def standing(policy: Policy, view: View, now: Instant) -> frozenset[str]:
+def standing(policy: Policy, view: SuspensionFacts, now: Instant) -> frozenset[str]:
     """Returns the suspended groups."""
     stand = {strike for strike in strikes(policy, view) if now - view.since.get(strike, now) > GRACE}
     return double_voters(policy, view.accused) | struck(stand)
@@ -95,7 +95,7 @@ def remembered(since: Mapping[Strike, Instant], found: Collection[Strike], now: 
     return {strike: since.get(strike, now) for strike in found}
 
 
-def strikes(policy: Policy, view: View) -> frozenset[Strike]:
+def strikes(policy: Policy, view: SuspensionFacts) -> frozenset[Strike]:
     """Returns all present contradictions, whether or not their grace is over."""
     out = double_voters(policy, view.accused)
     return frozenset(
@@ -106,7 +106,7 @@ def strikes(policy: Policy, view: View) -> frozenset[Strike]:
     )
 
 
-def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
+def look_again(policy: Policy, view: SuspensionFacts) -> frozenset[tuple[DatasetId, int]]:
     """Returns steps on which more than f groups agree on another verdict than my own run: I run them again."""
     out = double_voters(policy, view.accused)
     return frozenset(
@@ -120,7 +120,7 @@ def look_again(policy: Policy, view: View) -> frozenset[tuple[DatasetId, int]]:
 
 
 def _others(
-    policy: Policy, view: View, statements: DatasetStatements, step: int, out: Collection[str]
+    policy: Policy, view: SuspensionFacts, statements: DatasetStatements, step: int, out: Collection[str]
 ) -> Counter[GroupVerdict]:
     verdicts = group_verdicts(policy, statements.attestations, step, out)
     verdicts.pop(view.own_group, None)
@@ -128,7 +128,7 @@ def _others(
 
 
 def _list_contradicted(
-    policy: Policy, view: View, statements: DatasetStatements, out: Collection[str]
+    policy: Policy, view: SuspensionFacts, statements: DatasetStatements, out: Collection[str]
 ) -> Iterator[tuple[str, int]]:
     """Yields groups with the step on which they stand alone.
 
@@ -162,7 +162,9 @@ def _stands_alone(
     return len(many) == 1 and many[0] != verdicts[group]
 
 
-def _machines(policy: Policy, view: View, statements: DatasetStatements, step: int) -> dict[str, frozenset[Machine]]:
+def _machines(
+    policy: Policy, view: SuspensionFacts, statements: DatasetStatements, step: int
+) -> dict[str, frozenset[Machine]]:
     """Returns the machines on which each group's verdict on a step was computed."""
     found: dict[str, set[Machine]] = {}
     for key, attestation in statements.attestations.items():

@@ -33,19 +33,19 @@ from chain.store.database import Database
 from chain.walk import newest_first
 from odfd.datasets.engine_pins import PinStretch, pin_stretches
 from odfd.policy.policy import Expression, Policy, holds
-from odfd.policy.witness_quorum import Roots, witnessed
+from odfd.policy.witness_quorum import TreeRoots, witnessed
 from odfd.store.holdings import Holdings
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.observations import Observations, Sighting
 from odfd.store.ledger.proofs import Proofs
 from odfd.store.ledger.resolutions import Decided, Resolutions
-from odfd.store.ledger.runs import Rechecks, Run, Runs, run_at, with_rechecks
+from odfd.store.ledger.runs import Rechecks, RecordedRun, Runs, run_at, with_rechecks
 from odfd.store.ledger.signed_heads import DataAvailability, makers
 from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.admission.rules import EARLY_LIMIT
 from odfd.trust.judgement.observation_reach import ObservationReach, electorate, sighted
-from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, View
+from odfd.trust.judgement.suspension_rules import ME, DatasetStatements, Machine, SuspensionFacts
 from odfd.trust.judgement.suspensions import Suspensions
 from odfd.trust.judgement.verdicts import (
     NOT_PINNED,
@@ -135,7 +135,7 @@ class DatasetFacts(msgspec.Struct, frozen=True, kw_only=True):
     extent: ChainExtent
     attestations: Mapping[KeyDid, Attestation]
     """Live attestations about this chain (their root is mine), by validator."""
-    runs: Mapping[int, Run]
+    runs: Mapping[int, RecordedRun]
     """Own runs, and for other steps the results of re-checks of others' evidence."""
     root: bool
     quorum: int
@@ -177,7 +177,7 @@ class TrustEvaluator:
         self.me = me
         self._clock = clock
         self._purposes = purposes
-        self._roots = Roots()
+        self._roots = TreeRoots()
         self._sightings = ObservationReach()
         self._by_dataset = by_dataset
 
@@ -352,7 +352,7 @@ class TrustEvaluator:
         )
         return decide(electors, known.attestations, own_verdict(run), step)
 
-    def view(self, dataset: DatasetId) -> View:
+    def view(self, dataset: DatasetId) -> SuspensionFacts:
         """Returns the facts about one dataset for suspension: all verdicts on its steps, mine included."""
         chain = self._chains.chain(dataset)
         head = chain.head()
@@ -371,7 +371,7 @@ class TrustEvaluator:
             own={at: verdict for at, verdict in verdicts.items() if verdict is not None},
             steps=steps,
         )
-        return View(
+        return SuspensionFacts(
             datasets={dataset: statements},
             accused=accused,
             since=since,
@@ -491,7 +491,9 @@ class TrustEvaluator:
         return True
 
 
-def _own_runs(connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int) -> dict[int, Run]:
+def _own_runs(
+    connection: sqlite3.Connection, chain: ChainReader, dataset: DatasetId, size: int
+) -> dict[int, RecordedRun]:
     def hash_at(number: int) -> Multihash | None:
         return chain.block_at(number).hash if number < size else None
 
@@ -518,7 +520,7 @@ def _is_root(chain: ChainReader) -> bool:
     return isinstance(seed, Seed) and seed.dataset_kind is DatasetKind.ROOT
 
 
-def own_verdict(run: Run | None) -> GroupVerdict | None:
+def own_verdict(run: RecordedRun | None) -> GroupVerdict | None:
     """Converts this node's own run of a step to a verdict; none by another engine than the step pins."""
     if run is None or not run.engine.pinned:
         return None
@@ -545,7 +547,7 @@ def _telling_steps(
     chain: ChainReader,
     size: int,
     attestations: Mapping[KeyDid, Attestation],
-    runs: Mapping[int, Run],
+    runs: Mapping[int, RecordedRun],
     bounds: Iterable[int],
 ) -> Iterable[int]:
     """Yields the first step of each stretch in which no verdict or fact changes; facts change at ``bounds``."""

@@ -29,7 +29,7 @@ from chain.store.base import ChainReader, ChainStore
 from odfd.runtime.subjects import about
 from odfd.store.keys import journal_topics
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import REPRODUCED, Run, RunPosition, Runs
+from odfd.store.ledger.runs import REPRODUCED, RecordedRun, RunPosition, Runs
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.signing.signer_context import SignerContext
 from odfd.trust.transform_steps import first_step
@@ -51,7 +51,7 @@ class Subject(msgspec.Struct, frozen=True, kw_only=True):
 class Reexecuted(msgspec.Struct, frozen=True):
     """The result of re-running a chain."""
 
-    runs: Mapping[int, Run]
+    runs: Mapping[int, RecordedRun]
     until: int
     """The first step that was not run, or the chain's size; the attestation says nothing about it and later blocks."""
     why: str = ""
@@ -106,7 +106,7 @@ def attest(
     )
 
 
-def engines_of(runs: Mapping[int, Run]) -> list[EngineUsed]:
+def engines_of(runs: Mapping[int, RecordedRun]) -> list[EngineUsed]:
     """Lists engines in the order by which spans refer to them."""
     return sorted({run.engine for run in runs.values()}, key=lambda used: (used.name, used.digest, used.sandbox))
 

@@ -39,7 +39,7 @@ from odfd.policy.policy import Policy
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
 from odfd.runtime.subjects import about
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import CONFIRMED, REPRODUCED, UNABLE, UNFIT, Recheck, Rechecks, Run, run_at
+from odfd.store.ledger.runs import CONFIRMED, REPRODUCED, UNABLE, UNFIT, Recheck, Rechecks, RecordedRun, run_at
 from odfd.transform.driver import fresh_folder
 from odfd.transform.progress import Report, Showing, unseen
 from odfd.trust.evidence.bundle import IncompleteBundle, Unpacked, unpacked
@@ -67,7 +67,7 @@ class Claim(NamedTuple):
 class OwnFindings(msgspec.Struct, frozen=True, kw_only=True):
     """This node's own findings about a dataset."""
 
-    runs: Mapping[int, Run]
+    runs: Mapping[int, RecordedRun]
     """Its verdicts, including those of re-checks."""
     done: Mapping[Multihash, Recheck]
     resting: Collection[str]
@@ -308,7 +308,7 @@ class EvidenceRechecker:
                 return msgspec.structs.replace(first, result=UNABLE, reason=NONDETERMINISTIC), number
         return first, RUNS if first.result == CONFIRMED else 1
 
-    async def _keep(self, claim: Claim, run: Run, result: str) -> None:
+    async def _keep(self, claim: Claim, run: RecordedRun, result: str) -> None:
         found = Recheck(bundle=claim.bundle, dataset=claim.dataset, group=claim.group, result=result, run=run)
         await trio.to_thread.run_sync(self._record, claim, found)
         name = self._signer.name_of(claim.dataset)
@@ -341,7 +341,7 @@ _SAYING: Final = {
 }
 
 
-def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity, now: Instant) -> Run:
+def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity, now: Instant) -> RecordedRun:
     """Converts an answer to a run of this node, with the verdict that it supports, if any."""
     blank = _verdictless(claim, answer.reason, engine, now)
     if answer.block is None:
@@ -360,7 +360,7 @@ def _run(claim: Claim, answer: RecheckAnswer, runs: int, engine: EngineIdentity,
     return run
 
 
-def _verdictless(claim: Claim, reason: str, engine: EngineIdentity | None, now: Instant) -> Run:
+def _verdictless(claim: Claim, reason: str, engine: EngineIdentity | None, now: Instant) -> RecordedRun:
     used = EngineUsed(
         name="" if engine is None else engine.name,
         digest="" if engine is None else engine.digest,
@@ -368,4 +368,6 @@ def _verdictless(claim: Claim, reason: str, engine: EngineIdentity | None, now: 
         sandbox="" if engine is None else engine.sandbox,
         platform="" if engine is None else engine.platform,
     )
-    return Run(sequence_number=claim.step, block=claim.bundle, at=now, verdict="", reason=reason, runs=0, engine=used)
+    return RecordedRun(
+        sequence_number=claim.step, block=claim.bundle, at=now, verdict="", reason=reason, runs=0, engine=used
+    )

@@ -33,7 +33,7 @@ from odfd.runtime.spans import span
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.proofs import Proofs
-from odfd.store.ledger.runs import Run, RunPosition, Runs, run_at
+from odfd.store.ledger.runs import RecordedRun, RunPosition, Runs, run_at
 from odfd.transform.driver import fresh_folder
 from odfd.transform.plan import Blocked
 from odfd.transform.progress import Showing, unseen
@@ -114,7 +114,7 @@ class Reexecution:
     def _objects(self) -> ObjectReader:
         return self._means.deps.objects
 
-    async def run(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> Run | None:
+    async def run(self, dataset: DatasetId, step: ReexecutionStep, *, apart: bool = False) -> RecordedRun | None:
         """Runs a step, three times if need be, and keeps the verdict. ``None``: it could not be run now.
 
         ``apart``: in an engine process of its own from the first run on. Raises TooCostly, and what engines raise.
@@ -173,7 +173,7 @@ class Reexecution:
             state = RunPosition(earlier.sequence_number, earlier.hash, answer.checkpoint)
         return ReexecutionStep(block, state)
 
-    async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> Run | None:
+    async def run_again(self, dataset: DatasetId, step: ReexecutionStep) -> RecordedRun | None:
         """Runs the step six more times; returns the verdict that remains when a run deviates from the one published."""
         number = step.block.sequence_number
         published = await trio.to_thread.run_sync(self._find_published, dataset, number)
@@ -193,7 +193,7 @@ class Reexecution:
         await trio.to_thread.run_sync(self._note_again, dataset, step.block)
         return None
 
-    def _take_back(self, dataset: DatasetId, step: ReexecutionStep, run: Run) -> Run | None:
+    def _take_back(self, dataset: DatasetId, step: ReexecutionStep, run: RecordedRun) -> RecordedRun | None:
         with self._signer.database.write() as connection:
             if not self._is_held(dataset, step.block):
                 return None
@@ -211,7 +211,7 @@ class Reexecution:
             if by.is_pinned and run.engine.digest != by.identity.digest:
                 await trio.to_thread.run_sync(self._forget, dataset, first, before)
 
-    def _run_by_others(self, dataset: DatasetId) -> list[tuple[Run, Transform, Block, Block | None]]:
+    def _run_by_others(self, dataset: DatasetId) -> list[tuple[RecordedRun, Transform, Block, Block | None]]:
         """Lists the transforms of which the last steps were run by another engine, newest first.
 
         Each with the run, the first such step, and the step before it.
@@ -321,8 +321,8 @@ class Reexecution:
         *,
         reason: str = "",
         runs: int = 1,
-    ) -> Run:
-        return Run(
+    ) -> RecordedRun:
+        return RecordedRun(
             sequence_number=step.block.sequence_number,
             block=step.block.hash,
             at=self._signer.clock.now(),
@@ -334,11 +334,13 @@ class Reexecution:
             evidence=answer.finding.to_bytes() if answer.finding else None,
         )
 
-    def _find_published(self, dataset: DatasetId, number: int) -> Run | None:
+    def _find_published(self, dataset: DatasetId, number: int) -> RecordedRun | None:
         with self._signer.database.read() as connection:
             return run_at(Runs(connection).of(dataset), number)
 
-    def _keep(self, dataset: DatasetId, step: ReexecutionStep, run: Run, place: RunPosition | None) -> Run | None:
+    def _keep(
+        self, dataset: DatasetId, step: ReexecutionStep, run: RecordedRun, place: RunPosition | None
+    ) -> RecordedRun | None:
         """Keeps a run; ``None``, and nothing is kept, if the chain got another history while the step ran."""
         with self._signer.database.write() as connection:
             kept = Runs(connection)
@@ -357,7 +359,7 @@ class Reexecution:
                 kept.keep_place(dataset, place)
         return run
 
-    def _stop_after(self, kept: Runs, dataset: DatasetId, last: int, run: Run) -> Run | None:
+    def _stop_after(self, kept: Runs, dataset: DatasetId, last: int, run: RecordedRun) -> RecordedRun | None:
         """Keeps the finding that this engine cannot go on at the first step on which nothing is recorded."""
         chain = self._chains.chain(dataset)
         head = chain.head()

@@ -47,7 +47,7 @@ from odfd.runtime.spans import span
 from odfd.runtime.subjects import about
 from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import Run, Runs, run_at
+from odfd.store.ledger.runs import RecordedRun, Runs, run_at
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.judgement.verdicts import TOO_COSTLY
 from odfd.trust.signing.signer_context import SignerContext
@@ -424,7 +424,7 @@ class Validator:
         step = step_after(chain, place, stop)
         return None if step is None else ReexecutionStep(step, place)
 
-    def _announce(self, dataset: DatasetId, run: Run) -> None:
+    def _announce(self, dataset: DatasetId, run: RecordedRun) -> None:
         number, name = run.sequence_number, self._signer.name_of(dataset)
         told = about(dataset, inputs=True)
         if run.verdict == "reproduced" and run.engine.pinned:

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 from odfd.cli.main import main
-from odfd.trust.evidence.bundle import Reader, write
+from odfd.trust.evidence.bundle import BundleReader, write
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "trust"
 LIE = (GOLDEN / "lie.odfe").read_bytes()
@@ -57,7 +57,7 @@ def test_a_file_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[
 
 
 def test_an_incomplete_bundle(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    reader = Reader(io.BytesIO(LIE), "lie")
+    reader = BundleReader(io.BytesIO(LIE), "lie")
     contents = {listed.hash: b"".join(pieces) for listed, pieces in reader.objects()}
     rest = tuple(each for each in reader.manifest.objects if each.sequence_number != 0)
     out = io.BytesIO()

@@ -18,7 +18,7 @@ import trio
 from chain.instant import Instant
 from odfd.api.routes import application
 from odfd.control import endpoint
-from odfd.control.client import ApiCall, Client
+from odfd.control.client import ApiCall, ControlClient
 from odfd.control.endpoint import ControlServer, Gate
 from odfd.obs.events import EventLog
 from odfd.runtime.http import Limits
@@ -43,7 +43,7 @@ class Served:
 
     def __init__(self, node: Any, path: Path) -> None:
         self.node, self.path = node, path
-        self.client = Client(path)
+        self.client = ControlClient(path)
 
     async def do(self, call: ApiCall[Any]) -> Any:
         with trio.fail_after(PATIENCE):

@@ -20,7 +20,7 @@ import pytest
 
 from odfd.cli.kinds import with_state
 from odfd.control import calls, wire
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from worlds.eventually import until
 from worlds.lan import NoLan, Switch, Weather, open_lan
 from worlds.manifests import ROOT
@@ -54,7 +54,7 @@ class Five:
 
     def publish_many(self, times: int) -> str:
         """The same so many times, straight over the socket: a command takes ten times as long to start."""
-        client = Client(self.daemons[0].socket)
+        client = ControlClient(self.daemons[0].socket)
         request = wire.PullRequest(refs=("cities",))
         for _ in range(times):
             self._write()

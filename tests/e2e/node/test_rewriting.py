@@ -15,7 +15,7 @@ import pytest
 
 from odfd.cli.kinds import with_state
 from odfd.control import calls, wire
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from worlds import manifests
 from worlds.eventually import PATIENCE, until
 
@@ -123,7 +123,7 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
         alice.start()
         del alice.more["KILL_AT"]
         request = wire.RewriteRequest(action="compact", max_slice_rows=20000)
-        Client(alice.socket).do(calls.rewriting_rewrite("cities", request))
+        ControlClient(alice.socket).do(calls.rewriting_rewrite("cities", request))
         assert alice.process.wait(PATIENCE) == -signal.SIGKILL
         alice.process = None
         kills += 1

@@ -36,7 +36,7 @@ import pytest
 from chain.instant import Instant
 from odfd.cli.kinds import with_state
 from odfd.control import calls, wire
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from odfd.network.invitation import read_invitation
 from p2p.identity import peer_of_did
 from p2p.peers.book import UNRELIABLE
@@ -160,13 +160,13 @@ class Town:
     def __post_init__(self) -> None:
         self.peers = [daemon.ask("status")["listen"][0].rpartition("/")[2] for daemon in self.daemons]
 
-    def client(self, number: int) -> Client:
-        return Client(self.daemons[number].socket)
+    def client(self, number: int) -> ControlClient:
+        return ControlClient(self.daemons[number].socket)
 
-    def blocks(self, client: Client) -> int:
+    def blocks(self, client: ControlClient) -> int:
         return client.do(calls.datasets_describe("cities")).value.dataset.blocks
 
-    def commit(self, client: Client) -> None:
+    def commit(self, client: ControlClient) -> None:
         """One more file, and a pull over the socket."""
         self.files += 1
         file = self.daemons[0].folder / f"{self.files:05}.csv"

@@ -29,7 +29,7 @@ from odfd.renditions.handover import (
     Situation,
     next_effect,
 )
-from odfd.renditions.reader_position import Difference, Updates, Waiting, next_reading
+from odfd.renditions.reader_position import ContentDifference, Updates, Waiting, next_reading
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advance, append, find_switch
 
 END: Final = 4
@@ -146,7 +146,7 @@ def reader(world: World) -> Iterator[World]:
                 has.update(shot(world, number, time))
                 has.subtract(shot(world, number, time - 1) if time else Counter())
                 yield world._replace(at=time, has=frozen(has))
-        case Difference(time=time, old=old, old_time=old_time, new=new):
+        case ContentDifference(time=time, old=old, old_time=old_time, new=new):
             has.update(shot(world, new, time))
             has.subtract(shot(world, old, old_time) if old_time >= 0 else Counter())
             yield world._replace(at=time, has=frozen(has))

@@ -19,7 +19,7 @@ from chain.multihash import Multihash
 from odfd.datasets.shard_reading import is_followed
 from odfd.mirrors import mirror_handover
 from odfd.mirrors.mirror_handover import Await, Begin, Step, next_step, united
-from odfd.renditions.reader_position import Difference, Updates, next_reading
+from odfd.renditions.reader_position import ContentDifference, Updates, next_reading
 from odfd.renditions.successor import HandoverNotice
 from odfd.renditions.timeline import RenditionRow, Switch, Timeline, active, advance, append
 from odfd.store.collections import CollectionState, Member, plain
@@ -196,7 +196,7 @@ class Mirror:
                 case Updates(rendition=number, until=until):
                     self.rows |= self._contents(number, until - 1)
                     self.after = until - 1
-                case Difference(time=time, old=old, old_time=before, new=new):
+                case ContentDifference(time=time, old=old, old_time=before, new=new):
                     assert self.rows == self._contents(old, before)
                     self.rows = self._contents(new, time)
                     self.after = time

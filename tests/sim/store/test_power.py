@@ -38,7 +38,7 @@ from odfd.runtime.tasks import Report
 from odfd.services.maintenance.backup import BackupFolder, snapshots_in
 from odfd.services.maintenance.restore import choose, restore
 from odfd.services.maintenance.upgrade import table_changes
-from odfd.services.volumes.volume_paths import MARK, FolderPlace
+from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.store.keys import journal
 from odfd.store.keys.keystore import KeyStore
@@ -46,7 +46,7 @@ from odfd.store.keys.secret_keys import SecretKeys
 from odfd.store.spool import SMALL as SMALL_PUSH
 from odfd.store.spool import PushSpool
 from odfd.transfer.delta_log import LOG, write_log
-from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
+from odfd.trust.evidence.bundle import BUNDLE, BundleManifest, Listed
 from odfd.trust.evidence.bundle_store import BundleStore
 from worlds import store_life
 from worlds.power import PowerDisk
@@ -220,7 +220,7 @@ def accuse(home: Path, promise: Callable[[Any], None]) -> None:
     store = BundleStore(home)
     for number in range(3):
         raw = bytes([number]) * 3000
-        manifest = Manifest(
+        manifest = BundleManifest(
             type=BUNDLE, head=head, sequence_number=1, actual=Actual(records=number),
             objects=(Listed(hash=Multihash.sha3_256(raw), size=len(raw)),),
         )  # fmt: skip
@@ -262,7 +262,7 @@ def move(home: Path, promise: Callable[[Any], None]) -> None:
     source = home.with_name("slice")
     source.write_bytes(LARGE)
     name = Multihash.sha3_256(LARGE)
-    place = FolderPlace("v", home / "mounted" / "volume")
+    place = VolumeFolder("v", home / "mounted" / "volume")
     place.claim("v", is_new=True)
     promise("claimed")
     place.put(name, source)
@@ -272,7 +272,7 @@ def move(home: Path, promise: Callable[[Any], None]) -> None:
 
 
 def look_for_slices(home: Path, promised: Promises) -> None:
-    place = FolderPlace("v", home / "mounted" / "volume")
+    place = VolumeFolder("v", home / "mounted" / "volume")
     if promised[-1:] == ["released"]:
         assert not (home / "mounted" / "volume" / MARK).exists(), "nobody else could use the place"
     elif promised == ["claimed"]:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.envelope import Signed
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from p2p.ports import PeerId, Topic
 
 from .fabric import Branch, Machine, actual, digest, key_of
@@ -77,7 +77,7 @@ class Liar:
         self.shown.add(name)
         return self._said[name]
 
-    def _runs(self, branch: Branch, face: str) -> dict[int, Run]:
+    def _runs(self, branch: Branch, face: str) -> dict[int, RecordedRun]:
         steps = branch.steps(len(branch))
         if face == "affirm":
             return {step: self._run(branch, step, "reproduced") for step in steps}
@@ -89,8 +89,8 @@ class Liar:
         runs = {step: self._run(branch, step, "reproduced") for step in steps if step < at}
         return {**runs, at: self._run(branch, at, "mismatch", value)}
 
-    def _run(self, branch: Branch, step: int, verdict: str, value: bytes = b"") -> Run:
-        return Run(
+    def _run(self, branch: Branch, step: int, verdict: str, value: bytes = b"") -> RecordedRun:
+        return RecordedRun(
             sequence_number=step,
             block=branch.head(step + 1),
             at=self.world.clock(),

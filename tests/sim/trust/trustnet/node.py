@@ -20,7 +20,7 @@ from chain.statements.statement import Attestation, HeadStatement
 from chain.statements.tree import Tree
 from odfd.policy.policy import Policy
 from odfd.store.ledger.proofs import fork_of_last_block
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome
 from odfd.trust.judgement import suspension_rules, verdicts
@@ -55,7 +55,7 @@ class Book:
     contested: tuple[HeadStatement, Signed] | None = None
     """A head that does not go with my tree, while nobody has shown me its blocks."""
     said: dict[KeyDid, tuple[Attestation, Signed]] = field(default_factory=dict)
-    runs: dict[int, Run] = field(default_factory=dict)
+    runs: dict[int, RecordedRun] = field(default_factory=dict)
     again: set[int] = field(default_factory=set)
     fork: Proof | None = None
     cosigned: tuple[int, bytes] | None = None
@@ -265,7 +265,7 @@ class Node:
         if len(book.runs) != before or (book.runs and (said is None or said[0].size < book.size)):
             self._say(dataset, book)
 
-    def _attempt(self, branch: Branch, step: int) -> Run:
+    def _attempt(self, branch: Branch, step: int) -> RecordedRun:
         published = branch.blocks[step].rows
         again = partial(branch.rerun, step, self.machine, opaque=self.opaque)
         rows = [again()]
@@ -274,8 +274,8 @@ class Node:
         verdict = "reproduced" if rows[0] == published else "mismatch"
         return self._run(branch, step, verdict if len(set(rows)) == 1 else "not-reproducible-here", rows[0])
 
-    def _run(self, branch: Branch, step: int, verdict: str, rows: bytes) -> Run:
-        return Run(
+    def _run(self, branch: Branch, step: int, verdict: str, rows: bytes) -> RecordedRun:
+        return RecordedRun(
             sequence_number=step,
             block=branch.head(step + 1),
             at=self.world.clock(),
@@ -330,7 +330,7 @@ class Node:
             return {}
         return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
 
-    def view(self) -> suspension_rules.View:
+    def view(self) -> suspension_rules.SuspensionFacts:
         told = {
             dataset: suspension_rules.DatasetStatements(
                 attestations=book.heard(), own=self.own(book), steps=book.branch.steps(book.size)
@@ -339,7 +339,7 @@ class Node:
             if book.branch is not None
         }
         engine = engine_of(self.machine)
-        return suspension_rules.View(
+        return suspension_rules.SuspensionFacts(
             datasets=told,
             accused=self.accused.keys(),
             since=self.since,

@@ -20,7 +20,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.proof import Proof
 from chain.statements.statement import Attestation, EngineUsed, HeadStatement
 from odfd.store.keys.journal import JournalEntry, Order, SigningJournal
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from odfd.trust.validation import attestation_publisher
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject
 from p2p.ports import Topic
@@ -102,7 +102,7 @@ def engine_of(machine: Machine) -> EngineUsed:
 def attested(
     key: SigningKey,
     subject: Subject,
-    runs: Mapping[int, Run],
+    runs: Mapping[int, RecordedRun],
     last: tuple[int, Multihash] | None,
     now: Instant,
     *,

@@ -10,7 +10,7 @@ import yaml
 
 from odfd.cli import main
 from odfd.cli.session import Session
-from odfd.control.client import MANIFESTS, Answer, ApiCall, Client
+from odfd.control.client import MANIFESTS, Answer, ApiCall, ControlClient
 
 PEER = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -32,7 +32,7 @@ VIEWS: dict[str, Any] = {
 }
 
 
-class Daemon(Client):
+class Daemon(ControlClient):
     """Answers as one that applies whatever comes."""
 
     def __init__(self, standing: list[dict[str, Any]]) -> None:

@@ -31,7 +31,7 @@ from odfd.cli.session import SYSTEM_SOCKET, Session, socket_path
 from odfd.cli.table import TableColumn, clean, fields, render, width
 from odfd.cli.trust_text import trust_text, witness_lines
 from odfd.control import calls, wire
-from odfd.control.client import Answer, Client
+from odfd.control.client import Answer, ControlClient
 from odfd.errors import Unreachable, Usage
 from odfd.resources import registry
 from worlds.clock import FixedClock
@@ -440,7 +440,7 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
             assert call.path == "/resource/v1alpha1/resources"
             return Answer(things, [])
 
-    session: Any = argparse.Namespace(client=Client())
+    session: Any = argparse.Namespace(client=ControlClient())
     assert resolve_names(session, "Sales", []) == (kinds.DATASET, ["Sales"])
     assert resolve_names(session, "dataset", ["sales"]) == (kinds.DATASET, ["sales"])
     with pytest.raises(Usage, match="2 things are named rain") as several:
@@ -474,7 +474,7 @@ def test_a_daemon_that_is_silent_is_told_while_it_is_waited_for(
             server.accept()[0].close()
 
         with pytest.raises(Unreachable, match="went away"):
-            Client(tmp_path / "s", told=told).ask(calls.about_status())
+            ControlClient(tmp_path / "s", told=told).ask(calls.about_status())
     assert said == [f"no answer from the daemon at {tmp_path / 's'} yet; waiting for it"]
 
 

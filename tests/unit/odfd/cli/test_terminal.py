@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from odfd import output
-from odfd.cli.table import Stack, Table, TableColumn, fields, render, width
+from odfd.cli.table import Stack, TableColumn, TextTable, fields, render, width
 
 NARROW = st.integers(20, 140)
 WORDS = st.lists(st.text("abcdefghij", min_size=1, max_size=30), max_size=8).map(" ".join)
@@ -26,7 +26,7 @@ def drawn(text: output.TerminalText, columns: int) -> str:
     return stream.getvalue()
 
 
-def table(rows: list[tuple[str, str]]) -> Table:
+def table(rows: list[tuple[str, str]]) -> TextTable:
     columns: list[TableColumn[tuple[str, str]]] = [
         TableColumn("NAME", lambda row: row[0], most=400),
         TableColumn("STATE", lambda row: row[1], most=400),

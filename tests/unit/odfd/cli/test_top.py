@@ -17,7 +17,7 @@ from chain.instant import Instant
 from odfd import output
 from odfd.cli.main import main
 from odfd.cli.top.app import MOST, TopApp
-from odfd.cli.top.polling import Look, NodePoller, list_unmended, needs, rates
+from odfd.cli.top.polling import NodePoller, PollAnswers, list_unmended, needs, rates
 from odfd.control import wire
 from odfd.control.client import Answer
 from odfd.errors import ExitCode, Unreachable
@@ -55,9 +55,9 @@ def task(key: str, state: Any, done: int = 0, unit: str = "bytes") -> wire.Resou
     return wire.ResourceManifest(schema="Task", headers={"name": key}, spec={}, status={"conditions": told})
 
 
-def look(at: float = 0.0, **more: Any) -> Look:
+def look(at: float = 0.0, **more: Any) -> PollAnswers:
     said = {"status": status(), "tasks": [], "mirrors": [], "peers": [], "datasets": [], "probes": []}
-    return Look(at=at, **{**said, **more})
+    return PollAnswers(at=at, **{**said, **more})
 
 
 def test_rates_are_of_what_moved_between_two_looks() -> None:
@@ -177,7 +177,7 @@ def test_keys_go_to_tables_rest_and_leave() -> None:
     peers = [peer(f"12D{n}", connected=n == 7) for n in range(MOST + 50)]
     asked: list[int] = []
 
-    def looks() -> Look:
+    def looks() -> PollAnswers:
         asked.append(1)
         return look(float(len(asked)), peers=peers, probes=[wire.Probe(name="d", result="warning", message="m")])
 
@@ -205,7 +205,7 @@ def test_keys_go_to_tables_rest_and_leave() -> None:
 def test_a_node_that_went_away_is_told_over_what_was_seen() -> None:
     gone = [False]
 
-    def looks() -> Look:
+    def looks() -> PollAnswers:
         if gone[0]:
             raise Unreachable("the daemon is gone", hint="start it")
         return look(mirrors=[mirror(1)])

@@ -24,7 +24,7 @@ from odfd.api.routes import application
 from odfd.api.services import operations
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, OWNED, Caller
-from odfd.control.operations import DATASET_PATH, Body, Owner, Permission, signature_of
+from odfd.control.operations import DATASET_PATH, Owner, Permission, RequestBody, signature_of
 from odfd.errors import to_problem
 from odfd.resources.store import ResourceStore
 from odfd.services.resources.reconciler import Reconciler
@@ -351,7 +351,9 @@ def declared_ways() -> Iterator[tuple[str, list[tuple[str, str, Any]]]]:
         method, path = each.operation.method, each.operation.path
         if not (isinstance(each.operation.needs, Action) and path.startswith(DATASET_PATH)):
             continue
-        bodies = [one.source.kind for one in signature_of(each.function, path).given if isinstance(one.source, Body)]
+        bodies = [
+            one.source.kind for one in signature_of(each.function, path).given if isinstance(one.source, RequestBody)
+        ]
         if not any(field.required for kind in bodies for field in msgspec.structs.fields(kind)):
             where = re.sub(r"\{\w+\}", lambda part: "{}" if part[0] == "{ref}" else "0", path)
             yield each.name, [(method, where, {} if bodies else None)]

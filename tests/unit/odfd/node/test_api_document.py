@@ -30,7 +30,7 @@ from odfd.api.routes import application
 from odfd.api.services import operations
 from odfd.control import wire
 from odfd.runtime.http import Limits
-from odfd.runtime.http_server import HttpServer, Response
+from odfd.runtime.http_server import ConnectionHandler, HttpServer
 from odfd.runtime.supervision import Life
 from odfd.services.resources.types import TYPES
 from odfd.services.trust.authority import signatures_of
@@ -128,8 +128,8 @@ def test_text_that_is_neither_base64_nor_ascii_is_refused(decode: Any) -> None:
 
 
 @contextmanager
-def _responding(app: Any) -> Iterator[Response]:
-    yield Response(app)
+def _responding(app: Any) -> Iterator[ConnectionHandler]:
+    yield ConnectionHandler(app)
 
 
 async def test_a_node_answers_random_requests_as_the_document_says(

@@ -137,7 +137,7 @@ async def test_damaged_evidence_never_leaves(world: Any, worlds: Any) -> None:
         path = await bob.api.trust.evidence(name)
         whole, library = path.read_bytes(), bob.parts.library
         with path.open("rb") as file:
-            listed = next(each for each, _ in bundle.Reader(file, "").objects())
+            listed = next(each for each, _ in bundle.BundleReader(file, "").objects())
         at = whole.index(f"objects/{listed.hash}".encode()) + 512
         spoilt = whole[:at] + bytes([whole[at] ^ 1]) + whole[at + 1 :]
         path.write_bytes(spoilt)

@@ -6,7 +6,7 @@ from typing import Any
 
 from chain.ids import DatasetId, KeyDid
 from config import model
-from odfd.store.visibility import Mark
+from odfd.store.visibility import VisibilityMark
 
 
 async def test_listed_groups_and_writers_of_mirrors_are_known(world: Any, worlds: Any) -> None:
@@ -37,5 +37,5 @@ async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(
             assert set(bob.parts.board.interests()) == {validator}
             await bob.mirror(towns, "towns")
             assert set(bob.parts.board.interests()) == {validator, towns, cities}, "forks of its input end it too"
-            bob.parts.visibility.set_for_all([towns], Mark.PRIVATE, bob.parts.context.clock.now())
+            bob.parts.visibility.set_for_all([towns], VisibilityMark.PRIVATE, bob.parts.context.clock.now())
             assert set(bob.parts.board.interests()) == {validator}

@@ -16,7 +16,7 @@ from odfd.control import wire
 from odfd.network.joined_networks import Network
 from odfd.store.ledger.cards import Cards
 from odfd.store.shares import NetworkScopes
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 from p2p.ports import Topic
 
 A, B = Network(name="a"), Network(name="b")
@@ -122,7 +122,7 @@ async def test_mirrors_stay_where_they_were_found(world: Any, worlds: Any) -> No
     async with world.running("alice") as alice:
         mirror = DatasetId.from_public_key(b"\5" * 32)
         with alice.home.database.write() as connection:
-            Marks(connection).put(mirror, Mark.MIRRORED, alice.clock.now())
+            Marks(connection).put(mirror, VisibilityMark.MIRRORED, alice.clock.now())
         visibility = alice.parts.visibility
         assert visibility.within("b")([mirror]) == {mirror}, "while one network is joined"
         alice.api.networks._limit(B)

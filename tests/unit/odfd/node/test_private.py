@@ -25,7 +25,7 @@ from odfd.services.trust.witness_submission import WitnessSubmission
 from odfd.store import visibility
 from odfd.store.ledger.cards import Cards
 from odfd.store.references import objects_of
-from odfd.store.visibility import Mark, Marks
+from odfd.store.visibility import Marks, VisibilityMark
 from p2p.ports import Topic
 from p2p.wire import lan
 from worlds.eventually import became
@@ -416,11 +416,11 @@ def test_every_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
     with database.write() as connection:
         marks = Marks(connection)
         assert (marks.settle(), marks.settle()) == (True, False)
-        for mark in Mark:
+        for mark in VisibilityMark:
             marks.put(one, mark, 7)  # type: ignore[arg-type]
             assert (marks.of(one), marks.all()) == (mark, {one: mark})
         connection.execute("UPDATE visibility SET mark = 'publishes', seal = NULL")
-        assert marks.of(one) is Mark.PRIVATE
+        assert marks.of(one) is VisibilityMark.PRIVATE
     database.close()
 
 

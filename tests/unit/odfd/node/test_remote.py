@@ -27,7 +27,7 @@ from config.model import Api, Settings
 from odfd.access.tokens import token_of
 from odfd.api.routes import application
 from odfd.control import calls, remote, wire
-from odfd.control.client import Client
+from odfd.control.client import ControlClient
 from odfd.control.endpoint import CALLER, Caller
 from odfd.control.remote import LIMITS, RemoteApplication, RemoteServer
 from odfd.control.remote_node import remote_node
@@ -121,12 +121,12 @@ class Remote:
         assert status == 200, said
         return [each["headers"]["name"] for each in said["items"]]
 
-    def client(self, token: str) -> Client:
+    def client(self, token: str) -> ControlClient:
         file = self.folder / "token"
         file.touch(mode=0o600)
         file.write_text(token + "\n")
         url = self.server.urls[0]
-        return Client(Path("/nowhere"), remote=remote_node(url, str(file), str(self.certificate)))
+        return ControlClient(Path("/nowhere"), remote=remote_node(url, str(file), str(self.certificate)))
 
 
 @asynccontextmanager
@@ -421,11 +421,11 @@ async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_
         other.mkdir()
         node = remote_node(there.server.urls[0], str(tmp_path / "token"), str(certified(other)[0]))
         with pytest.raises(Refused) as refused:
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=node).ask, calls.accounts_me())
+            await trio.to_thread.run_sync(ControlClient(Path("/nowhere"), remote=node).ask, calls.accounts_me())
         assert refused.value.rule == "certificate"
         plain = remote_node(there.server.urls[0].replace("https", "http"), str(tmp_path / "token"), "")
         with pytest.raises(Fault):
-            await trio.to_thread.run_sync(Client(Path("/nowhere"), remote=plain).ask, calls.accounts_me())
+            await trio.to_thread.run_sync(ControlClient(Path("/nowhere"), remote=plain).ask, calls.accounts_me())
 
 
 async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path) -> None:

@@ -21,7 +21,7 @@ from odfd.resources import records
 from odfd.store import mirror_specs, saved_views
 from odfd.store.catalog import Catalog
 from odfd.store.directory import DATABASE
-from odfd.store.visibility import Mark
+from odfd.store.visibility import VisibilityMark
 from worlds.counted import Questions, questions
 from worlds.manifests import BOTH
 from worlds.node_world import ROOT, Node, World
@@ -166,7 +166,7 @@ async def test_a_name_a_mirror_and_a_mark_of_one_leave_what_was_saved_of_others(
     with node.home.database.write() as connection:
         mirror_specs.keep(connection, mirror_specs.MirrorSpec(dataset=str(c0), name="c0", use="chain"), now)
     assert rows(node) == everything - {c0}
-    node.parts.visibility.set_for_all([c1], Mark.PUBLISHED, now)
+    node.parts.visibility.set_for_all([c1], VisibilityMark.PUBLISHED, now)
     assert rows(node) == everything - {c0, c1}
     node.home.chains.drop(c1)
     with node.home.database.write() as connection:

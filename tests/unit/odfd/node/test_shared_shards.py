@@ -18,7 +18,7 @@ from chain.statements.card import Card
 from odfd.control import wire
 from odfd.store.ledger.cards import Cards
 from odfd.store.shares import Shares
-from odfd.store.visibility import Mark
+from odfd.store.visibility import VisibilityMark
 from worlds.eventually import became
 
 
@@ -172,12 +172,16 @@ async def test_all_shards_are_published_to_a_network_or_none_is(world: Any, worl
     async with world.running("alice", private=True) as alice:
         shards = await several(world, worlds, alice)
         visibility, (here,) = alice.parts.visibility, [each.name for each in alice.parts.membership.networks]
-        visibility.set_for_all(shards[-1:], Mark.PUBLISHED, alice.clock.now())
+        visibility.set_for_all(shards[-1:], VisibilityMark.PUBLISHED, alice.clock.now())
         request = wire.VisibilityRequest(refs=("cities",), to=(here,))
         with pytest.raises(Refused, match="published everywhere"):
             await alice.api.visibility.publish(request)
-        assert [visibility.mark(each) for each in shards] == [Mark.PRIVATE, Mark.PRIVATE, Mark.PUBLISHED]
+        assert [visibility.mark(each) for each in shards] == [
+            VisibilityMark.PRIVATE,
+            VisibilityMark.PRIVATE,
+            VisibilityMark.PUBLISHED,
+        ]
         assert not visibility.is_told(shards[0])
-        visibility.set_for_all(shards[-1:], Mark.PRIVATE, alice.clock.now())
+        visibility.set_for_all(shards[-1:], VisibilityMark.PRIVATE, alice.clock.now())
         await alice.api.visibility.publish(request)
-        assert {visibility.mark(each) for each in shards} == {Mark.PUBLISHED_TO}
+        assert {visibility.mark(each) for each in shards} == {VisibilityMark.PUBLISHED_TO}

@@ -13,7 +13,7 @@ from chain.errors import Environment, Fault, NotFound
 from chain.store.volumes import VolumeUsage
 from odfd.resources.store import ResourceStore
 from odfd.services.resources.reconciler import Reconciler
-from odfd.services.volumes.volume_paths import MARK, FolderPlace
+from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from worlds.eventually import PATIENCE
 from worlds.node_world import until
 
@@ -133,7 +133,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
     """Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there."""
     cellar, tries = tmp_path / "cellar", []
 
-    def away(_: FolderPlace, volume: str) -> None:
+    def away(_: VolumeFolder, volume: str) -> None:
         tries.append(volume)
         raise Environment("volume cellar is away", rule="volume-away", hint="plug it in")
 
@@ -149,7 +149,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
         await status(alice)
         await until((cellar / MARK).exists)
         with monkeypatch.context() as patched:
-            patched.setattr(FolderPlace, "release", away)
+            patched.setattr(VolumeFolder, "release", away)
             if is_killed:
                 patched.setattr(Reconciler, "_finalize", never)
             await alice.api.declarations.delete("volume", "cellar")

@@ -17,7 +17,7 @@ from chain.instant import Instant
 from odfd.obs import span_exporter
 from odfd.obs.meter import NodeMeter
 from odfd.obs.span_exporter import BATCH, WAITING, SpanExporter, encode_request
-from odfd.runtime.spans import ATTRIBUTES, NAMES, Span, Tracer, span, trace_by
+from odfd.runtime.spans import ATTRIBUTES, NAMES, Tracer, TraceSpan, span, trace_by
 from odfd.runtime.supervision import Life
 from worlds.collector import GOLDEN, collecting, request_type
 from worlds.eventually import PATIENCE
@@ -29,8 +29,8 @@ def counted(meter: NodeMeter) -> dict[str, float]:
     return {sample.labels[0]: sample.value for sample in samples}
 
 
-def some(count: int) -> Iterator[Span]:
-    return (Span("fetch", bytes(16), bytes(8), b"", Instant(1), Instant(2)) for _ in range(count))
+def some(count: int) -> Iterator[TraceSpan]:
+    return (TraceSpan("fetch", bytes(16), bytes(8), b"", Instant(1), Instant(2)) for _ in range(count))
 
 
 @asynccontextmanager
@@ -47,8 +47,10 @@ def test_a_request_has_the_bytes_that_opentelemetry_writes() -> None:
     at = 1_700_000_000 * 10**9
     words = {"odfd.fault": "ingest", "odfd.rows": 0, "odfd.blocks": -1, "odfd.reproduced": False}
     one, two = bytes(range(8)), bytes(range(8, 16))
-    failed = Span("pull", bytes(range(16)), one, b"", Instant(at), Instant(at + 10**9), failed=True, attributes=words)
-    inner = Span("fetch", bytes(range(16)), two, one, Instant(at + 1), Instant(at + 300))
+    failed = TraceSpan(
+        "pull", bytes(range(16)), one, b"", Instant(at), Instant(at + 10**9), failed=True, attributes=words
+    )
+    inner = TraceSpan("fetch", bytes(range(16)), two, one, Instant(at + 1), Instant(at + 300))
     made = encode_request([failed, inner], {"service.name": "odfd"}, "odfd")
     golden = (GOLDEN / "request.binpb").read_bytes()
     assert request_type().FromString(made) == request_type().FromString(golden)
@@ -56,7 +58,7 @@ def test_a_request_has_the_bytes_that_opentelemetry_writes() -> None:
 
 
 async def test_spans_are_nested_and_say_no_more_than_the_rule_of_a_fault() -> None:
-    taken: list[Span] = []
+    taken: list[TraceSpan] = []
     trace_by(Tracer(Ticking(), taken.append))
     with pytest.raises(Invalid), span("pull", "cities") as outer:  # noqa: PT012  what is inside of the span is tried
         with span("fetch") as inner:
@@ -77,7 +79,7 @@ async def test_spans_are_nested_and_say_no_more_than_the_rule_of_a_fault() -> No
 
 
 async def test_a_cancelled_span_ends_and_says_so() -> None:
-    taken: list[Span] = []
+    taken: list[TraceSpan] = []
     trace_by(Tracer(Ticking(), taken.append))
     with trio.CancelScope() as scope, span("fetch"):
         scope.cancel()

@@ -18,7 +18,7 @@ from chain.errors import Environment
 from config.check import cross
 from config.model import Http, Settings
 from odfd.page.server import LIMITS, PageServer
-from odfd.runtime.http_server import HANDSHAKE_SECONDS, HttpServer, Response
+from odfd.runtime.http_server import HANDSHAKE_SECONDS, ConnectionHandler, HttpServer
 from odfd.runtime.supervision import Life
 from odfd.runtime.tls import tls_context
 from worlds.certificates import certified
@@ -211,7 +211,7 @@ async def test_a_certificate_that_names_no_host_is_told(tmp_path: Path) -> None:
 
 async def test_who_does_not_speak_tls_keeps_nobody_out(tmp_path: Path, autojump_clock: Any) -> None:
     """A handshake has its time; of many that say nothing the oldest make room before."""
-    server = HttpServer("page", [], lambda _: nullcontext(Response(api)), Lines(), LIMITS)
+    server = HttpServer("page", [], lambda _: nullcontext(ConnectionHandler(api)), Lines(), LIMITS)
     certificate, key = certified(tmp_path)
     server.tls = tls_context(str(certificate), str(key), "http.ui-certificate", ("http/1.1",))
     ours, theirs = trio.socket.socketpair()

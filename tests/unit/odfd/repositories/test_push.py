@@ -20,7 +20,7 @@ from chain.store.database import open_database
 from chain.store.layout import DirectoryChain, DirectoryObjects, read_head
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
-from odfd.published.signed import Signed
+from odfd.published.signed import SignedState
 from odfd.repositories import bucket, push
 from odfd.repositories.bucket import Bucket, open_bucket
 from odfd.repositories.files import RepositoryFiles
@@ -102,7 +102,12 @@ class InBucket:
         assert head is not None
         missing = Missing(store.chains.chain(dataset), store.objects, dataset, 0, head, None)
         return push.push_dataset(
-            missing, self.bucket, "flights", Signed(0, head.hash, (), is_here=True), lambda _: meanwhile(), self._tell
+            missing,
+            self.bucket,
+            "flights",
+            SignedState(0, head.hash, (), is_here=True),
+            lambda _: meanwhile(),
+            self._tell,
         )
 
     def _tell(self, size: int) -> None:

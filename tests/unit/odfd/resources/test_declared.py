@@ -20,7 +20,7 @@ from chain.errors import Invalid
 from chain.instant import Instant
 from odfd.resources import tables
 from odfd.resources.owners import OwnedPart, keep_parts
-from odfd.resources.plan import DesiredResource, PlannedResource, Rules, Terms, plan
+from odfd.resources.plan import DesiredResource, PlannedResource, Terms, TypeRules, plan
 from odfd.resources.references import Reference, find_cycle, reference_key, references_of, refers_to
 from odfd.resources.resource import OwnerReference, Resource, fold
 from odfd.resources.selectors import (
@@ -446,7 +446,7 @@ def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_capt
         who = DesiredResource(type="VariableSet", name="who", spec={"refs": ["a", "b"]})
 
         def apply(*wanted: DesiredResource) -> None:
-            planned, faults = plan(wanted, shelf.store, lambda: next(shelf.ids), NOW, rules=Rules(walk=_walk))
+            planned, faults = plan(wanted, shelf.store, lambda: next(shelf.ids), NOW, rules=TypeRules(walk=_walk))
             assert not faults
             shelf.store.put_all([each.after for each in planned], NOW)
 
@@ -507,7 +507,7 @@ def test_r35_r36_p06_what_is_owned_goes_when_all_its_owners_are_gone_and_nothing
             held = store.find_named("VariableSet", name, None)
             if act == "apply":
                 wanted = desired(name, annotations={"makes": makes})
-                planned, faults = plan((wanted,), store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
+                planned, faults = plan((wanted,), store, lambda: next(shelf.ids), NOW, rules=TypeRules(parts=_parts))
                 if not faults:  # one that it made, and gave up to another, has the name still
                     store.put_all([each.after for each in planned], NOW)
             elif act == "delete" and held is not None:
@@ -540,7 +540,7 @@ def test_r36_what_is_owned_is_not_changed_by_people_and_takes_nobodys_name(empty
         maker = desired("a", annotations={"makes": ["x"]})
 
         def planned(*wanted: DesiredResource) -> tuple[list[PlannedResource], list[Invalid]]:
-            return plan(wanted, store, lambda: next(shelf.ids), NOW, rules=Rules(parts=_parts))
+            return plan(wanted, store, lambda: next(shelf.ids), NOW, rules=TypeRules(parts=_parts))
 
         _, faults = planned(maker, thing)
         assert [(each.rule, each.place) for each in faults] == [("name-taken", "a.yaml:2")]

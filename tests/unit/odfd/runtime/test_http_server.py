@@ -13,7 +13,7 @@ import trio
 
 from odfd.runtime import http_server
 from odfd.runtime.http import Limits, Message, Receive, Send
-from odfd.runtime.http_server import HttpServer, Response
+from odfd.runtime.http_server import ConnectionHandler, HttpServer
 from odfd.runtime.supervision import Life
 from worlds.eventually import PATIENCE
 
@@ -29,7 +29,7 @@ async def hello(_scope: Message, _receive: Receive, send: Send) -> None:
 @asynccontextmanager
 async def server(application: Any = hello) -> AsyncIterator[HttpServer]:
     with socket.create_server(("127.0.0.1", 0)) as listener:
-        made = HttpServer("test", [listener], lambda _: nullcontext(Response(application)), None, PATIENT)  # type: ignore[arg-type]
+        made = HttpServer("test", [listener], lambda _: nullcontext(ConnectionHandler(application)), None, PATIENT)  # type: ignore[arg-type]
         life = Life()
         async with trio.open_nursery() as nursery:
             nursery.start_soon(made.run, life)

@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from odfd.runtime.loop_guard import END, HELD, LOOK, Holds, LoopGuard
+from odfd.runtime.loop_guard import END, HELD, LOOK, BlockageDetector, LoopGuard
 
 
 class Log:
@@ -45,7 +45,7 @@ async def test_a_loop_that_never_lets_go_is_ended() -> None:
     log, ended = Log(), threading.Event()
     guarded: Any = log
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(LoopGuard(guarded, Holds(held=LOOK, end=3 * LOOK), ended.set).run)
+        nursery.start_soon(LoopGuard(guarded, BlockageDetector(held=LOOK, end=3 * LOOK), ended.set).run)
         await trio.sleep(LOOK)
         hold_until(ended)
         nursery.cancel_scope.cancel()
@@ -54,7 +54,7 @@ async def test_a_loop_that_never_lets_go_is_ended() -> None:
 
 def test_looks_count_and_no_clock() -> None:
     """Between two looks a machine may have slept for a night."""
-    holds, said = Holds(), []
+    holds, said = BlockageDetector(), []
     for look in range(int(300 / LOOK)):
         what, seconds = holds.look(1)
         if what:

@@ -14,7 +14,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Authority, HeadStatement, Roots, Writer
-from odfd.trust.evidence.bundle import BUNDLE, Manifest, decode_manifest
+from odfd.trust.evidence.bundle import BUNDLE, BundleManifest, decode_manifest
 
 OWNER, NODE = SigningKey(b"d" * 32), SigningKey(b"n" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -33,12 +33,12 @@ def version_one(by: SigningKey = OWNER) -> bytes:
     return envelope.seal(statement.encode(said), by)
 
 
-def manifest(by: SigningKey = NODE, *versions: bytes, at: Instant = NOW) -> Manifest:
+def manifest(by: SigningKey = NODE, *versions: bytes, at: Instant = NOW) -> BundleManifest:
     said = HeadStatement(
         dataset=OWNER.dataset_id, epoch=0, size=8, root_hash=b"r" * 32, authority=1, issued_at=statement.when(at),
         expires_at=statement.when(Instant(at + 86400 * instant.SECOND)), head=Multihash.sha3_256(b"block"),
     )  # fmt: skip
-    return Manifest(
+    return BundleManifest(
         type=BUNDLE, head=form(envelope.seal(statement.encode(said), by)), sequence_number=7, objects=(),
         actual=Actual(records=1), authority=tuple(map(form, versions)),
     )  # fmt: skip
@@ -65,7 +65,7 @@ def test_nothing_is_written_where_there_is_no_later_version() -> None:
         (manifest(NODE, version_one(), at=instant.parse("2027-06-01T00:00:00Z")), "bundle-head"),
     ],
 )
-def test_a_head_that_no_writer_signed_accuses_nobody(made: Manifest, rule: str) -> None:
+def test_a_head_that_no_writer_signed_accuses_nobody(made: BundleManifest, rule: str) -> None:
     with pytest.raises(Invalid) as caught:
         made.accused()
     assert caught.value.rule == rule

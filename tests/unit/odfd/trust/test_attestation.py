@@ -17,7 +17,7 @@ from chain import instant
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, EngineUsed
-from odfd.store.ledger.runs import Run
+from odfd.store.ledger.runs import RecordedRun
 from odfd.trust.evidence.row_diff import RowDifference
 from odfd.trust.evidence.row_diff import compare as compare_files
 from odfd.trust.judgement.verdicts import VerdictKind, verdict_on
@@ -27,14 +27,14 @@ ENGINE = EngineUsed(name="spark", digest="sha256:0", pinned=True, sandbox="host"
 NOW = instant.parse("2026-11-20T08:00:00Z")
 
 
-def run(number: int, verdict: str = "reproduced") -> Run:
+def run(number: int, verdict: str = "reproduced") -> RecordedRun:
     actual = Actual(records=number)
-    return Run(
+    return RecordedRun(
         sequence_number=number, block=Multihash.sha3_256(b""), at=NOW, verdict=verdict, engine=ENGINE, actual=actual
     )
 
 
-def told(size: int, runs: list[Run], until: int | None = None) -> list[tuple[int, int, str]]:
+def told(size: int, runs: list[RecordedRun], until: int | None = None) -> list[tuple[int, int, str]]:
     tried = Reexecuted({each.sequence_number: each for each in runs}, size if until is None else until)
     return [(span.first, span.last, span.verdict) for span in spans_of(size, tried, [ENGINE])]
 

@@ -16,7 +16,7 @@ from chain.errors import Environment, Invalid, NotFound
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
 from odfd.trust.evidence import bundle
-from odfd.trust.evidence.bundle import GatheredBundle, IncompleteBundle, Listed, Reader, TooLarge, unpacked
+from odfd.trust.evidence.bundle import BundleReader, GatheredBundle, IncompleteBundle, Listed, TooLarge, unpacked
 from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore
 from odfd.trust.validation.recheck import RecheckAnswer, recheck
 from odfd.verify.report import VerifyFinding
@@ -271,7 +271,7 @@ async def test_a_damaged_object_is_not_kept_as_evidence(accused: Any, tmp_path: 
 
 
 def read_through(raw: bytes) -> list[bytes]:
-    return [b"".join(pieces) for _, pieces in Reader(io.BytesIO(raw), "x").objects()]
+    return [b"".join(pieces) for _, pieces in BundleReader(io.BytesIO(raw), "x").objects()]
 
 
 objects = st.lists(st.binary(max_size=2000), max_size=6, unique=True)
@@ -281,13 +281,13 @@ objects = st.lists(st.binary(max_size=2000), max_size=6, unique=True)
 def test_what_is_written_is_read(contents: list[bytes], cut: int) -> None:
     """Any objects come back in order; a file that was cut off anywhere never does."""
     listed = tuple(Listed(hash=Multihash.sha3_256(each), size=len(each)) for each in contents)
-    manifest = bundle.Manifest(
+    manifest = bundle.BundleManifest(
         type=bundle.BUNDLE, head={}, sequence_number=1, actual=bundle.Actual(records=0), objects=listed
     )
     by_name = {each.hash: raw for each, raw in zip(listed, contents, strict=True)}
     out = io.BytesIO()
     bundle.write(manifest, lambda each: io.BytesIO(by_name[each.hash]), out)
-    assert Reader(io.BytesIO(out.getvalue()), "x").manifest == manifest
+    assert BundleReader(io.BytesIO(out.getvalue()), "x").manifest == manifest
     assert read_through(out.getvalue()) == contents
     short = out.getvalue()[: max(0, len(out.getvalue()) - 1 - cut)]
     with pytest.raises(Invalid):
@@ -297,6 +297,6 @@ def test_what_is_written_is_read(contents: list[bytes], cut: int) -> None:
 @given(st.binary(max_size=3000))
 def test_any_bytes_are_read_or_refused(raw: bytes) -> None:
     with pytest.raises(Invalid):
-        Reader(io.BytesIO(raw), "x")
+        BundleReader(io.BytesIO(raw), "x")
     with pytest.raises(Invalid):
         bundle.decode_manifest(raw)

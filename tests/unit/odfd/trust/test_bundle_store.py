@@ -16,7 +16,7 @@ from chain.multihash import Multihash
 from chain.statements import canonical, envelope, statement
 from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, HeadStatement
-from odfd.trust.evidence.bundle import BUNDLE, Listed, Manifest
+from odfd.trust.evidence.bundle import BUNDLE, BundleManifest, Listed
 from odfd.trust.evidence.bundle_store import BundleQuota, BundleStore, StoredBundle, leaving
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(3)]
@@ -42,11 +42,11 @@ def head(key: SigningKey) -> dict[str, canonical.Json]:
 HEADS = [head(key) for key in KEYS]
 
 
-def evidence(whom: int, size: int, number: int) -> tuple[Manifest, dict[Multihash, bytes | Path]]:
+def evidence(whom: int, size: int, number: int) -> tuple[BundleManifest, dict[Multihash, bytes | Path]]:
     """A bundle against the owner of one of three datasets; numbers make them differ."""
     raw = bytes([number % 256]) * size
     name = Multihash.sha3_256(raw)
-    manifest = Manifest(
+    manifest = BundleManifest(
         type=BUNDLE,
         head=HEADS[whom],
         sequence_number=1,

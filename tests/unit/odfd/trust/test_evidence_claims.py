@@ -20,7 +20,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, Mismatch, Span
 from engines.contract import EngineIdentity
 from odfd.policy.policy import KeyGroup, Policy
-from odfd.store.ledger.runs import Recheck, Run, with_rechecks
+from odfd.store.ledger.runs import Recheck, RecordedRun, with_rechecks
 from odfd.trust.validation.evidence_rechecker import Claim, EvidenceRechecker, OwnFindings, _run, claims
 from odfd.trust.validation.recheck import RecheckAnswer, Result
 
@@ -59,8 +59,8 @@ def says(key: KeyDid, wrong: dict[int, int], *, pinned: bool = True, determinism
     )
 
 
-def run(step: int, verdict: str = "reproduced", first: int | None = None) -> Run:
-    return Run(sequence_number=step, first=first, block=bundle_of(step), at=NOW, verdict=verdict, engine=ENGINE)
+def run(step: int, verdict: str = "reproduced", first: int | None = None) -> RecordedRun:
+    return RecordedRun(sequence_number=step, first=first, block=bundle_of(step), at=NOW, verdict=verdict, engine=ENGINE)
 
 
 def own(**more: Any) -> OwnFindings:

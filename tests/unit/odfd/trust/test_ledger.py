@@ -20,7 +20,7 @@ from chain.statements.tree import Frontier
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import kinds
 from odfd.store.ledger.log import STEPS, CheckedChain, Ledger
-from odfd.store.ledger.runs import Run, Runs
+from odfd.store.ledger.runs import RecordedRun, Runs
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
 
 ALICE = SigningKey(b"a" * 32)
@@ -183,7 +183,7 @@ def test_an_altered_log_is_noticed(db: sqlite3.Connection) -> None:
 
 def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
     ledger = Ledger(db)
-    run = Run(
+    run = RecordedRun(
         sequence_number=7,
         block=Multihash.sha3_256(b"block"),
         at=NOW,

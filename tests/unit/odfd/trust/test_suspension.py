@@ -19,7 +19,7 @@ from odfd.trust.judgement.suspension_rules import (
     GRACE,
     DatasetStatements,
     Machine,
-    View,
+    SuspensionFacts,
     look_again,
     remembered,
     standing,
@@ -58,7 +58,7 @@ def says(at: int, dataset: int, word: str, platform: str = AMD) -> Attestation:
     )
 
 
-def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> View:
+def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> SuspensionFacts:
     """The same words on each of ``sets`` datasets; ``platforms``: ``a`` for another one, by validator."""
     told = {}
     for number in range(sets):
@@ -73,7 +73,7 @@ def view(*words: str, sets: int = 2, platforms: str = "", own: str = "") -> View
             else {}
         )
         told[SETS[number]] = DatasetStatements(attestations=heard, own=mine, steps=(3,))
-    found = View(datasets=told, own_machine=Machine("sha256:0", AMD))
+    found = SuspensionFacts(datasets=told, own_machine=Machine("sha256:0", AMD))
     return msgspec.structs.replace(found, since=dict.fromkeys(strikes(POLICY, found), NOW))
 
 
@@ -123,7 +123,8 @@ def test_a_double_voter_is_out_at_once_and_no_longer_counts_against_others() -> 
 def test_unlisted_keys_accuse_nobody_and_are_not_accused() -> None:
     heard = {key: says(at, 0, "R" if at < 5 else "v") for at, key in enumerate(KEYS)}
     assert not strikes(
-        POLICY, View(datasets={SETS[0]: DatasetStatements(attestations=heard, steps=(3,))}, accused=(KEYS[5],))
+        POLICY,
+        SuspensionFacts(datasets={SETS[0]: DatasetStatements(attestations=heard, steps=(3,))}, accused=(KEYS[5],)),
     )
 
 

@@ -32,7 +32,7 @@ from odfd.policy.policy import KeyGroup, Policy, parse_expression
 from odfd.store import references as references_room
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.log import CheckedChain, Ledger
-from odfd.store.ledger.runs import Run, Runs
+from odfd.store.ledger.runs import RecordedRun, Runs
 from odfd.trust.judgement.suspension_review import SuspensionReview, contradicted
 from odfd.trust.judgement.suspension_rules import GRACE
 from odfd.trust.judgement.suspensions import Suspensions
@@ -199,7 +199,7 @@ def test_canary_catches_lazy(node: Node) -> None:
     """Steps that are wrong on purpose, in two datasets: who affirms what I and another group found wrong is out."""
     lie = Actual(records=ord("v"))
     for owner in OWNERS[:2]:
-        run = Run(
+        run = RecordedRun(
             sequence_number=1,
             block=chain_of(owner)[1].hash,
             at=NOW,
@@ -266,7 +266,7 @@ def test_who_voted_twice_is_out_at_once_until_a_person_lifts_it(node: Node) -> N
 
 def test_what_an_honest_validator_looks_at_again(node: Node) -> None:
     dataset = OWNERS[0].dataset_id
-    run = Run(sequence_number=1, block=chain_of(OWNERS[0])[1].hash, at=NOW, verdict="reproduced", engine=ENGINE)
+    run = RecordedRun(sequence_number=1, block=chain_of(OWNERS[0])[1].hash, at=NOW, verdict="reproduced", engine=ENGINE)
     with node.database.write() as connection:
         Runs(connection).keep(dataset, run)
     node.hear(0, OWNERS[0], "v")

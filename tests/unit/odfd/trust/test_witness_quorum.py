@@ -18,7 +18,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.statements.tree import Frontier, Tree
 from odfd.policy.policy import parse_expression
-from odfd.policy.witness_quorum import Roots, Witnesses, behind, witnessed
+from odfd.policy.witness_quorum import TreeRoots, Witnesses, behind, witnessed
 from odfd.trust.judgement.verdicts import ChainExtent, DatasetStatus, Decision, reach
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
@@ -127,7 +127,7 @@ def test_a_root_is_asked_for_once() -> None:
         trees.append(Tree(lambda start, stop: LEAVES[start:stop]))
         return trees[-1]
 
-    roots, ends = Roots(), {size: Multihash.sha3_256(LEAVES[size - 1]) for size in range(1, 11)}
+    roots, ends = TreeRoots(), {size: Multihash.sha3_256(LEAVES[size - 1]) for size in range(1, 11)}
     for sizes in ([3, 7], [3, 7], [7, 9], []):
         assert roots.at(sizes, ends, tree) == {size: root(LEAVES[:size]) for size in sizes}
     assert len(trees) == 2

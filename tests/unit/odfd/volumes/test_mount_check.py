@@ -11,7 +11,7 @@ import pytest
 from chain.errors import Environment
 from chain.multihash import Multihash
 from odfd.services.volumes.mount_check import MountCheck
-from odfd.services.volumes.volume_paths import MARK, FolderPlace
+from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from worlds.eventually import until
 
 NAME = Multihash.sha3_256(b"slice")
@@ -77,7 +77,7 @@ def test_what_the_question_raises_is_raised(tmp_path: Path) -> None:
 
 
 def test_a_volume_on_such_a_mount_is_away(mount: Mount, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place = FolderPlace("disk", tmp_path / "v", patience=0.01)
+    place = VolumeFolder("disk", tmp_path / "v", patience=0.01)
     place.claim("id", is_new=True)
     monkeypatch.setattr(place, "_is_marked", MountCheck(mount.ask, 0.01))
     (tmp_path / "slice").write_bytes(b"slice")
