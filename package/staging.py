@@ -162,7 +162,7 @@ def _project() -> Iterator[str]:
     yield from ("", "[project.optional-dependencies]", *(f"{name} = {each!r}" for name, each in extras.items()))
     yield from ("", "[project.scripts]", *(f'{name} = "{PACKAGE}.launch:{name}"' for name in ("odfd", "odfctl")))
     for group, rows in said["entry-points"].items():
-        yield from ("", f'[project.entry-points."{group}"]', *(f'{name} = "{place}"' for name, place in rows.items()))
+        yield from ("", f'[project.entry-points."{group}"]', *(f'"{name}" = "{place}"' for name, place in rows.items()))
     yield from ("", "[tool.setuptools]", f"packages = {[PACKAGE]!r}", "include-package-data = false")
     yield from ("", "[tool.setuptools.package-data]", f'{PACKAGE} = ["{PRIVATE}/**/*"]')
     yield from ("", "[tool.setuptools.data-files]")

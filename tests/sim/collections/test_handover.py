@@ -244,8 +244,8 @@ MUTANTS: Final[dict[str, list[tuple[Any, str, Callable[..., Any]]]]] = {
         (timeline, "is_open", lambda m, time: True),
     ],
     "a command that is done is not looked for in M": [
-        (handover, "applied", lambda m, command: None),
-        (timeline, "applied", lambda m, command: None),
+        (handover, "find_switch", lambda m, command: None),
+        (timeline, "find_switch", lambda m, command: None),
     ],
 }
 

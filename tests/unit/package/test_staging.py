@@ -41,6 +41,12 @@ def test_one_name_is_taken(staged: Path) -> None:
     assert any(each.startswith("pyspark==") for each in said["project"]["optional-dependencies"]["engine"])
 
 
+def test_what_is_found_by_entry_points_is_found_in_the_wheel_too(staged: Path) -> None:
+    """Names with dots are quoted: without quotes they are tables of TOML, and no wheel is built."""
+    ours, written = (tomllib.loads((root / "pyproject.toml").read_text())["project"] for root in (TREE, staged))
+    assert written["entry-points"] == ours["entry-points"]
+
+
 def test_every_file_that_belongs_beside_it_is_there(staged: Path) -> None:
     said = tomllib.loads((staged / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
     for files in said.values():

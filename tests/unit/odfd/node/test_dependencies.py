@@ -22,7 +22,7 @@ NOTHING = {
     "node.name", "node.contact", "node.about", "node.log-levels", "control.group", "p2p.announce", "p2p.inside",
     "ingest.variables", "webhooks.inside", "policy.validators.groups", "policy.validators.min-sandbox",
     "policy.witness.groups", "policy.witness.max-age", "policy.fresh.max-stale", "policy.use", "policy.serve",
-    "policy.network-key", "policy.publish.witness",
+    "policy.network-key", "policy.publish.witness", "node.doors",
 }  # fmt: skip
 """Settings of texts that name nothing beyond the process that could be asked."""
 

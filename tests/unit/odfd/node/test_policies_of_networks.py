@@ -30,7 +30,7 @@ async def test_the_policy_of_a_dataset_is_that_of_its_network(world: Any) -> Non
         assert parts.visibility.met_in(ONE) == ["bank", "town"], "the first first"
         assert str(parts.evaluator.use(ONE)) == "data & fresh & reproduced"
         assert str(parts.evaluator.use(OTHER)) == "data & reproduced"
-        parts.visibility.heard(OTHER, "bank", NOW, is_wanted=False)
+        parts.visibility.note_mention(OTHER, "bank", NOW, is_wanted=False)
         assert parts.visibility.met_in(OTHER) == ["town"], "with one network hearsay changes nothing"
 
 
