@@ -27,9 +27,8 @@ from odfd.network.unheld_statements import UnheldStatements
 from odfd.policy.policy import Policy
 from odfd.runtime.clock import Clock
 from odfd.services.peers.node_views import publisher_node
-from odfd.services.views.card_views import rows_on, words_view
 from odfd.services.views.holder_counts import HolderCounts, Spread
-from odfd.services.views.views import DatasetViews
+from odfd.services.views.views import DatasetViews, rows_on, words_view
 from odfd.store import collections
 from odfd.store.catalog import DatasetEntry
 from odfd.store.directory import StateDirectory

@@ -26,7 +26,13 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.wording import plural
 from odfd.control.assembly import Context
-from odfd.datasets.card_facts import (
+from odfd.datasets.local_data import held_from
+from odfd.network.peer_cards import SharedCards
+from odfd.runtime.hanging_calls import end_if_unwanted, in_loop
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
+from odfd.runtime.subjects import about
+from odfd.services.publishing.card_drafts import LEAST, LIFETIME, MAX_PAYLOAD, due, fit
+from odfd.services.publishing.card_facts import (
     EventExtents,
     EventSpan,
     Measured,
@@ -38,11 +44,6 @@ from odfd.datasets.card_facts import (
     render_span,
     sample_of,
 )
-from odfd.datasets.local_data import held_from
-from odfd.network.peer_cards import SharedCards
-from odfd.runtime.hanging_calls import end_if_unwanted, in_loop
-from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop
-from odfd.runtime.subjects import about
 from odfd.store import collections
 from odfd.store.card_choices import CardChoices, CardSamples
 from odfd.store.collections import Member
@@ -51,7 +52,6 @@ from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import Ledger
 from odfd.store.visibility import Visibility
-from odfd.trust.signing.card_drafts import LEAST, LIFETIME, MAX_PAYLOAD, due, fit
 
 ALL_SECONDS: Final = 3600.0
 """Seconds between two checks of all datasets, since cards age."""

@@ -15,9 +15,9 @@ from chain.statements.node_card import NodeCard, NodeClaims
 from config.model import Settings
 from odfd.control.assembly import Context
 from odfd.runtime.reconcile_loop import UNTIL_POKED, ReconcileLoop
+from odfd.services.publishing.card_drafts import next_node_card
 from odfd.store.directory import StateDirectory
 from odfd.store.ledger.cards import NodeCards
-from odfd.trust.signing.card_drafts import next_node_card
 
 LONGEST_SECONDS: Final = 3600.0
 """Seconds between two looks at the clock, since the pauses of a sleeping machine do not count its sleep."""

@@ -25,7 +25,7 @@ from odfd.datasets.shard_reading import is_later_shard
 from odfd.network.joined_networks import Network, list_joined
 from odfd.network.node_names import peer_named
 from odfd.runtime.subjects import about
-from odfd.services.views.card_views import words_view
+from odfd.services.views.views import words_view
 from odfd.store import collections, mirror_specs
 from odfd.store.card_choices import CardChange, ChosenWords
 from odfd.store.catalog import Catalog, DatasetEntry

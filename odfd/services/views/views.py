@@ -16,6 +16,8 @@ from chain.ids import DatasetId
 from chain.model.block import Block
 from chain.model.events import AddData, DatasetKind, ExecuteTransform, SetDataSchema
 from chain.state import ChainState, load_state
+from chain.statements.area import Area
+from chain.statements.card import Card, PublisherClaims
 from chain.store.base import BLOCK_DAMAGED
 from chain.store.seals import ROW_DAMAGED
 from chain.store.shards import SEALED
@@ -28,12 +30,12 @@ from odfd.queries.standing import standing_of, weakest
 from odfd.renditions.chain_timeline import is_row
 from odfd.renditions.sharded_inputs import inputs_of
 from odfd.services.views.cache import DAMAGED, WITHDRAWN, ViewCache, ViewRefresher
-from odfd.services.views.card_views import words_view
 from odfd.services.views.derivative_index import DerivativeIndex
 from odfd.services.views.hold_views import holds_of
 from odfd.services.views.portal_views import portal_facts
 from odfd.services.views.withdrawals import withdrawn_at
 from odfd.store import captures, row_counts
+from odfd.store.card_choices import ChosenWords
 from odfd.store.catalog import DatasetEntry, name_with_id
 from odfd.store.directory import StateDirectory
 from odfd.store.visibility import VisibilityMark
@@ -41,6 +43,25 @@ from odfd.transform.inputs import is_changelog
 from odfd.trust.judgement.observation_reach import DATA
 from odfd.trust.judgement.trust_evaluator import DatasetFacts, TrustEvaluator
 from odfd.trust.judgement.verdicts import STOPS, ReachAssessment
+
+
+def words_view(words: ChosenWords | PublisherClaims) -> wire.CardWords:
+    """Shows a publisher's words, of which the area is one that was checked."""
+    area = None
+    if words.area:
+        west, south, east, north = Area.parse(words.area).degrees
+        area = wire.CardArea(west=west, south=south, east=east, north=north)
+    return wire.CardWords(title=words.title, place=words.place, area=area, frequency=words.frequency)
+
+
+def rows_on(card: Card) -> wire.CardRows | None:
+    facts, sample = card.chain, card.sample
+    if sample is None or facts is None:
+        return None
+    rows = tuple(tuple(cell if isinstance(cell, str) else None for cell in row) for row in sample.rows)
+    names = tuple(facts.columns[place].name for place in sample.columns)
+    return wire.CardRows(columns=names, rows=rows, left_out=sample.left_out)
+
 
 STATES: Final[Sequence[wire.DatasetStanding]] = (
     "fresh", "stale", "syncing", "unsigned", "refused", "accused", "refuted", "forked", "damaged",

@@ -25,8 +25,8 @@ from chain.state import load_state
 from chain.statements.card import Card, ChainFacts, PublisherClaims
 from chain.statements.keys import SigningKey
 from chain.store.base import Head
-from odfd.datasets import card_facts
-from odfd.datasets.card_facts import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
+from odfd.services.publishing import card_facts
+from odfd.services.publishing.card_facts import EventExtents, EventSpan, Measured, extent_in, interval_of, render_span
 from worlds.chains import linked
 
 OWNER = SigningKey(b"e" * 32)

@@ -37,10 +37,10 @@ from odfd.network.peer_cards import PeerCards
 from odfd.network.statement_quota import NEW_NODES, StatementQuota
 from odfd.network.statement_store import LedgerStatementStore
 from odfd.network.unheld_statements import UnheldStatements
+from odfd.services.publishing.card_drafts import NODE_CARD_RENEWED, next_node_card
 from odfd.store.ledger import log as ledger_room
 from odfd.store.ledger.cards import NodeCards
 from odfd.trust.admission.statement_kinds import CARD_PACE
-from odfd.trust.signing.card_drafts import NODE_CARD_RENEWED, next_node_card
 from p2p.identity import peer_of_did
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.statements import NOW, PEER, head, key

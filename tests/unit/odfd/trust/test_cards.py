@@ -23,10 +23,10 @@ from chain.statements.envelope import Signed
 from chain.statements.keys import SigningKey
 from chain.store.database import Database, open_database
 from odfd.network.card_index import CardIndex, CardQuery
+from odfd.services.publishing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fit
 from odfd.store.ledger.cards import Cards
 from odfd.store.ledger.log import STEPS
 from odfd.trust.admission.rules import AdmissionOutcome, admit_card
-from odfd.trust.signing.card_drafts import COUNTED, LEAST, MAX_PAYLOAD, RENEWED, due, fit
 
 OWNER, NODE, STRANGER = SigningKey(b"d" * 32), SigningKey(b"n" * 32), SigningKey(b"s" * 32)
 NOW = instant.parse("2026-11-20T08:00:00Z")
