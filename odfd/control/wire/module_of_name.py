@@ -64,8 +64,8 @@ _NAMES: Final = {
         AcceptRequest AttestationView Attested CellView Checked ChoiceView DatasetRuleView DecisionView
         EvidenceFetched EvidenceView FailedBlock Failure HeadView IncidentView LiftRequest NetworkRulesRequest
         NetworkRulesView ObservationView PolicyView ProofReport ProveRequest ProvenEngine Reach ResolveRequest
-        Resolved SideView TrustFacts TrustView ValidatorRequest ValidatorState VerifyReport VerifyRequest Why
-        WitnessRulesRequest WitnessView
+        Resolved SideView TrustFacts TrustView ValidatorState VerifyReport VerifyRequest Why WitnessRulesRequest
+        WitnessView
     """,
     "value": """
         Problem Request Value

@@ -306,12 +306,6 @@ class TrustView(Value, frozen=True, kw_only=True):
     """The other shards of a dataset of several; what stands beside is of the first."""
 
 
-class ValidatorRequest(Request, frozen=True, kw_only=True):
-    key: str
-    """``did:key:…`` of the validator."""
-    group: str
-
-
 class ValidatorState(Value, frozen=True, kw_only=True):
     """The present state of a Validator."""
 

@@ -134,13 +134,6 @@ class TrustService:
         self._changed()
         return [str(key) for group in policy.groups if group.name == request.group for key in sorted(group.keys)]
 
-    def add_validator(self, request: wire.ValidatorRequest) -> None:
-        """Adds a validator to a group, whose keys have one vote. Raises Invalid."""
-        key = KeyDid.parse(request.key)
-        with self._home.database.write() as connection:
-            self.record_validator(connection, key, request.group)
-        self._changed()
-
     def record_validator(self, connection: sqlite3.Connection, key: KeyDid, group: str) -> None:
         """Records a validator in the transaction of others; ``take_up`` follows. Raises Invalid."""
         name = str(key).removeprefix(DID_KEY)

@@ -327,9 +327,10 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
     key = KEY
     async with world.running("alice") as alice:
         bob = world.node("bob")
-        alice.api.trust.add_validator(wire.ValidatorRequest(key=key, group="one"))
+        manifest = f"$schema: Validator\nheaders: {{name: one}}\nspec: {{did: '{key}'}}\n"
+        await alice.apply(manifest)
         with pytest.raises(Invalid):
-            alice.api.trust.add_validator(wire.ValidatorRequest(key=key.replace("did:key", "did:nokey"), group="x"))
+            await alice.apply(manifest.replace("did:key", "did:nokey").replace("one", "x"))
         assert [*alice.api.trust.validators()] == [key]
         asks = model.Policy(serve="data & attested:1", validators=model.Validators(f=0))
         alice.assembly.reload(model.Settings(policy=asks))
