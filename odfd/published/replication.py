@@ -81,15 +81,18 @@ class Replication:
     async def inquire(self, dataset: DatasetId, place: str) -> None:
         """Reads a place's current publication, and forwards its statements. Raises Remote, Invalid."""
         before = self._places.get(PeerId(place))
-        if before is not None:
-            # Until it has answered: whatever is raised below leaves it out of the peers.
-            before.answers = False
         source = self._source_of(place)
-        root = await source.resolve(place, self._clock())
-        known = None if before is None else before.edition
-        edition = await source.edition(root, known)
-        if edition is not known:
-            await self._judge(dataset, edition, PeerId(place))
+        try:
+            root = await source.resolve(place, self._clock())
+            known = None if before is None else before.edition
+            edition = await source.edition(root, known)
+            if edition is not known:
+                await self._judge(dataset, edition, PeerId(place))
+        except BaseException:
+            # Also one that took too long. It stays among the peers until then: people see how many there are.
+            if before is not None:
+                before.answers = False
+            raise
         self._places[PeerId(place)] = PublishedPlace(place, source, root, edition, self._forget)
 
     async def _judge(self, dataset: DatasetId, edition: Edition, peer: PeerId) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
 
@@ -18,6 +18,9 @@ from odfd.resources.records import RECORDS
 from odfd.resources.references import ANY, reference_key
 from odfd.resources.registry import OF_ACCOUNTS
 from odfd.resources.resource import Resource, derived_id, handle_of
+
+if TYPE_CHECKING:
+    from odfd.resources.store import ResourceStore
 
 STEP: Final = """
     CREATE TABLE res_events (
@@ -248,7 +251,7 @@ def convert(connection: sqlite3.Connection) -> Sequence[str]:
     return lines
 
 
-def _resolve_values(store: Any) -> None:
+def _resolve_values(store: ResourceStore) -> None:
     """Resolves the sets that Sources read values from, which were looked up by name at each use."""
     for each in store.all("Source"):
         texts = (each.spec.get("config") or {}).values()
@@ -273,14 +276,14 @@ def _keep_records(connection: sqlite3.Connection) -> None:
             RECORDS.put(connection, kind, key, spec, status, updated)
 
 
-def _keep_runs(connection: sqlite3.Connection, store: Any) -> Sequence[str]:
+def _keep_runs(connection: sqlite3.Connection, store: ResourceStore) -> Sequence[str]:
     """Gives the records of the runs of flows the ids of flows, in place of their names."""
     moved: list[str] = []
     if connection.execute("SELECT 1 FROM sqlite_schema WHERE name = 'flow_runs'").fetchone() is None:
         return moved  # a state of before flows
     for key, record in list(_RUNS.rows(connection, "key GLOB 'flow *'")):
         _, name, *target = key.split(" ")
-        flow = store.named("Flow", name, None)
+        flow = store.find_named("Flow", name, None)
         connection.execute("DELETE FROM flow_runs WHERE key = ?", (key,))
         if flow is not None:
             _RUNS.put(connection, " ".join(("flow", flow.id, *target)), record)

@@ -440,7 +440,7 @@ def test_a_kind_is_left_out_before_a_name_that_one_thing_has() -> None:
             assert call.path == "/resource/v1alpha1/resources"
             return Answer(things, [])
 
-    session: Any = argparse.Namespace(client=ControlClient())
+    session: Any = argparse.Namespace(client=Client())
     assert resolve_names(session, "Sales", []) == (kinds.DATASET, ["Sales"])
     assert resolve_names(session, "dataset", ["sales"]) == (kinds.DATASET, ["sales"])
     with pytest.raises(Usage, match="2 things are named rain") as several:

@@ -101,7 +101,7 @@ def test_each_event_says_what_it_is_about_or_is_the_owners() -> None:
                 or (ast.unparse(node.func) == "partial" and ast.unparse(node.args[0]).endswith("emit"))
             )  # fmt: skip
             # What a statement that came tells of itself: of the node, if it says so.
-            is_notice = isinstance(node, ast.Call) and ast.unparse(node.func) == "Notice"
+            is_notice = isinstance(node, ast.Call) and ast.unparse(node.func) == "StatementNotice"
             is_silent = is_emission and "about" not in {keyword.arg for keyword in node.keywords}
             if is_silent or (is_notice and "NODE" in map(ast.unparse, node.args)):
                 silent |= {each.value for each in ast.walk(node) if isinstance(each, ast.Constant)} & EVENT_KINDS.keys()
