@@ -242,9 +242,17 @@ class ResourceReader:
         select = "SELECT rv, id, op FROM res_events WHERE rv > ? AND rv <= ? ORDER BY rv"
         return list(self._db.execute(select, (after, upto)))
 
-    def history(self, ids: Collection[str] | None, limit: int, without: Sequence[str] = ()) -> list[ResourceEvent]:
-        """Lists the last events of some resources, or of all, except those of the types ``without``, in order."""
-        where, values = f"type NOT IN ({', '.join('?' * len(without))})", tuple(without)
+    def history(
+        self, ids: Collection[str] | None, limit: int, without: Sequence[str] = (), upto: int | None = None
+    ) -> list[ResourceEvent]:
+        """Lists the last events of some resources, or of all, except those of the types ``without``, in order.
+
+        ``upto``: the number of the last event that may be among them.
+        """
+        where = f"type NOT IN ({', '.join('?' * len(without))})"
+        values: tuple[str | int, ...] = tuple(without)
+        if upto is not None:
+            where, values = f"rv <= ? AND {where}", (upto, *values)
         if ids is not None and len(ids) == 1:
             where, values = f"id = ? AND {where}", (*ids, *values)  # by an index, in their order
         elif ids is not None:

@@ -221,8 +221,9 @@ def _standing(
     """Blocking. Raises NotFound."""
     ids = _choose(history, rights, of)
     epoch, _ = history.epoch_and_newest()
-    found = history.last_of(ids, limit, is_chosen=of is not None)
-    rows = [_row(epoch, each, rights) for each in found if upto is None or each.event.rv <= upto]
+    # What came since is told live. The limit counts what is left, else a reader of one row may get none.
+    found = history.last_of(ids, limit, is_chosen=of is not None, upto=upto)
+    rows = [_row(epoch, each, rights) for each in found]
     return [row for row in rows if row is not None]
 
 

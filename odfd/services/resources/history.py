@@ -137,11 +137,16 @@ class HistoryService:
             store = ResourceStore(connection)
             return store.epoch(), store.newest()
 
-    def last_of(self, ids: Collection[str], limit: int, *, is_chosen: bool) -> Sequence[PastEvent]:
-        """Returns the last events of some resources, in order. Types that are not listed are left out unless chosen."""
+    def last_of(
+        self, ids: Collection[str], limit: int, *, is_chosen: bool, upto: int | None = None
+    ) -> Sequence[PastEvent]:
+        """Returns the last events of some resources, in order, to the number ``upto``.
+
+        Types that are not listed are left out unless chosen.
+        """
         with self._home.database.read() as connection:
             store = ResourceStore(connection)
-            events = store.history(ids, limit, () if is_chosen else self._declarations.unlisted)
+            events = store.history(ids, limit, () if is_chosen else self._declarations.unlisted, upto)
             return [PastEvent(event, store.before(event)) for event in events]
 
     def after(self, at: int) -> tuple[int, Sequence[PastEvent]]:

@@ -9,6 +9,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -21,6 +22,7 @@ from config import model
 from odfd.control import wire
 from odfd.control.endpoint import CALLER, Caller
 from odfd.obs.log_lines import LineFilter
+from odfd.services.resources.history import HistoryService
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
 from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
@@ -454,6 +456,28 @@ async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_ane
                 later = await anext(rows)
             assert later.name == "cities"
             assert later.version not in (mark.version, last.version)
+
+
+async def test_the_last_rows_are_told_though_others_come_while_they_are_read(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What comes after the position is told live, and takes no place of a row before it."""
+    async with world.running("node", private=True) as node:
+        asking, _ = await shared(world, node)
+        asked, original = 0, HistoryService.epoch_and_newest
+
+        def labelling(history: HistoryService) -> tuple[str, int]:
+            nonlocal asked
+            asked += 1
+            if asked == 2:  # between the position and the rows before it
+                label = partial(node.api.declarations.label, "dataset", "cities", wire.LabelRequest(labels={"a": "b"}))
+                trio.from_thread.run(label)
+            return original(history)
+
+        monkeypatch.setattr(HistoryService, "epoch_and_newest", labelling)
+        services = await asking.services(BOB)
+        async with aclosing(await services.history.follow(None, "dataset/cities", 1, bookmark=True)) as rows:
+            assert [(await anext(rows)).change == "Bookmark" for _ in range(3)] == [False, True, False]
 
 
 async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: Any) -> None:
