@@ -42,6 +42,9 @@ class LinkedEntry(NamedTuple):
     hash: bytes
 
 
+_TYPES: Final = (int, int, bytes, bytes, str, bytes, bytes, str, str, bytes, bytes)
+
+
 class Gap(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A gap in the log: first and last number, count of dropped entries, and the hashes on both sides in hex."""
 
@@ -131,6 +134,8 @@ def _to_altered(entry: LinkedEntry) -> Environment:
 
 
 def _is_whole(entry: LinkedEntry) -> bool:
+    if not all(map(isinstance, entry, _TYPES)):  # a damaged page of a database can hold NULL in any column
+        return False
     if entry.type != GAP:
         return entry.hash == link(entry.prev_hash, entry[1:9])
     gap = _read(entry)

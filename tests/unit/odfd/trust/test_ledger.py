@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sqlite3
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -18,7 +19,8 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import Actual, Attestation, EngineUsed, HeadStatement, Span
 from chain.statements.tree import Frontier
 from odfd.store.keys.keystore import KeyStore
-from odfd.store.ledger import kinds
+from odfd.store.ledger import hash_links, kinds
+from odfd.store.ledger.hash_links import LinkedEntry
 from odfd.store.ledger.log import STEPS, CheckedChain, Ledger
 from odfd.store.ledger.runs import RecordedRun, Runs
 from odfd.trust.admission.rules import AdmissionOutcome, admit_attestation, admit_head
@@ -179,6 +181,12 @@ def test_an_altered_log_is_noticed(db: sqlite3.Connection) -> None:
     db.execute("UPDATE trust_ledger SET outcome = 'older' WHERE seq = 2")
     with pytest.raises(Environment, match="entry 2"):
         ledger.check()
+
+
+def test_a_row_whose_columns_were_lost_is_noticed() -> None:
+    lost: Any = (7, *[None] * 10)
+    with pytest.raises(Environment, match="entry 7"):
+        list(hash_links.whole(iter([LinkedEntry._make(lost)])))
 
 
 def test_runs_and_frontiers_come_back(db: sqlite3.Connection) -> None:
