@@ -12,15 +12,16 @@ T ?=
 CORES := $(shell nproc 2>/dev/null || echo 1)
 # One more than there are cores, up to four: a process that waits for Spark, a daemon or a timer leaves its core to another.
 PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
-# None of the quick tests is where all tests need Spark or daemons: those files are not imported.
-WAITING := --ignore tests/engine --ignore tests/e2e
+# Folders by cost. Files of those left out are not imported.
+TEST := -m "not nightly" --ignore tests/nightly
+QUICK := -m "not engine and not e2e and not slow and not nightly" $(foreach each,nightly engine e2e cli node,--ignore tests/$(each))
 # A single file runs in this process: others would only import the same.
 AIMED := $(filter tests/%,$(T))
 alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$(1))
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
+.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -36,16 +37,19 @@ demo: install  ## the main job on real nodes and real data; KEEP=1 leaves the no
 
 test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tests/…' for one at a time
 	@$(if $(T),,$(PY) -m engines.provision.archive)  # a copied .venv has an archive of other jars; instant otherwise
-	$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(T)
+	$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(if $(filter tests/nightly%,$(T)),,$(TEST)) $(T)
 
-quick: install  ## the tests that need no Spark, no daemons and little time, with a fifth of the examples of properties
-	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile -m "not engine and not e2e and not slow" --hypothesis-profile quick $(WAITING) $(T)
+quick: install  ## in a minute: no Spark, no daemons, no whole nodes, nothing slow; a fifth of the examples of properties
+	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile $(QUICK) --hypothesis-profile quick $(T)
+
+nightly: install  ## all that make test has, and what it leaves out: foreign programs, benches, packages, more of all that is random
+	@$(NUMBERS) $(PY) -m pytest -n $(PROCESSES) --dist loadfile --no-loadscope-reorder --hypothesis-profile nightly $(T)
 
 collect: install
-	@$(PY) -m pytest --collect-only -qq | tail -5
+	@$(PY) -m pytest --collect-only -qq $(TEST) | tail -5
 
 foreign: install
-	@PYTHONPATH=tests nice $(PY) tests/e2e/interop/foreign.py
+	@PYTHONPATH=tests nice $(PY) tests/nightly/interop/foreign.py
 
 lint: install
 	@$(PY) -m ruff check .
@@ -61,8 +65,11 @@ check-fast: lint types quick  ## what one runs before a commit
 bench: install  ## figures as ratios in one run; a table, and JSON in out/bench.json
 	@$(PY) -m bench $(T)
 
+# What make soak has, in small.
+NUMBERS := ODFD_SIM_SEEDS=300 ODFD_FAULT_RUNS=300 ODFD_FLIPS=600 ODFD_FUZZ=20000 ODFD_ENGINE_RUNS=60 ODFD_REQUESTS=60 ODF_SOAK=3 ODF_SIEGE_SECONDS=120
+
 soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 200,000 mutants a decoder; five daemons in bad weather, three under siege, fifty lives of one that takes from each kind of source; 2,000 histories a query shape, 4,000 random queries; hours
-	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_FUZZ=200000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=20 ODFD_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest --timeout 7200 tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_mutated_requests.py tests/unit/odfd/node/test_flipped_bits.py tests/unit/odfd/node/test_verifying_meanwhile.py tests/unit/odfd/node/test_api_document.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/unit/engines/query/test_bound_names.py tests/engine/transform $(T)
+	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_FUZZ=200000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=20 ODFD_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest --timeout 7200 tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_mutated_requests.py tests/node/test_flipped_bits.py tests/node/test_verifying_meanwhile.py tests/node/test_api_document.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/unit/engines/query/test_bound_names.py tests/engine/transform $(T)
 
 engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
 	@$(PY) -m engines.image.build $(if $(LOCK),--lock)

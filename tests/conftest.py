@@ -16,14 +16,19 @@ from typing import Any, Final
 import pytest
 import structlog
 from hypothesis import settings
+from hypothesis.database import DirectoryBasedExampleDatabase
 from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
-settings.register_profile("odfd", deadline=None)
-"""No test asserts a time, so no example has a deadline."""
+settings.register_profile("odfd", deadline=None, derandomize=True, database=None)
+"""No test asserts a time, so no example has a deadline; a run of one commit tries the same examples as the next."""
 settings.load_profile("odfd")
 settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20)
 """``make quick``; a test that says how many examples it needs keeps them."""
+settings.register_profile(
+    "nightly", settings.get_profile("odfd"), derandomize=False, database=DirectoryBasedExampleDatabase("out/examples")
+)
+"""``make nightly``: other examples each time; what failed is kept, and tried first the next time."""
 
 structlog.configure(
     processors=[structlog.processors.add_log_level, structlog.dev.ConsoleRenderer(exception_formatter=plain_traceback)]
@@ -36,15 +41,12 @@ os.environ.setdefault("ODFD_ENGINE_START_SECONDS", "600")
 """For daemons: nothing is pulled that a test does not pull, and an engine has ten minutes to start under load."""
 
 TESTS: Final = Path(__file__).parent
-LONGEST: Final = tuple((TESTS / "longest.txt").read_text().split())
-"""Files that take longest, those first: one that starts last leaves the other processes idle. A test that is named here
-with its file is given out by itself, with all its parameters, so that a file of several minutes does not keep one
-process busy alone."""
-
-SLOW: Final = frozenset((TESTS / "slow.txt").read_text().split())
-"""Tests that take more than a tenth of a second of CPU, by the mean of all parameters, or wait for half a second on a
-clock that is not theirs to move: marked ``slow``, as are those that say so themselves. Rules of the source tree
-(``meta``) are not among them: ``make quick`` has them all."""
+FIRST: Final = ("engine/", "cli/", "e2e/", "contract/", "node/", "sim/")
+"""Folders in the order of what a file of theirs costs: a long one that starts last leaves the other processes idle."""
+APART: Final = ("cli/", "e2e/")
+"""Folders whose tests each start processes of their own, and share nothing but what their module makes."""
+SHARED: Final = ("e2e/page/",)
+NIGHTLY: Final = "nightly/"
 
 SPARK: Final = "engine/"
 """What units that share a JVM begin with."""
@@ -107,18 +109,20 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             shutil.copytree(memory, kept, symlinks=True, ignore=_no_files, dirs_exist_ok=True)
 
 
-def _named(nodeid: str) -> str:
-    """A test without its parameters, as the lists name it."""
-    return nodeid.removeprefix("tests/").partition("[")[0]
-
-
 @cache
 def unit_of(nodeid: str) -> str:
-    """Returns the unit of a test: its file, or those of its name. Rules of the tree share what they parsed."""
-    test = _named(nodeid)
+    """Returns the unit of a test, which one process runs: its file, or itself where tests share nothing. Rules of the
+    tree share what they parsed."""
+    test = nodeid.removeprefix("tests/")
     if test.startswith("meta/"):
         return "meta"
-    return test if test in LONGEST else test.partition("::")[0]
+    return test if test.startswith(APART) and not test.startswith(SHARED) else test.partition("::")[0]
+
+
+def rank_of(nodeid: str) -> int:
+    """Returns the place of a test's folder among those that start first."""
+    unit = unit_of(nodeid)
+    return next((rank for rank, folder in enumerate(FIRST) if unit.startswith(folder)), len(FIRST))
 
 
 class Numbered(list[str]):
@@ -221,15 +225,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_itemcollected(item: pytest.Item) -> None:
-    if _named(item.nodeid) in SLOW:
-        item.add_marker(pytest.mark.slow)
+    if item.nodeid.removeprefix("tests/").startswith(NIGHTLY):
+        item.add_marker(pytest.mark.nightly)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Sorts tests for several processes, which take units in this order (``--no-loadscope-reorder``)."""
     if hasattr(config, "workerinput"):
-        rank = {name: number for number, name in enumerate(LONGEST)}
-        items.sort(key=lambda item: rank.get(unit_of(item.nodeid), len(rank)))
+        items.sort(key=lambda item: rank_of(item.nodeid))
 
 
 @pytest.hookimpl(tryfirst=True)

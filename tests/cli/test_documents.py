@@ -69,6 +69,7 @@ def leaves(parser: argparse.ArgumentParser, words: tuple[str, ...] = ()) -> Iter
             yield from leaves(child, (*words, name))
 
 
+@pytest.mark.slow
 def test_every_command_to_its_last_word_is_in_some_document() -> None:
     parser = main.Parser(prog="odfctl")
     subparsers = parser.add_subparsers(parser_class=main.Parser)

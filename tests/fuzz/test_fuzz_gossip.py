@@ -11,6 +11,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 import trio
 
 from p2p.budget.work import Party
@@ -69,6 +70,7 @@ def frames() -> list[bytes]:
     return [framed(rpc) for rpc in (subscribing, telling, controlling)]
 
 
+@pytest.mark.slow
 async def test_gossip_frames_are_taken_or_end_their_stream() -> None:
     judged: list[bytes] = []
 

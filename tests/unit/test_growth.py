@@ -28,6 +28,7 @@ def costs() -> dict[str, list[int]]:
     return dict(map(json.loads, done.stdout.splitlines()))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", growing_inputs.CASES)
 def test_twice_the_input_costs_twice(case: str, costs: dict[str, list[int]]) -> None:
     one, two, four = costs[case]

@@ -204,6 +204,7 @@ PROGRAMS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @settings(max_examples=40)
 @given(program=PROGRAMS)

@@ -54,6 +54,7 @@ def sessions(engine: WarmEngine) -> list[str]:
     return [each.session for each in engine.running()]
 
 
+@pytest.mark.slow
 async def test_an_ingest_starts_none_and_a_transform_starts_it_once(tmp_path: Path, bench: Any) -> None:
     bed = Bed(PlainProcess(), tmp_path)
     engine = bed.engine("lazy")
@@ -72,6 +73,7 @@ async def test_an_ingest_starts_none_and_a_transform_starts_it_once(tmp_path: Pa
     assert len(bed.started()) == 1
 
 
+@pytest.mark.slow
 async def test_an_ingest_with_a_query_starts_it_first(tmp_path: Path, bench: Any) -> None:
     engine = Bed(PlainProcess(), tmp_path).engine("lazy")
     async with trio.open_nursery() as nursery:
@@ -81,6 +83,7 @@ async def test_an_ingest_with_a_query_starts_it_first(tmp_path: Path, bench: Any
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_failed_start_is_the_requests_error_and_ingests_go_on(tmp_path: Path, bench: Any) -> None:
     bed = Bed(PlainProcess(), tmp_path)
     engine = bed.engine("broken")
@@ -97,6 +100,7 @@ async def test_a_failed_start_is_the_requests_error_and_ingests_go_on(tmp_path: 
     assert len(bed.started()) == 1
 
 
+@pytest.mark.slow
 async def test_a_node_that_will_need_it_starts_it_before(tmp_path: Path, bench: Any) -> None:
     engine = Bed(PlainProcess(), tmp_path).engine("lazy")
     async with trio.open_nursery() as nursery:
@@ -106,6 +110,7 @@ async def test_a_node_that_will_need_it_starts_it_before(tmp_path: Path, bench: 
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_session_that_ingests_do_not_use_goes_and_they_stay(tmp_path: Path, bench: Any) -> None:
     """It holds a third of a gigabyte: a process without it takes its place."""
     bed = Bed(PlainProcess(), tmp_path)

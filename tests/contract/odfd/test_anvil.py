@@ -67,6 +67,7 @@ def paid(node: Anvil, amount: int, what: str = "bread") -> int:
     return node.log((selector(parse_event(PAID)), SOMEBODY), data)
 
 
+@pytest.mark.slow
 def test_logs_of_a_real_node_come_once_and_decoded(node: Anvil, tmp_path: Path) -> None:
     """Blocks that it does not call final are not read; a second pull goes on behind the first."""
     first, second = paid(node, 1 << 200), paid(node, 5, "Käse")

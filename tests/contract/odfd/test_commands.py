@@ -46,6 +46,7 @@ def piped(folder: Path, mode: PipeMode, *command: str, data: bytes = CSV, **more
     return prepare(folder / "in", [Pipe(command=command)], folder, settings).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_output_is_the_file(run: Run) -> None:
     """The first is how kamu's example of exchange rates drops a preamble."""
     assert run("sed", "-n", "/^date/,$p") == CSV[CSV.index(b"date,") :]
@@ -54,15 +55,18 @@ def test_the_output_is_the_file(run: Run) -> None:
     assert run("true") == b""
 
 
+@pytest.mark.slow
 def test_a_command_may_end_before_it_read_all(run: Run) -> None:
     assert run("head", "-n", "1", data=b"x\n" * (4 << 20)) == b"x\n"
 
 
+@pytest.mark.slow
 def test_more_than_a_pipe_holds_goes_through(run: Run) -> None:
     data = bytes(range(256)) * (16 << 10)
     assert run("cat", data=data) == data
 
 
+@pytest.mark.slow
 def test_a_failure_is_told_with_its_words(run: Run) -> None:
     with pytest.raises(Invalid, match="sh ended with 3: oh"):
         run("sh", "-c", "echo oh >&2; exit 3")
@@ -72,11 +76,13 @@ def test_a_failure_is_told_with_its_words(run: Run) -> None:
         run()
 
 
+@pytest.mark.slow
 def test_memory_is_bounded(run: Run) -> None:
     with pytest.raises(Invalid, match="ended with"):
         run(shutil.which("python3") or "python3", "-c", "print(len(bytearray(256 << 20)))", pipe_memory=64 << 20)
 
 
+@pytest.mark.slow
 def test_output_and_time_are_bounded(run: Run) -> None:
     with pytest.raises(Refused, match="what yes gave is larger than"):
         run("yes", max_source_bytes=1 << 20)
@@ -84,6 +90,7 @@ def test_output_and_time_are_bounded(run: Run) -> None:
         run("sleep", "1000", pipe_timeout=0.2)
 
 
+@pytest.mark.slow
 def test_variables_are_those_of_the_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SOME_TOKEN", "of-the-daemon")
     seen = run("env", variables={"KEY": "given"})
@@ -91,6 +98,7 @@ def test_variables_are_those_of_the_settings(run: Run, monkeypatch: pytest.Monke
     assert b"of-the-daemon" not in seen
 
 
+@pytest.mark.slow
 def test_a_sandbox_has_no_network_and_no_files_of_ours(tmp_path: Path) -> None:
     if why_no_sandbox():
         pytest.skip(why_no_sandbox())

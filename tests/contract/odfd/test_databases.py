@@ -258,6 +258,7 @@ def test_percent_signs_of_a_query_are_its_own(base: Served, ask: Callable[..., A
     assert [row["id"] for row in [*rows, *ask(query, state)[0]]] == [1, 2]
 
 
+@pytest.mark.slow
 def test_it_is_asked_by_a_process_of_its_own(base: Served, tmp_path: Path) -> None:
     base.run(orders(1))
     rows, _ = rows_of(one_fetch(base, tmp_path, SqlQuery(query=ALL, cursor=("id",))), None)
@@ -269,6 +270,7 @@ def test_of_an_error_with_a_number_its_words_are_told() -> None:
     assert databases._words(Exception("no such table: t")) == "no such table: t"
 
 
+@pytest.mark.slow
 def test_what_does_not_answer_is_told_without_its_password(tmp_path: Path) -> None:
     closed = Served("postgresql://reader:${{ env.DB }}@127.0.0.1:1/shop", tmp_path, "postgresql")
     with pytest.raises(Remote) as fault, redact({"DB": PASSWORD}):
@@ -345,6 +347,7 @@ def test_without_the_client_it_is_refused_by_name(scheme: str, tmp_path: Path, m
     assert caught.value.rule == "sql-extra"
 
 
+@pytest.mark.slow
 def test_a_database_that_is_silent_is_left(tmp_path: Path) -> None:
     """It takes connections, and never says a word."""
     with socket.create_server(("127.0.0.1", 0)) as deaf:

@@ -82,6 +82,7 @@ def minted(chain: Chain, block: int, index: int = 0, amount: int = 5) -> None:
     chain.log(block, index, [selector(parse_event(MINTED)), SOMEBODY], f"0x{data}")
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_logs_of_finalised_blocks_come_once(chain: Chain, tmp_path: Path) -> None:
     for block in (50, 120, 100, 200):
@@ -157,6 +158,7 @@ def test_however_ranges_and_pulls_are_cut_each_log_comes_once(blocks: list[int],
     assert taken == sorted((block, index) for index, block in enumerate(blocks))
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("here")
 def test_ranges_whose_answer_is_too_large_are_asked_for_in_parts(
     chain: Chain, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -270,6 +270,7 @@ def test_what_the_format_does_not_have_is_no_block(content: dict[str, Any]) -> N
     assert caught.value.rule == "former-block"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_any_text_is_a_block_or_a_told_mistake(text: str) -> None:
     with pytest.raises(Invalid):

@@ -209,6 +209,7 @@ def test_a_file_that_is_missing_is_told(server: Served, tmp_path: Path) -> None:
         fetched(f"ftp://127.0.0.1:{port}/a", tmp_path)
 
 
+@pytest.mark.slow
 def test_over_tls_user_password_and_files_are_encrypted(secure: Served, tmp_path: Path) -> None:
     secure.put("large", LARGE)
     found = fetched(secure.url("large", "reader:${{ env.FTP }}@"), tmp_path)

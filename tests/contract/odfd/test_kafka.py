@@ -291,6 +291,7 @@ def test_it_is_asked_by_a_process_of_its_own(broker: Broker, tmp_path: Path) -> 
     assert [row["n"] for row in made.rows()] == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
     pytest.importorskip("confluent_kafka")
     settings = IngestSettings(staging=tmp_path, patience=PATIENCE._replace(silence=1.0))
@@ -299,6 +300,7 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
         trio.run(fetch, FetchUrl(url="kafka://127.0.0.1:1/none"), job)
 
 
+@pytest.mark.slow
 def test_a_server_that_speaks_another_language_is_told(tmp_path: Path, here: None) -> None:
     pytest.importorskip("confluent_kafka")
     settings = IngestSettings(staging=tmp_path, patience=PATIENCE._replace(silence=2.0))
@@ -378,11 +380,13 @@ POSITION = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(POSITION)
 def test_a_position_is_read_back(position: TopicPosition) -> None:
     assert decode_position(position.encode()) == position
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_a_position_of_others_ends_in_a_fault_or_a_position(text: str) -> None:
     try:
@@ -391,6 +395,7 @@ def test_a_position_of_others_ends_in_a_fault_or_a_position(text: str) -> None:
         return
 
 
+@pytest.mark.slow
 @given(POSITION, st.sets(st.integers(0, 30), max_size=20))
 def test_each_partition_goes_on_where_it_was_or_begins(position: TopicPosition, partitions: set[int]) -> None:
     try:

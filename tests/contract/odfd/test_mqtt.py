@@ -211,6 +211,7 @@ def test_a_process_of_its_own_asks(broker: MqttBroker, tmp_path: Path) -> None:
     assert made.rows() == [1, 2]
 
 
+@pytest.mark.slow
 def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
     pytest.importorskip("paho")
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=IngestSettings(staging=tmp_path))
@@ -312,6 +313,7 @@ def test_a_transaction_has_a_bound() -> None:
         SessionReader(None, 3).decide(Packet(number=1, topic="t", payload=b" "))
 
 
+@pytest.mark.slow
 @given(st.text(max_size=100))
 def test_a_state_of_others_ends_in_a_fault_or_a_state(text: str) -> None:
     try:

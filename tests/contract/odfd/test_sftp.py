@@ -78,6 +78,7 @@ def asked(
         return trio.run(fetch, step, job)
 
 
+@pytest.mark.slow
 def test_a_file_comes_again_only_when_it_changed(server: Served) -> None:
     server.put("data/a b.csv", b"1\n")
     step = FetchUrl(url=server.url("/data/a%20b.csv"))
@@ -92,6 +93,7 @@ def test_a_file_comes_again_only_when_it_changed(server: Served) -> None:
     assert asked(server, step, first.state).path.read_bytes() == b"2\n"
 
 
+@pytest.mark.slow
 def test_large_files_and_the_folder_where_a_user_arrives(server: Served) -> None:
     body = os.urandom(3 << 20)
     server.put("large", body)
@@ -113,6 +115,7 @@ def test_a_server_with_another_key_is_refused_by_name(server: Served) -> None:
     assert server.reads == 0
 
 
+@pytest.mark.slow
 def test_a_user_signs_in_by_password_or_key_and_a_wrong_one_is_refused(
     server: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -143,6 +146,7 @@ def test_what_is_written_while_sftp_reads_it_is_refused(server: Served) -> None:
     assert caught.value.rule == "source-changed"
 
 
+@pytest.mark.slow
 def test_files_that_appear_come_one_by_one(server: Served) -> None:
     for name in ("2.csv", "1.csv", "1.txt", "deep/0.csv"):
         server.put(f"daily/{name}", name.encode())
@@ -163,6 +167,7 @@ def test_files_that_appear_come_one_by_one(server: Served) -> None:
     assert [each.name for each in told.skipped] == ["daily/0.csv", "daily/1.csv"]
 
 
+@pytest.mark.slow
 def test_folders_below_and_times_in_names(server: Served) -> None:
     for name in ("2024/01/b.csv", "2023/12/a.csv", "c.csv"):
         server.put(f"all/{name}", name.encode())
@@ -201,6 +206,7 @@ FILES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(FILES, st.sampled_from(list(SourceOrdering)), st.randoms())
 def test_each_file_is_taken_once_in_any_order_of_the_listing(
     files: list[RemoteFile], order: SourceOrdering, chance: Any

@@ -57,6 +57,7 @@ class Root:
         return [msgspec.json.decode(line) for line in found.path.read_bytes().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("stays", [False, True])
 def test_events_come_once_behind_the_last_one(server: Stream, tmp_path: Path, stays: bool) -> None:
     server.stays = stays
@@ -102,6 +103,7 @@ def test_ids_that_no_header_or_chain_may_hold_are_refused(server: Stream, tmp_pa
         Root(server, tmp_path).rows()
 
 
+@pytest.mark.slow
 def test_a_stream_that_never_ends_is_left(server: Stream, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sse, "LONGEST", 0.3)
     server.events, server.pings = [("1", "{}")], True
@@ -128,6 +130,7 @@ NAMES = st.text(st.characters(min_codepoint=33, max_codepoint=126), min_size=1, 
 DATA = st.text(st.characters(blacklist_characters="\r\n", blacklist_categories=("Cs",)), max_size=8)
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(NAMES, DATA, st.sampled_from(["\n", "\r\n", "\r"]), st.booleans()), max_size=5),
     st.lists(st.integers(0, 200), max_size=8),

@@ -116,6 +116,7 @@ def test_the_promise_speaks_of_every_field() -> None:
         assert not unsaid, f"{name}: {sorted(unsaid)}: write api.json anew (see the head of this file)"
 
 
+@pytest.mark.slow
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), lambda inner: st.lists(inner, max_size=3)
                     | st.dictionaries(st.sampled_from(["refs", "all", "manifests", "text", "source", "x"]), inner,
                                       max_size=4)))  # fmt: skip

@@ -51,6 +51,7 @@ def line(text: str) -> bytes:
     return bytes([len(message)]) + message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("security", ["/plaintext/2.0.0", "/secio/1.0.0", "/tls/1.0.0"])
 async def test_only_noise_is_spoken(pair: Any, reading: Any, security: str) -> None:
     """Through plaintext anyone is whom they say they are."""
@@ -88,6 +89,7 @@ async def test_garbage_in_the_handshake_costs_its_connection(pair: Any, suite: S
     assert await pair.echoes()
 
 
+@pytest.mark.slow
 async def test_silent_connections_keep_nobody_out(pair_of: Any) -> None:
     async with pair_of(HostLimits(max_pending_inbound=8)) as pair:
         silent = [await raw(pair.alice) for _ in range(40)]
@@ -153,6 +155,7 @@ async def test_a_sender_beyond_its_window_loses_the_connection(pair: Any) -> Non
         assert not pair.alice.is_connected(pair.bob.peer_id)
 
 
+@pytest.mark.slow
 async def test_one_peer_takes_two_places_and_no_more(pair_of: Any) -> None:
     """Whoever comes again and again under one key loses its older connections, and keeps nobody out."""
     async with pair_of(HostLimits(max_connections=4)) as pair, AsyncExitStack() as stack:
@@ -170,6 +173,7 @@ async def test_one_peer_takes_two_places_and_no_more(pair_of: Any) -> None:
             await another.connect(where)
 
 
+@pytest.mark.slow
 async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any) -> None:
     """Each keeps to the windows that it was granted; together they are more than may lie unread."""
     most = 1 << 20
@@ -205,6 +209,7 @@ async def test_many_who_fill_memory_together_pay_and_others_do_not(pair_of: Any)
         assert heard == 8
 
 
+@pytest.mark.slow
 async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
     eve = pair.bobs_muxer
     number = eve.session._next_id
@@ -217,6 +222,7 @@ async def test_ten_thousand_opens_keep_nobody_out(pair: Any) -> None:
         assert conn.muxed_conn.session._inbound <= 256
 
 
+@pytest.mark.slow
 async def test_one_stream_too_many_is_told_not_waited_for_without_end(
     pair_of: Any, yamux: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -266,6 +272,7 @@ async def test_a_slow_reader_gets_everything(pair: Any) -> None:
         assert await counted.receive() == total
 
 
+@pytest.mark.slow
 async def test_a_reader_who_never_reads_costs_its_stream_only(pair_of: Any, yamux: Any) -> None:
     async def never(_stream: Stream, _peer: PeerId) -> None:
         await trio.sleep_forever()

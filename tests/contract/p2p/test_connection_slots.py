@@ -46,6 +46,7 @@ async def meets(host: Host, seed: bytes = b"h" * 32, address: str = "127.0.9.9")
         return await honest.ping(host.peer_id) >= 0
 
 
+@pytest.mark.slow
 async def test_sixty_three_silent_connections_keep_nobody_out() -> None:
     """The library refuses the sixty-fifth before our doorway makes room."""
     async with attacked() as alice, AsyncExitStack() as stack:
@@ -57,6 +58,7 @@ async def test_sixty_three_silent_connections_keep_nobody_out() -> None:
         assert await meets(alice)
 
 
+@pytest.mark.slow
 async def test_keys_that_cost_nothing_take_no_more_places_than_their_addresses() -> None:
     async with attacked() as alice, AsyncExitStack() as stack:
         alice.base.get_network().work.chosen_hosts = frozenset({"127.0.1.1"})  # their handshakes are paid for here
@@ -104,6 +106,7 @@ async def test_over_ipv6_too_each_address_has_limits_of_its_own() -> None:
         assert swarm.work.admit("", HANDSHAKE, now, patience=0.0) == 0.0, "nobody is without an address"
 
 
+@pytest.mark.slow
 async def test_chosen_peers_are_let_in_whoever_else_comes() -> None:
     async with attacked(HostLimits(max_connections=8)) as alice, AsyncExitStack() as stack:
         async with open_host(b"h" * 32) as friend:
@@ -147,6 +150,7 @@ async def test_a_burst_of_strangers_never_has_more_than_the_slots_and_those_in_h
         assert await meets(alice, address="127.9.9.9"), "and another is let in"
 
 
+@pytest.mark.slow
 async def test_one_key_that_dials_many_times_at_once_has_one_connection() -> None:
     """Each of its hosts has the key; the older connections are ended while they start."""
     async with attacked() as alice, AsyncExitStack() as stack:

@@ -34,6 +34,7 @@ def refused() -> str:
         return f"/ip4/127.0.0.1/tcp/{listener.getsockname()[1]}"
 
 
+@pytest.mark.slow
 async def test_the_address_that_answers_is_taken(mock_clock: trio.testing.MockClock) -> None:
     """Time goes on only when everybody waits for it."""
     mock_clock.autojump_threshold = 0.2
@@ -64,6 +65,7 @@ async def test_all_addresses_that_the_owner_named_are_tried_and_few_that_others_
                 await bob.connect(*told, allows=others_allow)
 
 
+@pytest.mark.slow
 async def test_when_none_answers_the_first_says_why() -> None:
     with trio.fail_after(PATIENCE), silent() as dead:
         async with open_host(BOB, [], HostLimits(dial_timeout=3.0)) as bob, open_host(ALICE, [ANY_PORT]) as alice:
@@ -80,6 +82,7 @@ async def test_addresses_of_two_peers_are_not_one() -> None:
             await bob.connect(*alice.addresses(), *eve.addresses())
 
 
+@pytest.mark.slow
 async def test_who_is_blocked_neither_comes_in_nor_is_dialled() -> None:
     with trio.fail_after(PATIENCE):
         async with open_host(ALICE, [ANY_PORT]) as alice, open_host(EVE, [ANY_PORT]) as eve, open_host(BOB) as bob:
@@ -143,6 +146,7 @@ async def test_one_port_is_listened_on_by_both_families() -> None:
             assert alice.remote_of(bob.peer_id) == "127.0.0.1"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("ip6")
 async def test_where_ipv6_is_silent_the_other_wins_after_a_head_start(mock_clock: trio.testing.MockClock) -> None:
     """The attempt over IPv6 is then closed: whoever listens there reads its end."""

@@ -27,6 +27,7 @@ async def meet(pair: Any, one: Gossip, other: Gossip) -> None:
     await other.wait_for_peer(TOPIC, pair.alice.peer_id)
 
 
+@pytest.mark.slow
 async def test_a_burst_arrives_whole(pair: Any) -> None:
     """py-libp2p's defaults let 10 of 60 through, and queues of 32 a few more."""
     many = GossipLimits(incoming=300)
@@ -60,6 +61,7 @@ async def test_what_the_validator_does_not_accept_goes_no_further(pair: Any, ver
             other.incoming.receive_nowait()
 
 
+@pytest.mark.slow
 async def test_what_the_mesh_is_not_sent_goes_to_those_who_want_it(pair: Any) -> None:
     """bob tells alice, who passes it on to carol alone; dave, whom alice knows as well, hears what is for all."""
     async with open_host(b"c" * 32) as carol, open_host(b"d" * 32) as dave:
@@ -109,6 +111,7 @@ async def test_publishing_needs_a_joined_topic_and_a_message_that_fits(pair: Any
             await one.publish(TOPIC, b"x")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "garbage",
     [b"\xff" * 64, b"\x05hello", b"\xff\xff\xff\xff\x0f" + bytes(100), b"\x80" * 30, b"\x02\x0a\x7f"],
@@ -141,6 +144,7 @@ def test_the_router_has_settings_that_lose_nothing() -> None:
     assert len(router.recent_message_deliveries["t"]) == 1
 
 
+@pytest.mark.slow
 async def test_a_message_costs_what_it_says(pair: Any) -> None:
     """py-libp2p adds a signed record of its addresses to every frame, which each reader verifies, and after each small
     message a frame to every neighbour not to send it back: more than half of the CPU of a crowd."""
@@ -173,6 +177,7 @@ async def test_a_message_costs_what_it_says(pair: Any) -> None:
     assert len(spared) == 1
 
 
+@pytest.mark.slow
 async def test_where_a_sender_says_it_lives_is_not_kept(pair: Any) -> None:
     """A record of addresses in a gossip frame, forged or not, is passed over; the rest of the frame counts."""
     async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:
@@ -185,6 +190,7 @@ async def test_where_a_sender_says_it_lives_is_not_kept(pair: Any) -> None:
             await trio.lowlevel.checkpoint()
 
 
+@pytest.mark.slow
 async def test_what_was_told_is_forgotten(pair: Any) -> None:
     """py-libp2p keeps a thousand messages to compare, and a hundred more for each peer that joined nothing."""
     many = GossipLimits(incoming=400)
@@ -213,6 +219,7 @@ async def test_the_librarys_own_scores_are_off(pair: Any) -> None:
         assert router.scorer is None
 
 
+@pytest.mark.slow
 async def test_what_was_said_on_a_stream_that_stands_outlives_an_older_one(pair: Any) -> None:
     """A peer that came again, before its old connection was known to be dead, says once which topics it joined."""
     async with open_gossip(pair.alice, [TOPIC], accept) as one, open_host(b"e" * 32) as eve:

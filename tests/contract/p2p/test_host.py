@@ -25,6 +25,7 @@ LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 SEED, OTHER = b"s" * 32, b"o" * 32
 
 
+@pytest.mark.slow
 async def test_bytes_go_to_and_fro_and_end(pair: Any, reading: Any) -> None:
     stream = await pair.stream()
     body = os.urandom(3_000_000)
@@ -93,6 +94,7 @@ async def test_ping_and_identify_work(pair: Any) -> None:
     await identified(pair.bob, pair.alice.peer_id, "/echo")
 
 
+@pytest.mark.slow
 async def test_the_network_of_a_peer_is_that_of_its_connection(pair: Any) -> None:
     """Whoever dialled, and whatever it says of itself."""
     assert pair.alice.network_of(pair.bob.peer_id) == pair.bob.network_of(pair.alice.peer_id) == "127.0.0.0/16"
@@ -228,6 +230,7 @@ async def test_leaving_the_block_closes_every_socket() -> None:
         assert open_files() == before
 
 
+@pytest.mark.slow
 async def test_connecting_waits_for_no_timer(mock_clock: trio.testing.MockClock) -> None:
     """The library's dialler sleeps 250 ms after it succeeded. Virtual time moves only when everybody waits for it."""
     mock_clock.autojump_threshold = 0.5
@@ -237,6 +240,7 @@ async def test_connecting_waits_for_no_timer(mock_clock: trio.testing.MockClock)
         assert trio.current_time() == before
 
 
+@pytest.mark.slow
 async def test_places_come_free_when_connections_end(pair_of: Callable[..., Any]) -> None:
     """The library gives each connection ever accepted one of its places until the host ends."""
     from p2p.host.limits import HostLimits

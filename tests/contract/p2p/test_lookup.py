@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from random import Random
 from typing import Any
 
+import pytest
 import trio
 
 from chain.ids import DatasetId
@@ -71,6 +72,7 @@ async def node(number: int, *held: DatasetId, bootstrap: Sequence[str] = ()) -> 
         nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 async def test_a_node_finds_a_holder_that_it_never_met() -> None:
     with trio.fail_after(PATIENCE):
         async with AsyncExitStack() as stack:

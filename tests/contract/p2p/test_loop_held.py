@@ -99,6 +99,7 @@ FLOODS: dict[str, Callable[[], list[bytes]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FLOODS)
 async def test_no_frame_of_gossip_holds_the_loop(name: str) -> None:
     """Two frames of 92 KB, of joining and leaving, froze a node for 25 seconds."""
@@ -108,6 +109,7 @@ async def test_no_frame_of_gossip_holds_the_loop(name: str) -> None:
             await eve.send(*frames)
 
 
+@pytest.mark.slow
 async def test_what_is_asked_for_a_thousand_times_is_given_thrice() -> None:
     async with attack() as eve:
         for number in range(8):
@@ -165,6 +167,7 @@ async def test_a_peer_gossips_on_two_streams_at_most() -> None:
         assert not streams[-1]._muxed.is_closed
 
 
+@pytest.mark.slow
 async def test_a_stream_is_paid_for_before_anybody_speaks_on_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """Streams opened and reset at once: without a word on them, their negotiation would cost the most of all."""
     async with attack() as eve:
@@ -180,6 +183,7 @@ async def test_a_stream_is_paid_for_before_anybody_speaks_on_it(monkeypatch: pyt
         assert costs.count(STREAM) >= 20
 
 
+@pytest.mark.slow
 async def test_no_flood_of_muxer_frames_holds_the_loop() -> None:
     """Frames of twelve bytes: 21,000 of them fit into what is read at once, 50 ms of work."""
     async with attack() as eve:

@@ -136,6 +136,7 @@ async def behind(nodes: Nodes, name: bytes, *relays: Node) -> Node:
     return node
 
 
+@pytest.mark.slow
 async def test_who_listens_nowhere_is_reached_and_the_relay_sees_sealed_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
@@ -171,6 +172,7 @@ async def ask(node: Host, relay: PeerId, message: bytes) -> int | None:
         return circuit.decode_hop(await read_message(stream, relay, circuit.MAX_MESSAGE)).status
 
 
+@pytest.mark.slow
 async def test_strangers_are_not_served() -> None:
     """No open proxy: who is not in the relay's network, and was not chosen, neither reserves nor is led anywhere."""
     async with world() as nodes, open_host(b"s" * 32) as stranger:
@@ -191,6 +193,7 @@ async def test_strangers_are_not_served() -> None:
         assert (figures.reserved, figures.circuits) == (2, 0)
 
 
+@pytest.mark.slow
 async def test_only_our_relays_bring_circuits() -> None:
     async with world() as nodes, open_host(b"s" * 32) as stranger:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
@@ -203,6 +206,7 @@ async def test_only_our_relays_bring_circuits() -> None:
         assert said.status == CircuitStatus.PERMISSION_DENIED
 
 
+@pytest.mark.slow
 async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
@@ -216,6 +220,7 @@ async def test_a_relay_that_leads_to_another_is_found_out(monkeypatch: pytest.Mo
         assert not bob.host.is_connected(carol.host.peer_id)
 
 
+@pytest.mark.slow
 async def test_a_circuit_ends_with_its_bytes_and_another_is_made() -> None:
     async with world() as nodes:
         limits = RelayLimits(circuit=Limit(60, 64 << 10))
@@ -230,6 +235,7 @@ async def test_a_circuit_ends_with_its_bytes_and_another_is_made() -> None:
             await became(lambda: not bob.host.is_connected(alice.host.peer_id))
 
 
+@pytest.mark.slow
 async def test_a_relay_that_is_killed_is_told_to_nobody_and_another_leads_on() -> None:
     async with world() as nodes:
         one, other = [await nodes.open(name, ANY_PORT, relay=RelayLimits()) for name in (b"1", b"2")]
@@ -247,6 +253,7 @@ async def test_a_relay_that_is_killed_is_told_to_nobody_and_another_leads_on() -
         assert await bob.echoes(alice.host.peer_id)
 
 
+@pytest.mark.slow
 async def test_a_relay_leads_to_nobody_by_way_of_itself() -> None:
     async with world() as nodes:
         relay = await nodes.open(b"r", ANY_PORT, relay=RelayLimits())
@@ -259,6 +266,7 @@ async def test_a_relay_leads_to_nobody_by_way_of_itself() -> None:
             await bob.driver.connect(address)
 
 
+@pytest.mark.slow
 async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
     """The relay is in two networks, whose members meet nowhere else; each reserves, is seen, and may ask."""
     async with world() as nodes:
@@ -277,6 +285,7 @@ async def test_what_is_of_the_host_is_there_for_peers_of_each_network() -> None:
         assert await ask(stranger.host, relay.host.peer_id, reserve) == CircuitStatus.PERMISSION_DENIED
 
 
+@pytest.mark.slow
 async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have() -> None:
     """It leads whoever it likes, by keys that cost nothing: they all count for the relay's address."""
     async with world() as nodes, AsyncExitStack() as stack:
@@ -298,6 +307,7 @@ async def test_a_hostile_relay_brings_as_many_strangers_as_its_address_may_have(
         assert alice.host.is_connected(relay.host.peer_id), "and is not displaced by those that it brings"
 
 
+@pytest.mark.slow
 async def test_who_a_relay_says_is_there_is_only_believed_by_its_key(monkeypatch: pytest.MonkeyPatch) -> None:
     """The relay names a friend as the source of a circuit, and leads a stranger."""
     async with world() as nodes:
@@ -313,6 +323,7 @@ async def test_who_a_relay_says_is_there_is_only_believed_by_its_key(monkeypatch
         assert not alice.host.is_connected(friend.host.peer_id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", ["mirror", "noise", "end"])
 async def test_a_relay_that_answers_a_circuit_itself_is_found_out(way: str) -> None:
     """It says that it leads to carol, and gives back the caller's own bytes, or others, or ends: nothing stays."""

@@ -53,6 +53,7 @@ def socket_takes(monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], list[int]]:
     return take
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("write", [os.write, seven, every_other()])
 async def test_messages_arrive_whole_and_in_order(
     write: Any, pair: Any, reading: Any, socket_takes: Callable[[Any], list[int]]

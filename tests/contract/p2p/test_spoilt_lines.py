@@ -81,6 +81,7 @@ async def heard(visitor: Host, host: Host, port: int) -> bytes:
     return bytes(got)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", sorted(SPOILT))
 async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(pair_of: Any, how: str) -> None:
     lot, whole, spoilt, begun = Random(7), 0, 0, 0
@@ -105,6 +106,7 @@ async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(pair_of: An
         assert await pair.echoes()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("garbage", [b"\xff" * 300, b"\0" * 300, b"\x13/multistream/1.0.0\n" + b"\x80" * 300])
 @pytest.mark.parametrize("stage", ["muxer", "frames", "stream"])
 async def test_garbage_inside_of_the_encryption_costs_who_speaks_it(pair: Any, stage: str, garbage: bytes) -> None:

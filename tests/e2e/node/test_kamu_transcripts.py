@@ -2,7 +2,7 @@
 
 With ``ODF_KAMU_RECORD`` set, they are written anew instead:
 ``ODF_KAMU=/path/to/kamu ODF_KAMU_RECORD=1 python -m pytest -n 0 tests/e2e/node/test_kamu_transcripts.py``. They are
-replayed, without kamu, by ``tests/unit/odfd/node/test_kamu_transcripts.py``. The node runs in this process.
+replayed, without kamu, by ``tests/node/test_kamu_transcripts.py``. The node runs in this process.
 """
 
 from __future__ import annotations

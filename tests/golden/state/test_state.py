@@ -62,6 +62,7 @@ def unpacked(archive: Path, folder: Path) -> Path:
     return folder
 
 
+@pytest.mark.slow
 async def test_a_state_directory_of_before_resources_is_opened_with_all_that_was_in_it(kept: Path) -> None:
     changes = {each.room: (each.here, each.known) for each in table_changes(kept / "alice" / "state")}
     assert changes["resources"][0] < changes["resources"][1]

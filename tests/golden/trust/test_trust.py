@@ -282,6 +282,7 @@ def test_proofs_are_still_proofs(name: str, kind: str, index: int | None, accuse
     assert found.dataset == OWNER.dataset_id
 
 
+@pytest.mark.slow
 async def test_a_bundle_is_still_evidence(tmp_path: Path) -> None:
     raw = (HERE / "lie.odfe").read_bytes()
     (tmp_path / "staging").mkdir()

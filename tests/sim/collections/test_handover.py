@@ -226,6 +226,7 @@ PLANS: Final = [(1,), (1, 2), (1, 0)]
 """One handover, two, and a rollback."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 def test_readers_have_exactly_the_active_rendition_whatever_happens(plan: tuple[int, ...]) -> None:
     assert explore(plan) > 1000
@@ -250,6 +251,7 @@ MUTANTS: Final[dict[str, list[tuple[Any, str, Callable[..., Any]]]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_broken_rule_is_caught(mutant: str, plan: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

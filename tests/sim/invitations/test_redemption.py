@@ -88,6 +88,7 @@ class Life:
             InvitationTokens(connection).revoke(self.kept.id)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", batches(75), ids=str)
 def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(batch: range, database: Database) -> None:
     ends = Counter[Redemption]()

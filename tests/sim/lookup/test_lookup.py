@@ -26,6 +26,7 @@ def run(kad: ModuleType, seed: int, **plan: Any) -> Any:
     return kad.trial.Trial(seed, kad.world.Plan(**{"nodes": NODES, "sought": 10, "seekers": 15, **plan})).run()
 
 
+@pytest.mark.slow
 def test_nearly_all_find_it_soon(kad: ModuleType) -> None:
     whole = kad.trial.Outcome()
     for seed in SEEDS:
@@ -35,6 +36,7 @@ def test_nearly_all_find_it_soon(kad: ModuleType) -> None:
     assert kad.trial.quantile(whole.found, 0.99) < 3.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("several", batches(2), ids=str)
 def test_all_find_it_in_networks_of_forty(kad: ModuleType, several: range) -> None:
     """Fewer than twenty may answer there, and liars invent as many as are asked. That all keepers of a record are liars
@@ -46,6 +48,7 @@ def test_all_find_it_in_networks_of_forty(kad: ModuleType, several: range) -> No
         assert len(outcome.found) + outcome.cut_off == ended >= outcome.seeks - 1, f"seed {seed}"
 
 
+@pytest.mark.slow
 def test_what_it_costs_a_node(kad: ModuleType) -> None:
     """With all upkeep, from bootstrap nodes on, and ten datasets each: joining is in it."""
     nodes = 1000 if SOAK else 60
@@ -56,11 +59,13 @@ def test_what_it_costs_a_node(kad: ModuleType) -> None:
     assert outcome.memory < 64 << 20
 
 
+@pytest.mark.slow
 def test_a_node_at_its_bounds_is_small(kad: ModuleType) -> None:
     """Not by what a run happens to keep, but by what an attacker can make a node keep."""
     assert kad.bounds.largest() < 64 << 20
 
 
+@pytest.mark.slow
 def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
     """Sixty nodes in sixty blocks of addresses have places nearer to the key than any other node, and keep nothing."""
     ours = run(kad, 1, **ATTACK)
@@ -70,6 +75,7 @@ def test_an_eclipse_of_a_key_hides_no_holder(kad: ModuleType) -> None:
     assert stock.attacked_reached <= 0.6 * stock.attacked_seeks
 
 
+@pytest.mark.slow
 def test_a_majority_near_a_key_that_answers_with_false_holders_hides_no_true_one(kad: ModuleType) -> None:
     """Of the nearest eighty the attacker has sixty, which answer with sound records of keys of its own: each is dialled
     in vain. Twenty-four peers bring more such to the honest ones."""
@@ -79,6 +85,7 @@ def test_a_majority_near_a_key_that_answers_with_false_holders_hides_no_true_one
     assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
 
 
+@pytest.mark.slow
 def test_poisoned_records_delay_and_hide_no_holder(kad: ModuleType) -> None:
     """Twenty-four peers in as many blocks bring records for a dataset that they do not have; liars forge more."""
     outcome = run(kad, 2, **LIGHT, sought=4, seekers=15, eclipses=4, poisoners=24)
@@ -86,6 +93,7 @@ def test_poisoned_records_delay_and_hide_no_holder(kad: ModuleType) -> None:
     assert outcome.attacked_reached >= 0.9 * outcome.attacked_seeks
 
 
+@pytest.mark.slow
 def test_each_way_of_finding_has_its_price(kad: ModuleType) -> None:
     """Gossip finds at once, and costs what the network is large; Kademlia waits for the dead and for who is made up.
     The lookup is sooner than the latter and smaller than the former."""
@@ -105,6 +113,7 @@ def test_each_way_of_finding_has_its_price(kad: ModuleType) -> None:
     assert larger.costs["gossip"] > 1.5 * gossip.costs["gossip"]
 
 
+@pytest.mark.slow
 def test_all_ways_are_tried_on_the_same_world(kad: ModuleType) -> None:
     """The same nodes are there, come, go, fall silent and lie; the same hold and look for the same datasets."""
     worlds = []
@@ -117,6 +126,7 @@ def test_all_ways_are_tried_on_the_same_world(kad: ModuleType) -> None:
     assert len({contact for contact, *_ in worlds[0][0]}) > 40
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_run_is_a_function_of_its_seed(kad: ModuleType, seed: int) -> None:
     for way in kad.trial.WAYS:

@@ -40,6 +40,7 @@ def test_a_seed_tells_all(routed: ModuleType, kind: str) -> None:
     assert ends[0][0] != world(routed, kind, 12).converge()
 
 
+@pytest.mark.slow
 def test_worlds_hold_what_they_should(routed: ModuleType) -> None:
     """A storm that never blows proves nothing."""
     seen: Counter[str] = Counter()

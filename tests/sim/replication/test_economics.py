@@ -232,11 +232,13 @@ def check(world: World) -> None:
     assert not world.passed[f"kept back of {ALONE}"], "a block has a share, and those behind one router share it"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [*range(SEEDS), 996, 6133])
 def test_keys_of_five_addresses_harm_nobody_and_buy_nothing(seed: int) -> None:
     check(World(seed).run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
 def test_ten_times_as_many_keys_get_no_more(seed: int) -> None:
     """With the same addresses; what a key may owe is all that it adds."""
@@ -248,6 +250,7 @@ def test_ten_times_as_many_keys_get_no_more(seed: int) -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
     """Strangers wait and are refused then, which THREATS.md says; chosen peers and publishers do not."""
     world = World(1, 1000, [f"{11 + number // 250}.{number % 250}.1.1" for number in range(1000)])
@@ -268,6 +271,7 @@ def test_a_thousand_addresses_take_the_room_of_strangers_and_no_more() -> None:
         assert world.budget.charge(party, work.GOSSIP_MESSAGE, world.now) == 0.0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it(is_named: bool) -> None:
     """Version 0: the dataset's own key signs, and names the node's key. Without that the publisher is a stranger."""
@@ -296,6 +300,7 @@ def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it
     assert (is_here and not any(waits)) == is_named
 
 
+@pytest.mark.slow
 def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property fails where addresses are not asked."""
     monkeypatch.setattr(WorkBudget, "_of_strangers", lambda *_: [])
@@ -306,6 +311,7 @@ def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         check(world)
 
 
+@pytest.mark.slow
 def test_lanes_by_key_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Lanes.put
     monkeypatch.setattr(Lanes, "put", lambda lanes, _, sender, item, size: put(lanes, "", sender, item, size))

@@ -63,6 +63,7 @@ class World:
         return hears
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mirrors", [1, 2, 5, 10, 100, 1000])
 def test_all_who_want_a_dataset_hear_its_publisher_after_three_attempts(mirrors: int) -> None:
     for seed in range(WORLDS):

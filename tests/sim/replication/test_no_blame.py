@@ -30,6 +30,7 @@ def honest_overruns(world: Any) -> dict[str, int]:
     return {node.name: world.overruns[node.name] for node in world.honest if world.overruns[node.name]}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_no_honest_relay_of_a_flood_is_blamed(swarm: ModuleType, seed: int) -> None:
     world = flooded(swarm, seed)
@@ -41,6 +42,7 @@ def test_no_honest_relay_of_a_flood_is_blamed(swarm: ModuleType, seed: int) -> N
             assert not node.book.is_shut_out(other.name, node.clock())
 
 
+@pytest.mark.slow
 def test_a_relay_without_a_cap_is_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Relaying, "passes", lambda *_: True)
     world = flooded(swarm, 1)

@@ -45,6 +45,7 @@ def known(nodes: int, seconds: float, seed: int = 1) -> list[int]:
     return [len(book) for book in issued]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [20, 100, *([1000] if "ODF_SOAK" in os.environ else [])])
 def test_all_of_a_network_know_each_other_without_gossip(nodes: int) -> None:
     assert min(known(nodes, 10_800)) >= 0.98 * nodes

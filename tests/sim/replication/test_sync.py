@@ -28,6 +28,7 @@ def test_honest_nodes_converge(swarm: ModuleType, first: int) -> None:
             raise AssertionError(f"seed {seed}: run with ODFD_SIM_SEED={seed}") from error
 
 
+@pytest.mark.slow
 def test_a_seed_tells_all(swarm: ModuleType) -> None:
     """The same seed is the same world, to the last tick."""
     ends = [(one.converge(), one.steps) for one in (swarm.world.World(11), swarm.world.World(11))]
@@ -41,6 +42,7 @@ def test_worlds_hold_what_they_should(swarm: ModuleType) -> None:
     assert {one.loss for one in worlds} == {0.0, 0.02, 0.15}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("credulous", ["ChainRun", "ObjectRun"])
 def test_a_broken_rule_is_noticed(swarm: ModuleType, monkeypatch: pytest.MonkeyPatch, credulous: str) -> None:
     """The simulator can fail: nodes that take wholes unchecked are found out within some seeds."""

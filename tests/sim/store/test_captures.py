@@ -129,6 +129,7 @@ class Node:
             assert self.objects.read(file.object) == (self.folder / file.name).read_bytes()
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.tuples(st.sampled_from([1, 40_000]), st.sampled_from(STEPS), st.booleans()), max_size=4), SHARDS)
 def test_a_capture_and_its_block_are_there_together(lives: list[tuple[int, str, bool]], shards: int) -> None:

@@ -196,6 +196,7 @@ def opened() -> Iterator[Store]:
         store.database.close()
 
 
+@pytest.mark.slow
 @given(st.lists(_STEP, max_size=15))
 def test_what_is_held_stays_and_what_is_not_may_go(steps: list[tuple[str, int]]) -> None:
     with opened() as store:
@@ -226,6 +227,7 @@ def test_what_is_held_stays_and_what_is_not_may_go(steps: list[tuple[str, int]])
             store.check()
 
 
+@pytest.mark.slow
 def test_holds_are_bounded_in_number_and_in_time() -> None:
     with opened() as store:
         store.append()

@@ -157,6 +157,7 @@ def life() -> Iterator[Life]:
         made.database.close()
 
 
+@pytest.mark.slow
 @given(st.lists(_STEP, max_size=25))
 def test_one_of_two_writers_wins_and_every_message_is_there_once(steps: list[tuple[str, int, int]]) -> None:
     with life() as world:

@@ -19,6 +19,7 @@ SEEDS = 10 if "ODF_SOAK" in os.environ else 2
 SMALL = {"mirrors": 24, "blocks": 32, "links": 10}
 
 
+@pytest.mark.slow
 def test_a_hundred_mirrors_take_two_copies_at_most(swarms: Any) -> None:
     plan = swarms.Plan(blocks=40)
     world = swarms.World(1, plan).run()
@@ -26,6 +27,7 @@ def test_a_hundred_mirrors_take_two_copies_at_most(swarms: Any) -> None:
     assert world.seconds < world.central / 20, "a server alone takes as long as for all of them one after the other"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_with_liars_and_churn(swarms: Any, seed: int) -> None:
     """A tenth lie, and a fifth leave for others."""
@@ -36,6 +38,7 @@ def test_with_liars_and_churn(swarms: Any, seed: int) -> None:
     assert world.nodes[swarms.PUBLISHER].swarm is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("lie", ["boast", "poison", "mute", "hoard"])
 def test_a_liar_is_left_and_slows_the_rest_for_a_moment(swarms: Any, lie: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(swarms, "LIES", (lie,))
@@ -47,6 +50,7 @@ def test_a_liar_is_left_and_slows_the_rest_for_a_moment(swarms: Any, lie: str, m
     assert all(node.spoilt <= limit for node in beset.honest), "what was under way of each liar, and no more"
 
 
+@pytest.mark.slow
 def test_one_large_object_leaves_the_publisher_about_once(swarms: Any) -> None:
     """Its pieces go from mirror to mirror while none of them has all."""
     divided = swarms.World(1, swarms.DividedPlan(mirrors=16)).run()
@@ -56,6 +60,7 @@ def test_one_large_object_leaves_the_publisher_about_once(swarms: Any) -> None:
     assert whole.copies > 4, "undivided, a mirror has something to give once it has all"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_a_large_object_with_liars_and_leavers(swarms: Any, seed: int) -> None:
     """An eighth lie, also about the list, and a quarter leave for others."""
@@ -65,6 +70,7 @@ def test_a_large_object_with_liars_and_leavers(swarms: Any, seed: int) -> None:
     assert world.nodes[swarms.PUBLISHER].swarm is None
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_small_swarms_end_whoever_lies_and_leaves(swarms: Any, batch: range) -> None:
     """All honest mirrors get all (``run``); the publisher sends no more than a server alone, and mostly less."""
@@ -82,6 +88,7 @@ def test_small_swarms_end_whoever_lies_and_leaves(swarms: Any, batch: range) -> 
     assert sum(copies) / len(copies) < 2, f"seeds {batch}"
 
 
+@pytest.mark.slow
 def test_without_offers_mirrors_alone_cannot_spare_the_publisher(swarms: Any) -> None:
     """The property fails where the publisher gives all to everybody."""
     with_offers = swarms.World(1, swarms.Plan(**SMALL)).run()
@@ -89,6 +96,7 @@ def test_without_offers_mirrors_alone_cannot_spare_the_publisher(swarms: Any) ->
     assert without.copies > 2 > with_offers.copies
 
 
+@pytest.mark.slow
 def test_it_is_a_function_of_its_seed(swarms: Any) -> None:
     one, other = (swarms.World(5, swarms.Plan(liars=2, leaving=2, **SMALL)).run() for _ in range(2))
     assert (one.copies, one.seconds) == (other.copies, other.seconds)

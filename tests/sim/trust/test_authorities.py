@@ -55,6 +55,7 @@ def test_nodes_that_prune_know_what_others_know(realm: Any) -> None:
         realm(seed, disputed=True, pruning=True)
 
 
+@pytest.mark.slow
 def test_losing_the_last_word_of_a_signer_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(retention._Page, "_may_go", lambda _page, row: row.type == HEAD)
     assert noticed(trustnet, realm, 7000, pruning=True) == "S5"
@@ -86,11 +87,13 @@ def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any
     assert noticed(trustnet, realm, 1000) in ("W", "S7")
 
 
+@pytest.mark.slow
 def test_heads_that_stay_when_their_epoch_closes_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(Ledger, "close_epochs", lambda *_: None)
     assert noticed(trustnet, realm, 2000) in ("W", "S7")
 
 
+@pytest.mark.slow
 def test_contradictions_of_a_root_let_pass_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     honest = statement_processor.admit_authority
 
@@ -102,11 +105,13 @@ def test_contradictions_of_a_root_let_pass_are_noticed(trustnet: Any, realm: Any
     assert noticed(trustnet, realm, 3000, disputed=True) == "A"
 
 
+@pytest.mark.slow
 def test_heads_followed_in_dispute_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(statement_processor, "is_disputed", lambda *_: False)
     assert noticed(trustnet, realm, 4000, disputed=True) == "A"
 
 
+@pytest.mark.slow
 def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     """Anybody's signature will do."""
     monkeypatch.setattr(rules, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
@@ -116,6 +121,7 @@ def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatc
     assert noticed(trustnet, realm, 5000) in ("W", "S7")
 
 
+@pytest.mark.slow
 def test_blaming_who_knows_another_form_of_a_version_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
     strict = lambda _head, mistake: Admitted(AdmissionOutcome.REJECTED, mistake)  # noqa: E731
     monkeypatch.setattr(rules, "_not_of_my_version", strict)

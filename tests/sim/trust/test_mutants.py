@@ -102,6 +102,7 @@ def test_the_table_has_no_other_rows() -> None:
         without_row(len(ROWS) + 1)
 
 
+@pytest.mark.slow
 def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a policy would load whatever its K, and asks for as many as may lie."""
     monkeypatch.setattr(policies, "quorum_mistakes", lambda *_: ())
@@ -115,6 +116,7 @@ def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest
     assert found(trustnet, monkeypatch, first=2, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
 
 
+@pytest.mark.slow
 def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, GroupVerdict]:
         split = tuple(
@@ -127,23 +129,27 @@ def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatc
     assert found(trustnet, monkeypatch, plot="deny") in ("S2", "U")
 
 
+@pytest.mark.slow
 def test_unlike_mismatches_added_up_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = replaced(verdicts, "count_votes", "max(values.values(), default=0)", "sum(values.values())")
     monkeypatch.setattr(verdicts, "count_votes", changed)
     assert found(trustnet, monkeypatch, recipe="machine") == "U"
 
 
+@pytest.mark.slow
 def test_dissent_that_vetoes_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     changed = replaced(verdicts, "count_votes", "agree >= quorum", "agree >= quorum and not values")
     monkeypatch.setattr(verdicts, "count_votes", changed)
     assert found(trustnet, monkeypatch, plot="deny") == "L"
 
 
+@pytest.mark.slow
 def test_reach_past_a_fork_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "extent.forked_at is not None", "False"))
     assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "F"
 
 
+@pytest.mark.slow
 def test_reach_past_what_stops_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "sequence_number >= stop", "True"))
     assert found(trustnet, monkeypatch, kinds=("lie", "honest")) in ("S1", "L")
@@ -174,6 +180,7 @@ def test_double_votes_let_pass_are_noticed(trustnet: Any, monkeypatch: pytest.Mo
     assert found(trustnet, monkeypatch, plot="double") in ("L", "S5", "S7")
 
 
+@pytest.mark.slow
 def test_signing_without_the_journal_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trustnet.sealing.RememberedJournal, "check", lambda *_: None)
     assert found(trustnet, monkeypatch, kinds=("restored", "honest")) == "S6"
@@ -202,6 +209,7 @@ def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.Mo
     assert found(trustnet, monkeypatch, **plan) == "S3"
 
 
+@pytest.mark.slow
 def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1)))
     assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
@@ -218,6 +226,7 @@ def _of_groups(witnesses: Any) -> int:
     return (len(set(witnesses.groups.values())) + witnesses.faulty) // 2 + 1
 
 
+@pytest.mark.slow
 def test_gossip_alone_is_not_enough(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trustnet.network.World, "meet", lambda *_: None)
     assert found(trustnet, monkeypatch) == "L"

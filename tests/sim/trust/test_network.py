@@ -73,6 +73,7 @@ def test_one_faulty_group_too_many(trustnet: Any) -> None:
     assert seen["split"]
 
 
+@pytest.mark.slow
 def test_a_seed_tells_all(trustnet: Any) -> None:
     """The same seed is the same world, to the last message."""
     worlds = [run(trustnet, 11) for _ in range(2)]

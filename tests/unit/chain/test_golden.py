@@ -52,6 +52,7 @@ def test_versions_that_are_not_read(vectors: dict[str, Any]) -> None:
         blocks.decode_block(kind)
 
 
+@pytest.mark.slow
 def test_chains_of_the_reference(golden: Path, golden_chains: dict[str, list[Block]]) -> None:
     assert sum(len(chain) for chain in golden_chains.values()) == 78
     for name, chain in golden_chains.items():

@@ -37,12 +37,14 @@ def test_an_unknown_name_is_refused_as_the_library_does() -> None:
     assert not hasattr(np, "__wrapped__")
 
 
+@pytest.mark.slow
 def test_none_is_imported_before_it_is_used() -> None:
     modules = "chain.data.parquet, chain.data.arrow_schema, chain.store.sqlite, chain.rules.check, odfd.verify.columns"
     program = f"from chain.libraries import import_flatbuffers; import_flatbuffers()\nimport {modules}\nprint(*{HEAVY})"
     assert run(program) == []
 
 
+@pytest.mark.slow
 def test_several_threads_may_use_them_first() -> None:
     program = f"""
 from concurrent.futures import ThreadPoolExecutor
@@ -56,6 +58,7 @@ with ThreadPoolExecutor({MANY}) as pool:
     assert run(program) == [*(str(number + 2) for number in range(MANY)), "True", "False"]
 
 
+@pytest.mark.slow
 def test_flatbuffers_works_with_the_stand_in() -> None:
     program = f"""
 from chain.libraries import import_flatbuffers

@@ -215,6 +215,7 @@ def test_comparison_reads_a_logarithm(long_chain: list[Block]) -> None:
         assert max(ours.reads, theirs.reads) <= 2 + math.log2(10_000) + 1
 
 
+@pytest.mark.slow
 def test_walks(long_chain: list[Block]) -> None:
     chain = Chain(long_chain)
     assert [block.sequence_number for block in newest_first(chain, ["AddPushSource", "Seed"])] == [3, 2, 1, 0]

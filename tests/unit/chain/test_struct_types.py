@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 RACE = """
 import sys, threading, types
 import msgspec
@@ -35,5 +37,6 @@ for kind in kinds:
 """
 
 
+@pytest.mark.slow
 def test_classes_that_were_learnt_before_are_decoded_by_any_thread() -> None:
     subprocess.run([sys.executable, "-c", RACE], check=True, timeout=120)

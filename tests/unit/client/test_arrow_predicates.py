@@ -78,6 +78,7 @@ PREDICATE = st.recursive(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=100, deadline=None)
 @given(PREDICATE)
 def test_the_same_rows_are_selected_as_in_sql(predicate: Predicate) -> None:

@@ -144,6 +144,7 @@ def read(raw: bytes) -> dict[str, Any]:
     }
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(BLOCK, st.sampled_from([2, 3]))
 def test_a_block_is_read_as_the_node_reads_it(content: MetadataBlock, version: int) -> None:
@@ -151,6 +152,7 @@ def test_a_block_is_read_as_the_node_reads_it(content: MetadataBlock, version: i
     assert read(block.raw) == said(block)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(BLOCK, BLOCK, st.integers(0, 1 << 32))
 def test_damaged_bytes_are_invalid_or_read_alike(content: MetadataBlock, other: MetadataBlock, seed: int) -> None:

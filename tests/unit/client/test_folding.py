@@ -6,6 +6,7 @@ from collections import Counter
 
 import duckdb
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ ROW = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None)
 @given(st.lists(ROW, max_size=30), st.booleans())
 def test_the_same_rows_stand_as_in_sql(rows: list[tuple[int, str | None, int | None]], by_key: bool) -> None:
@@ -39,6 +41,7 @@ def test_the_same_rows_stand_as_in_sql(rows: list[tuple[int, str | None, int | N
 TABLE = st.lists(st.tuples(st.sampled_from(["Graz", "Linz", None]), st.sampled_from([1.0, None, 0.5])), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=40, deadline=None)
 @given(TABLE, TABLE)
 def test_a_difference_makes_the_one_the_other(old: list[tuple[object, ...]], new: list[tuple[object, ...]]) -> None:

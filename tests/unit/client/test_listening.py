@@ -224,6 +224,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("files", [None, no_plain_log, unknown_field])
 @given(steps=STEPS, all_rows=st.booleans())
 @settings(max_examples=25)
@@ -377,6 +378,7 @@ def test_the_last_rows_of_a_cut_are_marked() -> None:
 PARTS = st.builds(Position, st.text(), st.integers(-1, 1 << 60), st.text(), st.integers(0, 1 << 40))
 
 
+@pytest.mark.slow
 @given(st.lists(PARTS, min_size=1, max_size=4))
 def test_a_position_of_any_number_of_shards_is_one_line(parts: list[Position]) -> None:
     position = Position.of(parts)

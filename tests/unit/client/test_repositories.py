@@ -157,6 +157,7 @@ def filled(folder: Path) -> Chain:
     return chain
 
 
+@pytest.mark.slow
 def test_a_log_is_read_as_a_node_gives_it(opened: Any, tmp_path: Path) -> None:
     chain = filled(tmp_path)
     cities = opened().open("cities")
@@ -206,6 +207,7 @@ def test_rows_come_once_from_a_saved_position_on(opened: Any, tmp_path: Path) ->
         list(cities.listen(rewritten, follow=False))
 
 
+@pytest.mark.slow
 def test_handovers_are_crossed_by_their_exact_differences(opened: Any, tmp_path: Path) -> None:
     """To other rows, to the same, and back; from the beginning, and from a position of long ago."""
     first = filled(tmp_path)
@@ -414,6 +416,7 @@ def test_many_blocks_come_in_packs(tmp_path: Path) -> None:
         assert open_repository(site.url).open("long").pin.sequence_number == 40, "a pack is a hint"
 
 
+@pytest.mark.slow
 def test_kamu_s_own_datasets_are_read() -> None:
     repository = open_repository(GOLDEN)
     names = [each.name for each in repository.datasets()]
@@ -437,6 +440,7 @@ except NotFound as fault:
 """
 
 
+@pytest.mark.slow
 def test_a_bucket_is_read_by_arrow_s_client() -> None:
     """With keys by ``s3://``, in a process without the node's libraries, which leave that client out; and without keys
     over HTTP where anybody may read."""

@@ -22,6 +22,7 @@ HEADS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(HEADS, HEADS)
 @settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_both_readers_say_the_same(tmp_path: Path, heads: Any, others: Any) -> None:
@@ -43,6 +44,7 @@ def test_both_readers_say_the_same(tmp_path: Path, heads: Any, others: Any) -> N
         assert collection_in(joined.content, "joined") == joined
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1 << 32))
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_bytes_are_an_error_that_says_so(tmp_path: Path, seed: int) -> None:

@@ -52,6 +52,7 @@ def test_a_new_file_has_every_setting_and_changes_none(tmp_path: Path) -> None:
         assert schema.get(found, key.path) in (expected, key.default), key.name
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20), st.booleans(), st.lists(st.text(max_size=5), max_size=3).map(tuple))
 def test_what_is_chosen_for_a_new_file_is_in_force(name: str, mdns: bool, folders: tuple[str, ...]) -> None:
     chosen = {"node.name": name, "p2p.mdns": mdns, "ingest.folders": folders}
@@ -171,6 +172,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 names = st.text(min_size=1, max_size=20)
 
 
+@pytest.mark.slow
 @given(
     st.builds(Group, names, st.lists(names, min_size=1, max_size=3, unique=True).map(tuple)),
     st.text(max_size=30),
@@ -215,6 +217,7 @@ def test_the_json_schema_names_every_setting() -> None:
         assert node["description"].startswith(key.about.why)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=300))
 def test_any_text_has_line_numbers(text: str) -> None:
     assert all(1 <= line <= len(text.splitlines()) for line in line_numbers(text).values())

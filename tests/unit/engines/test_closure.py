@@ -50,6 +50,7 @@ def ours(names: Iterator[str]) -> set[str]:
     return {name for name in names if name.partition(".")[0] in OURS}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("package", OURS)
 def test_imports_are_found_by_their_form_as_by_syntax(package: str) -> None:
     files = [path for path in SOURCES if path.is_relative_to(TREE / package)]
@@ -75,6 +76,7 @@ def late():
     assert {"chain.store.sqlite", "chain.store.seals", "chain.walk", "chain.rules.check"} <= set(find_imports(source))
 
 
+@pytest.mark.slow
 def test_a_fresh_process_imports_the_closure_and_nothing_else(tmp_path: Path) -> None:
     """Each import of each module is made, those inside of functions too, where nothing but the closure is."""
     for name, path in files_of(ENGINE).items():
@@ -93,6 +95,7 @@ def called_by(function: ast.expr) -> tuple[str, set[str]]:
     return getattr(function, "id", ""), FROM_TEXT
 
 
+@pytest.mark.slow
 def test_no_module_of_the_engine_imports_from_text() -> None:
     called = {
         (name, part)
@@ -105,6 +108,7 @@ def test_no_module_of_the_engine_imports_from_text() -> None:
     assert not called
 
 
+@pytest.mark.slow
 def test_the_digest_covers_code_and_data_of_the_engine_alone() -> None:
     names = set(code_digests(FileDigests(None)))
     package = {str(path.relative_to(TREE)) for path in (TREE / "engines" / "spark").rglob("*.py")}
@@ -113,6 +117,7 @@ def test_the_digest_covers_code_and_data_of_the_engine_alone() -> None:
     assert not {name for name in names if name.startswith(("chain/store/s", "chain/rules", "chain/statements"))}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("changed", "other"),
     [

@@ -32,6 +32,7 @@ def test_addresses(text: str, said: str, local: bool) -> None:
     assert (str(address), address.is_local) == (said, local)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=20))
 def test_any_text_is_an_address_or_told_how_to_write_one(text: str) -> None:
     hint = ""

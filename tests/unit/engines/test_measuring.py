@@ -44,6 +44,7 @@ def test_what_is_no_slice_is_refused(tmp_path: Path) -> None:
         measure_slice(tmp_path / "slice", None, "offset")
 
 
+@pytest.mark.slow
 def test_threads_come_to_the_same_hashes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path / "slice", list(range(200_000)))
     alone = both_hashes(path)

@@ -94,11 +94,13 @@ answers = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(requests)
 def test_requests_survive_the_wire(request: contract.TransformRequest) -> None:
     assert codec.TRANSFORM.decode_request(codec.TRANSFORM.encode_request(request)) == request
 
 
+@pytest.mark.slow
 @given(answers)
 def test_answers_survive_the_wire(answer: contract.TransformResponse) -> None:
     root = contract.TransformResponseRoot(value=answer)
@@ -191,6 +193,7 @@ def test_too_long_is_refused_unread() -> None:
         codec.unframe(bytes(codec.MAX_MESSAGE + 1))
 
 
+@pytest.mark.slow
 @given(requests)
 def test_a_plan_names_every_file_once_and_only_inside_the_view(request: contract.TransformRequest) -> None:
     plan = plan_transform(request, VIEW)

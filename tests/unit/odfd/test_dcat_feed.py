@@ -130,6 +130,7 @@ def test_a_feed_sends_no_node_to_places_behind_it(url: str) -> None:
     assert "address" in found.left_out[0].why
 
 
+@pytest.mark.slow
 def test_a_feed_is_bounded() -> None:
     found = feed(*[dataset("Air", {"dct:description": "x" * 9999, "dcat:keyword": ["k"] * 99})] * (MAX_SOURCES + 7))
     assert (len(found.found), found.more) == (MAX_SOURCES, 7)
@@ -155,6 +156,7 @@ ANYTHING = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(ANYTHING)
 def test_no_feed_writes_anything_but_manifests(document: Any) -> None:
     try:

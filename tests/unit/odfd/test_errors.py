@@ -86,6 +86,7 @@ def test_a_place_that_the_user_may_not_look_at_is_no_bug(
 texts = st.text(max_size=40)
 
 
+@pytest.mark.slow
 @given(st.sampled_from(FAMILIES), texts.filter(bool), texts, texts, texts, st.lists(texts, max_size=4))
 def test_problems_carry_faults_over(
     kind: type[Fault], message: str, rule: str, hint: str, place: str, causes: list[str]
@@ -102,6 +103,7 @@ def test_problems_carry_faults_over(
     assert to_problem(back) == to_problem(fault)
 
 
+@pytest.mark.slow
 @given(st.dictionaries(texts, st.one_of(st.none(), st.integers(), texts, st.lists(st.integers()))))
 def test_any_object_is_some_fault(problem: dict[str, object]) -> None:
     assert isinstance(from_problem(problem), Fault)

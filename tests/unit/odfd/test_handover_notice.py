@@ -51,6 +51,7 @@ def test_the_last_notice_counts_and_the_rest_stays(
     assert ((plain and plain.description) or "").rstrip() == before.rstrip()
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_what_is_no_notice_is_none(text: str) -> None:
     assert notice_of(SetInfo(keywords=(text, f"odfd/handover:{text}"))) is None

@@ -119,6 +119,7 @@ def test_no_line_of_the_log_lets_anything_through(text: str, form: str) -> None:
     assert "UserWarning" in stream.getvalue()
 
 
+@pytest.mark.slow
 @given(st.recursive(st.text(), lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner)))
 def test_json_says_the_same(value: Any) -> None:
     said = escaped(json.dumps(value, ensure_ascii=False))
@@ -126,6 +127,7 @@ def test_json_says_the_same(value: Any) -> None:
     assert not obeyed(said)
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"])))
 def test_yaml_says_the_same(text: str) -> None:
     said = render_yaml({"name": text})
@@ -144,6 +146,7 @@ def test_text_of_a_manifest_that_is_printed_is_text_when_it_is_applied(text: str
     assert node.value["a"].value == text
 
 
+@pytest.mark.slow
 @given(st.text(st.characters() | st.sampled_from("".join(ATTACKS.values()))))
 def test_text_is_made_visible_once_and_for_all(text: str) -> None:
     shown = visible(text)
@@ -153,6 +156,7 @@ def test_text_is_made_visible_once_and_for_all(text: str) -> None:
     assert len(shown) == len(text)
 
 
+@pytest.mark.slow
 def test_every_character_is_told_apart() -> None:
     wrong = [
         hex(number) for number in range(sys.maxunicode + 1)

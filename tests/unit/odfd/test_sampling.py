@@ -99,6 +99,7 @@ FILES: dict[str, tuple[bytes, list[list[Any]], list[str]]] = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", FILES)
 def test_a_manifest_from_a_sample_reads_it(name: str, tmp_path: Path) -> None:
     data, rows, said = FILES[name]
@@ -172,6 +173,7 @@ def test_elements_that_occur_often_are_rows(text: str, record: str | None, doubt
     assert doubt in found.unsure[0]
 
 
+@pytest.mark.slow
 def test_a_feed_becomes_a_manifest_that_reads_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
     monkeypatch.chdir(tmp_path)
     items = "".join(ITEM.format(number) for number in range(3))

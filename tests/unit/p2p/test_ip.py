@@ -86,6 +86,7 @@ WORDS = st.sampled_from(
 HOSTS = st.lists(WORDS | ODD, min_size=1, max_size=3).map("".join) | st.ip_addresses().map(str)
 
 
+@pytest.mark.slow
 @given(HOSTS)
 def test_any_text_is_an_address_in_a_block_or_none(text: str) -> None:
     try:
@@ -114,6 +115,7 @@ def test_a_zone_makes_no_other_address() -> None:
             parse_ip(text)
 
 
+@pytest.mark.slow
 @example("ip6", "fe80::1%eth0")
 @given(st.sampled_from(["ip4", "ip6", "dns", "dns4", "dns6"]), HOSTS)
 def test_any_text_is_a_place_that_can_be_dialled_or_is_explained(network: str, host: str) -> None:

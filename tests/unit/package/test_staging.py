@@ -29,6 +29,7 @@ def staged(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.mark.slow
 def test_one_name_is_taken(staged: Path) -> None:
     said = tomllib.loads((staged / "pyproject.toml").read_text())
     assert said["tool"]["setuptools"]["packages"] == ["odfd_node"]
@@ -47,6 +48,7 @@ def test_what_is_found_by_entry_points_is_found_in_the_wheel_too(staged: Path) -
     assert written["entry-points"] == ours["entry-points"]
 
 
+@pytest.mark.slow
 def test_every_file_that_belongs_beside_it_is_there(staged: Path) -> None:
     said = tomllib.loads((staged / "pyproject.toml").read_text())["tool"]["setuptools"]["data-files"]
     for files in said.values():
@@ -59,6 +61,7 @@ def test_every_file_that_belongs_beside_it_is_there(staged: Path) -> None:
     assert (staged / "lib/systemd/system/odfd.service").read_text() == (TREE / "systemd/odfd.service").read_text()
 
 
+@pytest.mark.slow
 def test_the_same_source_gives_the_same_bytes(staged: Path, tmp_path: Path) -> None:
     from package.staging import stage
 
@@ -70,6 +73,7 @@ def test_the_same_source_gives_the_same_bytes(staged: Path, tmp_path: Path) -> N
     assert contents(staged) == contents(tmp_path / "again")
 
 
+@pytest.mark.slow
 def test_it_finds_its_own_packages_among_those_of_strangers(staged: Path, tmp_path: Path) -> None:
     """A stranger's ``config`` stands before everything that is installed, and is another program's still."""
     (tmp_path / "config").mkdir()
@@ -88,6 +92,7 @@ def test_it_finds_its_own_packages_among_those_of_strangers(staged: Path, tmp_pa
     assert done.stdout.strip() == str(staged / "odfd_node" / PRIVATE / "config" / "__init__.py")
 
 
+@pytest.mark.slow
 def test_processes_of_an_installed_node_find_its_packages(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     job: Any = Job(argv=("python",), env={"PATH": "/bin"}, mounts=(), memory=1, total=1, processes=1)
     assert code_environment() == {}, "a checkout is found by itself"

@@ -6,6 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).parents[3]
 LOADS = """
 import sys
@@ -15,6 +17,7 @@ import odfd.api.services, odfd.cli.main, odfd.daemon.main, odfd.daemon.wiring, o
 """
 
 
+@pytest.mark.slow
 def test_a_daemon_starts_without_spark() -> None:
     done = subprocess.run([sys.executable, "-c", LOADS], cwd=ROOT, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr[-2000:]

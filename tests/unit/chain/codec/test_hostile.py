@@ -57,6 +57,7 @@ def test_shared_parts_are_paid_for_each_time() -> None:
     assert caught.value.place.startswith("$.fields[0].type.fields[0].type.")
 
 
+@pytest.mark.slow
 def test_a_block_has_so_many_parts() -> None:
     """A schema of as many columns as we declare is read; of one of more than a hundred thousand no reader is asked."""
 
@@ -77,6 +78,7 @@ def nested(levels: int) -> DataSchema:
     return DataSchema(fields=(DataField(name="deep", type=inner),))
 
 
+@pytest.mark.slow
 def test_nesting_ends_for_writers_and_readers_alike() -> None:
     deepest = nested(flat.MAX_DEPTH - 3)
     assert flat.decode(DataSchema, flat.encode(deepest)) == deepest
@@ -123,6 +125,7 @@ def encoded(event: Seed | AddData | SetInfo | SetAttachments, when: int = 0) -> 
     return blocks.encode_block(MetadataBlock(system_time=Instant(when), sequence_number=0, event=event))
 
 
+@pytest.mark.slow
 def test_size_of_blocks_is_bounded() -> None:
     readme = Attachment(path="README.md", content="x" * blocks.MAX_BLOCK)
     with pytest.raises(Invalid, match="a block of 167"):

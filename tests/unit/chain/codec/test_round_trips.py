@@ -115,6 +115,7 @@ def test_a_shown_block_encodes_to_the_same_bytes(content: MetadataBlock, version
     assert blocks.encode_block(read.content, read.version).raw == block.raw
 
 
+@pytest.mark.slow
 @settings(EXAMPLES, max_examples=100)
 @given(values(events.DatasetSnapshot))
 def test_a_rendered_snapshot_reads_back(snapshot: events.DatasetSnapshot) -> None:

@@ -46,6 +46,7 @@ def read_all(raw: bytes) -> ParquetFooter:
         return source.footer
 
 
+@pytest.mark.slow
 def test_no_flipped_bit_ends_the_process() -> None:
     raw = written(ROWS)
     whole = footer_of(raw)
@@ -60,6 +61,7 @@ def test_no_flipped_bit_ends_the_process() -> None:
     assert refused > len(whole)
 
 
+@pytest.mark.slow
 @given(tables(), st.sampled_from(["NONE", "SNAPPY", "GZIP", "BROTLI", "ZSTD", "LZ4"]), st.booleans())
 def test_chunks_are_as_pyarrow_has_them(table: pa.Table, codec: str, dictionary: bool) -> None:
     options = {"compression": codec, "use_dictionary": dictionary, "row_group_size": 2}

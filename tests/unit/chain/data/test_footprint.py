@@ -118,6 +118,7 @@ def test_prefixes_that_grow(tmp_path: Path, pool: pa.MemoryPool) -> None:
     assert pool.max_memory() - before < 256 * MEBI
 
 
+@pytest.mark.slow
 def test_windows_that_matter_are_kept_within_reason(tmp_path: Path) -> None:
     inner = pa.array(["w" * (MEBI // 64)] * 9_000)
     path = tmp_path / "s"
@@ -162,6 +163,7 @@ def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tables: Modul
             assert pa.Table.from_batches(source.batches(), source.schema).to_pylist() == whole.to_pylist()
 
 
+@pytest.mark.slow
 def test_references_in_every_shape_are_written_out(tmp_path: Path) -> None:
     texts = ["a", "bb" * 40, None, "", "bb" * 40] * 20
     table = pa.table(

@@ -109,6 +109,7 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parquet, "ROW_GROUP", 7)
 
 
+@pytest.mark.slow
 @FREE
 @given(data=st.data())
 def test_vectorised_is_row_by_row(
@@ -118,6 +119,7 @@ def test_vectorised_is_row_by_row(
     assert logical_hash(table).digest == reference.reference_hash(table, window=4, row_group=7)
 
 
+@pytest.mark.slow
 @FREE
 @given(data=st.data())
 def test_slicing_into_batches_does_not_matter(data: st.DataObject, tables: ModuleType, small_windows: None) -> None:
@@ -208,6 +210,7 @@ def test_a_dictionary_beyond_its_footer_is_refused(tmp_path: Path, monkeypatch: 
         logical_hash_file(tmp_path / "few")
 
 
+@pytest.mark.slow
 def test_columns_side_by_side_give_the_same() -> None:
     rng = np.random.default_rng(7)
     table = pa.table({f"c{i}": rng.random(150_000) for i in range(5)} | {"s": [str(i) for i in range(150_000)]})

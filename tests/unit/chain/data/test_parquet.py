@@ -96,6 +96,7 @@ def test_types_that_parquet_would_change_are_refused(tmp_path: Path, kind: pa.Da
     assert not (tmp_path / "s").exists()
 
 
+@pytest.mark.slow
 def test_offsets_take_next_to_nothing(tmp_path: Path) -> None:
     write_slice(rows(100_000, start=1 << 40), tmp_path / "s")
     offsets = pq.ParquetFile(tmp_path / "s").metadata.row_group(0).column(0)

@@ -48,6 +48,7 @@ def test_columns_together_and_the_shard_are_those_of_spark() -> None:
     assert shards_of(rows, GOLDEN["together"], GOLDEN["shards"]).tolist() == GOLDEN["shard"]
 
 
+@pytest.mark.slow
 @given(some.lists(some.tuples(some.none() | some.text(max_size=90), some.none() | some.integers(-(2**63), 2**63 - 1))))
 def test_a_row_has_its_shard_whatever_rows_are_beside_it(rows: list[tuple[Any, Any]]) -> None:
     kinds = (pa.string(), pa.int64())

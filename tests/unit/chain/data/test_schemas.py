@@ -27,6 +27,7 @@ from worlds.schemas import SCHEMAS
 VECTORS = json.loads((Path(__file__).parents[3] / "golden" / "vectors.json").read_text())
 
 
+@pytest.mark.slow
 @given(SCHEMAS)
 def test_schemas_survive_arrow(schema: DataSchema) -> None:
     arrow = to_arrow(schema)
@@ -35,6 +36,7 @@ def test_schemas_survive_arrow(schema: DataSchema) -> None:
     assert all(spell(field.type) for field in schema.fields)
 
 
+@pytest.mark.slow
 @given(SCHEMAS)
 def test_schemas_survive_a_slice_or_are_refused_by_it(schema: DataSchema) -> None:
     """Parquet has fewer types: what it would change is refused by name. That keys are sorted is an encoding."""
@@ -53,6 +55,7 @@ def test_schemas_survive_a_slice_or_are_refused_by_it(schema: DataSchema) -> Non
     assert told[0] == told[1]
 
 
+@pytest.mark.slow
 @given(SCHEMAS)
 def test_the_legacy_form_says_the_same_columns(schema: DataSchema) -> None:
     """Old chains hold Arrow's own bytes, from before there were attributes."""
@@ -205,6 +208,7 @@ def test_ddl_mistakes_are_named(text: str, why: str) -> None:
     assert why == "is there twice" or caught.value.place == "ddlSchema[1]"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_any_text_is_columns_or_refused(text: str) -> None:
     with contextlib.suppress(Invalid):

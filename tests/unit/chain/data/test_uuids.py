@@ -60,6 +60,7 @@ def test_other_bytes_are_none(field: DataField) -> None:
     assert uuids.named_all(to_arrow(DataSchema(fields=(field,)))) == to_arrow(DataSchema(fields=(field,)))
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_texts_and_bytes(values: list[uuid.UUID | None]) -> None:
     texts = [None if value is None else str(value) for value in values]
@@ -79,6 +80,7 @@ def test_other_texts_are_refused(text: str) -> None:
         uuids.parsed(pa.chunked_array([[None, text]], pa.string()))
 
 
+@pytest.mark.slow
 @given(VALUES)
 def test_a_slice_says_uuid_and_hashes_as_its_bytes(values: list[uuid.UUID | None]) -> None:
     """In columns and in structs; items of lists are bytes, as nothing in the format could say what they are."""

@@ -105,6 +105,7 @@ EVENTS: st.SearchStrategy[MetadataEvent] = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(EVENTS.flatmap(lambda event: st.tuples(absent(event), absent(event))))
 def test_events_are_the_same_however_much_is_spelled_out(pair: tuple[MetadataEvent, MetadataEvent]) -> None:
     one, other = pair
@@ -118,6 +119,7 @@ def test_events_are_the_same_however_much_is_spelled_out(pair: tuple[MetadataEve
         assert differ_in_this_alone(with_changelog(one.schema, True), with_changelog(other.schema, False))
 
 
+@pytest.mark.slow
 @given(EVENTS.flatmap(lambda event: st.tuples(absent(event), absent(event))))
 def test_a_manifest_that_spells_out_more_changes_nothing(pair: tuple[MetadataEvent, MetadataEvent]) -> None:
     """But for the escape character of CSV, whose absence means to readers that there is none."""

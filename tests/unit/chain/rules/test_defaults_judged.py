@@ -157,6 +157,7 @@ def test_each_table_with_defaults_and_each_event_is_among_them() -> None:
     assert left_out(spelled_out(EVENTS)) == left_out(EVENTS)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
 def test_rules_judge_both_spellings_alike(event: MetadataEvent) -> None:
     """After each other event, of which both spellings too: a chain of two more blocks than a Seed, or of one."""

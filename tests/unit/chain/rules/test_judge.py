@@ -53,6 +53,7 @@ def chain_of(count: int, back: int | None = None, every: int = 17) -> list[Block
     return linked(events, Instant(10**18), step=1)
 
 
+@pytest.mark.slow
 @given(st.integers(1, 80), st.lists(st.integers(1, 30), min_size=1))
 def test_the_cuts_of_a_stream_do_not_matter(count: int, cuts: list[int]) -> None:
     blocks = chain_of(count)
@@ -119,6 +120,7 @@ def data_chain(count: int, often: int, code: int) -> list[Block]:
     return blocks
 
 
+@pytest.mark.slow
 @given(st.integers(10, 60), st.sampled_from([2, 7, 1000]), st.sampled_from([SHA3_256, SHA2_256]))
 def test_what_blocks_bring_is_told_without_decoding_them(count: int, often: int, code: int) -> None:
     blocks = data_chain(count, often, code)

@@ -247,6 +247,7 @@ def test_too_many_roots_or_writers_are_not_read() -> None:
             statement.decode_any(statement.encode(said(**bad)))
 
 
+@pytest.mark.slow
 @given(st.integers(1, 9), st.data())
 def test_a_version_needs_the_threshold_of_the_old_and_of_its_own(count: int, data: st.DataObject) -> None:
     """Whatever the sets: taken exactly when enough of both signed, and ``missing_signatures`` knows how many lack."""

@@ -138,6 +138,7 @@ def test_what_is_said_is_heard(said: AnyPredicate) -> None:
     assert set(statement.KINDS) == {each.KIND for each in SPOKEN}
 
 
+@pytest.mark.slow
 @kinds()
 @given(data=st.data())
 def test_anything_in_place_of_a_part_is_refused_or_read(said: AnyPredicate, data: st.DataObject) -> None:

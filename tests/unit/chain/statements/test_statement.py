@@ -132,6 +132,7 @@ def within(inner: st.SearchStrategy[canonical.Json]) -> st.SearchStrategy[canoni
     return inner | st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4)
 
 
+@pytest.mark.slow
 @given(within(within(within(LEAVES))))
 @example({"\ue000": 1, "\U0001f600": 2})
 @example({"é": {"b": '\x00\x1f\x7f\u2028"\\/', "a": "\b\t\n\f\r"}, "a": []})

@@ -80,6 +80,7 @@ def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path
     assert list(guessed[len(guessed) - len(read) :]) == list(read)
 
 
+@pytest.mark.slow
 @settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, SIZE - 2), damage=DAMAGE)
 def test_one_damaged_block_does_not_end_the_walk(number: int, damage: tuple[str, int], tmp_path: Path) -> None:
@@ -107,6 +108,7 @@ def test_no_more_is_read_than_a_block_may_have(tmp_path: Path) -> None:
     assert len(raw) == MAX_BLOCK + 1
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(ahead=st.integers(0, 9), ring=st.integers(1, 9), look=st.integers(1, 12))
 def test_files_that_name_each_other_in_a_ring_are_walked_once(ahead: int, ring: int, look: int) -> None:

@@ -27,6 +27,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
     opened.close()
 
 
+@pytest.mark.slow
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.frozensets(st.sampled_from([b"a", b"b", b"c", b"d", None]), max_size=4), max_size=12))
 def test_keys_are_those_of_the_writes_or_everything(database: Database, writes: list[frozenset[bytes | None]]) -> None:

@@ -103,6 +103,7 @@ def test_small_and_large_objects_of_a_cut_chain_are_freed(store: Store, tmp_path
     store.database.close()
 
 
+@pytest.mark.slow
 def test_each_freed_object_costs_the_same_however_many_chains_and_objects_there_are(
     questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -135,6 +136,7 @@ def test_each_freed_object_costs_the_same_however_many_chains_and_objects_there_
     store.database.close()
 
 
+@pytest.mark.slow
 def test_a_chain_costs_one_question_and_no_step_asks_more_for_it(questions: Questions, tmp_path: Path) -> None:
     """Its blocks are read once, whatever is freed: steps look at chains that changed alone."""
     asked = []

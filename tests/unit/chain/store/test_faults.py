@@ -257,6 +257,7 @@ def test_no_state_directory(tmp_path: Path) -> None:
         StateLock(tmp_path / "no").acquire()
 
 
+@pytest.mark.slow
 def test_one_process_per_state_directory(tmp_path: Path) -> None:
     hold = "import sys; from pathlib import Path; from odfd.store.directory import StateLock\n"
     hold += "StateLock(Path(sys.argv[1])).acquire(); print('held', flush=True); sys.stdin.read()"

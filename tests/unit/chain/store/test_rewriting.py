@@ -72,6 +72,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
     made.database.close()
 
 
+@pytest.mark.slow
 def test_compaction_keeps_every_row_and_every_rule(store: Store) -> None:
     rows, raws, state = store.rows(), store.raws(), load_state(store.chain)
     plan = store.merging()
@@ -90,6 +91,7 @@ def test_compaction_keeps_every_row_and_every_rule(store: Store) -> None:
     assert store.merging() is None
 
 
+@pytest.mark.slow
 def test_metadata_alone(store: Store) -> None:
     raws = store.raws()
     before = load_state(store.chain)
@@ -106,6 +108,7 @@ def test_metadata_alone(store: Store) -> None:
     assert plan_metadata(store.chain, store.dataset) is None
 
 
+@pytest.mark.slow
 def test_reset_to_an_ancestor(store: Store) -> None:
     raws = store.raws()
     target = store.chain.block_at(len(raws) - 3)
@@ -125,6 +128,7 @@ def test_reset_to_an_ancestor(store: Store) -> None:
         store.chains.rewrite(Rewrite(dataset=store.dataset, expected=last, keep=1))
 
 
+@pytest.mark.slow
 def test_what_is_written_beside_a_rewrite_comes_or_goes_with_it(tmp_path: Path) -> None:
     store = Store(tmp_path, "flights")
     raws = store.raws()
@@ -142,6 +146,7 @@ def test_what_is_written_beside_a_rewrite_comes_or_goes_with_it(tmp_path: Path) 
     store.database.close()
 
 
+@pytest.mark.slow
 def test_a_rewrite_in_the_past_breaks_the_rules_and_changes_nothing(tmp_path: Path) -> None:
     store = Store(tmp_path, "flights")
     raws = store.raws()
@@ -151,6 +156,7 @@ def test_a_rewrite_in_the_past_breaks_the_rules_and_changes_nothing(tmp_path: Pa
     store.database.close()
 
 
+@pytest.mark.slow
 def test_a_damaged_slice_is_not_merged(tmp_path: Path) -> None:
     """Merged, its rows would be signed anew, and nobody could tell any more that they are not what was published."""
     store = Store(tmp_path, "flights")
@@ -251,6 +257,7 @@ def test_a_merged_event_carries_the_newest_of_each() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_damaged_slice_is_never_laundered(tmp_path: Path) -> None:
     """Merged into another, its rows would get hashes of their own, and nothing would tell any more."""
     store = Store(tmp_path, "flights")

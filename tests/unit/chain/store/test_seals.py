@@ -35,6 +35,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     opened.close()
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
 @given(rows, rows)
 def test_what_is_sealed_comes_back_and_nothing_else_does(database: Database, one: Values, other: Values) -> None:

@@ -76,6 +76,7 @@ def test_a_whole_log_keeps_its_promise(killed: tuple[Path, list[int]]) -> None:
     assert [(number, len(text)) for number, text in found] == list(enumerate(killed[1]))
 
 
+@pytest.mark.slow
 @given(BITS, st.booleans())
 @settings(max_examples=60)
 def test_a_flipped_bit_breaks_it_or_changes_nothing(

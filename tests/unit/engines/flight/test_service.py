@@ -212,6 +212,7 @@ def test_what_is_not_spoken_is_refused_by_name(name: str, word: str) -> None:
         unpack_any(b"\0" * (MAX_MESSAGE + 1))
 
 
+@pytest.mark.slow
 def test_mutated_flight_messages_are_answered_in_words() -> None:
     """Commands, tickets and actions; ODFD_FUZZ says how many of each kind."""
     service, _, _ = made()

@@ -69,6 +69,7 @@ def built(layout: Path, tree: Path) -> str:
     return write_image(layout, layers, {"os": "linux"}, annotations, "x")[0]
 
 
+@pytest.mark.slow
 def test_the_same_inputs_make_the_same_digest(tmp_path: Path) -> None:
     names = ["bin/run", "lib/a.py", "lib/deep/b.py"]
     one = built(tmp_path / "1", grown(tmp_path / "a", names, 0o644, 1_000))
@@ -90,6 +91,7 @@ def wheel(folder: Path) -> str:
     return f"tool @ {path.as_uri()} --hash=sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}\n"
 
 
+@pytest.mark.slow
 def test_it_does_not_matter_where_the_builder_lies(tmp_path: Path) -> None:
     """Commands begin with the path of the Python that they are installed for, and records tell what they hash to."""
     made, sizes, wanted = [], [], wheel(tmp_path)
@@ -110,6 +112,7 @@ def layout(tmp_path: Path) -> Path:
     return tmp_path / "layout"
 
 
+@pytest.mark.slow
 def test_an_unpacked_image_is_what_went_in(layout: Path, tmp_path: Path) -> None:
     root = unpack_image(layout, tmp_path / "cache", FileDigests(None))
     assert (root / "opt/x/link").read_bytes() == b"a = 1\n"
@@ -119,6 +122,7 @@ def test_an_unpacked_image_is_what_went_in(layout: Path, tmp_path: Path) -> None
     assert unpack_image(layout, tmp_path / "cache", FileDigests(None)) == root
 
 
+@pytest.mark.slow
 def test_nodes_share_what_the_installation_unpacked(layout: Path, tmp_path: Path) -> None:
     """It is checked by each of them as if it were its own; a node unpacks the image only where nobody did."""
     digest, manifest = read_manifest(layout)
@@ -156,6 +160,7 @@ def prepare(layout: Path, image: Image) -> Path:
     return staged
 
 
+@pytest.mark.slow
 def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -> None:
     """Beside the image's files, for all nodes, until the image is unpacked anew."""
     unpack_anew(layout)
@@ -182,6 +187,7 @@ def test_what_was_prepared_is_shared_and_checked(layout: Path, tmp_path: Path) -
     assert prepare_image(tmp_path / "one", layout) == image
 
 
+@pytest.mark.slow
 def test_a_link_is_not_prepared(layout: Path, tmp_path: Path) -> None:
     unpack_anew(layout)
     image = prepare_image(tmp_path / "one", layout)
@@ -193,6 +199,7 @@ def test_a_link_is_not_prepared(layout: Path, tmp_path: Path) -> None:
     assert prepare_image(tmp_path / "one", layout) == image
 
 
+@pytest.mark.slow
 def test_files_are_as_old_as_the_layer_says(layout: Path, tmp_path: Path) -> None:
     """Wherever they are unpacked: what was made of them knows them by that."""
     root = unpack_image(layout, tmp_path / "cache", FileDigests(None))
@@ -225,6 +232,7 @@ def change_listing(root: Path) -> None:
     listing.write_bytes(listing.read_bytes().replace(b'"opt/x/more"', b'"opt/x/less"'))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("damage", [add_file, change_file, drop_file, open_file, turn_link, change_listing])
 def test_a_changed_file_is_found_at_the_next_start(
     layout: Path, tmp_path: Path, damage: Callable[[Path], None]
@@ -235,6 +243,7 @@ def test_a_changed_file_is_found_at_the_next_start(
     assert fault.value.rule == "image-tree"
 
 
+@pytest.mark.slow
 def test_a_changed_byte_of_a_layer_is_found(layout: Path, tmp_path: Path) -> None:
     _, manifest = read_manifest(layout)
     blob = layout / "blobs" / "sha256" / manifest.layers[0].digest.removeprefix("sha256:")

@@ -231,6 +231,7 @@ def job(tmp_path: Path, kind: str = "Xml") -> Any:
     return SourceFile(path, "in.xml")
 
 
+@pytest.mark.slow
 def test_a_file_is_read_by_a_process_of_its_own(process: None, tmp_path: Path) -> None:
     step = read_step("kind: Xml\nrecord: feed/entry")
     made_file = source_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
@@ -257,6 +258,7 @@ def test_a_reader_that_dies_is_told(
         source_files.converted_file(job(tmp_path), step, tmp_path / "o", UnpackBounds(), lambda: None)
 
 
+@pytest.mark.slow
 def test_a_stopped_request_ends_its_reader(process: None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     waiting = tmp_path / "python"
     waiting.write_text("#!/bin/sh\nexec sleep 600\n")
@@ -285,6 +287,7 @@ def test_no_text_grows_beyond_its_bounds(tmp_path: Path) -> None:
     assert Conversion.__struct_config__.frozen
 
 
+@pytest.mark.slow
 def test_a_table_of_more_cells_than_memory_harms_its_reader_alone(process: None, tmp_path: Path) -> None:
     """Two cells in opposite corners of a sheet, which its library keeps room for all between."""
     corner = '<row r="1048576"><c r="XFD1048576"><v>1</v></c></row></sheetData>'

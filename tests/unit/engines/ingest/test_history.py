@@ -122,6 +122,7 @@ def test_what_is_merged_with_is_hashed_before(tmp_path: Path) -> None:
         history().overlapping(ranges_of(table([{"k": 1, "s": None, "t": None, "f": None}], 0).select(["k"])))
 
 
+@pytest.mark.slow
 @given(st.lists(st.lists(st.integers(1, 4), min_size=1, max_size=3), min_size=1, max_size=4), st.randoms())
 def test_rows_of_shards_are_found_though_their_offsets_are_the_same(
     tmp_path_factory: pytest.TempPathFactory, shards: list[list[int]], lot: Random

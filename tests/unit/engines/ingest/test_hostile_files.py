@@ -70,6 +70,7 @@ def test_a_sheet_that_says_it_is_large_takes_no_room(tmp_path: Path) -> None:
     assert read(tmp_path, hostile, SHEET).rows == [["x"]]
 
 
+@pytest.mark.slow
 def test_members_that_are_one_another_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Which is refused as soon as the second name is read, or where all that comes out is too much for the file."""
     monkeypatch.setattr(unpack, "FREE", 4 << 20)

@@ -44,6 +44,7 @@ def test_decimals_never_pass_through_floats(tmp_path: Path, text: str, step: Any
     assert read(tmp_path, text, step).column("x") == [Decimal(LONG)]
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.decimals(allow_nan=False, allow_infinity=False, places=9, min_value=-(10**27), max_value=10**27)))
 def test_any_decimal_comes_out_as_it_stands(tmp_path: Path, values: list[Decimal]) -> None:

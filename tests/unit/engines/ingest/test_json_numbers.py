@@ -78,6 +78,7 @@ def numbers(text: str | bytes) -> Any:
     return json.loads(text, parse_int=Decimal, parse_float=Decimal)
 
 
+@pytest.mark.slow
 @given(values, st.booleans(), st.sampled_from([None, 1]))
 def test_no_value_changes_and_no_line_moves(value: Any, ascii_: bool, indent: int | None) -> None:
     text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
@@ -92,6 +93,7 @@ def test_texts_that_are_no_json_keep_their_lines(text: bytes) -> None:
     assert with_whole_numbers(text).count(b"\n") == text.count(b"\n")
 
 
+@pytest.mark.slow
 def test_it_is_linear_in_what_a_hostile_text_holds() -> None:
     """Each of these would take minutes if a part were looked at again from every place within it."""
     size = 1 << 18

@@ -75,6 +75,7 @@ def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(key_match, "ROW_GROUP", 3)
 
 
+@pytest.mark.slow
 @given(EARLIER, st.lists(st.integers(1, 11), max_size=3), st.lists(ROW, max_size=8), KEYS, st.booleans(), st.data())
 @settings(deadline=None)
 def test_changes_are_those_of_a_dictionary(
@@ -105,6 +106,7 @@ def test_changes_are_those_of_a_dictionary(
     assert sorted(zip(found.old.tolist(), found.new.tolist(), strict=True)) == sorted(expected)
 
 
+@pytest.mark.slow
 @given(EARLIER, st.lists(st.integers(1, 11), max_size=3), st.lists(ROW, min_size=1, max_size=8), KEYS)
 @settings(deadline=None)
 def test_rows_of_a_ledger_are_new_or_told_before(

@@ -77,6 +77,7 @@ def test_what_is_cut_off_is_refused(packing: str, tmp_path: Path) -> None:
     assert (told.value.rule, told.value.hint) == ("unpack", "is the whole file there?")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("packing", PACKINGS)
 def test_packed_bombs_are_refused(packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unpack, "FREE", 1 << 16)

@@ -42,6 +42,7 @@ def no_session() -> Any:
     raise AssertionError("a Spark session was opened")
 
 
+@pytest.mark.slow
 def test_no_more_ranges_are_held_than_there_are_threads(
     source: SourceFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -67,6 +68,7 @@ def test_no_more_ranges_are_held_than_there_are_threads(
     assert [value for path in parts.paths for value in pq.read_table(path)["id"].to_pylist()] == list(range(ROWS))
 
 
+@pytest.mark.slow
 def test_the_first_fault_of_the_file_is_told(source: SourceFile, tmp_path: Path) -> None:
     text = source.path.read_text().replace("\n300,", "\nx,").replace("\n200,", "\ny,")
     source.path.write_text(text)
@@ -111,6 +113,7 @@ TABLES = st.lists(
 COLUMNS = pa.schema({"id": pa.int64(), "name": pa.string(), "ok": pa.bool_(), "days": pa.list_(pa.int64())})
 
 
+@pytest.mark.slow
 @settings(max_examples=25, deadline=None)
 @given(TABLES, st.integers(1, 50), st.booleans(), st.sampled_from(["zstd", "none"]), st.integers(1, 1 << 16))
 def test_parquet_is_cut_between_row_groups_and_has_the_rows_of_a_worker(

@@ -47,6 +47,7 @@ def outcome(data: bytes, spans: list[Range], dialect: CsvDialect) -> list[dict[s
         return fault.rule
 
 
+@pytest.mark.slow
 @given(ROWS, CUTS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
 def test_parts_give_the_rows_of_the_whole(rows: list[tuple[str, str]], cuts: list[int], quoting: int, end: str) -> None:
     data = written(rows, quoting, end)
@@ -139,6 +140,7 @@ def test_the_proof_and_the_walk_agree(text: str, window: int) -> None:
         assert walked.end() == len(data)
 
 
+@pytest.mark.slow
 @given(ROWS, st.sampled_from([csv.QUOTE_ALL, csv.QUOTE_MINIMAL]), st.sampled_from(["\n", "\r\n"]))
 def test_what_a_writer_quotes_is_read_as_written(rows: list[tuple[str, str]], quoting: int, end: str) -> None:
     """RFC 4180 both ways: any text, quoted, comes back."""
@@ -169,6 +171,7 @@ def test_escapes_are_rewritten_alike_by_both_ways(text: str) -> None:
     check_quotes(quick, 0, PLAIN, "f")
 
 
+@pytest.mark.slow
 @given(ROWS)
 def test_declared_escapes_are_read_as_written(rows: list[tuple[str, str]]) -> None:
     def quoted(text: str) -> str:
@@ -190,6 +193,7 @@ def test_quoted_newlines_are_read_when_the_file_is_whole() -> None:
         parse(b'"a\nb",c\n\nd\n', [Range(0, 12)], dialect)
 
 
+@pytest.mark.slow
 @given(st.lists(st.dictionaries(st.sampled_from("xyz"), st.text(max_size=4), max_size=3), max_size=10), CUTS)
 def test_json_lines_may_be_cut_at_every_newline(rows: list[dict[str, str]], cuts: list[int]) -> None:
     import json

@@ -102,6 +102,7 @@ def test_what_clocks_show_twice_can_be_asked_for(tmp_path: Path) -> None:
     assert hours == [[(0, 30), (0, 59), (2, 30)], [(1, 30), (1, 0), (2, 30)]]
 
 
+@pytest.mark.slow
 @given(st.datetimes(dt.datetime(1800, 1, 1), dt.datetime(2200, 1, 1)))
 def test_a_format_reads_what_it_writes(moment: dt.datetime) -> None:
     for format_ in ("%d.%m.%Y %H:%M:%S.%f", "%b %d, %Y %I:%M:%S.%f %p", "%Y%m%d %H%M%S %f"):

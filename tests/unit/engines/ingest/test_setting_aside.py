@@ -240,6 +240,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, folder: Path, kind: str, bad: int) ->
     return calls
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["csv", "json"])
 def test_a_thousand_bad_records_are_found_at_once(tmp_path: Path, kind: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
@@ -314,6 +315,7 @@ def test_a_json_value_of_another_kind_is_refused_whatever_it_is(kind: str) -> No
 VALUES = st.sampled_from(["1", "2024", "x", "", "1.5", "0x1F", "-7", " 3 ", '"4"', '"a\nb"', "1,2", "9" * 30, '""'])
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(values=st.lists(VALUES, max_size=40), end=st.sampled_from(["\n", "\r\n"]), target=st.sampled_from([8, 1 << 24]))
 def test_a_record_is_set_aside_exactly_when_it_cannot_be_read_alone(
@@ -358,6 +360,7 @@ JSON_VALUES = st.sampled_from(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60)
 @given(values=st.lists(JSON_VALUES, min_size=1, max_size=40), target=st.sampled_from([8, 1 << 24]))
 def test_a_line_of_json_is_set_aside_exactly_when_it_cannot_be_read_alone(

@@ -193,6 +193,7 @@ def test_nested_types_are_refused_by_name() -> None:
         parse_csv(b"1\n", head, CsvDialect(), "f")
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.sampled_from(["2024-01-01T00:00:00Z", "2024-01-01 00:00:00", "2024-01-01T01:00:00+01:00", None, "x"]))
 )

@@ -83,6 +83,7 @@ def slices(tmp_path: Path) -> Slices:
     return Slices(tmp_path)
 
 
+@pytest.mark.slow
 def test_a_value_amid_rows_that_does_not_fit_is_the_query_s_fault(slices: Slices) -> None:
     many = 3 * BATCH_ROWS
     slices.rows([(0, 0, "x7" if number == many - 5 else str(number), number) for number in range(many)], many)
@@ -114,6 +115,7 @@ def test_a_function_that_a_type_does_not_fit_is_told_in_a_line(
     assert "try_cast" in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "hint"),
     [
@@ -128,6 +130,7 @@ def test_a_misspelt_keyword_is_told(slices: Slices, sql: str, hint: str) -> None
     assert hint in caught.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "values", "message"),
     [
@@ -145,6 +148,7 @@ def test_values_that_are_missing_or_too_many_are_told(
     assert "-p VALUE" in caught.value.hint
 
 
+@pytest.mark.slow
 def test_a_damaged_footer_is_damage(slices: Slices) -> None:
     """DuckDB has no one kind of error for it."""
     slices.rows([(0, 0, "Graz", 1)], 1)
@@ -158,6 +162,7 @@ def test_a_damaged_footer_is_damage(slices: Slices) -> None:
         assert caught.value.rule == "query-slice"
 
 
+@pytest.mark.slow
 def test_damage_amid_rows_stays_damage(slices: Slices) -> None:
     slices.rows([(0, 0, f"town {number}", number) for number in range(3 * BATCH_ROWS)], 3 * BATCH_ROWS)
     file = Path(slices.files[0])
@@ -176,18 +181,21 @@ def test_narrow_rows_come_in_larger_batches() -> None:
     assert batch_rows(["BIGINT"] * 5) == batch_rows(["BIGINT", "VARCHAR"]) == BATCH_ROWS
 
 
+@pytest.mark.slow
 def test_the_log_is_in_the_order_of_offsets(slices: Slices) -> None:
     slices.rows(LOG, 2)
     assert slices.ask('select "offset", op, city from weather') == [(n, row[0], row[2]) for n, row in enumerate(LOG)]
     assert slices.ask('select weather."offset" from weather limit 2 offset 3') == [(3,), (4,)]
 
 
+@pytest.mark.slow
 def test_a_dataset_may_be_named_twice_and_as_one_likes(slices: Slices) -> None:
     slices.rows(LOG)
     assert slices.ask("select count(*) from a.weather join a.weather w on weather.city = w.city and w.op = 0") == [(9,)]
     assert slices.ask("with x as (from weather) select count(*) from x, weather") == [(36,)]
 
 
+@pytest.mark.slow
 def test_a_column_is_named_with_the_schema_of_its_table(slices: Slices) -> None:
     slices.rows(LOG)
     asked = 'select current.cities.city from current.cities where "Current" . "CITIES".people = 9'
@@ -203,6 +211,7 @@ def test_a_column_is_named_with_the_schema_of_its_table(slices: Slices) -> None:
         slices.ask("select current.cities.city from current.cities as c")
 
 
+@pytest.mark.slow
 def test_values_are_given_by_name_and_by_place(slices: Slices) -> None:
     slices.rows(LOG)
     assert slices.ask("select count(*) from t where city = $city and people > $least", {"city": "a", "least": 2}) == [
@@ -213,6 +222,7 @@ def test_values_are_given_by_name_and_by_place(slices: Slices) -> None:
         slices.ask("select $x")
 
 
+@pytest.mark.slow
 def test_current_is_the_last_row_of_each_key_that_stands(slices: Slices) -> None:
     slices.rows(LOG)
     found = slices.ask('select "offset", city, people from weather', fold="key", key=("city",))
@@ -252,6 +262,7 @@ ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.sampled_from(
 MODELS: dict[Fold, Callable[[list[Row]], list[int]]] = {"rows": standing_rows, "key": last_of_keys}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fold", sorted(MODELS))
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, size=st.integers(1, 5))
@@ -264,6 +275,7 @@ def test_a_fold_is_that_of_the_model_however_slices_are_cut(
     assert [offset for (offset,) in found] == MODELS[fold](rows)
 
 
+@pytest.mark.slow
 def test_rows_of_a_later_event_time_are_left_out(slices: Slices) -> None:
     slices.rows(LOG)
     assert slices.ask("select count(*) from t", until=1_000_000) == [(5,)]
@@ -369,6 +381,7 @@ def test_footers_of_a_few_slices_are_kept_while_a_query_is_planned(slices: Slice
     assert setting == [(kept,)]
 
 
+@pytest.mark.slow
 def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
     slices.rows(LOG)
     Path(slices.files[0]).write_bytes(b"PAR1 nothing PAR1")
@@ -377,6 +390,7 @@ def test_a_slice_that_is_no_parquet_is_told(slices: Slices) -> None:
     assert isinstance(fault.value, Environment | Invalid)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["people", "rowid", "RowID"])
 def test_a_large_fold_goes_on_in_the_order_of_offsets(slices: Slices, name: str) -> None:
     """By several threads over several row groups, and where a column is called as DuckDB calls a row's place."""
@@ -408,6 +422,7 @@ FLOATS = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
 FOLD_ROW = st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["a", "b", None]), FLOATS)
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
 @given(st.lists(FOLD_ROW, max_size=14), st.lists(st.integers(0, 14), max_size=3), st.sampled_from(["key", "rows"]))
 def test_prop_a_fold_goes_on_from_any_earlier_one(

@@ -128,6 +128,7 @@ def bed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Bed:
     return made
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "datasets"),
     [
@@ -149,6 +150,7 @@ def test_a_name_is_a_dataset_where_duckdb_has_no_other_for_it(bed: Bed, sql: str
     assert bed.looked_for(prepared) <= {table.path[-1] for table in prepared.tables}
 
 
+@pytest.mark.slow
 def test_blanks_of_unicode_move_no_name(bed: Bed) -> None:
     """DuckDB counts each as one byte: the place that it told was once that of ``aa``, and the catalog was read."""
     for blanks in ("\u2003" * 2, "\u00a0\u2003", "\ufeff\u3000", " /*\u2003\u2003*/ "):
@@ -160,6 +162,7 @@ def test_blanks_of_unicode_move_no_name(bed: Bed) -> None:
         assert "a\u00a0".encode() in prepared.statement
 
 
+@pytest.mark.slow
 def test_a_name_that_is_not_where_it_should_be_is_refused(bed: Bed, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever else moves the places that DuckDB tells."""
     monkeypatch.setattr("engines.query.duckdb_session.with_plain_blanks", lambda statement: statement)
@@ -168,17 +171,20 @@ def test_a_name_that_is_not_where_it_should_be_is_refused(bed: Bed, monkeypatch:
     assert refusal.value.message == "the place of duckdb_views is not known"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("sql", ['select city from"t"where true', 'select "g h".city from t"g h"', "(from t)"])
 def test_a_name_without_blanks_around_it_is_found(bed: Bed, sql: str) -> None:
     assert "graz" in bed.answer(bed.bind(sql)[1])
 
 
+@pytest.mark.slow
 def test_a_statement_that_cannot_be_bound_accuses_no_slice(bed: Bed) -> None:
     with pytest.raises(Invalid) as refusal:
         bed.bind("from t intersect all from u order by ? limit 3 offset 1")
     assert refusal.value.message == "Parameter not supported in ORDER BY clause"
 
 
+@pytest.mark.slow
 def test_a_recursion_by_key_reads_all_that_it_has(bed: Bed) -> None:
     step = "select a, b + 1 from recurring.n where b < 4"
     prepared, statement = bed.bind(f"with recursive n(a, b) using key (a) as (select 1, 2 union {step}) from n")
@@ -186,6 +192,7 @@ def test_a_recursion_by_key_reads_all_that_it_has(bed: Bed) -> None:
     assert bed.answer(statement) == "[(1, 4)]"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("sql", "said"),
     [
@@ -214,6 +221,7 @@ def test_what_duckdb_bound_to_anything_else_is_refused(bed: Bed, sql: str, said:
     assert said in refusal.value.message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", [f"{CANARY}.csv", f"{CANARY}.parquet"])
 def test_a_file_in_the_folders_of_a_query_is_no_table(bed: Bed, name: str) -> None:
     for folder in (bed.inputs, bed.temporary):
@@ -221,12 +229,14 @@ def test_a_file_in_the_folders_of_a_query_is_no_table(bed: Bed, name: str) -> No
             bed.bind(PreparedStatement(statement=f"from '{folder / name}'".encode(), tables=(), tree={}))
 
 
+@pytest.mark.slow
 def test_a_name_of_a_view_is_no_name_of_a_with(bed: Bed) -> None:
     prepared, statement = bed.bind("with \"odfd 0\" as (select 'no' city) select city from t")
     assert [table.path for table in prepared.tables] == [("t",)]
     assert "graz" in bed.answer(statement)
 
 
+@pytest.mark.slow
 def test_nothing_but_tables_is_proven(bed: Bed) -> None:
     """By the plan itself, behind both other checks."""
     for sql in ("from duckdb_views", "from duckdb_settings()"):
@@ -236,12 +246,14 @@ def test_nothing_but_tables_is_proven(bed: Bed) -> None:
     bed.bind("select city, count(*) from t, range(2) group by city", prove=True)
 
 
+@pytest.mark.slow
 def test_a_statement_too_deep_to_be_read_is_refused(bed: Bed) -> None:
     with pytest.raises(Invalid) as refusal:
         bed.bind("select 1 from " + ", ".join(f"range(1) t{number}" for number in range(1200)))
     assert refusal.value.rule == "query-depth"
 
 
+@pytest.mark.slow
 def test_valid_statements_are_accepted_and_read_their_datasets(bed: Bed) -> None:
     """By lot, with WITHs that hide datasets, catalog and each other; a sixth as many as ODFD_FUZZ says."""
     lot = random.Random(FIRST)
@@ -260,6 +272,7 @@ def test_valid_statements_are_accepted_and_read_their_datasets(bed: Bed) -> None
     assert hidden
 
 
+@pytest.mark.slow
 def test_mutated_statements_read_their_slices_alone(bed: Bed) -> None:
     """ODFD_FUZZ says how many."""
     lot = random.Random(FIRST)

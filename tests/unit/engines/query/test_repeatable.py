@@ -82,6 +82,7 @@ def test_what_depends_on_the_run_is_refused_by_name(tmp_path: Path, sql: str, na
     assert instead in refusal.value.hint
 
 
+@pytest.mark.slow
 def test_rows_are_in_the_order_of_their_columns(tmp_path: Path) -> None:
     rows = proven(tmp_path, "select * from (values (2, 'b'), (1, 'z'), (2, 'a')) v(n, k) order by n desc")
     assert [tuple(row.values()) for row in rows] == [(1, "z"), (2, "a"), (2, "b")]

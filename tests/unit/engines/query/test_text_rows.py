@@ -66,6 +66,7 @@ def _said(batch: pa.RecordBatch, form: Any) -> bytes:
     return b"".join(bytes(text) for _, text in render_lines(batch, form))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", _COLUMNS)
 @given(data=st.data())
 def test_lines_by_columns_are_those_of_each_value(name: str, data: st.DataObject) -> None:
@@ -80,6 +81,7 @@ def test_lines_by_columns_are_those_of_each_value(name: str, data: st.DataObject
     assert _said(batch, "ndjson").decode() == ndjson_text(batch.schema.names, rows) + "\n"
 
 
+@pytest.mark.slow
 def test_a_slice_of_a_batch_is_rendered_alone() -> None:
     batch = pa.record_batch({"x": ["a", None, 'b"', ""], "d": [Decimal("1.50"), None, Decimal(-2), None]}).slice(1, 3)
     assert _said(batch, "csv") == b',\n"b""",-2.00\n"",\n'

@@ -114,6 +114,7 @@ def valid(view, key, at):
     return found[0] if found else None
 
 
+@pytest.mark.slow
 @given(ledgers(), st.data())
 @settings(deadline=None, max_examples=300)
 def test_what_is_in_force_is_what_a_person_would_say_in_any_slicing(blocks, data):

@@ -180,6 +180,7 @@ def test_most_queries_need_no_words():
         assert may_be_foreign(sign)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "part", ["TUMBLE(", "TABLE(HOP(TABLE a, ", 'a."v"', "j for system_time as of t on ", "SESSION(t)"]
 )
@@ -196,6 +197,7 @@ def test_of_thousands_a_few_are_looked_at(part):
     assert len(looks) < 30 * MAX_PHRASES * MAX_SAID
 
 
+@pytest.mark.slow
 def test_of_a_long_one_nothing_is_said():
     assert foreign(cut(f'select a."{"x" * MAX_SAID}"')) == []
     long = " and ".join(["o.k = r.k"] * MAX_SAID)

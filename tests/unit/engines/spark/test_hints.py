@@ -42,6 +42,7 @@ def without_a_hint():
                 yield path.name, rule.value if isinstance(rule, ast.Constant) else None, call.lineno
 
 
+@pytest.mark.slow
 def test_every_finding_and_refusal_has_one():
     assert [found for found in without_a_hint() if found[:2] not in OF_NO_QUERY] == []
 

@@ -42,6 +42,7 @@ def test_no_java_says_what_was_tried_and_what_to_do(tmp_path, monkeypatch):
         find_java({"PATH": ""}, tmp_path)
 
 
+@pytest.mark.slow
 def test_the_wheel_s_java_starts_with_the_flag_that_it_lacks(tmp_path):
     scratch = tmp_path / "a b'c"
     scratch.mkdir()

@@ -64,6 +64,7 @@ def key(row):
     )
 
 
+@pytest.mark.slow
 @given(st.lists(rows, max_size=12))
 def test_order_is_that_of_tuples(listed):
     table = pa.Table.from_pylist(listed, SCHEMA)

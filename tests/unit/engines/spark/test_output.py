@@ -85,6 +85,7 @@ def test_a_pair_is_of_one_input():
     assert ops.to_pylist() == [1, 0]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_same_rows_is_equality_of_values(data):
     numbers = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])

@@ -77,6 +77,7 @@ def test_a_row_looks_back_to_one_that_an_earlier_transaction_wrote(advance):
     assert second == [(5, 2, 3), (6, None, 0)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("beside", [(), (LAST,)])
 def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
     parts = [WindowPart("first_value", "bigint"), WindowPart("last_value", "bigint"), *beside]
@@ -86,6 +87,7 @@ def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
         assert [row[1:3] for row in rows] == [(None, value)]
 
 
+@pytest.mark.slow
 def test_the_last_value_that_is_one_is_carried_on(advance):
     state, found = {}, []
     for time, value in enumerate((None, 7, None, None, 9, None)):
@@ -101,6 +103,7 @@ def test_the_last_value_that_is_one_is_carried_on(advance):
 NULLS = (None, 7, None, None, 9, None, 4, None, None, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (10,)])
 @pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 5),)])
 def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside):
@@ -129,6 +132,7 @@ def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside)
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (2, 10), (10,)])
 @pytest.mark.parametrize("until", [1, 2, 4])
 @pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 6),)])
@@ -158,6 +162,7 @@ def test_frames_of_all_rows_but_the_last(advance, cuts, until, beside):
     assert sorted(found, key=str) == sorted(expected, key=str)
 
 
+@pytest.mark.slow
 def test_state_does_not_grow_with_history(advance):
     state = {}
     for begin in range(0, 3000, 1000):
@@ -166,6 +171,7 @@ def test_state_does_not_grow_with_history(advance):
         assert rows_of(state) == 3
 
 
+@pytest.mark.slow
 def test_only_keys_at_hand_are_looked_at(advance, monkeypatch):
     keys = [f"k{number}" for number in range(KEYS)]
     state, _ = advance({}, list(zip(keys, range(KEYS), range(KEYS), strict=True)), None, KEYS, [TOTAL])
@@ -177,6 +183,7 @@ def test_only_keys_at_hand_are_looked_at(advance, monkeypatch):
     assert rows_of(after) == KEYS
 
 
+@pytest.mark.slow
 def test_the_state_is_the_same_however_rows_came(advance):
     rng = np.random.default_rng(1)
     rows = [(f"k{key}", at, int(value)) for at, (key, value) in enumerate(rng.integers(0, 40, (500, 2)))]

@@ -16,6 +16,7 @@ from worlds.every_type import every_type
 from worlds.schemas import SCHEMAS
 
 
+@pytest.mark.slow
 @given(SCHEMAS)
 def test_every_column_comes_back_as_it_was_or_is_refused_by_name(schema: DataSchema) -> None:
     for field in to_arrow(schema):

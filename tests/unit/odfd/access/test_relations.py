@@ -51,6 +51,7 @@ def everything(relations: Relations) -> list[Role | None]:
     return [relations.role(who, thing(what)) for who, what in itertools.product(subjects, OWNERS)]
 
 
+@pytest.mark.slow
 @given(st.lists(SAID, max_size=12).flatmap(lambda said: st.tuples(st.just(said), st.permutations(said))))
 def test_the_order_of_statements_does_not_matter(said: tuple[list[Statement], list[Statement]]) -> None:
     assert everything(Relations(said[0], OWNERS)) == everything(Relations(said[1], OWNERS))
@@ -73,6 +74,7 @@ def test_nobody_comes_to_anything_by_their_own_word(said: list[Statement]) -> No
         assert with_.role(who, thing(what)) == without.role(who, thing(what))
 
 
+@pytest.mark.slow
 @given(st.lists(SAID, max_size=12), st.sampled_from(list(Action)), st.sampled_from(list(OWNERS)))
 def test_who_has_a_role_has_those_before_it_and_the_owner_has_all(
     said: list[Statement], action: Action, what: str

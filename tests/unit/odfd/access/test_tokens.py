@@ -36,6 +36,7 @@ def test_a_text_with_another_letter_is_no_token(id_: bytes, secret: bytes, data:
     assert id_in(token[:at]) is None
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200))
 def test_any_text_is_a_token_or_none(text: str) -> None:
     assert id_in(text) is None

@@ -67,6 +67,7 @@ def test_a_line_is_split_as_a_shell_splits_it(line: str, words: list[str]) -> No
     assert words_of(line) == words
 
 
+@pytest.mark.slow
 def test_every_command_can_be_completed() -> None:
     for name, entry in registry.entries().items():
         assert candidates(command_parser(entry), [name], "--", known)

@@ -19,6 +19,7 @@ from odfd.control import wire
 ROWS = st.lists(st.tuples(st.none() | st.integers(0, 2), st.none() | st.sampled_from("ab"), st.integers(0, 1)))
 
 
+@pytest.mark.slow
 @given(ROWS, ROWS, st.booleans())
 def test_rows_differ_by_how_often_they_are_there(
     one: list[tuple[int | None, str | None, int]], other: list[tuple[int | None, str | None, int]], apart: bool

@@ -180,6 +180,7 @@ def test_values_are_those_of_a_sheet_or_text_and_told() -> None:
 INTEGERS = st.lists(st.none() | st.integers(-(2**63), 2**63 - 1), max_size=8)
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(INTEGERS, st.integers(1, 4))
 @example([34_561_881_851_091_100], 1)

@@ -6,6 +6,7 @@ import re
 import xml.etree.ElementTree as ET
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,6 +66,7 @@ def test_mermaid() -> None:
     ]
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=40), st.text(max_size=40))
 def test_no_text_ends_its_label(name: str, source: str) -> None:
     drawn = graph(node(name, relation="self", source=source))
@@ -85,6 +87,7 @@ def test_svg_has_inputs_at_the_left_and_all_labels() -> None:
     assert len(drawn.findall(f"{SVG}path")) == 4
 
 
+@pytest.mark.slow
 @given(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20))
 def test_names_of_strangers_are_no_markup(name: str) -> None:
     drawn = ET.fromstring(svg(graph(node("a", "b", source=name), node("b", "a", source=f"<script>{name}"))))

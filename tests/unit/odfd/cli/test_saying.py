@@ -75,6 +75,7 @@ def test_tables_line_up_and_hold_no_control_characters() -> None:
     assert fields([("a", "1"), ("long", "2"), ("none", "")]) == "a     1\nlong  2"
 
 
+@pytest.mark.slow
 @given(st.text(max_size=50), st.integers(1, 30))
 def test_a_cell_is_one_printable_line_of_its_width(text: str, most: int) -> None:
     cell = clean(text, most)

@@ -8,6 +8,7 @@ from typing import Any
 from unittest.mock import patch
 
 import msgspec
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ VALUES: st.SearchStrategy[Any] = st.recursive(
 )
 
 
+@pytest.mark.slow
 @given(VALUES)
 @example({"a": [], "b": {}, "c": [{"d": 1e-07, "e": '\u2028"\\'}]})
 def test_json_of_several_lines_is_that_of_the_standard_library(value: Any) -> None:

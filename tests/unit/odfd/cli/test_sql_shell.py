@@ -141,6 +141,7 @@ def test_commands_are_listed(shell: Shell, capsys: pytest.CaptureFixture[str]) -
     assert all(command in listed for command in COMMANDS)
 
 
+@pytest.mark.slow
 def test_enter_ends_a_query_only_behind_its_semicolon(shell: Shell, node: Node) -> None:
     prompt_toolkit = pytest.importorskip("prompt_toolkit")
     from prompt_toolkit.input import create_pipe_input

@@ -137,6 +137,7 @@ def node(tmp_path: Path) -> Iterator[Node]:
     made.close()
 
 
+@pytest.mark.slow
 def test_c_cancels_the_query_and_not_the_shell(tmp_path: Path, node: Node) -> None:
     terminal = Terminal("--socket", str(tmp_path / "s"), "sql", PAGER="cat", XDG_STATE_HOME=str(tmp_path))
     try:
@@ -155,6 +156,7 @@ def test_c_cancels_the_query_and_not_the_shell(tmp_path: Path, node: Node) -> No
         terminal.close()
 
 
+@pytest.mark.slow
 def test_rows_go_through_the_pager(tmp_path: Path, node: Node) -> None:
     """One that reads all, and one that is left at once."""
     script = tmp_path / "pager"

@@ -44,6 +44,7 @@ def write(
     return told, found
 
 
+@pytest.mark.slow
 def test_frictionless_reads_the_rows_that_were_exported(tmp_path: Path) -> None:
     """The standard's own library checks the document, sizes, hashes and each cell against the Table Schema."""
     write(tmp_path, "csv", "frictionless")
@@ -59,6 +60,7 @@ def test_frictionless_reads_the_rows_that_were_exported(tmp_path: Path) -> None:
     assert (second["station"], second["share"]) == ('w,"ien', None)
 
 
+@pytest.mark.slow
 def test_the_schema_fits_values_of_json_too(tmp_path: Path) -> None:
     write(tmp_path, "ndjson", "frictionless")
     (resource,) = frictionless.Package(str(tmp_path / "datapackage.json")).resources
@@ -69,6 +71,7 @@ def test_the_schema_fits_values_of_json_too(tmp_path: Path) -> None:
         assert len(cells) == len(TABLE.column_names)
 
 
+@pytest.mark.slow
 def test_frictionless_notices_rows_that_are_not_those(tmp_path: Path) -> None:
     write(tmp_path, "csv", "frictionless")
     file = tmp_path / "daily rows.csv"
@@ -149,6 +152,7 @@ def test_the_croissant_document_is_the_one_that_its_library_accepted(tmp_path: P
     assert found["croissant.json"] == json.loads(accepted.read_text())
 
 
+@pytest.mark.slow
 def test_several_files_are_several_resources(tmp_path: Path) -> None:
     node: Any = DescribedNode(TABLE)
     written = to_files(node, ASKED, "csv", Destination(tmp_path / "part.csv", 1))

@@ -21,6 +21,7 @@ from odfd.errors import ExitCode
 CLI = "import odfd.cli.main, odfd.control.client, odfd.cli.commands.{0}"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("code", "heavy"),
     [
@@ -50,6 +51,7 @@ def test_a_program_looks_for_garbage_in_what_a_command_makes_alone(tmp_path: Pat
     assert done.stdout.strip() == "3 True True"
 
 
+@pytest.mark.slow
 def test_a_query_needs_neither_numpy_nor_pandas() -> None:
     """``engines.query`` forbids them."""
     code = "import sys; sys.modules['numpy'] = sys.modules['pandas'] = None\nimport engines.query.worker"
@@ -69,6 +71,7 @@ def answered(listener: socket.socket, *answers: object) -> None:
             connection.sendall(b"HTTP/1.1 200 \r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
 
 
+@pytest.mark.slow
 def test_a_whole_pull_loads_no_types(tmp_path: Path) -> None:
     """They take longer than a daemon that has nothing to do."""
     where = tmp_path / "s"

@@ -151,6 +151,7 @@ def head(app: TopApp) -> str:
     return str(app.query_one("#node", Static).render())
 
 
+@pytest.mark.slow
 def test_tables_tell_what_moves_and_strangers_text_stays_text() -> None:
     said = iter(
         [
@@ -173,6 +174,7 @@ def test_tables_tell_what_moves_and_strangers_text_stays_text() -> None:
     run(lambda: next(said), scene)
 
 
+@pytest.mark.slow
 def test_keys_go_to_tables_rest_and_leave() -> None:
     peers = [peer(f"12D{n}", connected=n == 7) for n in range(MOST + 50)]
     asked: list[int] = []
@@ -202,6 +204,7 @@ def test_keys_go_to_tables_rest_and_leave() -> None:
     run(looks, scene)
 
 
+@pytest.mark.slow
 def test_a_node_that_went_away_is_told_over_what_was_seen() -> None:
     gone = [False]
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import subprocess
 import sys
 
+import pytest
+
 LOADED = """
 import sys
 from odfd.daemon.unused_modules import lean_imports
@@ -33,6 +35,7 @@ NEVER = {
 LATER = {"numpy", "pyarrow", "pyarrow.lib", "pyarrow.fs", "pandas", "grpc"}
 
 
+@pytest.mark.slow
 def test_a_daemon_with_a_host_loads_none_of_them() -> None:
     """A stray ``import pyarrow`` at the top of a module costs an idle node 46 MiB: take it from chain.libraries."""
     program = LOADED.replace("{names}", repr(NEVER | LATER))
@@ -40,6 +43,7 @@ def test_a_daemon_with_a_host_loads_none_of_them() -> None:
     assert done.stdout.split() == ["True", "True"]
 
 
+@pytest.mark.slow
 def test_arrow_works_and_finds_no_pandas() -> None:
     """Without the refusal, the first ``pa.array`` of a process imports pandas if it is installed, as it is here."""
     program = """

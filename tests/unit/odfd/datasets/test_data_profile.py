@@ -53,6 +53,7 @@ def profile(tables: list[pa.Table], folder: Path, schema: pa.Schema, group: int 
     return dict(builder.columns())
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.lists(ROWS, min_size=1, max_size=12), min_size=1, max_size=3))
 def test_a_profile_is_that_of_the_rows(tmp_path_factory: pytest.TempPathFactory, slices: list[Any]) -> None:

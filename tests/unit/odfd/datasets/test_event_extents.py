@@ -126,6 +126,7 @@ def card(chain: Chain, size: int, epoch: int = 0) -> Card:
 SPAN = st.tuples(st.integers(-(10**9), 10**9), st.integers(-(10**9), 10**9))
 
 
+@pytest.mark.slow
 @given(spans=st.lists(SPAN | st.none(), max_size=12), cuts=st.sets(st.integers(2, 14)), most=st.integers(1, 5))
 def test_whatever_was_looked_at_before_the_answer_is_that_of_all_slices(
     spans: Spans, cuts: set[int], most: int
@@ -187,6 +188,7 @@ def test_the_interval_is_the_usual_one_of_the_newest_blocks() -> None:
     assert interval_of(uneven) == 60, "one long pause changes nothing"
 
 
+@pytest.mark.slow
 def test_the_footer_of_a_slice_says_it(tmp_path: Path) -> None:
     name = Multihash.sha3_256(b"slice")
     named = DataSlice(logical_hash=name, physical_hash=name, offset_interval=OffsetInterval(start=0, end=1), size=1)

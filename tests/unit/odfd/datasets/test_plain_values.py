@@ -33,6 +33,7 @@ TIMES: Final = (
 )
 
 
+@pytest.mark.slow
 @given(st.sampled_from(TIMES), st.integers(-(2**62), 2**62 - 1), st.integers(0, 62))
 def test_times_are_rendered_as_arrow_casts_them(kind: pa.DataType, number: int, smaller: int) -> None:
     number >>= smaller
@@ -74,5 +75,6 @@ assert "pyarrow.compute" not in sys.modules
 """
 
 
+@pytest.mark.slow
 def test_few_rows_load_no_module_that_takes_longer_than_they_do() -> None:
     subprocess.run([sys.executable, "-c", FEW_ROWS], check=True)

@@ -41,6 +41,7 @@ commands = st.lists(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(commands)
 def test_sums_are_those_of_the_records(database: Database, ran: list[tuple[str, int, int]]) -> None:

@@ -376,6 +376,7 @@ EVENTS = st.one_of(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(EVENTS, max_size=60), st.sampled_from(CatchUp))
 def test_p11_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock_jumps(
     events: list[tuple[str, int]], catch_up: CatchUp
@@ -409,6 +410,7 @@ def test_p11_each_nominal_time_fires_once_whatever_crashes_and_however_the_clock
     assert all(count == 1 for count in life.fired.values())
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 300), max_size=20))
 def test_where_all_are_caught_up_none_is_left_out(downtimes: list[int]) -> None:
     life = Life()

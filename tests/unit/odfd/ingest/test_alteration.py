@@ -221,6 +221,7 @@ COLUMN = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(st.lists(st.one_of(COLUMN, st.text(max_size=20)), max_size=4))
 def test_whatever_is_planned_reads_old_rows(columns: list[str]) -> None:
     try:
@@ -232,6 +233,7 @@ def test_whatever_is_planned_reads_old_rows(columns: list[str]) -> None:
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 @given(st.text(min_size=1, max_size=30))
 def test_a_name_stays_one_identifier_of_the_query(name: str) -> None:
     try:

@@ -34,6 +34,7 @@ def stored(key: str, at: int = 0, size: int = 1) -> StoredObject:
     return StoredObject(key, size, "t", Instant(at * SECOND))
 
 
+@pytest.mark.slow
 @given(OBJECTS, st.sampled_from(["**", "*", "a*/**", "**/b*"]), st.sampled_from([NAME, TIME]), st.data())
 def test_each_object_is_taken_once_in_order_wherever_a_pull_stops(
     objects: list[StoredObject], pattern: str, order: SourceOrdering, data: st.DataObject

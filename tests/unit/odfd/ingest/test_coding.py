@@ -36,6 +36,7 @@ def test_how_it_comes_changes_nothing(parts: list[bytes], size: int, header: str
     undoing.finish()
 
 
+@pytest.mark.slow
 def test_members_that_hold_nothing_cost_what_they_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
     """All that lay behind a member was copied for the next one: a mebibyte held a core for seconds."""
     looked_at, real = 0, zlib.decompressobj
@@ -63,6 +64,7 @@ def test_members_that_hold_nothing_cost_what_they_weigh(monkeypatch: pytest.Monk
     assert cost(20_000) < 2.5 * cost(10_000)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("last", [EMPTY * 1000, gzip.compress(bytes(1 << 20))])
 def test_packings_in_one_another_keep_to_what_came(last: bytes) -> None:
     """Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding."""

@@ -262,6 +262,7 @@ def test_content_codings_that_are_none_are_refused(web: str, job: Callable[..., 
     assert told.value.rule == "content-encoding"
 
 
+@pytest.mark.slow
 def test_what_is_packed_for_the_way_keeps_the_limit(web: str, job: Callable[..., FetchJob]) -> None:
     with pytest.raises(Refused, match="is larger than 1048576 bytes"):
         fetch(FetchUrl(url=f"{web}/coded/gzip/bomb"), job(max_source_bytes=1 << 20))

@@ -173,6 +173,7 @@ def test_a_token_is_asked_for_and_shown_to_its_service_alone(service: str, pull:
     assert "s3cr3t" not in f"{fault.value.message}{fault.value.hint}"
 
 
+@pytest.mark.slow
 def test_a_server_that_is_asked_too_often_is_waited_for(
     pull: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

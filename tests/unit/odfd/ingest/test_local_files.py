@@ -209,6 +209,7 @@ def test_what_is_not_there_or_may_not_be_read(place: Path, monkeypatch: pytest.M
 PARTS = st.lists(st.sampled_from(["..", ".", "state", "keys", "open", "node.key", "*", "**", "a b", "é"]), max_size=6)
 
 
+@pytest.mark.slow
 @given(PARTS)
 def test_no_spelling_of_a_path_leads_into_the_node(tmp_path_factory: pytest.TempPathFactory, parts: list[str]) -> None:
     # So deep that no spelling leads out of the folder of the tests, where `**` would be all that the machine has.

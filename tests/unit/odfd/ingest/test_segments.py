@@ -251,6 +251,7 @@ def test_large_slices_of_a_ledger_are_not_copied(monkeypatch: pytest.MonkeyPatch
         assert not list((past.folder / "segments").rglob("*"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("merge", [SNAPSHOT, UPSERT])
 def test_slices_of_any_size_are_merged_where_the_newest_rows_count(
     merge: MergeStrategy, monkeypatch: pytest.MonkeyPatch

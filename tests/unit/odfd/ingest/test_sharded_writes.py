@@ -175,6 +175,7 @@ def by_key(said: Sequence[Sequence[tuple[Any, ...]]]) -> dict[Any, list[Any]]:
 LAYOUTS = some.tuples(some.integers(1, 6), some.sampled_from([("key",), ("number",), KEYS]))
 
 
+@pytest.mark.slow
 @given(history=histories(), layout=LAYOUTS)
 def test_shards_say_of_each_key_what_one_chain_says(
     store: Store, history: list[list[Change]], layout: tuple[int, tuple[str, ...]]
@@ -192,6 +193,7 @@ def test_shards_say_of_each_key_what_one_chain_says(
                 assert set(shards_of(store.rows(event), by, count).tolist()) == {place}
 
 
+@pytest.mark.slow
 @given(history=histories(), first=LAYOUTS, second=LAYOUTS)
 def test_blocks_are_copied_from_shards_to_shards_without_a_difference(
     store: Store, history: list[list[Change]], first: tuple[int, tuple[str, ...]], second: tuple[int, tuple[str, ...]]

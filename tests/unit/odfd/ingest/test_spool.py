@@ -152,6 +152,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PushSpool]:
         yield PushSpool(home.database, folder / "spool", lambda: SMALL + 40)
 
 
+@pytest.mark.slow
 @given(PUSHES, st.lists(st.integers(1, 4), min_size=8, max_size=8))
 @settings(max_examples=20, deadline=None)
 def test_pushes_together_are_answered_as_one_by_one(

@@ -56,6 +56,7 @@ PRINTED = st.characters(min_codepoint=0x20, exclude_categories=("Cs", "Cc"))
 VALUES = st.text(PRINTED, min_size=SHORT, max_size=40)
 
 
+@pytest.mark.slow
 @given(
     VALUES,
     st.text(PRINTED, max_size=20),

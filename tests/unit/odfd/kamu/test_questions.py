@@ -305,6 +305,7 @@ async def test_each_question_is_of_the_block_that_it_comes_from() -> None:
         assert (answers.callers, refusing.callers) == ([caller] * 3, [caller])
 
 
+@pytest.mark.slow
 async def test_mutated_http_requests_are_answered_in_words() -> None:
     """Bodies and query strings; ODFD_FUZZ says how many of each."""
     body = json.dumps({

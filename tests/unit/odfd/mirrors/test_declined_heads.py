@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -50,6 +51,7 @@ def head(number: int, epoch: int = 0) -> HeadStatement:
     )
 
 
+@pytest.mark.slow
 @given(st.integers(1, 600))
 def test_however_fast_a_publisher_signs(every: int) -> None:
     declined, looks = DeclinedHeads(), 0

@@ -81,6 +81,7 @@ def test_what_was_appended_is_there_however_it_came(sittings: list[list[int]]) -
             assert path.read_bytes() == WHOLE[:size]
 
 
+@pytest.mark.slow
 @given(pieces=PIECES, room=st.integers(0, MOST), times=st.integers(1, 3), more=PIECES)
 @example(pieces=[MOST], room=CACHED + STAGED, times=3, more=[MOST])
 @example(pieces=[CACHED + STAGED, 1], room=CACHED, times=1, more=[MOST])

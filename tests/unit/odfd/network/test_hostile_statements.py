@@ -107,6 +107,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
+@pytest.mark.slow
 def test_what_nobody_wants_costs_nothing_lasting(database: Database, tmp_path: Path) -> None:
     """A stranger's dataset: ever larger heads, renewals, contradictions, versions, verdicts, sightings by free keys."""
     node, dataset = Node(database, tmp_path), OWNER.dataset_id
@@ -156,6 +157,7 @@ def test_what_is_wanted_no_more_is_forgotten(database: Database, tmp_path: Path)
     assert node.newest(dataset) is None
 
 
+@pytest.mark.slow
 def test_strangers_to_a_dataset_never_hold_the_writing_transaction(database: Database, tmp_path: Path) -> None:
     """Of a dataset that is wanted: heads by keys that may not write, replays, words under unknown versions."""
     node = Node(database, tmp_path, OWNER.dataset_id)
@@ -212,6 +214,7 @@ def test_what_was_written_in_between_is_judged_with(
     assert [each.outcome.value for each in node.news] == ["advance", "fork"]
 
 
+@pytest.mark.slow
 def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp_path: Path) -> None:
     node = Node(database, tmp_path, OWNER.dataset_id)
     node.hear(head(OWNER, 3))
@@ -228,6 +231,7 @@ def test_a_signer_renews_and_contradicts_itself_so_often(database: Database, tmp
     assert looked_into == int(CONTRADICTIONS.burst), "others are looked into, as often as that"
 
 
+@pytest.mark.slow
 def test_frontiers_have_the_pace_of_blocks(database: Database, tmp_path: Path) -> None:
     """A shard that gets no blocks is as late as its frontier; and nobody may move it more often than add blocks."""
     node = Node(database, tmp_path, OWNER.dataset_id)
@@ -237,6 +241,7 @@ def test_frontiers_have_the_pace_of_blocks(database: Database, tmp_path: Path) -
     assert node.hear(head(OWNER, 3, late=1, upper=2)) is not Judgement.ACCEPT, "it does not go back"
 
 
+@pytest.mark.slow
 def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
     """Sightings of blocks of a dataset that is here, by keys that nobody listed, on and on."""
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
@@ -247,6 +252,7 @@ def test_free_keys_share_one_pace(database: Database, tmp_path: Path) -> None:
     assert node.count()[0] <= 1 + 256
 
 
+@pytest.mark.slow
 def test_free_keys_leave_a_newcomer_elsewhere_its_turn(database: Database, tmp_path: Path) -> None:
     """Keys without end say all that the pace lets through, from peers of one block; a newcomer speaks in another."""
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
@@ -259,6 +265,7 @@ def test_free_keys_leave_a_newcomer_elsewhere_its_turn(database: Database, tmp_p
     assert node.hear(raw, Topic.ATTEST, PeerId("203.0.0.0/16/1")) is Judgement.ACCEPT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("silence", [1, 10, 61, 600, 2561])
 @pytest.mark.parametrize("blocks", [1, 8])
 def test_no_timing_of_a_flood_takes_the_turn_of_others(blocks: int, silence: int) -> None:
@@ -278,6 +285,7 @@ def test_no_timing_of_a_flood_takes_the_turn_of_others(blocks: int, silence: int
     assert heard <= UNLISTED.burst + hours * 3600 * UNLISTED.per_second
 
 
+@pytest.mark.slow
 def test_blocks_of_addresses_without_end_cost_no_memory() -> None:
     quota = StatementQuota(share_of=str)
     passed = sum(quota.takes_unlisted(PeerId(str(number)), NOW) for number in range(3 * MAX_KEYS))
@@ -285,6 +293,7 @@ def test_blocks_of_addresses_without_end_cost_no_memory() -> None:
     assert len(quota._unlisted._shares) <= MAX_KEYS
 
 
+@pytest.mark.slow
 def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Path) -> None:
     """A publisher that is mirrored signs a head a second for an hour: the last few hundred are kept."""
     node = Node(database, tmp_path, OWNER.dataset_id)
@@ -300,6 +309,7 @@ def test_heads_signed_each_second_fill_no_disk(database: Database, tmp_path: Pat
     assert node.newest(OWNER.dataset_id) == 599
 
 
+@pytest.mark.slow
 def test_an_authority_is_walked_once(database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """256 versions, then a hundred words under the last of them: each version is followed when it comes."""
     owner = key(3)
@@ -321,6 +331,7 @@ def test_an_authority_is_walked_once(database: Database, tmp_path: Path, monkeyp
     assert len(followed) <= 256
 
 
+@pytest.mark.slow
 def test_a_proof_of_what_is_held_is_made_again_lower(database: Database, tmp_path: Path) -> None:
     """Contradictions beyond the first are no longer recorded, and still prove a fork at a lower place."""
     node, dataset = Node(database, tmp_path, OWNER.dataset_id), OWNER.dataset_id
@@ -361,6 +372,7 @@ def _info(number: int) -> MetadataEvent:
     return SetInfo(description=f"{number}")
 
 
+@pytest.mark.slow
 def test_who_asks_of_one_dataset_pays_for_one(database: Database, tmp_path: Path) -> None:
     """Whatever is kept of others, wanted here or not: strangers ask as often as they like."""
     node = Node(database, tmp_path)
@@ -400,6 +412,7 @@ def card(owner: SigningKey, size: int) -> bytes:
     return envelope.seal(statement.encode(said), owner)
 
 
+@pytest.mark.slow
 def test_cards_without_end_stay_in_memory_and_within_bounds(database: Database, tmp_path: Path) -> None:
     """Of invented datasets, by free keys; and ever new ones of one dataset."""
     node = Node(database, tmp_path)

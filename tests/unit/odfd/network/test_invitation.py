@@ -42,6 +42,7 @@ rules = st.builds(
 )
 
 
+@pytest.mark.slow
 @given(
     names, st.lists(addresses, min_size=1, max_size=8).map(tuple), st.none() | st.just(OTHER.did), st.none() | rules,
     st.sampled_from(["", " ", "\n", "\n  "]),

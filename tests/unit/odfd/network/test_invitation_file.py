@@ -77,6 +77,7 @@ async def test_a_file_is_read_under_limits(site: Site) -> None:
             await fetch_invitation(f"{site.url}/none", web)
 
 
+@pytest.mark.slow
 async def test_a_server_that_drips_is_left(site: Site) -> None:
     def drip(request: Any) -> bool:
         request.send_response(200)

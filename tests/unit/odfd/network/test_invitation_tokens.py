@@ -95,6 +95,7 @@ def test_what_is_kept_redeems_nothing(database: Database, tmp_path: Path) -> Non
     assert TOKEN.hex() not in repr(rows)
 
 
+@pytest.mark.slow
 def test_what_cannot_be_issued(database: Database) -> None:
     with database.write() as connection:
         store = InvitationTokens(connection)

@@ -179,6 +179,7 @@ async def test_who_only_dials_needs_no_host_before_a_network_is_joined(tmp_path:
         database.close()
 
 
+@pytest.mark.slow
 def test_a_daemon_without_a_host_does_not_import_libp2p() -> None:
     """Nor what libp2p alone needs: that was half of all that a start imports. gRPC comes with the first engine."""
     late = {"libp2p", "aioquic", "multiaddr", "dns", "grpc", "multiformats", "zeroconf"}
@@ -246,6 +247,7 @@ def taken() -> Iterator[int]:
         yield other.getsockname()[1]
 
 
+@pytest.mark.slow
 async def test_a_second_node_of_a_machine_takes_the_next_port_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, taken: int
 ) -> None:
@@ -272,6 +274,7 @@ async def test_a_second_node_of_a_machine_takes_the_next_port_and_says_so(
         database.close()
 
 
+@pytest.mark.slow
 async def test_a_port_that_is_set_and_taken_is_told_until_it_is_free(tmp_path: Path, taken: int) -> None:
     """By the join, by whoever looks afterwards, and by a second join while the network is down."""
     database = open_database(tmp_path / "db")

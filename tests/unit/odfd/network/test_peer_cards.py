@@ -157,6 +157,7 @@ def test_a_card_from_the_future_waits_and_an_expired_one_is_not_kept(node: Node)
 HEARD = [made(), made(name="Wien"), made(5), made(5, name=None), made(9, name="Linz"), made(20, name=None)]
 
 
+@pytest.mark.slow
 @given(order=st.permutations([*HEARD, HEARD[0]]), last=st.integers(1, len(HEARD)))
 def test_any_order_and_repetition_leaves_the_newest(order: list[NodeCard], last: int) -> None:
     quota = StatementQuota()
@@ -186,6 +187,7 @@ def test_a_card_is_found_by_its_key_and_replaced_and_taken_back(node: Node) -> N
     assert node.cards.claims() == {}
 
 
+@pytest.mark.slow
 def test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds(node: Node) -> None:
     """Of invented nodes, by free keys; ever new ones of one node; and neither takes room of datasets."""
     before = node.database.writes
@@ -199,6 +201,7 @@ def test_cards_of_nodes_without_end_stay_in_memory_and_within_bounds(node: Node)
     assert node.board.judge(Topic.HEADS, head(key(300), 1), PEER) is Judgement.ACCEPT, "datasets have their own"
 
 
+@pytest.mark.slow
 def test_invented_nodes_displace_no_others(node: Node) -> None:
     """Sybils of one block of addresses bring more cards than are kept."""
     node.cards = node.board.peer_cards = PeerCards(node.quota, lambda: node.now, most=50)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+import pytest
+
 from chain.ids import DatasetId
 from chain.instant import SECOND
 from chain.multihash import Multihash
@@ -145,6 +147,7 @@ def test_a_large_network_costs_a_node_less_than_two_kibibytes_a_second() -> None
     assert sum(flow.rate for flow in flows()) + LOOKUP < 2048
 
 
+@pytest.mark.slow
 def test_the_document_says_what_the_constants_say() -> None:
     lines = TOLD.read_text().splitlines()
     for row in [*table(), *caps()]:

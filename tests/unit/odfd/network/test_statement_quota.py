@@ -67,6 +67,7 @@ def other_database(tmp_path: Path) -> Iterator[Database]:
         yield opened
 
 
+@pytest.mark.slow
 def test_a_peer_brings_so_many_new_datasets_an_hour(database: Database, tmp_path: Path) -> None:
     mirrored = key(5000).dataset_id
     board = Board(database, strangers(mirrored), tmp_path)
@@ -166,6 +167,7 @@ def test_datasets_not_held_make_room_for_others(database: Database, tmp_path: Pa
     assert board.hear(head(key(2))) is Judgement.ACCEPT, "what had to go is new when it comes again"
 
 
+@pytest.mark.slow
 def test_listed_validators_have_room_that_others_cannot_take(database: Database, tmp_path: Path) -> None:
     owner = key(1)
     listed = {key(number).did for number in range(9000, 9000 + MAX_LISTED + 1)}

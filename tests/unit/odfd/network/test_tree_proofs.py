@@ -51,6 +51,7 @@ class Hashes(TreeProofs):
 steps = st.lists(st.tuples(st.sampled_from(["grow", "prove", "rewrite"]), st.integers(1, 3000)), max_size=12)
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(steps)
 def test_right_at_every_size(steps: list[tuple[str, int]]) -> None:
@@ -119,6 +120,7 @@ class Counting(TreeProofs):
         return found
 
 
+@pytest.mark.slow
 def test_what_was_read_once_is_kept_for_the_next_start(tmp_path: Path) -> None:
     with closing(Table(tmp_path / "db", 20_000)) as table:
         assert table.prove(7_777) >= 20_000
@@ -126,6 +128,7 @@ def test_what_was_read_once_is_kept_for_the_next_start(tmp_path: Path) -> None:
         assert table.prove(19_999) < 4 * GROUP
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("spoil", ["UPDATE trust_subtrees SET root = zeroblob(32) WHERE place = 3",
                                    "DELETE FROM trust_subtrees WHERE place = 3",
                                    "UPDATE trust_subtrees SET root = zeroblob(3) WHERE place = 3"])  # fmt: skip

@@ -61,6 +61,7 @@ def test_a_small_object_that_was_changed_is_not_given(files: Files) -> None:
             asked()
 
 
+@pytest.mark.slow
 def test_a_part_of_a_large_object_that_was_changed_after_it_was_looked_at_is_not_given(files: Files) -> None:
     """Only the MiBs that are asked for are read again; the whole is hashed anew once one was found damaged."""
     store: Any = files

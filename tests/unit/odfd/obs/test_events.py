@@ -6,6 +6,7 @@ import ast
 from contextlib import aclosing
 from pathlib import Path
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given, settings
@@ -19,6 +20,7 @@ from worlds.clock import FixedClock
 TREE = Path(__file__).parents[4]
 
 
+@pytest.mark.slow
 @given(ring=st.integers(1, 8), since=st.integers(0, 30), steps=st.lists(st.integers(0, 12), max_size=12))
 @settings(max_examples=150)
 def test_told_or_said_to_be_lost_never_twice_never_silently(ring: int, since: int, steps: list[int]) -> None:
@@ -91,6 +93,7 @@ OF_THE_NODE = {
 """Kinds of which the node's owner alone is told, with the reason."""
 
 
+@pytest.mark.slow
 def test_each_event_says_what_it_is_about_or_is_the_owners() -> None:
     """What says nothing is told to no account: a new event is decided on here or at its emission."""
     silent: set[str] = set()

@@ -71,6 +71,7 @@ def test_no_label_is_left_to_strangers() -> None:
     assert sum(1 for _ in NodeMeter().samples(frozenset())) < MAX_SERIES / 4
 
 
+@pytest.mark.slow
 @given(st.text(max_size=40))
 def test_what_a_stranger_says_makes_no_series(said: str) -> None:
     meter = NodeMeter()
@@ -97,6 +98,7 @@ def test_the_lists_of_values_are_those_of_the_code() -> None:
     assert set(FATES) < set(RowCounts.__struct_fields__)
 
 
+@pytest.mark.slow
 def test_every_event_that_is_told_is_listed() -> None:
     """A kind that is put together of parts is one of those that its beginning allows."""
     found, beginnings = set(), set()
@@ -186,6 +188,7 @@ def test_dashboard_and_alerts_ask_for_what_there_is() -> None:
         assert rule["labels"]["severity"] in ("critical", "warning")
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(shutil.which("promtool") is None, reason="promtool (Debian: prometheus) is not installed")
 def test_the_alerts_come_when_they_should() -> None:
     for words in (["check", "rules", "alerts.yaml"], ["test", "rules", "alerts.test.yaml"]):

@@ -151,6 +151,7 @@ async def test_no_name_leads_beyond_this_machine_without_tls() -> None:
     assert counted(meter)["unsent"] == 1
 
 
+@pytest.mark.slow
 async def test_a_collector_that_says_nothing_is_left_and_its_spans_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     async def silent(_stream: trio.SocketStream) -> None:
         await trio.sleep_forever()
@@ -170,6 +171,7 @@ async def test_a_collector_that_says_nothing_is_left_and_its_spans_are_counted(m
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.slow
 def test_a_node_without_an_endpoint_imports_nothing_of_it() -> None:
     code = (
         "import sys, odfd.daemon.wiring as w, config.model as m;"

@@ -122,6 +122,7 @@ def test_html_holds_no_script_and_no_style() -> None:
     assert not re.search(r"<script(?![^>]* src=)|<style|\son\w+=|\sstyle=|https?:", text)
 
 
+@pytest.mark.slow
 def test_the_page_is_inside_the_wheel(tmp_path: Path) -> None:
     stage(tmp_path / "wheel")
     inside = {path.name for path in (tmp_path / "wheel").rglob("odfd/page/static/**/*") if path.is_file()}
@@ -140,6 +141,7 @@ SAID = (
 )
 
 
+@pytest.mark.slow
 def test_blocks_whose_engine_nobody_here_has_are_told_as_odfctl_tells_them(tmp_path: Path) -> None:
     assert tuple(each.text for each in PINS) == SAID
     if shutil.which("node") is None:

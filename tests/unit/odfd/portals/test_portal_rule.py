@@ -30,6 +30,7 @@ def table(names: tuple[str, str], rows: list[tuple[object, object]]) -> pa.Table
     return pa.table({name: pa.array(values, kinds[name]) for name, values in zip(names, columns, strict=True)})
 
 
+@pytest.mark.slow
 @given(st.lists(_PEOPLE, max_size=5))
 def test_between_any_two_versions_there_are_k_of_each_group(blocks: list[list[tuple[object, object]]]) -> None:
     published = []
@@ -43,6 +44,7 @@ def test_between_any_two_versions_there_are_k_of_each_group(blocks: list[list[tu
         assert all(count >= K for count in between.values())
 
 
+@pytest.mark.slow
 @given(st.lists(_COUNTS, max_size=5))
 def test_a_group_has_one_count_and_no_small_one(blocks: list[list[tuple[object, object]]]) -> None:
     """Whatever was published before is compared, in one part or in many."""

@@ -49,6 +49,7 @@ class Reads:
         return found
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(TIMES, st.integers(0, 6)), min_size=2, max_size=4))
 def test_no_shard_is_cut_beyond_what_satisfies_or_within_a_transaction(said: list[tuple[list[int], int]]) -> None:
     times = [each for each, _ in said]

@@ -198,6 +198,7 @@ def holds(folder: Path, size: int) -> bool:
     return report.ok and head is not None and head.size == size
 
 
+@pytest.mark.slow
 def test_what_is_pushed_holds_and_goes_on(repository: Repository, store: Store, tmp_path: Path) -> None:
     dataset = store.take(9)
     assert repository.push(store, dataset).blocks == 9
@@ -211,6 +212,7 @@ def test_what_is_pushed_holds_and_goes_on(repository: Repository, store: Store, 
         assert (there / file.relative_to(GOLDEN / "flights")).read_bytes() == file.read_bytes()
 
 
+@pytest.mark.slow
 def test_of_two_who_push_one_is_told_and_goes_on(
     repository: Repository, store: Store, other: Store, tmp_path: Path
 ) -> None:
@@ -238,6 +240,7 @@ def test_of_two_who_push_one_is_told_and_goes_on(
     assert holds(repository.tree(tmp_path / "then"), SIZE)
 
 
+@pytest.mark.slow
 def test_a_copy_that_is_behind_is_told(repository: Repository, store: Store, other: Store) -> None:
     repository.push(store, store.take())
     with pytest.raises(Conflict, match=f"is {SIZE - 9} blocks behind .* from #9 on") as caught:
@@ -271,6 +274,7 @@ class Mortal(Bucket):
         return done
 
 
+@pytest.mark.slow
 @settings(max_examples=20, deadline=None)
 @given(cuts=st.lists(st.tuples(st.integers(0, 60), st.booleans()), min_size=1, max_size=3))
 def test_cut_off_anywhere_what_is_there_holds_and_goes_on(
@@ -306,6 +310,7 @@ class Forgetful(Bucket):
         return True
 
 
+@pytest.mark.slow
 def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(store: Store) -> None:
     forgetful = Forgetful("house", MemoryStore())
     with pytest.raises(Refused, match="house ignores conditions of writes") as caught:
@@ -314,6 +319,7 @@ def test_a_store_that_ignores_conditions_is_refused_before_anything_is_there(sto
     assert [each["path"] for page in obstore.list(forgetful._store) for each in page] == [bucket.PROBE]
 
 
+@pytest.mark.slow
 def test_a_truncated_object_is_mended_and_a_swapped_head_is_told(store: Store, tmp_path: Path) -> None:
     at = Bucket("house", MemoryStore())
     repository = InBucket(at)
@@ -332,6 +338,7 @@ def test_a_truncated_object_is_mended_and_a_swapped_head_is_told(store: Store, t
         repository.push(store, dataset)
 
 
+@pytest.mark.slow
 def test_what_is_damaged_here_is_not_pushed(store: Store, monkeypatch: Any) -> None:
     dataset = store.take()
     damaged = DirectoryChain(GOLDEN / "flights").block_at(SIZE - 1).event.new_data.physical_hash  # type: ignore[union-attr]

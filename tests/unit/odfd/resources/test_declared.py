@@ -194,6 +194,7 @@ batches = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(batches, st.randoms(use_true_random=False))
 @settings(max_examples=60, deadline=None)
 def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[dict[str, Any]], chance: Any) -> None:
@@ -218,6 +219,7 @@ def test_p02_order_and_split_do_not_show(empty: sqlite3.Connection, told: list[d
         assert split.standing() == one
 
 
+@pytest.mark.slow
 @given(batches, st.data())
 @settings(max_examples=60, deadline=None)
 def test_p09_what_stands_is_the_sum_of_what_was_told(
@@ -328,6 +330,7 @@ def test_a_resource_is_read_back_as_it_was_written() -> None:
     assert msgspec.json.decode(msgspec.json.encode(each), type=Resource) == each
 
 
+@pytest.mark.slow
 @given(batches, st.integers(1, 12), st.integers(0, 12))
 @settings(max_examples=40, deadline=None)
 def test_p09_what_is_removed_is_older_than_what_is_kept(
@@ -437,6 +440,7 @@ REFERRING_ACTS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(REFERRING_ACTS)
 def test_r46_p05_a_reference_heals_when_its_first_target_comes_and_is_never_captured(
     empty: sqlite3.Connection, acts: list[tuple[str, str, str]]

@@ -42,6 +42,7 @@ def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) 
     return [*way, last]
 
 
+@pytest.mark.slow
 @given(ACTS)
 def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
     """As watchers see it, also where an attempt is cut off or overtaken."""

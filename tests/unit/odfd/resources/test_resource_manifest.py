@@ -179,6 +179,7 @@ def test_r43_all_mistakes_of_all_texts_are_told_at_once() -> None:
     assert [place for place, _, _ in found] == ["1.yaml:3", "1.yaml:8", "1.yaml:8"], "in one text too"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("text", ["&a [*a]", "a: &x [" + "[" * 70 + "]" * 71, "x: &a {}\ny: [" + "*a," * 200_000 + "]"])
 def test_r43_what_would_take_all_memory_is_refused(text: str) -> None:
     assert len(refused("$schema: Flow\n" + text.join(["z: ", "\n"]) if text[0] == "&" else text)) == 1
@@ -247,6 +248,7 @@ def below(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
     return st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=4)
 
 
+@pytest.mark.slow
 @given(st.recursive(LEAVES, below), st.sampled_from(["Flow", "Dataset", "Mirror"]))
 def test_whatever_is_written_is_read_or_refused(value: Any, name: str) -> None:
     """Nothing but Invalid leaves; what is refused has a place."""

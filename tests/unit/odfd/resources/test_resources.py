@@ -44,6 +44,7 @@ def fresh() -> sqlite3.Connection:
     return connection
 
 
+@pytest.mark.slow
 @given(ACTS)
 def test_what_is_in_force_is_what_the_log_says(acts: list[tuple[str, str, str, int]]) -> None:
     store = ResourceStore(fresh())

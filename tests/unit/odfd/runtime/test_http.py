@@ -123,6 +123,7 @@ async def test_a_head_of_more_than_its_limit_is_refused_before_its_end(start: by
     assert said.startswith(b"HTTP/1.1 4")
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=400))
 @settings(max_examples=150)
 def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:

@@ -58,6 +58,7 @@ async def answer(stream: trio.SocketStream) -> bool:
     return said.startswith(b"HTTP/1.1 200") and said.endswith(b"hello")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("address", ["127.0.0.1", "127.0.1.2"])
 async def test_silent_connections_keep_nobody_out_of_a_server(address: str) -> None:
     """Also not one of the same address: what says nothing leaves, the oldest first."""

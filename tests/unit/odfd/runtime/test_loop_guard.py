@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import pytest
 import trio
 
 from odfd.runtime.loop_guard import END, HELD, LOOK, BlockageDetector, LoopGuard
@@ -28,6 +29,7 @@ def hold_until(event: threading.Event) -> None:
     assert event.wait(60)
 
 
+@pytest.mark.slow
 async def test_who_holds_the_loop_is_named_while_it_does() -> None:
     log: Any = Log()
     async with trio.open_nursery() as nursery:
@@ -41,6 +43,7 @@ async def test_who_holds_the_loop_is_named_while_it_does() -> None:
     assert "hold_until (test_loop_guard.py:" in told["where"]
 
 
+@pytest.mark.slow
 async def test_a_loop_that_never_lets_go_is_ended() -> None:
     log, ended = Log(), threading.Event()
     guarded: Any = log
@@ -66,6 +69,7 @@ def test_looks_count_and_no_clock() -> None:
     assert holds.look(3)[0] == ""
 
 
+@pytest.mark.slow
 async def test_at_rest_nobody_is_woken_and_the_next_block_is_seen_all_the_same() -> None:
     """Beside a loop that waits, the guard waits too, without a timeout."""
     log: Any = Log()

@@ -143,6 +143,7 @@ async def test_a_task_without_a_slot_waits_and_takes_none() -> None:
 STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 2, 5, math.inf])), max_size=4)
 
 
+@pytest.mark.slow
 @settings(max_examples=200, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.tuples(STEPS, st.integers(0, 9)), max_size=8))
 def test_never_more_than_was_said(working: int, apart: int, tasks: Any) -> None:

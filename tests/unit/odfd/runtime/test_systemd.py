@@ -8,6 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from odfd.runtime.systemd import Notifier, take_sockets
 from worlds.eventually import PATIENCE
 
@@ -45,6 +47,7 @@ def test_sockets_meant_for_another_process_are_left_alone() -> None:
     assert environ == {}
 
 
+@pytest.mark.slow
 def test_sockets_are_taken_by_name(tmp_path: Path) -> None:
     program = (
         "import os\nfrom odfd.runtime.systemd import take_sockets\n"

@@ -141,6 +141,7 @@ async def test_bounds_hold(autojump_clock: MockClock) -> None:
             tasks.get(forgotten)
 
 
+@pytest.mark.slow
 async def test_a_follower_sees_the_start_changes_and_the_end(autojump_clock: MockClock) -> None:
     async def work(report: Report) -> object:
         for stage in ("one", "two"):

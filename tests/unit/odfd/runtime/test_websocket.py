@@ -27,6 +27,7 @@ async def pair() -> AsyncIterator[tuple[WebSocket, WebSocket, Any]]:
         yield WebSocket(StreamBytes(ours), is_client=True), WebSocket(StreamBytes(theirs), is_client=False), ours
 
 
+@pytest.mark.slow
 @settings(max_examples=25)
 @given(st.lists(st.lists(st.text(max_size=50), min_size=1, max_size=4), max_size=4))
 def test_messages_arrive_whole(messages: list[list[str]]) -> None:

@@ -25,6 +25,7 @@ async def asked(server: SiteServer, visitor: str, path: str, method: str = "HEAD
     return int(told[0]["status"])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("path", "cost"), [("/x/packs/0", SITE_PACK), ("/x/refs/head", SITE_ANSWER)])
 async def test_a_head_that_makes_a_pack_is_paid_for_before(autojump_clock: Any, path: str, cost: float) -> None:
     made = 0

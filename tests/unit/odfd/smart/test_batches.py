@@ -59,6 +59,7 @@ def test_other_implementations_agree(raws: list[bytes]) -> None:
     assert unpacked([json.dumps({"new_blocks": said}, indent=1)], PUSHED) == raws
 
 
+@pytest.mark.slow
 @given(st.text(max_size=200), st.binary(max_size=200), st.integers(0, 400))
 def test_garbage_is_invalid(text: str, noise: bytes, at: int) -> None:
     whole = "".join(pack(PULLED, 1, named([b"block"])))
@@ -109,6 +110,7 @@ def test_a_block_under_another_name_is_refused() -> None:
         unpacked(list(pack(PULLED, 1, lied)))
 
 
+@pytest.mark.slow
 def test_both_sides_have_limits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "MAX_TEXT", 200_000)
     raw = Multihash.sha3_256(b"").digest * 1

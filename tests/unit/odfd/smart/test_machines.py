@@ -68,6 +68,7 @@ def test_messages_are_written_as_kamu_writes_them(kind: type) -> None:
     assert encode(decode(KINDS[kind], kind)) == KINDS[kind]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [*KINDS, messages.PullFailure, messages.PushFailure])
 @settings(max_examples=25)
 @given(st.data())

@@ -52,6 +52,7 @@ def crafted(folder: Path, files: list[str], objects: list[str]) -> Path:
     return snapshot
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["files", "objects"])
 @pytest.mark.parametrize("way", ["up", "deep", "absolute"])
 def test_a_backup_that_names_a_place_outside_of_itself_is_refused(tmp_path: Path, kind: str, way: str) -> None:

@@ -52,6 +52,7 @@ def actions(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for file in files for line in file.read_text().splitlines()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", READABLE)
 def test_delta_rs_reads_the_rows_of_the_slices(tmp_path: Path, name: str) -> None:
     deltalake = pytest.importorskip("deltalake")
@@ -77,6 +78,7 @@ def test_each_export_is_a_version_and_goes_on_where_the_last_ended(tmp_path: Pat
     assert len(all_of_it.file_uris()) == len(list((folder / "data").iterdir()))
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_versions_together_are_one_export_however_they_were_cut(tmp_path_factory: Any, data: st.DataObject) -> None:
     whole = written("flights", tmp_path_factory.mktemp("whole") / "table")

@@ -65,6 +65,7 @@ def referenced(folder: Path) -> set[str]:
     return names
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 def test_what_goes_in_comes_out(name: str, store: Store, tmp_path: Path) -> None:
     source = GOLDEN / name
@@ -79,6 +80,7 @@ def test_what_goes_in_comes_out(name: str, store: Store, tmp_path: Path) -> None
     assert report.checked.slices == sum(path.startswith("data/") for path in kept)
 
 
+@pytest.mark.slow
 def test_again_is_nothing_new(store: Store, tmp_path: Path) -> None:
     first = import_dataset(GOLDEN / "flights", store.chains, store.objects)
     again = import_dataset(GOLDEN / "flights", store.chains, store.objects)
@@ -89,6 +91,7 @@ def test_again_is_nothing_new(store: Store, tmp_path: Path) -> None:
     assert tree(tmp_path / "out") == before
 
 
+@pytest.mark.slow
 def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
     early = truncated(GOLDEN / "flights", tmp_path / "early", 9)
     dataset = import_dataset(early, store.chains, store.objects).dataset
@@ -106,6 +109,7 @@ def test_both_go_on_from_an_earlier_part(store: Store, tmp_path: Path) -> None:
     assert caught.value.rule == "export-behind"
 
 
+@pytest.mark.slow
 def test_only_what_is_missing_is_read_and_verified(store: Store, tmp_path: Path) -> None:
     whole = _copy(GOLDEN / "flights", tmp_path / "whole")
     slices = [getattr(decode_block(raw).event, "new_data", None) for raw in DirectoryChain(whole).raw_blocks(0, 10**6)]
@@ -122,6 +126,7 @@ def test_only_what_is_missing_is_read_and_verified(store: Store, tmp_path: Path)
     assert import_dataset(whole, store.chains, store.objects).blocks == 0
 
 
+@pytest.mark.slow
 def test_of_two_who_write_a_folder_one_is_told(store: Store, tmp_path: Path) -> None:
     dataset = import_dataset(GOLDEN / "flights", store.chains, store.objects).dataset
     told: list[Conflict] = []
@@ -149,6 +154,7 @@ def test_nothing_is_kept_of_a_folder_that_does_not_hold(store: Store, tmp_path: 
     assert list(store.chains.datasets()) == []
 
 
+@pytest.mark.slow
 def test_another_history_is_refused(store: Store, tmp_path: Path) -> None:
     """A chain that parts: the same beginning, then blocks of its own."""
     from chain.codec.blocks import encode_block
@@ -184,6 +190,7 @@ def _copy(source: Path, target: Path) -> Path:
     return target
 
 
+@pytest.mark.slow
 def test_a_run_cut_short_goes_on(store: Store, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("chain.store.layout.PAGE_BLOCKS", 5)
 
@@ -235,6 +242,7 @@ def cut_off(store: Store, name: str, target: Path, step: str) -> Transfer:
     return taken
 
 
+@pytest.mark.slow
 def test_an_export_that_was_cut_off_goes_on(store: Store, tmp_path: Path) -> None:
     target = tmp_path / "out"
     taken = cut_off(store, "flights", target, "folder-file-written")
@@ -243,6 +251,7 @@ def test_an_export_that_was_cut_off_goes_on(store: Store, tmp_path: Path) -> Non
     assert set(tree(target)) == referenced(GOLDEN / "flights")
 
 
+@pytest.mark.slow
 def test_an_export_that_another_dataset_was_cut_off_in_is_left_alone(store: Store, tmp_path: Path) -> None:
     cut_off(store, "flights", tmp_path / "out", "folder-file-renamed")
     other = import_dataset(GOLDEN / "airlines", store.chains, store.objects)
@@ -258,6 +267,7 @@ def test_a_folder_that_cannot_be_made_is_named(store: Store, place: str) -> None
     assert "disk that you may write to" in told.value.hint
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_there", [False, True])
 def test_a_full_disk_leaves_no_part_of_a_new_folder(store: Store, tmp_path: Path, is_there: bool) -> None:
     imported = import_dataset(GOLDEN / "flights", store.chains, store.objects)

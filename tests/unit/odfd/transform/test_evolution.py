@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,6 +60,7 @@ async def reproduced(world: Any) -> list[bool]:
     return [isinstance(outcome, Replayed) and outcome.is_reproduced for outcome in outcomes]
 
 
+@pytest.mark.slow
 async def test_a_star_goes_on_when_its_input_grows(world: Any) -> None:
     world.found()
     world.add_rows([1, 2], watermark=1000)
@@ -71,6 +73,7 @@ async def test_a_star_goes_on_when_its_input_grows(world: Any) -> None:
     assert await reproduced(world) == [True, True, True]
 
 
+@pytest.mark.slow
 async def test_a_column_that_came_before_the_declaration_is_known(make_world: Any) -> None:
     for at_once in (False, True):
         world = make_world()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +75,7 @@ def test_waiting_ticks_leave_by_their_share_of_the_rows() -> None:
     assert within(80)(past, []) is None
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.tuples(st.none() | st.integers(0, 50), st.integers(0, 9)), max_size=9),
     st.integers(1, 20),

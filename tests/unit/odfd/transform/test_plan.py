@@ -125,6 +125,7 @@ def plan_of(world: Any) -> Any:
     return plan_at(world.chains, chain, state, {ROOT: head}, NOTHING, Instant(5_000_000 * MILLISECOND))
 
 
+@pytest.mark.slow
 def test_reads_do_not_grow_with_the_input(make_world: Any) -> None:
     counts = []
     for length in (3, 60):

@@ -39,6 +39,7 @@ def found_in(folder: Path, pattern: str) -> list[str]:
     return [path.name for path in folder.rglob(pattern)]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("steps", [1, 3])
 async def test_a_lie_is_confirmed_with_its_row(accused: Any, accused_world: Any, tmp_path: Path, steps: int) -> None:
     await accused.publish(steps)
@@ -57,6 +58,7 @@ async def test_a_truth_is_refuted(accused: Any, accused_world: Any, tmp_path: Pa
     assert found.result == "refuted"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("query", ["select * from x", "SELECT * FROM x"])
 async def test_a_lie_in_a_handover_is_confirmed(accused: Any, accused_world: Any, tmp_path: Path, query: str) -> None:
     """The first transaction of a transform that is declared anew needs what came before; the file has it."""
@@ -124,6 +126,7 @@ async def test_a_reporter_adds_nothing(accused: Any, accused_world: Any, tmp_pat
     assert (fault.rule, name.short in fault.message) == ("bundle-object", True)
 
 
+@pytest.mark.slow
 async def test_an_input_whose_slice_is_not_what_its_block_says_is_no_evidence(
     accused: Any, accused_world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -138,6 +141,7 @@ async def test_an_input_whose_slice_is_not_what_its_block_says_is_no_evidence(
     assert accused.head()[0].dataset.short not in str(fault.place)
 
 
+@pytest.mark.slow
 async def test_nothing_may_be_left_out_of_a_chain(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     """A reporter who could leave out the newest SetTransform could accuse an honest publisher."""
     await accused.publish(2)
@@ -251,6 +255,7 @@ async def test_flood_is_bounded(accused: Any, monkeypatch: pytest.MonkeyPatch, t
     assert isinstance(caught.value.args[0], TooLarge)
 
 
+@pytest.mark.slow
 async def test_a_kept_bundle_is_the_same_file_again(accused: Any, accused_world: Any, tmp_path: Path) -> None:
     await accused.publish(2)
     made = await accused.gathered()

@@ -103,6 +103,7 @@ class Ended(Exception):
 coming = st.tuples(st.integers(0, 2), st.integers(1, 3000), st.sampled_from(["", "", "shelf-written", "shelf-room"]))
 
 
+@pytest.mark.slow
 @settings(max_examples=20)  # each writes to a disk
 @given(brought=st.lists(coming, max_size=10), untrue=st.sets(st.integers(0, 9)), total=st.integers(8_000, 30_000))
 def test_never_over_budget(brought: list[tuple[int, int, str]], untrue: set[int], total: int) -> None:

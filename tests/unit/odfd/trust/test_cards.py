@@ -267,6 +267,7 @@ def keep(database: Database, *heard: Card, fresh: bool = True) -> Card | None:
 HEARD = [made(), made(name="other"), made(5), withdrawn(5), made(key=NODE, version=1), made(9, records=8)]
 
 
+@pytest.mark.slow
 @given(st.permutations([*HEARD, HEARD[0]]))
 def test_order_and_repetition_change_nothing(database: Database, heard: list[Card]) -> None:
     kept = keep(database, *heard)
@@ -275,6 +276,7 @@ def test_order_and_repetition_change_nothing(database: Database, heard: list[Car
     assert keep(database, *heard[::-1]) == kept
 
 
+@pytest.mark.slow
 @given(st.permutations([each for each in HEARD if not each.authority]))
 def test_of_one_version_the_latest_holds(database: Database, heard: list[Card]) -> None:
     kept = keep(database, *heard)
@@ -320,6 +322,7 @@ CELL = st.one_of(st.just(False), st.text(alphabet=st.characters(exclude_categori
 LABEL = st.text(alphabet=st.characters(exclude_categories=("Cs",)), min_size=1, max_size=cards.MAX_WORD)
 
 
+@pytest.mark.slow
 @given(
     description=TEXT,
     keywords=st.lists(LABEL, max_size=cards.MAX_KEYWORDS),

@@ -59,6 +59,7 @@ def ended() -> int:
     return subprocess.run([sys.executable, "-c", GREEDY], capture_output=True, check=False).returncode
 
 
+@pytest.mark.slow
 def test_it_gets_so_much_memory_and_no_more(ended: int) -> None:
     assert ended == OUT_OF_MEMORY
 
@@ -98,6 +99,7 @@ async def test_memory_is_not_blamed_for_what_fails_otherwise(tmp_path: Path, mon
     assert found.message == "the slices differ; the process that compared them failed with exit code 1"
 
 
+@pytest.mark.slow
 async def test_rows_are_told_from_there(tmp_path: Path) -> None:
     for name, value in (("published", "1"), ("computed", "2")):
         pq.write_table(pa.table({"offset": [0, 1], "x": ["0", value]}), tmp_path / name)
@@ -106,6 +108,7 @@ async def test_rows_are_told_from_there(tmp_path: Path) -> None:
     assert [(cell.row, cell.column, cell.published, cell.computed) for cell in found.cells] == [(1, "x", "1", "2")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("made", [b"", b"PAR1 nothing of the kind PAR1", b"x" * 4096])
 async def test_what_is_no_slice_is_told_as_such(tmp_path: Path, made: bytes) -> None:
     pq.write_table(pa.table({"x": [1]}), tmp_path / "computed")

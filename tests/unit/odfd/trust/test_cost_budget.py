@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
@@ -61,6 +62,7 @@ def test_what_was_used_is_forgotten_by_halves() -> None:
     assert costs.used(publisher(1), later(-HALF_LIFE)) == 100.0, "a clock that goes back makes nobody pay more"
 
 
+@pytest.mark.slow
 @given(st.lists(st.integers(1, 30), min_size=2, max_size=5), st.integers(1, 40))
 @example([1, 1], 1)
 def test_no_publisher_gets_more_than_a_step_beyond_another(costs_of: list[int], datasets: int) -> None:

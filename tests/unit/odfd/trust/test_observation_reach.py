@@ -9,6 +9,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -104,6 +105,7 @@ HEARD = st.tuples(
 ASKED = st.tuples(st.sampled_from(["", "other"]), st.integers(0, BLOCKS), st.integers(1, 3))
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @given(st.lists(HEARD | ASKED, max_size=30))
 def test_what_is_remembered_is_what_would_be_found_anew(deeds: list[Any]) -> None:

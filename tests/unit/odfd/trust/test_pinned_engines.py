@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,7 @@ def test_no_pin_is_nobodys_engine() -> None:
     assert [verdict_on(found, at) for at in (1, 11)] == [None, None]
 
 
+@pytest.mark.slow
 def test_a_chain_of_many_declarations_costs_no_more_than_the_newest() -> None:
     size = MOST_DECLARATIONS + 50
     chain = Chain(dict.fromkeys(range(1, size), "a"), size)
@@ -100,6 +102,7 @@ def test_a_chain_of_many_declarations_costs_no_more_than_the_newest() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.slow
 @given(
     pins=st.dictionaries(st.integers(1, 19), st.sampled_from(["a", "b", "c", None]), max_size=6),
     cuts=st.sets(st.integers(1, 19), max_size=4),

@@ -70,12 +70,14 @@ WORLDS = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, EXPRESSIONS, WORLDS)
 def test_what_tightens_lets_nothing_pass_that_did_not(mine: Expression, theirs: Expression, facts: Any) -> None:
     found = tighten(msgspec.structs.replace(OWN, use=mine), Rules(use=str(theirs))).use
     assert holds(found, facts) == (holds(mine, facts) and holds(theirs, facts))
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, st.lists(EXPRESSIONS, min_size=1, max_size=3), WORLDS)
 def test_the_policy_of_one_dataset_is_tightened_too(own: Expression, asked: list[Expression], facts: Any) -> None:
     policy = in_force(OWN, None, [Rules(use=str(each)) for each in asked])
@@ -84,6 +86,7 @@ def test_the_policy_of_one_dataset_is_tightened_too(own: Expression, asked: list
     assert policy.use_of(None) == policy.use
 
 
+@pytest.mark.slow
 @given(EXPRESSIONS, EXPRESSIONS, WORLDS)
 def test_an_implication_is_one(one: Expression, other: Expression, facts: Any) -> None:
     assert implies(one, one)
@@ -291,6 +294,7 @@ def hear(connection: Any, *statements: PolicyStatement) -> NetworkPolicies:
     return kept
 
 
+@pytest.mark.slow
 def test_any_order_of_hearing_gives_one_policy(database: Database) -> None:
     """Removed in version 2 and listed again in 3, a key waits for a person, whichever is heard first."""
     versions = [

@@ -252,6 +252,7 @@ WORDS = st.tuples(
 )
 
 
+@pytest.mark.slow
 @settings(max_examples=30)
 @example(words=[("head", 2, ALICE, 0), ("follow", 2, BOB, 0), ("head", 1, BOB, 0)])
 @given(words=st.lists(WORDS, max_size=25))

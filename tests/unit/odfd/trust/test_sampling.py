@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ OWNER, ME, OTHER = (SigningKey(letter * 32) for letter in (b"d", b"m", b"o"))
 HASHES = [Multihash.sha3_256(number.to_bytes(4, "big")) for number in range(4000)]
 
 
+@pytest.mark.slow
 def test_about_so_many_are_picked() -> None:
     picks = Sample(ME)
     for share in (0.01, 0.1, 0.5):
@@ -28,6 +30,7 @@ def test_about_so_many_are_picked() -> None:
     assert not any(picks.is_picked(name, 0.0) for name in HASHES)
 
 
+@pytest.mark.slow
 def test_nobody_else_knows_which() -> None:
     mine, theirs = ({name for name in HASHES if Sample(key).is_picked(name, 0.5)} for key in (ME, OTHER))
     assert 0.3 < len(mine & theirs) / len(mine) < 0.7
@@ -71,6 +74,7 @@ def chain_of(kinds: list[bool]) -> Chain:
     return Chain(blocks)
 
 
+@pytest.mark.slow
 @given(st.lists(st.booleans(), max_size=20), st.floats(0, 1), st.lists(st.integers(1, 21), max_size=4))
 def test_however_often_it_is_asked_the_answer_is_the_last_picked_step(
     kinds: list[bool], share: float, sizes: list[int]

@@ -213,6 +213,7 @@ def test_a_head_that_ages_is_signed_anew(owner: Owner) -> None:
     assert newest[0].issued == owner.now // instant.SECOND * instant.SECOND
 
 
+@pytest.mark.slow
 async def test_many_hands_at_once_sign_in_the_order_of_the_chain(owner: Owner) -> None:
     dataset = owner.found()
     committed = 0

@@ -41,6 +41,7 @@ def head_of(leaves: list[bytes]) -> tuple[HeadStatement, Signed]:
     return said, envelope.unseal(envelope.seal(statement.encode(said), OWNER), 4096)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [1, GROUP, 33_333, LENGTH - 1])
 def test_an_old_head_is_compared_without_a_walk(size: int) -> None:
     read = 0

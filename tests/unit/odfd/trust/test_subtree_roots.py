@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -58,6 +59,7 @@ class Chain:
 STEP = st.tuples(st.sampled_from(["grow", "grow", "grow unseen", "cut"]), st.integers(1, 3 * GROUP))
 
 
+@pytest.mark.slow
 @settings(max_examples=40)
 @given(steps=st.lists(STEP, max_size=6), size=st.integers(0, 20 * GROUP))
 def test_right_whatever_happened(steps: list[tuple[str, int]], size: int) -> None:
@@ -75,6 +77,7 @@ def test_right_whatever_happened(steps: list[tuple[str, int]], size: int) -> Non
         assert chain.read <= 2 * GROUP, "what lacked was learnt"
 
 
+@pytest.mark.slow
 @settings(max_examples=20)
 @given(st.lists(st.integers(1, 2 * GROUP), min_size=1, max_size=8))
 def test_what_is_kept_as_it_grows_is_enough(counts: list[int]) -> None:

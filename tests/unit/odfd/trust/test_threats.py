@@ -475,6 +475,7 @@ def test_double_vote_suspends(node: Node) -> None:
     assert node.heard() == set()
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_honest_never_suspended(data: Any) -> None:
     """Whatever order an honest validator's statements come in, and how often: no two of them contradict each other."""

@@ -145,6 +145,7 @@ def test_the_same_tree_is_given_the_same_for_a_while(office: Office) -> None:
     assert (later.status, later == first, len(office.made)) == (200, False, 2)
 
 
+@pytest.mark.slow
 def test_so_many_requests_are_taken_at_once(office: Office) -> None:
     asked = [office.ask(0, 8).status for _ in range(int(RATE.burst) + 1)]
     assert (asked[0], asked[-2:]) == (200, [409, 429])

@@ -117,6 +117,7 @@ def node(accused: Any, tmp_path: Path) -> Iterator[Node]:
         yield Node(accused, database, tmp_path)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("compared_apart")
 async def test_a_lie_is_kept_and_named(accused: Any, accused_world: Any, node: Node, tmp_path: Path) -> None:
     await accused.publish(2)
@@ -154,6 +155,7 @@ async def test_an_unpinned_engine_accuses_nobody(accused: Any, node: Node, tmp_p
     assert kept(tmp_path) == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("found", "reason"), [("no", "nondeterministic"), ("unknown", "determinism-unknown")])
 async def test_a_query_that_is_not_strict_accuses_nobody(
     accused: Any, node: Node, tmp_path: Path, found: str, reason: str
@@ -168,6 +170,7 @@ async def test_a_query_that_is_not_strict_accuses_nobody(
     assert kept(tmp_path) == []
 
 
+@pytest.mark.slow
 async def test_a_verdict_stands_without_its_bundle(accused: Any, node: Node, tmp_path: Path) -> None:
     """The shelf's disk fails: the accusation is made all the same, and says that it has no bundle."""
     await accused.publish(1)
@@ -204,6 +207,7 @@ async def more(accused: Any, node: Node, at: int, *, lies: bool = False) -> None
     assert await node.validator.validate(accused.dataset)
 
 
+@pytest.mark.slow
 async def test_truths_are_told_every_ten_minutes_at_most_and_a_lie_at_once(accused: Any, node: Node) -> None:
     await accused.publish(1, lies=False)
     node.learn()
@@ -245,6 +249,7 @@ async def test_a_clock_that_went_back_silences_nobody_for_longer(accused: Any, n
     assert await node.validator._round() == 600.0
 
 
+@pytest.mark.slow
 async def test_what_others_contradict_is_run_six_times_more_and_stands(accused: Any, node: Node) -> None:
     await accused.publish(3, lies=False)
     node.learn()
@@ -258,6 +263,7 @@ async def test_what_others_contradict_is_run_six_times_more_and_stands(accused: 
     assert node.fresh == RUNS_AGAIN * len(steps), "once for each step"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("which", [0, 1, 2])
 async def test_any_deviation_takes_a_verdict_back(accused: Any, node: Node, which: int) -> None:
     """Of three steps that all were reproduced one gives another answer at the fourth try: the rest is silence."""
@@ -281,6 +287,7 @@ async def test_any_deviation_takes_a_verdict_back(accused: Any, node: Node, whic
     assert node.fresh == 4, "what follows is not run, and what was taken back stays so"
 
 
+@pytest.mark.slow
 async def test_an_accusation_that_does_not_repeat_is_taken_back(accused: Any, node: Node) -> None:
     await accused.publish(2)
     node.learn()

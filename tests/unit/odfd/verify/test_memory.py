@@ -68,6 +68,7 @@ def slices() -> int:
     return sum(isinstance(each.event, AddData) and each.event.new_data is not None for each in blocks)
 
 
+@pytest.mark.slow
 def test_rows_are_read_once_and_bytes_always(node: Node) -> None:
     first = node.verify()
     assert (first.ok, first.checked.remembered, node.read) == (True, 0, ["rows"] * slices())
@@ -81,6 +82,7 @@ def test_rows_are_read_once_and_bytes_always(node: Node) -> None:
     assert node.read == ["rows"] * slices()
 
 
+@pytest.mark.slow
 def test_a_bit_that_flips_after_a_verification_is_found(node: Node) -> None:
     assert node.verify().ok
     event = next(
@@ -102,6 +104,7 @@ def test_a_bit_that_flips_after_a_verification_is_found(node: Node) -> None:
         assert not node.verify().ok
 
 
+@pytest.mark.slow
 def test_a_verification_cut_short_goes_on(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(verify, "_KEEP_EVERY", 1)
     check = verify.check_slice
@@ -125,6 +128,7 @@ def test_a_verification_cut_short_goes_on(node: Node, monkeypatch: pytest.Monkey
     assert StoredMemory(node.database, node.dataset).recall(node.chain) == Remembered(rows=19, done=0)
 
 
+@pytest.mark.slow
 def test_other_rules_or_another_chain_forget(node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
     node.verify()
     kept = StoredMemory(node.database, node.dataset)
@@ -137,6 +141,7 @@ def test_other_rules_or_another_chain_forget(node: Node, monkeypatch: pytest.Mon
     assert kept.recall(node.chain) == Remembered()
 
 
+@pytest.mark.slow
 def test_more_blocks_are_read_on_top_of_what_is_known(node: Node, tmp_path: Path) -> None:
     blocks = [decode_block(raw) for raw in DirectoryChain(FLIGHTS).raw_blocks(0, 10**6)]
     files = DirectoryObjects(FLIGHTS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from odfd.runtime.tasks import Report
 from odfd.services.datasets.verification import show_progress
 from odfd.verify.report import Progress
@@ -9,6 +11,7 @@ from odfd.verify.report import Progress
 AT = Progress(blocks=3, blocks_total=15, objects=2, objects_known=9, bytes=20, bytes_known=90, failures=1)
 
 
+@pytest.mark.slow
 def test_bytes_are_counted_where_slices_are_read() -> None:
     report = Report()
     report.begin("verifying flights", 15, "blocks")

@@ -213,6 +213,7 @@ def test_each_gets_the_answer_that_it_gets_alone(seed: int, most: int) -> None:
     assert found == {place for place, each in enumerate(group) if not check_event(shelf, *each)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("way", range(len(WAYS)))
 def test_each_way_among_sound_ones(way: int) -> None:
     for seed in range(10):
@@ -261,6 +262,7 @@ def test_the_generator_makes_sound_groups_and_others() -> None:
     assert 20 < found.count(0) < 150
 
 
+@pytest.mark.slow
 def test_sound_slices_of_one_schema_are_not_looked_at_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     lot, shelf = random.Random(1), Shelf()
     group = [(TERMS, block_of(slice_of(lot, 10 * number), shelf)) for number in range(50)]

@@ -59,6 +59,7 @@ def slice_file(folder: Path, number: int) -> Path:
     return folder / "data" / str(event.new_data.physical_hash)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("level", list(Level))
 def test_chains_of_the_reference_hold(name: str, level: Level) -> None:
@@ -118,6 +119,7 @@ def test_a_flipped_byte_in_a_block_is_one_failure(flights: Path, number: int) ->
     assert told(verify(flights)) == [(number, "block-hash")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 4, 17])
 def test_a_missing_block_is_one_failure(flights: Path, number: int) -> None:
     block_file(flights, number).unlink()
@@ -188,6 +190,7 @@ def column(name: str, values: Callable[[list[Any]], list[Any]]) -> Callable[[pa.
     return change
 
 
+@pytest.mark.slow
 def test_a_slice_as_it_should_be(flights: Path) -> None:
     assert extended(flights, lambda table: table) == []
 
@@ -229,6 +232,7 @@ CASES: list[tuple[Callable[[pa.Table], pa.Table], dict[str, Any], set[str]]] = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change, claims, expected", CASES)
 def test_each_way_a_slice_can_lie(
     flights: Path, change: Callable[[pa.Table], pa.Table], claims: dict[str, Any], expected: set[str]
@@ -238,17 +242,20 @@ def test_each_way_a_slice_can_lie(
     assert {failure.block.sequence_number for failure in failures} == {19}
 
 
+@pytest.mark.slow
 def test_fewer_rows_than_said(flights: Path) -> None:
     failures = extended(flights, lambda table: table.slice(0, 10), offset_interval=_interval(8400, 8410))
     assert [(failure.rule, failure.expected, failure.actual) for failure in failures] == [("slice-rows", "11", "10")]
 
 
+@pytest.mark.slow
 def test_a_broken_append_rule_is_told_by_its_name(flights: Path) -> None:
     failures = extended(flights, lambda table: table.slice(0, 10), offset_interval=_interval(9000, 9009))
     assert "slice-offsets" in {failure.rule for failure in failures}
     assert len({failure.rule for failure in failures}) >= 2
 
 
+@pytest.mark.slow
 def test_checkpoints_are_checked_wherever_they_are(flights: Path) -> None:
     kept = blocks(flights)
     last, event = kept[-1], kept[-1].event
@@ -279,6 +286,7 @@ def test_checkpoints_are_checked_wherever_they_are(flights: Path) -> None:
     assert told(verify(flights)) == [(19, "checkpoint-size"), (19, "checkpoint-physical-hash")]
 
 
+@pytest.mark.slow
 def test_progress_grows_to_the_end_and_can_stop_the_work(flights: Path) -> None:
     seen: list[Progress] = []
     chain, objects = DirectoryChain(flights), DirectoryObjects(flights)

@@ -313,6 +313,7 @@ def test_a_folder_that_holds_something_else_is_not_taken(home: StateDirectory, d
     assert (moved(home, other)[0].fault or Fault("")).rule == "volume-taken"
 
 
+@pytest.mark.slow
 def test_a_bucket_holds_slices_and_a_bounded_cache_reads_them(home: StateDirectory) -> None:
     class Sealed:
         def __init__(self, text: str) -> None:

@@ -88,6 +88,7 @@ def test_a_thousand_addresses_push_out_neither_the_oldest_nor_the_most_useful(se
     assert all(door.holds(one) for one in [*oldest, *useful])
 
 
+@pytest.mark.slow
 def test_places_for_chosen_peers_and_for_those_we_dial_are_kept_free() -> None:
     door = Door()
     friends = [f"friend{number}" for number in range(8)]
@@ -112,6 +113,7 @@ def test_chosen_peers_find_room_however_many_they_are() -> None:
     assert all(door.holds(one) for one in friends)
 
 
+@pytest.mark.slow
 def test_what_we_dial_beyond_the_kept_places_is_as_good_as_what_dials_us() -> None:
     door = Door()
     for number in range(1000):
@@ -129,6 +131,7 @@ def test_small_nodes_have_places_too(most: int) -> None:
     assert len(door.inside) == max(1, most - 2 * (most // 8))
 
 
+@pytest.mark.slow
 def test_listed_validators_and_publishers_have_room_that_no_stranger_touches() -> None:
     """Those who are listed all of them, of publishers an eighth; they come in when strangers have everything."""
     door = Door()

@@ -11,6 +11,7 @@ from p2p.budget.buckets import LEAST, LENT, Budget, Rate, Relaying
 RATE = Rate(per_second=50.0, burst=500.0)
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.tuples(st.floats(0, 30), st.integers(0, 300), st.integers(1, 3), st.integers(1, 200)),
@@ -28,6 +29,7 @@ def test_a_neighbour_looks_at_all_that_is_passed_on(bursts: list[tuple[float, in
                 assert neighbour.spend("us", now)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 5, 50])
 def test_whoever_says_little_is_passed_on_beside_a_flood(blocks: int) -> None:
     relaying, passed = Relaying(RATE), 0

@@ -33,6 +33,7 @@ def done(budget: WorkBudget, parties: Sequence[Party], seconds: float) -> dict[P
     return got
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("hosts", "share"),
     [
@@ -83,6 +84,7 @@ def test_work_is_charged_at_each_level(
     assert beside is None or budget.allows(beside, 0.0)
 
 
+@pytest.mark.slow
 def test_no_stranger_touches_the_room_of_chosen_peers() -> None:
     budget = WorkBudget()
     budget.chosen = frozenset({PeerId("key0")})
@@ -135,6 +137,7 @@ def test_who_is_turned_away_at_the_door_owes_nothing() -> None:
     assert budget.admit("203.0.113.8", 10_000.0, 0.0, 0.0) == 0.0
 
 
+@pytest.mark.slow
 def test_five_blocks_leave_room_at_the_door_for_others() -> None:
     budget = WorkBudget()
     for second in range(60):
@@ -143,6 +146,7 @@ def test_five_blocks_leave_room_at_the_door_for_others() -> None:
         assert budget.admit("203.0.113.7", 10_000.0, float(second), 3.0) == 0.0
 
 
+@pytest.mark.slow
 def test_publishers_of_what_is_mirrored_have_a_room_of_their_own_and_share_it() -> None:
     """A person chose to follow them, and not to trust them."""
     budget = WorkBudget()

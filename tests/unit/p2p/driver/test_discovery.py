@@ -67,6 +67,7 @@ async def ask_raw(node: Any, stranger: Any, body: bytes) -> bytes | None:
     return None
 
 
+@pytest.mark.slow
 async def test_a_newcomer_that_knows_one_peer_finds_who_serves(town: Any, autojump_clock: Any) -> None:
     """Twenty nodes in a line; the first serves; who comes last was told of the twentieth alone."""
     nodes = await line(town, 20, degree=0)
@@ -79,6 +80,7 @@ async def test_a_newcomer_that_knows_one_peer_finds_who_serves(town: Any, autoju
     assert await newcomer.driver.chain_size(nodes[0].peer, WANTED) == 5
 
 
+@pytest.mark.slow
 async def test_it_is_found_three_hops_away_though_all_gossip_is_lost(town: Any, autojump_clock: Any) -> None:
     nodes = await line(town, 4, degree=0)
     nodes[0].shelf.chains[WANTED] = town.made_chain("w", 5)
@@ -101,6 +103,7 @@ async def test_it_is_asked_for_where_nothing_was_heard(town: Any, autojump_clock
     assert knows_holder(newcomer)
 
 
+@pytest.mark.slow
 async def test_a_mesh_grows_by_itself_and_survives_its_bootstrap(town: Any, autojump_clock: Any) -> None:
     first = await town.known(1, degree=4)
     others = [await town.known(seed, connect=[first], degree=4) for seed in range(2, 13)]
@@ -121,6 +124,7 @@ async def test_who_serves_nothing_is_not_found(town: Any, autojump_clock: Any) -
     assert await nodes[2].driver.seek(WANTED) == 0
 
 
+@pytest.mark.slow
 async def test_who_looks_for_a_dataset_all_the_time_is_no_flood(town: Any, autojump_clock: Any) -> None:
     """A mirror looks for holders at each head that nobody serves yet; a publisher may sign twenty a second."""
     asked, asker = await line(town, 2, degree=0)

@@ -73,6 +73,7 @@ async def test_what_nobody_wants_goes_to_those_who_asked_for_it_alone(
     assert hub.driver.figures().kept_back == 0
 
 
+@pytest.mark.slow
 async def test_what_nobody_wants_goes_to_those_who_say_they_serve_it(
     autojump_clock: Any, town: Any, large: None
 ) -> None:
@@ -86,6 +87,7 @@ async def test_what_nobody_wants_goes_to_those_who_say_they_serve_it(
     assert (heard(holder), heard(idler)) == ([b"okw head"], [])
 
 
+@pytest.mark.slow
 async def test_in_a_small_network_all_hear_all(autojump_clock: Any, town: Any) -> None:
     hub = await town.known(1, degree=0)
     publisher, idler = [await town.known(seed, connect=[hub], degree=0) for seed in (2, 4)]
@@ -96,6 +98,7 @@ async def test_in_a_small_network_all_hear_all(autojump_clock: Any, town: Any) -
     assert len(heard(idler)) == 200
 
 
+@pytest.mark.slow
 async def test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted(autojump_clock: Any, town: Any) -> None:
     """Strangers sign on and on of datasets of their own; the mirror behind the hub hears of its own at once."""
     hub = await town.known(1, degree=0)
@@ -124,6 +127,7 @@ async def test_a_flood_of_what_nobody_wants_uses_up_no_room_of_what_is_wanted(au
     assert hub.driver.figures().unwanted > 500
 
 
+@pytest.mark.slow
 async def test_a_mirror_that_lost_its_publisher_hears_from_others(autojump_clock: Any, town: Any, large: None) -> None:
     """A crowd that wants nothing, a publisher, five mirrors. Each head is known to all within two minutes, also after
     the publisher is lost to all but one of them, and when that one is lost too and another comes."""

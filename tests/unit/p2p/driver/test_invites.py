@@ -56,6 +56,7 @@ async def test_a_disk_that_fails_is_told_as_busy(town: Any, autojump_clock: Any)
     assert await two.ask() is Redemption.BUSY
 
 
+@pytest.mark.slow
 async def test_tokens_are_not_guessed_at_any_speed(town: Any, autojump_clock: Any) -> None:
     """One peer has a budget, and so have all together: what is beyond it is not looked up."""
     two = Two(town, joiners=20)

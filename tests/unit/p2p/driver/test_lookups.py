@@ -55,6 +55,7 @@ async def settled(nodes: list[Any]) -> None:
     await until(lambda: all(one.driver._lookups.node.table.settled for one in nodes))
 
 
+@pytest.mark.slow
 async def test_a_holder_is_found_that_was_never_met(autojump_clock: Any, town: Any) -> None:
     nodes = await line(town, 9)
     await settled(nodes)
@@ -110,6 +111,7 @@ async def test_a_record_is_brought_by_the_search_itself(
     assert nodes[0].driver._lookups.node.publication.take(trio.current_time()) is None, "it counts as announced"
 
 
+@pytest.mark.slow
 async def test_what_is_withdrawn_is_not_told_by_its_holder_and_expires(autojump_clock: Any, town: Any) -> None:
     nodes = await line(town, 5)
     await settled(nodes)
@@ -136,6 +138,7 @@ async def asked(asker: Any, node: Any) -> Nodes:
     return await asker.driver._lookups._find(contact, KEY)
 
 
+@pytest.mark.slow
 async def test_what_is_not_published_is_not_announced(autojump_clock: Any, town: Any) -> None:
     """What the library does not list for all is announced to nobody."""
     nodes = await line(town, 5)
@@ -146,6 +149,7 @@ async def test_what_is_not_published_is_not_announced(autojump_clock: Any, town:
     assert len(nodes[0].driver._lookups.node.publication) == 0
 
 
+@pytest.mark.slow
 async def test_a_small_network_asks_nobody(autojump_clock: Any, town: Any) -> None:
     nodes = [await town.known(1)]
     nodes.append(await town.known(2, connect=nodes))

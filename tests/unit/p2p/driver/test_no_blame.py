@@ -32,6 +32,7 @@ async def three_strangers(town: Any, hub: Any) -> list[Any]:
     return strangers
 
 
+@pytest.mark.slow
 async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clock: Any, town: Any) -> None:
     hub = await town.node("hub", entropy_interval=1e9)
     node = await town.node("node", bootstrap=(hub.host.address,), entropy_interval=1e9)
@@ -50,6 +51,7 @@ async def test_three_keys_do_not_make_a_node_shut_its_bootstrap_out(autojump_clo
     assert b"ok, honestly" in {envelope for _, envelope, _ in node.board.judged}, "a flood leaves room for others"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_known", [True, False])
 async def test_a_publisher_in_a_network_that_floods_is_heard_through_others(
     autojump_clock: Any, town: Any, is_known: bool
@@ -99,6 +101,7 @@ def test_silence_alone_shuts_nobody_out() -> None:
     assert score.lower(90.0, 100.0).shut_out, "what it does itself counts beside that"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("blocks", [1, 5, 100])
 def test_a_flood_leaves_each_block_its_share(blocks: int) -> None:
     """Of what is passed on; and all of them together get no more than others look at."""

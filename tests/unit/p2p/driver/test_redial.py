@@ -10,6 +10,7 @@ import trio
 from p2p.ports import PeerId
 
 
+@pytest.mark.slow
 async def test_who_goes_before_it_said_where_it_is_is_dialled_again_at_once(autojump_clock: Any, town: Any) -> None:
     """The node was without peers until its next round of anti-entropy, a minute later."""
     hub = town.bare("hub")
@@ -35,6 +36,7 @@ async def test_who_goes_before_it_said_where_it_is_is_dialled_again_at_once(auto
     assert [view.peer for view in a.driver.peers() if view.connected] == [hub.peer_id]
 
 
+@pytest.mark.slow
 async def test_who_hangs_up_again_and_again_is_dialled_ever_less_often(autojump_clock: Any, town: Any) -> None:
     hub = town.bare("hub")
     a = await town.node("a", bootstrap=(hub.address,), entropy_interval=1e9, degree=0)
@@ -47,6 +49,7 @@ async def test_who_hangs_up_again_and_again_is_dialled_ever_less_often(autojump_
     assert max(waits) > 8.0, waits
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_dialled", [True, False], ids=["met-by-being-dialled", "met-by-dialling"])
 async def test_a_network_is_joined_by_who_was_met_before_when_every_bootstrap_is_gone(
     autojump_clock: Any, town: Any, is_dialled: bool
@@ -72,6 +75,7 @@ async def test_a_network_is_joined_by_who_was_met_before_when_every_bootstrap_is
     assert again.host.links == {friend.peer for friend in friends}
 
 
+@pytest.mark.slow
 async def test_a_node_that_moved_dials_those_it_knew_at_once(autojump_clock: Any, town: Any) -> None:
     """One connection is back; the others came one by one, each some seconds after the last one."""
     took = {}

@@ -37,6 +37,7 @@ def held(node: Any) -> set[bytes]:
     return {envelope for _, envelope, _ in node.board.held.values()}
 
 
+@pytest.mark.slow
 async def test_rounds_bring_what_is_wanted_and_no_more(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -116,6 +117,7 @@ class Throng:
             await framed.write(answer)
 
 
+@pytest.mark.slow
 async def test_what_nobody_wants_costs_so_much_however_many_tell_it(autojump_clock: Any, town: Any) -> None:
     node = await town.node("node")
     node.board.wanted.add(WANTED)

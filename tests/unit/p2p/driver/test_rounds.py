@@ -97,6 +97,7 @@ async def test_those_who_drip_delay_no_others_meeting(autojump_clock: Any, town:
     assert node.board.held, "it has heard of them"
 
 
+@pytest.mark.slow
 async def test_a_round_begins_in_its_time_whoever_drips(autojump_clock: Any, town: Any) -> None:
     honest = await town.node("honest", entropy_interval=1e9)
     node = await town.node("node", connect=[honest], entropy_interval=60.0, entropy_peers=3)
@@ -130,6 +131,7 @@ async def test_so_many_slow_rounds_go_on_and_the_oldest_ends_for_one_more(autoju
     assert not first & set(under_way)
 
 
+@pytest.mark.slow
 async def test_one_proof_is_asked_of_some_side_by_side(autojump_clock: Any, town: Any) -> None:
     """Three who say nothing stand before the one who proves, or thirty, half of which drip; all of them have an end."""
 
@@ -208,6 +210,7 @@ async def test_an_answer_that_never_ends_is_not_kept_for_ever(autojump_clock: An
     assert node.driver._standing._unfinished.coming.total == 0
 
 
+@pytest.mark.slow
 async def test_what_all_leave_unfinished_is_bounded(autojump_clock: Any, town: Any, monkeypatch: Any) -> None:
     """Forty peers begin an answer of 16 MiB each; an honest one of elsewhere is served all the same."""
     monkeypatch.setattr(framing, "MOST", 8 << 20)

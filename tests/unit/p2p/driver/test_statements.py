@@ -44,6 +44,7 @@ async def test_what_is_announced_spreads(autojump_clock: Any, town: Any) -> None
     assert len(b.board.judged) == len(c.board.judged) == 1
 
 
+@pytest.mark.slow
 async def test_a_flood_keeps_no_honest_peer_waiting(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -100,6 +101,7 @@ async def test_oversized_gossip_is_not_even_judged(autojump_clock: Any, town: An
         await a.driver.announce(Topic.HEADS, bytes(MAX_ENVELOPE + 1))
 
 
+@pytest.mark.slow
 async def test_a_gossip_flood_is_cut_off(autojump_clock: Any, town: Any) -> None:
     """What is over the limit is dropped. Nobody is to blame: it may pass on what many others said."""
     a = await town.node("a")
@@ -161,6 +163,7 @@ async def test_a_new_connection_is_greeted_in_both_directions(autojump_clock: An
     assert held(a) == held(b) == {b"ok one", b"ok two", b"ok three"}
 
 
+@pytest.mark.slow
 async def test_rounds_bring_what_gossip_lost(autojump_clock: Any, town: Any) -> None:
     a = await town.node("a")
     b = await town.node("b", connect=[a])
@@ -286,6 +289,7 @@ async def hour_beside(town: Any, hawkers: dict[str, Hawker]) -> None:
     await trio.sleep(3600)
 
 
+@pytest.mark.slow
 async def test_what_was_declined_is_not_fetched_again_and_again(autojump_clock: Any, town: Any) -> None:
     """3 MB that a neighbour tells of at each round, for ever: once, and again after pauses that double."""
     hawker = Hawker(count=32, size=80_000)
@@ -294,6 +298,7 @@ async def test_what_was_declined_is_not_fetched_again_and_again(autojump_clock: 
     assert hawker.given < 4.5 * hawker.count * hawker.size * 4 / 3
 
 
+@pytest.mark.slow
 async def test_what_is_of_no_use_and_always_new_has_an_end(autojump_clock: Any, town: Any) -> None:
     """However many keys of one network tell it."""
     hawkers = {f"h{n}": Hawker(count=128, size=80_000, fresh=True) for n in range(8)}

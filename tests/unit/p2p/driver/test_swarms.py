@@ -88,6 +88,7 @@ async def test_an_older_peer_has_no_such_protocol_and_no_blame(town: Any) -> Non
     assert asker.score(giver) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_public", [True, False])
 async def test_a_holder_names_those_who_ask_and_they_meet(town: Any, is_public: bool) -> None:
     """Of what is shared with some alone, nobody is named: the owner's friends need not know of each other."""
@@ -101,6 +102,7 @@ async def test_a_holder_names_those_who_ask_and_they_meet(town: Any, is_public: 
     assert other.host.is_connected(one.peer) == is_public
 
 
+@pytest.mark.slow
 async def test_who_names_many_brings_few_dials(town: Any) -> None:
     """Of presences that are well signed: others are refused, and whoever names them is penalised."""
     from chain.statements.keys import SigningKey
@@ -142,6 +144,7 @@ async def test_garbage_is_penalised(town: Any, body: bytes) -> None:
     assert asker.score(liar) < 0
 
 
+@pytest.mark.slow
 async def test_a_peer_that_says_nothing_is_left(town: Any) -> None:
     async def silent(_stream: Any, _peer: Any) -> None:
         await trio.sleep_forever()

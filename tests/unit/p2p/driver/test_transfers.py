@@ -43,6 +43,7 @@ async def silence(stream: Any, peer: PeerId) -> None:
         pass
 
 
+@pytest.mark.slow
 async def test_a_chain_comes_from_several_peers_at_once(autojump_clock: Any, town: Any) -> None:
     blocks = town.made_chain("x", 9000)
     givers = [await town.node(name) for name in "abc"]
@@ -82,6 +83,7 @@ async def test_a_silent_peer_delays_and_does_not_prevent(autojump_clock: Any, to
     assert trio.current_time() - started < 5, "the part that all waited for was asked of the other"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", range(6))
 async def test_the_liar_is_found_and_nobody_else_accused(autojump_clock: Any, town: Any, seed: int) -> None:
     blocks, lies = town.made_chain("x", 9000), town.made_chain("lie", 9000)
@@ -148,6 +150,7 @@ async def test_who_follows_a_rewrite_while_it_is_asked_is_not_blamed(autojump_cl
     assert tuple(wanted.blocks) == new
 
 
+@pytest.mark.slow
 async def test_who_held_another_history_is_asked_again_once_it_follows(autojump_clock: Any, town: Any) -> None:
     """Its owner rewrote the chain; one peer has turned, the other has not yet. Neither way round is anybody blamed."""
     old, new = town.made_chain("old", 500), town.made_chain("new", 600)
@@ -208,6 +211,7 @@ async def test_an_object_is_resumed_and_comes_from_many(autojump_clock: Any, tow
     assert all(giver.shelf.reads for giver in givers)
 
 
+@pytest.mark.slow
 async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
     autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -229,6 +233,7 @@ async def test_a_buffer_of_an_answer_that_was_sent_is_used_again(
     assert len(made) <= 2 + 4, "two that are under way, and the small end of each"
 
 
+@pytest.mark.slow
 async def test_bad_bytes_begun_by_nobody_known_start_anew(autojump_clock: Any, town: Any) -> None:
     giver = await town.node("giver")
     giver.shelf.things[NAME] = BIG
@@ -239,6 +244,7 @@ async def test_bad_bytes_begun_by_nobody_known_start_anew(autojump_clock: Any, t
     assert puller.score(giver) == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("liar", ["a", "b", "c"])
 async def test_a_flipped_byte_is_laid_at_the_right_door(autojump_clock: Any, town: Any, liar: str) -> None:
     givers = {name: await town.node(name) for name in "abc"}
@@ -473,6 +479,7 @@ async def test_a_giver_that_speaks_garbage(autojump_clock: Any, town: Any, speec
     assert puller.score(giver) == 0
 
 
+@pytest.mark.slow
 async def test_peers_that_drip_delay_no_block_and_no_object(autojump_clock: Any, town: Any) -> None:
     """Twelve boast of a chain and give a byte now and then; new ones come for each head. One gives what was signed, the
     object that it names, and small ones in a pack."""
@@ -633,6 +640,7 @@ async def test_an_object_protocol_reply_of_too_few_bytes(autojump_clock: Any, to
     assert puller.score(other) <= -19
 
 
+@pytest.mark.slow
 async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clock: Any, town: Any) -> None:
     """Several objects at once share it; in virtual time the whole takes as long as the cap says, and no longer."""
     givers = [await town.node(name) for name in "ab"]
@@ -652,6 +660,7 @@ async def test_what_is_taken_keeps_to_the_cap_and_nobody_seems_slow(autojump_clo
     assert [puller.score(giver) for giver in givers] == [0.0, 0.0]
 
 
+@pytest.mark.slow
 async def test_a_cap_of_ones_own_holds_under_that_of_the_node(autojump_clock: Any, town: Any) -> None:
     giver, rate = await town.node("giver"), 100_000
     giver.shelf.things[NAME] = BIG
@@ -672,6 +681,7 @@ async def test_a_cap_of_ones_own_holds_under_that_of_the_node(autojump_clock: An
     assert puller.score(giver) == 0.0
 
 
+@pytest.mark.slow
 async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town: Any) -> None:
     giver, line = await town.node("giver"), Bandwidth(down=1000)
     giver.shelf.things[NAME] = BIG
@@ -686,6 +696,7 @@ async def test_a_cap_that_changes_counts_from_then_on(autojump_clock: Any, town:
     assert trio.current_time() - began < len(BIG) / 1000 / 2
 
 
+@pytest.mark.slow
 async def test_what_is_given_keeps_to_the_cap_and_more_is_told_to_ask_elsewhere(autojump_clock: Any, town: Any) -> None:
     rate = 300_000
     giver = await town.node("giver", line=Bandwidth(up=rate))

@@ -40,6 +40,7 @@ def test_there_and_back(seed: bytes) -> None:
     assert str(parse_address(address)) == address
 
 
+@pytest.mark.slow
 @given(st.text(max_size=80))
 def test_any_text_is_a_peer_id_or_invalid(text: str) -> None:
     try:

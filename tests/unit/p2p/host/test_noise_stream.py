@@ -12,6 +12,7 @@ from p2p.host.noise import NoiseStream
 from p2p.pace import LineTraffic, Traffic
 
 
+@pytest.mark.slow
 async def test_a_socket_that_was_closed_is_a_broken_connection_and_no_fault_of_ours() -> None:
     here, there = socket.socketpair()
     with there:

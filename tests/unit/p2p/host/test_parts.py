@@ -205,6 +205,7 @@ def test_absent_names_are_names_of_the_library() -> None:
             assert re.search(rf"^(class|def|async def|from .*) {name}\b|, {name}\b", source.read_text(), re.MULTILINE)
 
 
+@pytest.mark.slow
 def test_a_host_loads_neither_quic_nor_discoveries() -> None:
     program = "import sys, p2p.host.host; print(*sorted({name.partition('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
@@ -212,6 +213,7 @@ def test_a_host_loads_neither_quic_nor_discoveries() -> None:
     assert not {"aioquic", "dns", "zeroconf", "requests", "httpx", "miniupnpc"} & set(done.stdout.split())
 
 
+@pytest.mark.slow
 def test_the_library_can_be_had_as_it_is() -> None:
     program = "from p2p.host import library; library.restore(); import libp2p; print(libp2p.new_host.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)

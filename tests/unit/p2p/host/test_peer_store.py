@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 from multiaddr import Multiaddr
 
 import p2p.host  # noqa: F401  it prepares the library for what follows
@@ -17,6 +18,7 @@ def free_key(number: int) -> tuple[Any, Any]:
     return ID.from_pubkey(public), public
 
 
+@pytest.mark.slow
 def test_free_keys_do_not_push_out_the_node_itself_nor_who_is_connected() -> None:
     """As they come in, with a key, protocols, and now and then an address."""
     host = assemble(b"n" * 32, HostLimits())

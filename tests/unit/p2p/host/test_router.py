@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 from libp2p.pubsub.gossipsub import PROTOCOL_ID_V12
 
@@ -18,6 +19,7 @@ class Counted(SteadyGossipSub):
         return super().mesh_heartbeat()
 
 
+@pytest.mark.slow
 async def test_without_peers_and_messages_there_is_no_heartbeat(autojump_clock: object) -> None:
     router: Any = Counted()
     async with trio.open_nursery() as nursery:

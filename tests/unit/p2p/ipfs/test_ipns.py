@@ -25,6 +25,7 @@ POINTER = Pointer(value=PLACE, sequence=3, expires=instant.parse("2030-01-02T03:
 keys = st.binary(min_size=32, max_size=32)
 
 
+@pytest.mark.slow
 @given(keys)
 def test_a_name_is_its_dataset(key: bytes) -> None:
     dataset = DatasetId.from_public_key(key)
@@ -35,6 +36,7 @@ def test_a_name_is_its_dataset(key: bytes) -> None:
         assert record.dataset_of(spelling) == dataset
 
 
+@pytest.mark.slow
 @given(keys, st.data())
 def test_of_all_spellings_one_is_the_name(key: bytes, data: st.DataObject) -> None:
     """Another base, capitals, another codec or another hash name the same key at best, and are not its name."""
@@ -49,6 +51,7 @@ def test_of_all_spellings_one_is_the_name(key: bytes, data: st.DataObject) -> No
             record.dataset_of(other)
 
 
+@pytest.mark.slow
 @given(st.text(max_size=100))
 def test_any_text_is_a_name_or_refused(text: str) -> None:
     with contextlib.suppress(Invalid):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
+
 from chain.statements.keys import SigningKey
 from p2p.lookup.node import (
     FEW,
@@ -78,6 +80,7 @@ def test_who_asks_too_often_is_not_answered() -> None:
     assert node.find(Find(key=KEY), b"y" * 32, IP, 0.0, WALL) is not None, "others are"
 
 
+@pytest.mark.slow
 def test_a_key_far_away_is_kept_by_others() -> None:
     node = made(3000)
     far = max((bytes([n]) * 32 for n in range(256)), key=lambda key: place_of(key) ^ node.place)

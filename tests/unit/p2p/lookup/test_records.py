@@ -96,6 +96,7 @@ def test_one_block_has_two_places_for_a_key_and_so_many_in_all() -> None:
     assert keeper.keep(99, block=b"two") is StoreOutcome.KEPT
 
 
+@pytest.mark.slow
 def test_coming_often_or_first_pushes_nobody_out() -> None:
     """Each block has its rank for a key, which the node alone knows; so what is kept does not depend on the order."""
     kept = set()
@@ -110,6 +111,7 @@ def test_coming_often_or_first_pushes_nobody_out() -> None:
     assert len(next(iter(kept))) == 4
 
 
+@pytest.mark.slow
 def test_a_full_key_keeps_others_at_each_node() -> None:
     chances = 0
     for node in range(40):

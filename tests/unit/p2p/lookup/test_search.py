@@ -6,6 +6,7 @@ from collections.abc import Callable
 from itertools import islice
 from random import Random
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -68,6 +69,7 @@ def test_it_finds_the_nearest() -> None:
     assert seconds < 3
 
 
+@pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(0, 0.3))
 @settings(max_examples=30, deadline=None)
 def test_silent_nodes_cost_time_and_no_result(seed: int, part: float) -> None:
@@ -118,6 +120,7 @@ def test_a_true_key_at_a_false_address_does_not_hide_the_node() -> None:
     assert len(set(NEAREST[:20]) & set(search.choose(20))) >= 19
 
 
+@pytest.mark.slow
 def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None:
     """Sixty nodes of an attacker, in sixty blocks, are nearer to the key than any other."""
     limit = NEAREST[19].place ^ TARGET
@@ -175,6 +178,7 @@ def test_nobody_to_ask_is_an_end() -> None:
     assert (search.choose(20), seconds, asked) == ([], 0.0, [])
 
 
+@pytest.mark.slow
 @given(st.integers(0, 10_000))
 @settings(max_examples=40, deadline=None)
 def test_it_ends_whatever_is_answered(seed: int) -> None:

@@ -37,12 +37,14 @@ def test_only_who_answered_is_told() -> None:
     assert table.nearest(ME, 20) == [at(1)]
 
 
+@pytest.mark.slow
 def test_it_is_logarithmic() -> None:
     assert len(full(200)) > 60
     assert len(full(5000)) < 20 * 13
     assert full(5000).spares <= 20 * 14
 
 
+@pytest.mark.slow
 @given(st.integers(0, 2**BITS - 1), st.integers(1, 40))
 @settings(max_examples=50)
 def test_the_nearest_are_those_of_all_entries(target: int, count: int) -> None:
@@ -51,6 +53,7 @@ def test_the_nearest_are_those_of_all_entries(target: int, count: int) -> None:
     assert table.nearest(target, count) == everyone[:count]
 
 
+@pytest.mark.slow
 def test_who_answers_is_never_replaced() -> None:
     table = full(5000)
     before = set(table)
@@ -59,6 +62,7 @@ def test_who_answers_is_never_replaced() -> None:
     assert set(table) >= before
 
 
+@pytest.mark.slow
 def test_who_does_not_answer_goes_when_another_waits() -> None:
     table = full(5000)
     gone = table.longest_silent(1e6, 1.0)
@@ -90,6 +94,7 @@ def test_many_keys_in_one_block_are_few_entries() -> None:
     assert len(table) == 2 * TableLimits().of_block_in_all
 
 
+@pytest.mark.slow
 def test_suggestions_of_one_block_do_not_push_out_others() -> None:
     table = full(5000)
     spares = table.spares
@@ -115,6 +120,7 @@ def test_who_moved_is_one_entry() -> None:
     assert list(table) == [moved]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("nodes", [500, 4000])
 def test_how_many_there_are_is_estimated(nodes: int) -> None:
     table = full(nodes)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import pytest
 import trio
 import trio.testing
 from hypothesis import given
@@ -26,6 +27,7 @@ def test_what_blinks_is_no_move_and_what_moves_is_told_once() -> None:
     assert watch.look([CAFE]) is None
 
 
+@pytest.mark.slow
 @given(sets, st.lists(sets, max_size=12))
 def test_what_was_told_adds_up_to_what_is_there(first: frozenset[Ip], looks: list[frozenset[Ip]]) -> None:
     watch, known = AddressWatch(first), first
@@ -35,6 +37,7 @@ def test_what_was_told_adds_up_to_what_is_there(first: frozenset[Ip], looks: lis
     assert known == (looks[-1] if looks else first)
 
 
+@pytest.mark.slow
 async def test_dead_connections_are_dropped_within_five_seconds(autojump_clock: Any) -> None:
     """In virtual time, whenever between two looks the machine moves."""
 

@@ -49,6 +49,7 @@ def test_ipv6_is_first_and_the_families_take_turns(told: tuple[str, ...], dialle
     assert ordered(*told) == dialled
 
 
+@pytest.mark.slow
 @given(st.lists(st.ip_addresses(), max_size=12))
 def test_of_the_addresses_of_a_name_both_families_are_tried(
     ips: list[ipaddress.IPv4Address | ipaddress.IPv6Address],

@@ -57,6 +57,7 @@ def test_prop_all_that_was_lacking_and_nothing_else(mine: set[int], theirs: set[
     assert sorted(shown) == sorted(b"%d" % number for number in theirs - mine)
 
 
+@pytest.mark.slow
 def test_many_and_large() -> None:
     """More than a page of names, and envelopes of which few fit a reply."""
     count = MAX_LISTED + 500

@@ -80,6 +80,7 @@ def test_strangers_cost_bounded_memory_and_bytes_of_others_count_for_nothing() -
     assert not seeding.given
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from([ANNA, BERT, CARL]), st.integers(0, ALL), st.floats(0, 30)), max_size=40))
 def test_whatever_is_said(said: list[tuple[PeerId, int, float]]) -> None:
     """No block is on offer to two, no more than the window is, and nothing is offered that the asker has."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from random import Random
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -122,6 +123,7 @@ def test_pieces_are_runs_of_blocks_within_bounds() -> None:
     assert pieces_of([], 1, 1) == []
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.lists(st.integers(1, 50), max_size=2), min_size=1, max_size=40),
     st.integers(0, 2**32),

@@ -210,6 +210,7 @@ def test_as_many_again_are_asked_where_nothing_moves() -> None:
     assert sum(asked) == MAX_STILL
 
 
+@pytest.mark.slow
 def test_those_who_are_left_make_room_for_others() -> None:
     """Of sixty that say nothing and one that gives, nobody known before, that one is asked within seconds."""
     for seed in range(20):

@@ -32,6 +32,7 @@ def said(seed: int, tags: tuple[int, ...] = (), issued: int = NOW, lifetime: int
     return wire.encode(Presence(key=key, issued=issued, lifetime=lifetime, tags=tags, addresses=address)) + bytes(64)
 
 
+@pytest.mark.slow
 def test_a_full_directory_answers_and_admits_without_holding_the_loop() -> None:
     """87 ms for a question and 2 ms for each admission; and 150 MiB of tags, which nothing bounded."""
     directory, rng = Directory("test", ME), Random(1)
@@ -64,6 +65,7 @@ def test_strangers_can_be_dialled_and_were_not_met() -> None:
     assert [int.from_bytes(one.key, "big") for one in directory.strangers({met}, NOW + 120_000)] == [1]
 
 
+@pytest.mark.slow
 def test_many_keys_of_one_network_push_out_nobody_elses() -> None:
     directory = Directory("test", ME, capacity=100)
     for seed in range(1, 21):

@@ -28,6 +28,7 @@ async def _cancelled_in_the_handshake(client: httpx.AsyncClient, url: str, liste
             return bytes(await stream.receive_some())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("proxied", [False, True], ids=["direct", "through-a-proxy"])
 async def test_a_handshake_that_is_left_leaves_no_socket(proxied: bool) -> None:
     (listener,) = await trio.open_tcp_listeners(0, host="127.0.0.1")

@@ -63,6 +63,7 @@ async def test_a_huge_answer_is_left(site: Site, posts: Posts) -> None:
     assert caught.value.rule == "web-answer"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", ["silent", "dripping"])
 async def test_a_slow_answer_is_left(site: Site, how: str) -> None:
     gone = threading.Event()

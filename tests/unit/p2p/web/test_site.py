@@ -102,6 +102,7 @@ async def test_a_body_that_breaks_off_is_told(site: Site, web: Web) -> None:
     assert await whole(web.open(f"{site.url}/data/x")) == CONTENT
 
 
+@pytest.mark.slow
 async def test_an_answer_a_byte_at_a_time_is_left(site: Site) -> None:
     ended = threading.Event()
 
@@ -119,6 +120,7 @@ async def test_an_answer_a_byte_at_a_time_is_left(site: Site) -> None:
     assert told.value.rule == "web-slow"
 
 
+@pytest.mark.slow
 async def test_a_server_that_says_nothing_is_left(site: Site) -> None:
     ended = threading.Event()
     site.answer = lambda _request: ended.wait(PATIENCE)

@@ -98,6 +98,7 @@ CODECS: list[tuple[Any, Callable[[Any], bytes], Callable[[bytes], Any]]] = [
 ]
 
 
+@pytest.mark.slow
 @given(st.data())
 def test_prop_decode_of_encode_is_the_message(data: st.DataObject) -> None:
     for messages, encode, decode in CODECS:
@@ -105,6 +106,7 @@ def test_prop_decode_of_encode_is_the_message(data: st.DataObject) -> None:
         assert decode(encode(message)) == message
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=300), st.data())
 def test_prop_any_bytes_are_a_message_or_invalid(raw: bytes, data: st.DataObject) -> None:
     """Also bytes that are nearly a message: one byte changed, some cut off."""

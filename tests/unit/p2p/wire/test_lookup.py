@@ -122,6 +122,7 @@ def test_a_record_is_of_one_key_and_one_network(said: Presence, key: bytes, othe
     assert key == other or not wire.is_record_signed(raw, said, "net", other)
 
 
+@pytest.mark.slow
 @given(providers, st.data())
 def test_a_changed_bit_of_a_record_is_noticed(said: Presence, data: st.DataObject) -> None:
     raw = bytearray(wire.seal_record(said, "net", bytes(32), KEY))

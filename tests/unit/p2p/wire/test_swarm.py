@@ -36,17 +36,20 @@ def answers(draw: st.DrawFn) -> tuple[PartsTold, int]:
     return (PartsTold(parts, tuple(presences)) if draw(st.booleans()) else PartsTold(None)), count
 
 
+@pytest.mark.slow
 @given(asks())
 def test_questions_round_trip(ask: PartsAsk) -> None:
     assert decode_parts(encode_parts(ask)) == ask
 
 
+@pytest.mark.slow
 @given(answers())
 def test_answers_round_trip(answer: tuple[PartsTold, int]) -> None:
     told, count = answer
     assert decode_told(encode_told(told, count), count) == told
 
 
+@pytest.mark.slow
 @given(asks(), answers(), st.binary(min_size=1, max_size=9))
 def test_no_byte_more_or_less(ask: PartsAsk, answer: tuple[PartsTold, int], rest: bytes) -> None:
     told, count = answer
@@ -58,6 +61,7 @@ def test_no_byte_more_or_less(ask: PartsAsk, answer: tuple[PartsTold, int], rest
             decode_told(wrong, count)
 
 
+@pytest.mark.slow
 @given(st.binary(max_size=200), st.sampled_from([b"", b"\1", b"\x81", b"\x82"]), counts)
 def test_garbage(raw: bytes, kind: bytes, count: int) -> None:
     with suppress(Invalid):

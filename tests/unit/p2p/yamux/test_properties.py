@@ -70,6 +70,7 @@ def story(parts: Iterator[bytes]) -> tuple[list[Event], bytes, dict[int, bytes],
     return events, b"".join(session.outgoing(1 << 30, 0.0).messages), contents, broken
 
 
+@pytest.mark.slow
 @given(
     st.lists(st.one_of(likely, likely, frame), max_size=30).map(b"".join),
     st.lists(st.integers(0, 1 << 20), max_size=20),

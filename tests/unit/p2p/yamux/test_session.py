@@ -105,6 +105,7 @@ def test_the_stream_above_the_limit_is_reset_and_its_data_dropped() -> None:
     assert session.open_streams == 3
 
 
+@pytest.mark.slow
 def test_a_burst_of_opens_and_resets_never_exceeds_the_backlog() -> None:
     session = server(max_inbound=256, backlog=64)
     for number in range(1, 20_001, 2):
@@ -412,6 +413,7 @@ def test_a_peer_that_talks_is_alive_even_without_a_pong() -> None:
         session.expire(65.0)
 
 
+@pytest.mark.slow
 def test_a_stream_that_gets_no_credit_is_reset_and_the_connection_kept() -> None:
     session = client(stall_timeout=60.0)
     stuck, lively = session.open(), session.open()
@@ -425,6 +427,7 @@ def test_a_stream_that_gets_no_credit_is_reset_and_the_connection_kept() -> None
     assert session.outgoing(1 << 20, 62.0).drained == [lively]
 
 
+@pytest.mark.slow
 def test_a_little_credit_now_and_then_is_enough() -> None:
     session = client(stall_timeout=60.0, ping_interval=1e6)
     stream = session.open()

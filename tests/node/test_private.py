@@ -1,0 +1,446 @@
+"""Private until published, from a hostile peer's side: whatever way it asks, it does not even learn what is here."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from chain.errors import NotFound, Refused
+from chain.ids import DatasetId
+from chain.multihash import Multihash
+from chain.statements import checkpoint, envelope, statement
+from chain.statements.card import Card
+from chain.statements.keys import SigningKey
+from chain.store.database import open_database
+from config import model
+from odfd.control import wire
+from odfd.policy.witness_quorum import read_witness
+from odfd.services.trust.witness_submission import WitnessSubmission
+from odfd.store import visibility
+from odfd.store.ledger.cards import Cards
+from odfd.store.references import objects_of
+from odfd.store.visibility import Marks, VisibilityMark
+from p2p.ports import Topic
+from p2p.wire import lan
+from worlds.eventually import became
+from worlds.memory_ipfs import MemoryIpfs, Swarm
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,200000")
+MORE = ("2024-01-03T00:00:00Z,Wels,60000",)
+HTTP = model.Http(listen=("127.0.0.1:0",))
+ON_IPFS = model.Policy(publish=model.Publish(ipfs=True))
+VKEY = checkpoint.verifier_key("witness.example/w1", checkpoint.COSIGNATURE_KEY, SigningKey(b"p" * 32).public)
+WITNESS = f"{VKEY} https://witness.example"
+OTHER = """kind: DatasetSnapshot
+version: 1
+content: {name: other, kind: Root, metadata: []}
+"""
+
+
+async def made(world: Any, worlds: Any, node: Any, name: str = "alice") -> tuple[DatasetId, DatasetId]:
+    world.write(name, "a.csv", *ROWS)
+    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.pull()
+    return node.dataset("cities"), node.dataset("towns")
+
+
+def blocks_of(node: Any, dataset: DatasetId) -> list[bytes]:
+    return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
+
+
+def objects(node: Any, dataset: DatasetId) -> list[Multihash]:
+    chain = node.home.chains.chain(dataset)
+    return [name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at))]
+
+
+def told_of(node: Any, dataset: DatasetId) -> list[str]:
+    """The ways in which another peer learns of a dataset, or gets something of it."""
+    library, board = node.member.library, node.member.board
+    found = []
+    if dataset in library.datasets(100):
+        found.append("presence")
+    if library.size(dataset) or library.blocks(dataset, 0, 10**6):
+        found.append("by did")
+    try:
+        library.prove(dataset, 1, index=0)
+        found.append("proof")
+    except NotFound:
+        pass
+    refs = [*(ref for ref in board.refs() if ref.dataset == dataset), *board.refs([dataset])]
+    if not all(is_withdrawal(board.envelope(ref.sid)) for ref in refs):
+        found.append("statements")
+    if any(given(node, name) for name in objects(node, dataset)):
+        found.append("by hash")
+    return found
+
+
+def is_withdrawal(told: tuple[Any, bytes] | None) -> bool:
+    """Which is told on purpose, of what was published before."""
+    said = None if told is None else statement.decode_any(envelope.payload_of(told[1]))
+    return isinstance(said, Card) and said.is_withdrawal
+
+
+def given(node: Any, name: Multihash) -> bool:
+    library = node.member.library
+    if list(library.small_objects([name], 10**6)) or library.object_size(name) is not None:
+        return True
+    try:
+        library.object_part(name, 0, memoryview(bytearray(10)))
+    except NotFound:
+        return False
+    return True
+
+
+EVERY_WAY = ["presence", "by did", "proof", "statements", "by hash"]
+
+
+async def test_nothing_is_said_or_given_before_it_is_published(world: Any, worlds: Any) -> None:
+    """By presence, by did, by object hash, in proofs, in the exchange of statements; and then all of it."""
+    async with world.running("alice", private=True) as alice:
+        cities, towns = await made(world, worlds, alice)
+        assert told_of(alice, cities) == told_of(alice, towns) == []
+        (view,) = await alice.publish("cities")
+        assert (view.published, view.changed, view.notes) == (True, True, ())
+        assert (told_of(alice, cities), told_of(alice, towns)) == (EVERY_WAY, [])
+        assert (await alice.dataset_view("cities")).published
+        assert not (await alice.dataset_view("towns")).published
+        assert (await alice.api.about.status()).published == 1
+        assert not (await alice.publish("cities"))[0].changed
+        (view,) = await alice.unpublish("cities")
+        assert (view.published, view.changed) == (False, True)
+        assert told_of(alice, cities) == []
+        await alice.publish()
+        assert told_of(alice, cities) == told_of(alice, towns) == EVERY_WAY
+    async with world.running("alice", private=True) as alice:
+        assert told_of(alice, cities) == told_of(alice, towns) == EVERY_WAY
+
+
+async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice, world.running("eve") as eve:
+        cities, towns = await made(world, worlds, alice)
+        await alice.parts.outbox._loop._work()
+        assert alice.member.announced == []
+        await alice.publish("cities")
+        await eve.heard_head(alice.size("cities"))
+        assert eve.member.board.refs([cities])
+        assert not eve.member.board.refs([towns])
+        looks = alice.member.looks
+        assert looks, "its presence is told anew at once"
+        await alice.heard("card.signed")
+        await alice.unpublish("cities")
+        await alice.heard("card.signed", 2)
+        await alice.parts.outbox._loop._work()
+        await became(lambda: alice.member.looks > looks)
+        before = len(alice.member.announced)
+        world.write("alice", "b.csv", *MORE)
+        await alice.pull()
+        await alice.parts.outbox._loop._work()
+        assert len(alice.member.announced) == before
+
+
+async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, worlds: Any) -> None:
+    """Own heads are signed also while a dataset is private, and a person who looks must not read that they are told."""
+
+    async def shown(node: Any) -> list[str]:
+        network = await node.api.networks.state("wires")
+        return [each.id for each in network.datasets]
+
+    async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
+        cities, _ = await made(world, worlds, alice)
+        assert await shown(alice) == []
+        await alice.publish("cities")
+        assert await shown(alice) == [str(cities)]
+        await bob.mirror(cities, "theirs", private=True)
+        assert await shown(bob) == [str(cities)], "it is private here, and another serves it"
+        await alice.unpublish("cities")
+        assert await shown(alice) == []
+        await alice.publish("towns")
+        await alice.api.declarations.delete("Dataset", "towns")
+        assert await shown(alice) == []
+    async with world.running("alice", private=True) as alice:
+        assert await shown(alice) == []
+
+
+def withdrawals(node: Any) -> set[Any]:
+    """The statements by which a node takes its cards back: they tell that there is nothing any more."""
+    with node.home.database.read() as connection:
+        return set(Cards(connection).list_withdrawn().values())
+
+
+async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, worlds: Any) -> None:
+    """Deleted, then joined: its did was in all that a peer was told."""
+    async with world.running("alice", private=True) as alice:
+        cities, _ = await made(world, worlds, alice)
+        await alice.publish("cities")
+        await alice.api.declarations.delete("Dataset", "towns")
+        await alice.api.declarations.delete("Dataset", "cities")
+        assert {ref.sid for ref in alice.member.board.refs()} <= withdrawals(alice)
+        assert alice.member.library.datasets(9) == []
+    everything = model.Policy(publish=model.Publish(datasets=True))
+    async with world.running("alice", everything, private=True) as alice, world.running("eve") as eve:
+        assert {ref.sid for ref in alice.member.board.refs()} <= withdrawals(alice)
+        await eve.member.pull_statements(alice.member.peer_id)
+        assert {ref.sid for ref in eve.member.board.refs([cities])} <= withdrawals(alice)
+
+
+async def test_an_object_that_a_public_dataset_names_too_is_given(world: Any, worlds: Any) -> None:
+    """Of two that hold the same slice the published one lets it out, and no block of the other."""
+    async with world.running("alice", private=True) as alice:
+        cities, towns = await made(world, worlds, alice)
+        shared = set(objects(alice, cities)) & set(objects(alice, towns))
+        await alice.publish("towns")
+        mine = [name for name in objects(alice, cities) if given(alice, name)]
+        assert set(mine) == shared
+        assert alice.member.library.size(cities) == 0
+
+
+async def test_a_site_gives_and_names_nothing_private(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True, http=HTTP) as alice, httpx.AsyncClient() as client:
+        cities, towns = await made(world, worlds, alice)
+        (url,) = (await alice.api.about.status()).http
+        assert (await client.get(url)).json() == {"datasets": []}
+        await alice.publish("towns")
+        assert [each["name"] for each in (await client.get(url)).json()["datasets"]] == ["towns"]
+        public = next(name for name in objects(alice, towns))
+        assert (await client.get(f"{url}/towns/data/{public}")).status_code == 200
+        head = Multihash.sha3_256(blocks_of(alice, cities)[-1])
+        files = ("refs/head", "trust/head", "packs/0", f"blocks/{head}", f"data/{objects(alice, cities)[0]}")
+        for ref in ("cities", str(cities), cities.multibase):
+            for file in (*files, f"data/{public}"):
+                answer, unknown = [await client.get(f"{url}/{name}/{file}") for name in (ref, "nothing-of-the-kind")]
+                assert (answer.status_code, unknown.status_code) == (404, 404)
+                assert answer.text.replace(ref, "") == unknown.text.replace("nothing-of-the-kind", "")
+
+
+async def test_nothing_private_is_put_on_ipfs(world: Any, worlds: Any) -> None:
+    kubo = MemoryIpfs(Swarm())
+    async with world.running("alice", ON_IPFS, kubo, private=True) as alice:
+        cities, _ = await made(world, worlds, alice)
+        await alice.parts.publications._round()
+        assert not await alice.api.publications.list()
+        with pytest.raises(Refused, match="cities is private") as told:
+            await alice.api.publications.publish(wire.PublishRequest(ref="cities"))
+        assert told.value.hint == "first: odfctl publish cities"
+        await alice.publish("cities")
+        await alice.heard("publication.published")
+        assert [each.ref for each in await alice.api.publications.list()] == ["cities"]
+        await alice.unpublish("cities")
+        await alice.heard("publication.withdrawn")
+        assert await alice.api.publications.list() == []
+        assert await alice.parts.remotes.publisher.root(cities) is None
+
+
+async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worlds: Any) -> None:
+    class Posts:
+        asked = 0
+
+        async def post(self, *_: Any) -> Any:
+            self.asked += 1
+            raise Refused("enough")
+
+    async with world.running("alice", private=True) as alice:
+        await made(world, worlds, alice)
+        posts, like = Posts(), alice.submissions()
+        asking = WitnessSubmission(
+            like._home, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
+        )
+        await asking._round()
+        assert posts.asked == 0
+        await alice.publish("cities")
+        asking.loop.touch_all()
+        await asking._round()
+        assert posts.asked == 1
+
+
+@asynccontextmanager
+async def accused(world: Any, worlds: Any, policy: model.Policy) -> AsyncIterator[tuple[Any, Any]]:
+    """Bob, who lets nobody know, finds that Alice lies."""
+    async with world.running("alice") as alice, world.running("bob", policy, private=True) as bob:
+        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        cities, towns = await made(world, worlds, alice)
+        await world.spread(alice, "cities", "towns")
+        await bob.mirror(cities, "cities", private=True)
+        await bob.mirror(towns, "towns", private=True)
+        await bob.heard("verdict.mismatch")
+        await bob.heard("attestation.signed")
+        yield alice, bob
+
+
+async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: Any, worlds: Any) -> None:
+    """Its own attestation, the bundle by its hash, and cosignatures: signed here, and told to nobody."""
+    policy = model.Policy(serve="data", publish=model.Publish(attest=True, cosign=True))
+    async with accused(world, worlds, policy) as (alice, bob):
+        cities, towns = alice.dataset("cities"), alice.dataset("towns")
+        (kept,) = bob.parts.bundles._paths
+        assert told_of(bob, cities) == told_of(bob, towns) == []
+        assert bob.member.announced == []
+        assert not given(bob, kept)
+        await bob.publish("towns")
+        assert not given(bob, kept), "it holds blocks and rows of cities"
+        await bob.publish("cities")
+        assert given(bob, kept)
+        await bob.heard("attestation.signed")
+        said = bob.member.board.refs([towns])
+        assert any(bob.member.board.envelope(ref.sid)[0] is Topic.ATTEST for ref in said)
+
+
+async def test_a_verdict_on_a_public_dataset_does_not_tell_of_its_private_inputs(world: Any, worlds: Any) -> None:
+    async with world.running("alice") as alice:
+        cities, towns = await made(world, worlds, alice)
+        speaker = alice.parts.validator._speaker
+        assert [each.dataset for each in speaker._inputs(towns)] == [cities]
+        await alice.unpublish("cities")
+        assert speaker._inputs(towns) == []
+
+
+async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_not(world: Any, worlds: Any) -> None:
+    """And peers are not asked for what came from a server that they may not reach."""
+    async with (
+        world.running("alice", http=HTTP) as alice,
+        world.running("bob", private=True) as bob,
+        world.running("carol", private=True) as carol,
+    ):
+        cities, _ = await made(world, worlds, alice)
+        await world.spread(alice, "cities")
+        assert (await bob.mirror(cities, "theirs")).serving
+        assert told_of(bob, cities) == EVERY_WAY
+        (url,) = (await alice.api.about.status()).http
+        asked = carol.member.asked
+        source = wire.MirrorRequest(source=f"{url}/cities", as_name="theirs")
+        view = await carol.added(source)
+        assert (view.state, view.serving, view.peers) == ("current", False, 1)
+        await carol.pull("theirs")
+        assert carol.member.asked == asked, "nobody in the network hears that it is of interest"
+        assert told_of(carol, cities) == []
+        await carol.publish("theirs")
+        assert told_of(carol, cities) == EVERY_WAY
+        await carol.api.declarations.delete("Mirror", "theirs")
+        await carol.mirror(cities, "theirs")
+        assert told_of(carol, cities) == EVERY_WAY
+        await carol.mirror(cities, "theirs", private=True)
+        assert told_of(carol, cities) == []
+        await carol.mirror(cities, "theirs")
+        assert told_of(carol, cities) == [], "a person's word stays until another"
+
+
+async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
+    policy = model.Policy(serve="data")
+    async with world.running("alice", policy, private=True) as alice:
+        source = wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")
+        await alice.done(alice.api.flow.import_(source))
+        flights = alice.dataset("flights")
+        assert told_of(alice, flights) == []
+        assert not (await alice.mirror_in_vain(flights, "flights", lambda mirror: mirror.passes > 0)).spec.via
+        assert told_of(alice, flights) == [], "asking for news of it publishes nothing"
+        await alice.publish("flights")
+        assert told_of(alice, flights) == ["presence", "by did", "proof", "by hash"]
+        await alice.api.declarations.delete("Dataset", "flights", purge=True)
+        await alice.done(alice.api.flow.import_(source))
+        assert told_of(alice, flights) == []
+
+
+async def test_publishing_what_derives_from_private_data_says_so(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        await made(world, worlds, alice)
+        (view,) = await alice.publish("towns")
+        assert view.notes == (
+            "it derives from cities, private here, whose id stands in its blocks, and without which nobody else can run"
+            " it again",
+        )
+        await alice.publish("cities")
+        (view,) = await alice.unpublish("cities")
+        assert view.notes == ("towns derives from it and stays published, with its id in the blocks",)
+
+
+async def test_names_that_are_none_publish_nothing(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        cities, _ = await made(world, worlds, alice)
+        with pytest.raises(NotFound):
+            await alice.publish("cities", "nobody")
+        assert told_of(alice, cities) == []
+
+
+async def test_a_node_that_gave_before_goes_on_and_says_so(world: Any, worlds: Any) -> None:
+    """Its state directory is from a version without marks; nothing changes silently, either way."""
+
+    def as_before(node: Any) -> None:
+        with node.home.database.write() as connection:
+            connection.execute("DELETE FROM visibility")
+            connection.execute("INSERT INTO visibility (dataset, mark, at) VALUES (x'', 'unsettled', 0)")
+
+    async with world.running("alice", private=True) as alice:
+        cities, _ = await made(world, worlds, alice)
+        as_before(alice)
+    async with world.running("alice", private=True) as alice:
+        assert told_of(alice, cities) == [], "it was in no network, and had no site"
+        as_before(alice)
+    async with world.running("alice", private=True, http=HTTP) as alice:
+        assert told_of(alice, cities) == EVERY_WAY
+        (said,) = [values for line, values in alice.logger.said if line.startswith("what was given")]
+        assert sorted(said["datasets"]) == ["cities", "towns"]
+        (probe,) = [each for each in await alice.api.about.doctor() if each.name == "published"]
+        assert (probe.result, "cities; towns" in probe.message) == ("warning", True)
+        await alice.apply(OTHER)
+        assert told_of(alice, alice.dataset("other")) == []
+        await alice.publish("cities")
+        await alice.unpublish("towns")
+        (probe,) = [each for each in await alice.api.about.doctor() if each.name == "published"]
+        assert (probe.result, probe.message) == ("ok", "1 of 3 datasets")
+
+
+async def test_a_mark_that_is_damaged_publishes_nothing(world: Any, worlds: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        cities, towns = await made(world, worlds, alice)
+        await alice.publish()
+        with alice.home.database.write() as connection:
+            connection.execute("UPDATE visibility SET at = at + 1 WHERE dataset = ?", (cities,))
+        assert (told_of(alice, cities), told_of(alice, towns)) == ([], EVERY_WAY)
+        many = [DatasetId.from_public_key(bytes([at]) * 32) for at in range(9)]
+        public = alice.parts.visibility.public_of([cities, towns, *many])
+        assert public == {towns, *many}, "what is not here, others may have spoken of"
+        await alice.publish("cities")
+        assert told_of(alice, cities) == EVERY_WAY
+
+
+def test_every_mark_is_read_as_it_was_written(tmp_path: Path) -> None:
+    database = open_database(tmp_path / "db")
+    database.migrate(visibility.ROOM, visibility.STEPS)
+    one = DatasetId.from_public_key(bytes(32))
+    with database.write() as connection:
+        marks = Marks(connection)
+        assert (marks.settle(), marks.settle()) == (True, False)
+        for mark in VisibilityMark:
+            marks.put(one, mark, 7)  # type: ignore[arg-type]
+            assert (marks.of(one), marks.all()) == (mark, {one: mark})
+        connection.execute("UPDATE visibility SET mark = 'publishes', seal = NULL")
+        assert marks.of(one) is VisibilityMark.PRIVATE
+    database.close()
+
+
+def test_a_packet_on_the_lan_says_who_and_where_and_nothing_else() -> None:
+    """mDNS tells of a node, never of a dataset: what it is made of has no place for one."""
+    packets = [lan.encode_question(), lan.encode_presence(PEER, "net", [lan.parse_address("/ip4/10.0.0.7/tcp/4150")])]
+    for packet in packets:
+        assert b"did" not in packet
+        assert b"odf:" not in packet
+
+
+PEER: Any = "12D3KooWGRUVh7PNDWUWwSgkVCHcBrrS2wwnVVJyTzsjUx8V8wjp"
+
+
+async def test_publishing_what_nobody_signed_says_that_peers_do_not_see_it(world: Any) -> None:
+    async with world.running("alice", private=True) as alice:
+        await alice.done(
+            alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "airlines"), as_name="airlines"))
+        )
+        (view,) = await alice.publish("airlines")
+        (note,) = view.notes
+        assert note.startswith("its head is not signed")
+        assert told_of(alice, alice.dataset("airlines")) == []

@@ -1,0 +1,590 @@
+"""The Python client against a real node over a socket: rows, cuts, pins, and new rows each once."""
+
+from __future__ import annotations
+
+import datetime
+import sys
+import threading
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+import trio
+from node.test_mirrored_shards import signed
+
+from chain.errors import Refused as NodeRefused
+from chain.instant import SECOND, parse
+from chain.multihash import Multihash
+from chain.store.objects import DiskObjects
+from engines.query.reader import QueryProcesses
+from odfd.cli.offline import answer_recheck
+from odfd.control import wire
+from odfd.queries import log_files
+from odfd_client import (
+    Client,
+    Environment,
+    HandedOver,
+    HoldLost,
+    Invalid,
+    NotFound,
+    Position,
+    Progress,
+    Refused,
+    Snapshot,
+    Switched,
+    Unreachable,
+    Update,
+    col,
+    connect,
+)
+from worlds.eventually import became
+from worlds.manifests import in_shards
+from worlds.served_node import away, served
+
+ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000", "2024-01-04T00:00:00Z,O'Hara,")
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """With a short name: a socket's may have 107 bytes."""
+    return tmp_path_factory.mktemp("c")
+
+
+async def filled(world: Any, worlds: Any, alice: Any) -> None:
+    world.write("alice", "a.csv", *ROWS_A)
+    await alice.apply(worlds.ROOT)
+    await alice.pull()
+    world.write("alice", "b.csv", *ROWS_B)
+    await alice.pull("cities")
+
+
+async def test_a_dataset_is_read_as_people_ask(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            await away(lambda: read_as_people_ask(connect(path)))
+
+
+def read_as_people_ask(c: Client) -> None:
+    (info,) = c.datasets()
+    cities = c.open("cities")
+    assert (info.name, info.records, info.head) == ("cities", 4, cities.pin.block)
+    assert cities.to_arrow()["city"].to_pylist() == ["Graz", "Linz", "Wels", "O'Hara"]
+    assert c.open(info.id).current().select("city").limit(1).to_arrow().to_pydict() == {"city": ["Graz"]}
+    others = cities.where((col("city") != "Graz") & (col("population") > 100_000)).select("city")
+    assert others.to_arrow().to_pydict() == {"city": ["Linz"]}
+    assert others.pin == cities.pin
+    assert cities.as_at("2024-01-02").select("city").to_arrow().num_rows == 2
+    assert cities.at(datetime.date(2999, 1, 1)).to_pandas()["city"].tolist()[0] == "Graz"
+    assert c.sql("select ? + 1 n", [41]).to_arrow().to_pylist() == [{"n": 42}]
+    asked_by_name = c.sql("select count(*) n from cities where city = $city", {"city": "Graz"})
+    assert asked_by_name.to_arrow().to_pylist() == [{"n": 1}]
+    assert (asked_by_name.pin, asked_by_name.standing) == (cities.pin, cities.standings[0].fact)
+    with duckdb.connect() as connection:
+        assert len(cities.duckdb(connection, "mine").fetchall()) == 4
+        assert cities.current().duckdb(connection).count("*").fetchall() == [(4,)]
+        assert connection.sql("select count(*) from cities").fetchall() == [(4,)]
+
+
+async def test_a_log_is_read_from_its_slices(
+    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same rows, types and pins as by a query; what was opened is there though the node has dropped it.
+
+    The node looks each slice up once: a small one is read from the database and hashed each time.
+    """
+    looked_up: Counter[Multihash] = Counter()
+    path_of = DiskObjects.path
+
+    def counted(objects: DiskObjects, name: Multihash) -> Path:
+        looked_up[name] += 1
+        return path_of(objects, name)
+
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        names = data_of(alice.home.chains.chain(alice.dataset("cities")))
+        slices = list(map(alice.home.objects.path, names))
+        async with served(alice, folder) as path:
+            with monkeypatch.context() as patched:
+                patched.setattr(DiskObjects, "path", counted)
+                assert await away(lambda: connect(path).open("cities").files()) is not None
+            with monkeypatch.context() as patched:
+                patched.setattr(log_files, "MOST_SLICES", 1)
+                await away(lambda: read_a_slice_at_a_time(connect(path), len(slices)))
+            await away(lambda: read_from_slices(connect(path), slices))
+    assert looked_up == Counter(names)
+
+
+def read_a_slice_at_a_time(c: Client, slices: int) -> None:
+    """A log of more slices than one request gets: those with some of its rows are given."""
+    dataset = c.open("cities")
+    assert dataset.files() is None
+    listed = dataset.listed()
+    assert listed is not None
+    assert len(listed.spans) == slices > 1
+    parts = [dataset.files(offsets=span) for span in listed.spans]
+    rows = [each.table(()) for each in parts if each is not None]
+    assert pa.concat_tables(rows).equals(c.sql("select * from cities").to_arrow())
+
+
+def read_from_slices(c: Client, slices: list[Path]) -> None:
+    asked, direct = c.sql("select * from cities").to_arrow(), c.open("cities")
+    files = direct.files()
+    assert files is not None
+    assert direct.to_arrow().equals(asked)
+    assert direct.pin == files.told.pins[0]
+    assert direct.select("city").reader().read_all().equals(asked.select(["city"]))
+    for other in (direct.current(), direct.limit(1), direct.as_at("2024-01-02"), direct.select("CITY")):
+        assert other.files() is None
+        assert other.to_arrow().num_rows
+    assert files.last_offset == direct.last_offset() == asked.num_rows - 1
+    listed, some = direct.listed(), direct.files(offsets=(0, 0))
+    assert listed is not None
+    assert (listed.schema, listed.spans, listed.paths) == (files.schema, files.spans, [])
+    assert some is not None
+    assert some.spans == [span for span in files.spans if span[0] == 0]
+    for first, last in ((0, 0), (1, 2), (0, files.last_offset), (2, 99), (7, 3)):
+        among = asked.filter((pc.field("offset") >= first) & (pc.field("offset") <= last))
+        read = [row for batch in files.between(["city"], first, last) for row in batch.column("city").to_pylist()]
+        assert read == among["city"].to_pylist()
+    for each in slices:
+        each.unlink()
+    assert files.table(()).equals(asked)
+
+
+def data_of(chain: Any) -> list[Any]:
+    blocks = map(chain.block_at, range(chain.head().size))
+    return [each.event.new_data.physical_hash for each in blocks if getattr(each.event, "new_data", None)]
+
+
+async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> None:
+    """Its file is one that ``odfctl trust recheck`` reads, signed by the node, with the rows that came."""
+    file = folder / "answer.json"
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            query = c.sql("select city from current.cities where population > 200000")
+            proof = await away(query.prove)
+            await away(lambda: proof.save(file))
+        assert proof.rows.to_pydict() == {"city": ["Graz", "Linz"]}
+        told = answer_recheck.read(str(file))
+        assert told is not None
+        assert told.rows.equals(proof.rows)
+        assert told.signers == (alice.home.keys.node_key().did,)
+        assert [pin.block for pin in told.predicate.pins] == [query.pin.block]
+    with pytest.raises(Environment, match="cannot write"):
+        proof.save(folder / "nowhere" / "answer.json")
+
+
+async def test_rows_are_polars(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            frame = await away(lambda: connect(path).open("cities").to_polars())
+    assert frame["city"].to_list() == ["Graz", "Linz", "Wels", "O'Hara"]
+
+
+async def test_what_is_wrong_is_an_error_of_its_family(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            await away(lambda: mistaken(connect(path)))
+        with pytest.raises(Unreachable, match="no node listens"):
+            await away(lambda: connect(path))
+
+
+def mistaken(c: Client) -> None:
+    with pytest.raises(NotFound):
+        c.open("citis")
+    cities = c.open("cities")
+    with pytest.raises(Invalid, match="citi"):
+        cities.select("citi").to_arrow()
+    with pytest.raises(Invalid, match="not a dataset name"):
+        c.open('cities" where 1=0 --')
+    with pytest.raises(NotFound) as fault:
+        cities.at("1999-01-01").to_arrow()
+    assert fault.value.rule == "query-cut"
+    with pytest.raises(Refused, match="witnessed:3"):
+        cities.require("witnessed:3").to_arrow()
+    with pytest.raises(Refused, match="first"):
+        c.sql("select first(city) from cities").prove()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(sys.modules, "polars", None)
+        with pytest.raises(Environment, match="polars is not installed"):
+            cities.to_polars()
+    with pytest.raises(Invalid, match="whole log"):
+        cities.current().listen()
+    with pytest.raises(Invalid, match="not the position"):
+        cities.listen(after="{}")
+    with pytest.raises(Invalid, match="0 datasets"):
+        assert c.sql("select 1").pin
+    with pytest.raises(Invalid, match="neither true nor false"):
+        assert cities.where(0 < col("a") < 1)  # type: ignore[operator]
+    with duckdb.connect() as connection:
+        failing = c.sql("select error('no') from cities")
+        with pytest.raises(Invalid):
+            failing.duckdb(connection, "mine")
+        assert connection.execute("show tables").fetchall() == []
+
+
+async def test_one_object_is_one_cut(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = await away(lambda: c.open("cities"))
+            before = await away(cities.to_arrow)
+            pin = cities.pin
+            world.write("alice", "b.csv", *ROWS_B)
+            await alice.pull("cities")
+            assert (await away(cities.to_arrow)).equals(before)
+            assert (await away(cities.where(col("offset") >= 0).to_arrow)).num_rows == 2
+            assert (await away(lambda: c.open("cities").to_arrow())).num_rows == 4
+            assert (await away(lambda: c.open("cities").pinned(pin).to_arrow())).equals(before)
+            counted = c.sql("select count(*) n from cities", pins=[pin])
+            assert (await away(counted.to_arrow)).to_pylist() == [{"n": 2}]
+
+
+async def test_a_hold_keeps_rows_and_tells_when_it_is_lost(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+
+            def pass_by(seconds: int) -> None:
+                world.clock.instant += seconds * SECOND
+
+            await away(lambda: read_under_a_hold(connect(path), alice, pass_by))
+            assert await alice.api.holds.list() == []
+            await away(lambda: lose_a_hold(connect(path), alice))
+
+
+def read_under_a_hold(c: Client, alice: Any, pass_by: Callable[[int], None]) -> None:
+    before = c.open("cities").to_arrow()
+    with c.hold("cities", seconds=60, note="a test") as held:
+        (seen,) = trio.from_thread.run(alice.api.holds.list)
+        assert (seen.id, seen.note, seen.pin.block) == (held.id, "a test", held.pin.block)
+        compact = wire.RewriteRequest(action="compact")
+        with pytest.raises(NodeRefused, match="held for a reader"):
+            trio.from_thread.run(lambda: alice.done(alice.api.rewriting.rewrite("cities", compact)))
+        assert held.dataset.to_arrow().equals(before)
+        for _ in range(2):
+            pass_by(50)
+            held.renew()
+            assert held.dataset.to_arrow().equals(before)
+    with pytest.raises(Refused, match="not complete"):
+        c.hold("cities", at="2100-01-01T00:00:00Z")
+
+
+async def test_several_datasets_are_read_at_one_time(world: Any, worlds: Any, folder: Path) -> None:
+    """What is committed to one of them later is in none; where one cannot be held, none is."""
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.pull("cities")
+        await alice.pull("towns")
+        world.clock.instant += 10 * SECOND
+        for name in ("cities", "towns"):
+            await alice.done(alice.api.flow.advance(name))
+        world.write("alice", "b.csv", *ROWS_B)
+        await alice.pull("cities")
+        async with served(alice, folder) as path:
+            await away(lambda: read_together(connect(path), alice))
+            assert await alice.api.holds.list() == []
+
+
+def read_together(c: Client, alice: Any) -> None:
+    with c.at(None, "cities", "towns") as held:
+        assert [each.time for each in trio.from_thread.run(alice.api.holds.list)] == [held.time] * 2
+        assert [held[name].to_arrow().num_rows for name in ("cities", "towns")] == [2, 2]
+        trio.from_thread.run(alice.pull, "towns")
+        assert held["towns"].to_arrow().num_rows == 2
+        assert (c.open("cities").to_arrow().num_rows, c.open("towns").to_arrow().num_rows) == (4, 4)
+        with c.at(held.time, "towns") as again:
+            assert again["towns"].to_arrow().equals(held["towns"].to_arrow())
+        with pytest.raises(KeyError):
+            held["other"]
+    with pytest.raises(NotFound):
+        c.at(held.time, "cities", "nothing")
+    with pytest.raises(Refused, match="not complete"):
+        c.at("2100-01-01T00:00:00Z", "cities", "towns")
+    with pytest.raises(Invalid):
+        c.at(None, "cities", "cities")
+
+
+def lose_a_hold(c: Client, alice: Any) -> None:
+    """At its end, when it is looked at, and when it is renewed."""
+    held = c.hold("cities", seconds=60)
+    trio.from_thread.run(alice.api.holds.release, held.id)
+    with pytest.raises(HoldLost):
+        held.release()
+    held = c.hold("cities", seconds=60)
+    trio.from_thread.run(alice.api.holds.release, held.id)
+    for told in (held.renew, held.check, held.release, lambda: held.dataset):
+        with pytest.raises(HoldLost):
+            told()
+    first, second = (c.hold("cities", owner="pipeline") for _ in range(2))
+    with pytest.raises(HoldLost):
+        first.renew()
+    with pytest.raises(Refused, match="not complete yet"):
+        second.move("2100-01-01")
+    second.release()
+
+
+def cities_of(updates: list[Update]) -> list[str]:
+    return [city for update in updates for city in update.batch.column("city").to_pylist()]
+
+
+async def test_rows_come_once_from_a_saved_position_on(
+    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a where they come from the slices, a few at a time, and no query process is started for them."""
+    monkeypatch.setattr("odfd.queries.log_files.MOST_SLICES", 1)
+    begun: list[object] = []
+    one_process = QueryProcesses.one
+    monkeypatch.setattr(QueryProcesses, "one", lambda self: begun.append(self) or one_process(self))
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.apply(worlds.ROOT)
+        await alice.pull()
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = (await away(lambda: c.open("cities"))).select("city")
+            first = await away(lambda: list(cities.listen(follow=False)))
+            assert cities_of(first) == ["Graz", "Linz"]
+            assert first[0].batch.schema.names == ["city"]
+            saved = str(first[-1].position)
+            assert Position.parse(saved) == first[-1].position
+            assert await away(lambda: list(cities.listen(saved, follow=False))) == []
+
+            updates = cities.listen(saved, seconds=1e6)
+            listening = threading.Event()
+            waiting: list[Update] = []
+
+            def one() -> None:
+                listening.set()
+                waiting.append(next(updates))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, one)
+                await trio.to_thread.run_sync(listening.wait)
+                world.write("alice", "b.csv", *ROWS_B)
+                await alice.pull("cities")
+            assert cities_of(waiting) == ["Wels", "O'Hara"]
+            await away(updates.close)
+            every = [cities_of([each]) for each in await away(lambda: list(cities.listen(follow=False)))]
+            assert every == [["Graz", "Linz"], ["Wels", "O'Hara"]]
+            assert not begun
+            again = await away(lambda: list(cities.where(col("city") == "Wels").listen(saved, follow=False)))
+            assert cities_of(again) == ["Wels"]
+            lie = Position(first[0].position.id, 1, "f1620" + "0" * 64, first[0].position.sequence_number)
+            with pytest.raises(NotFound) as fault:
+                await away(lambda: list(cities.listen(lie, follow=False)))
+            assert fault.value.rule == "listen-rewritten"
+
+
+async def test_a_subscription_begins_with_what_holds(world: Any, worlds: Any, folder: Path) -> None:
+    """The snapshot and the differences after it are what holds in the end, whatever came between them."""
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            cities = await away(lambda: connect(path).open("cities"))
+            others = cities.where(col("city") != "Linz")
+            updates = others.subscribe(follow=False)
+            first = await away(lambda: next(updates))
+            assert isinstance(first, Snapshot)
+            assert [each.pin.block for each in await alice.api.holds.list("cities")] == [first.position.block]
+            world.write("alice", "c.csv", "2024-01-05T00:00:00Z,Ried,12000", "2024-01-06T00:00:00Z,Linz,1")
+            await alice.pull("cities")
+            held = await away(lambda: first.rows.to_arrow().column("city").to_pylist())
+            assert held == ["Graz", "Wels", "O'Hara"], "not what came after it"
+            rest = await away(lambda: list(updates))
+            assert cities_of(rest) == ["Ried"]
+            assert not await alice.api.holds.list("cities")
+            saved = str(rest[-1].position)
+            assert await away(lambda: list(others.subscribe(saved, follow=False))) == []
+            with pytest.raises(Invalid, match="follows the whole log"):
+                cities.limit(1).subscribe()
+
+
+async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worlds: Any, folder: Path) -> None:
+    """Neither goes it on in silence with what gets no rows, nor from a position of another rendition."""
+    async with world.running("alice") as alice:
+        await alice.apply(worlds.ROOT)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.keep_raw("cities")
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.pull("cities")
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = await away(lambda: c.open("cities"))
+            updates = cities.listen(seconds=1e6)
+            first = await away(lambda: next(updates))
+            await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
+            ends: list[HandedOver] = []
+
+            def rest() -> None:
+                with pytest.raises(HandedOver) as fault:
+                    next(updates)
+                ends.append(fault.value)
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, rest)
+                await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+            assert ends[0].rule == "listen-handover"
+            with pytest.raises(HandedOver):
+                await away(lambda: list(cities.listen(first.position, follow=False)))
+            again = await away(lambda: list(c.open("cities").listen(follow=False)))
+            assert cities_of(again) == cities_of([first])
+
+
+def applied(state: Counter[Any], item: Any) -> None:
+    """What an item of a listener does to the rows that its reader has."""
+    rows = [] if isinstance(item, Switched) and item.changes is None else None
+    if rows is None:
+        rows = (item.changes.to_arrow() if isinstance(item, Switched) else item.batch).to_pylist()
+    for row in rows:
+        state[row["city"], row["population"]] += 1 if row["op"] in (0, 3) else -1
+
+
+async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any, worlds: Any, folder: Path) -> None:
+    """From raw, with other rows; from a snapshot, with none; back again; live, and from a position of long ago."""
+    ledger = worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
+    async with world.running("alice") as alice:
+
+        async def made(origin: str, number: int) -> None:
+            request = wire.RenditionRequest(origin=origin)  # type: ignore[arg-type]
+            await alice.done(alice.api.renditions.create("cities", request))
+            await alice.done(alice.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
+
+        async def brought(day: int, *rows: str) -> None:
+            world.write("alice", f"d{day}.csv", *(f"2024-01-0{day}T00:00:00Z,{row}" for row in rows))
+            await alice.pull("cities")
+
+        await alice.apply(ledger)
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.keep_raw("cities")
+        await brought(1, "Graz,1", "Linz,2")
+        await brought(2, "Graz,3")
+        await brought(3, "Wels,4")
+        async with served(alice, folder) as path:
+            cities = await away(lambda: connect(path).open("cities"))
+            has: Counter[Any] = Counter()
+            first = await away(lambda: list(cities.cross(follow=False)))
+            for item in first:
+                applied(has, item)
+            saved = str(first[-1].position)
+            live = cities.cross(saved, seconds=1e6)
+            await alice.apply(worlds.ROOT)
+            seen: list[Any] = []
+
+            def heard() -> None:
+                seen.append(next(live))
+                if isinstance(seen[-1], Switched):
+                    applied(has, seen[-1])
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, heard)
+                await made("raw", 1)
+            assert isinstance(seen[0], Switched)
+            assert seen[0].changes is not None
+            assert +has == Counter({("Graz", 1): 1, ("Graz", 3): 1, ("Linz", 2): 1, ("Wels", 4): 1})
+            await away(live.close)
+            await made("snapshot", 2)
+            await brought(4, "Steyr,5")
+            await alice.done(alice.api.renditions.hand_over("cities", 0, wire.HandoverRequest()))
+            await brought(5, "Krems,6")
+            late = Counter(dict.fromkeys((("Graz", 1), ("Linz", 2), ("Wels", 4)), 1))
+            for start, state in ((str(seen[0].position), has), (saved, late)):
+                items = await away(lambda each=start: list(cities.cross(each, follow=False)))
+                for item in items:
+                    await away(lambda one=item, to=state: applied(to, one))
+                rows = await away(lambda: connect(path).open("cities").current().to_arrow().to_pylist())
+                assert +state == Counter((row["city"], row["population"]) for row in rows)
+                if state is has:
+                    told = [each.changes is None for each in items if isinstance(each, Switched)]
+                    assert told == [True, False], "a snapshot has no difference"
+            assert not await alice.api.holds.list()
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_a_reader_learns_that_time_passed_without_rows(
+    world: Any, worlds: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory, shards: int
+) -> None:
+    """At the owner and at a mirror; what was delivered by then is all of earlier times, over a handover too."""
+    root = worlds.ROOT if shards == 1 else in_shards(worlds.ROOT)
+    there = tmp_path_factory.mktemp("b")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await alice.apply(root)
+        world.write("alice", "a.csv", *ROWS_A)
+        await alice.pull("cities")
+        await alice.publish("cities")
+        await signed(alice)
+        await bob.mirror(alice.dataset("cities"), "cities")
+        ids = alice.home.shards_of(alice.dataset("cities"))
+        async with served(alice, folder) as path, served(bob, there) as other:
+            for node, at in ((alice, path), (bob, other)):
+                if node is bob:  # heads come one by one; the test is about what comes after these
+                    await bob.pull("cities")
+                    await became(
+                        lambda: (
+                            [bob.home.chains.upper(each) for each in ids]
+                            == [alice.home.chains.upper(each) for each in ids]
+                        )
+                    )
+
+                async def frontier(of: Any = node) -> str:
+                    return str((await of.dataset_view("cities")).frontiers.upper)
+
+                cities = await away(lambda at=at: connect(at).open("cities"))
+                first = await away(lambda of=cities: list(of.cross(follow=False, progress=True)))
+                assert isinstance(first[-1], Progress)
+                assert not any(isinstance(each, Progress) for each in first[:-1])
+                assert (first[-1].upper, first[-1].position) == (await frontier(), first[-2].position)
+                assert (await away(lambda at=at: connect(at).datasets()))[0].upper == first[-1].upper
+                saved = str(first[-1].position)
+                assert await away(lambda of=cities, at=saved: list(of.cross(at, follow=False))) == []
+                live = cities.cross(saved, seconds=1e6, progress=True)
+                assert await away(lambda it=live: next(it)) == first[-1]
+                seen: list[Any] = []
+                async with trio.open_nursery() as nursery:
+                    nursery.start_soon(away, lambda it=live, to=seen: to.append(next(it)))
+                    world.clock.instant += 60 * SECOND
+                    await alice.done(alice.api.flow.advance("cities"))
+                    if node is bob:
+                        await bob.pull("cities")
+                assert (seen[0].upper, seen[0].position) == (await frontier(), first[-1].position)
+                assert parse(seen[0].upper) > parse(str(first[-1].upper))
+                await away(live.close)
+            cities = await away(lambda: connect(path).open("cities"))
+            await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(origin="snapshot")))
+            await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+            items = await away(lambda: list(cities.cross(saved, follow=False, progress=True)))
+            assert [type(each) for each in items] == [Switched, Progress], "nothing is promised of the old rendition"
+            assert parse(items[1].upper) > parse(items[0].time)
+            with pytest.raises(Invalid, match="requirement"):
+                cities.require("data").cross(progress=True)
+
+
+async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await filled(world, worlds, alice)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            updates = await away(lambda: c.open("cities").listen(seconds=1e6))
+            assert len(cities_of([await away(lambda: next(updates))])) > 0
+            many = c.sql("select a.range from range(1000000) a, cities").reader
+            reader: pa.RecordBatchReader = await away(many)
+            await away(reader.read_next_batch)
+        with pytest.raises(Unreachable, match="went away"):
+            await away(lambda: sum(batch.num_rows for batch in reader))
+        with pytest.raises(Unreachable):
+            await away(lambda: list(updates))

@@ -1,0 +1,350 @@
+"""Datasets on the web: any server of files will do to import and to mirror from, and a liar achieves nothing."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+
+from chain.errors import Invalid, Refused, Remote
+from chain.model.events import SetTransform, TransformInput
+from chain.model.source import TransformSql
+from chain.multihash import Multihash
+from chain.state import load_state
+from odfd.control import wire
+from odfd.mirrors import sync
+from odfd.mirrors.mirror_state import SchedulerState
+from odfd.published import packs, source, web
+from odfd.trust.signing import owner_commit
+from p2p.pace import BURST
+from worlds.commits import commit_events
+from worlds.eventually import PATIENCE
+from worlds.linked_world import FILES, linked
+from worlds.web_site import Site, plain
+
+GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
+
+
+@pytest.fixture
+def site(tmp_path: Path) -> Iterator[Site]:
+    with Site(tmp_path / "site").open() as opened:
+        yield opened
+
+
+async def exported(world: Any, worlds: Any, alice: Any, site: Site, files: int = 1) -> Any:
+    """A dataset of Alice's on the site, under ``cities``."""
+    for number in range(files):
+        world.write("alice", f"{number}.csv", *(f"2024-01-{number + 1:02}T00:00:00Z,c{row},{row}" for row in range(3)))
+    if not alice.home.chains.datasets():
+        await alice.apply(worlds.ROOT)
+    await alice.pull("cities")
+    await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(site.folder / "cities"))))
+    return alice.dataset("cities")
+
+
+def blocks_of(node: Any, dataset: Any) -> list[bytes]:
+    return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
+
+
+async def imported(node: Any, place: str, as_name: str | None = None) -> Any:
+    return await node.done(node.api.flow.import_(wire.ImportRequest(source=place, as_name=as_name)))
+
+
+async def settled(node: Any, dataset: Any, state: str) -> Any:
+    mirror = node.parts.scheduler.get(dataset)
+    with trio.fail_after(PATIENCE):
+        while mirror.state.value != state:
+            node.parts.scheduler.poke(dataset)
+            await mirror.turned.wait()
+    return mirror
+
+
+@pytest.mark.slow
+async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site: Site) -> None:
+    shutil.copytree(GOLDEN / "flights", site.folder / "nyc.flights")
+    site.knows_ranges = site.knows_head = False
+    async with world.running("bob") as bob:
+        done = await imported(bob, f"{site.url}/nyc.flights/")
+        assert (done.ref, done.blocks) == ("nyc.flights", bob.size("nyc.flights"))
+        assert len(list((GOLDEN / "flights" / "blocks").iterdir())) == done.blocks
+        assert (await bob.done(bob.api.verification.verify("nyc.flights", wire.VerifyRequest(level="data")))).ok
+        assert not any((bob.home.directory / "staged" / "web").iterdir())
+
+
+@pytest.mark.slow
+async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkeypatch: Any) -> None:
+    """In blocks and in objects; nothing of it counts until all is here."""
+    monkeypatch.setattr(web, "TOGETHER", 2)
+    shutil.copytree(GOLDEN / "flights", site.folder / "f")
+    blocks = len(list((GOLDEN / "flights" / "blocks").iterdir()))
+    asked = 0
+
+    def down(request: Any) -> bool:
+        nonlocal asked
+        asked += "/blocks/" in request.path
+        return asked >= 4 and request.wfile.close() is None
+
+    site.answer = down
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote):
+            await imported(bob, f"{site.url}/f")
+        assert bob.home.chains.datasets() == []
+        site.answer = lambda _request: False
+        site.asked.clear()
+        slices = sorted((GOLDEN / "flights" / "data").iterdir(), key=lambda file: file.stat().st_size)
+        site.breaks_off[slices[-1].name] = 100
+        with pytest.raises(Remote):
+            await imported(bob, f"{site.url}/f")
+        assert len([each for each in site.asked if "/blocks/" in each]) < blocks
+        site.asked.clear()
+        assert (await imported(bob, f"{site.url}/f")).blocks == blocks
+        assert not [each for each in site.asked if "/blocks/" in each]
+        assert len([each for each in site.asked if "/data/" in each]) <= len(slices)
+
+
+async def test_what_never_ends_is_not_kept_for_ever(world: Any, site: Site, monkeypatch: Any) -> None:
+    """Many imports that fail leave so much behind and no more."""
+    monkeypatch.setattr(source, "STAGED", 3)
+    for number in range(5):
+        shutil.copytree(GOLDEN / "airlines", site.folder / str(number))
+    site.lie = lambda path, raw: raw + b"!" if "/data/" in path else raw
+    async with world.running("bob") as bob:
+        for number in range(5):
+            with pytest.raises(Remote):
+                await imported(bob, f"{site.url}/{number}", "a")
+        assert len(list((bob.home.directory / "staged" / "web").iterdir())) == 3
+        site.lie = lambda _path, raw: raw
+        site.asked.clear()
+        assert (await imported(bob, f"{site.url}/4", "a")).blocks == 7
+        assert not [each for each in site.asked if "/blocks/" in each]
+
+
+@pytest.mark.parametrize("head", [True, False])
+async def test_what_rows_link_to_comes_along(world: Any, site: Site, head: bool) -> None:
+    """No block says its size: the site does, and the hash decides."""
+    shutil.copytree(linked(site.folder / "made"), site.folder / "songs")
+    site.knows_head = site.knows_ranges = head
+    names = [str(Multihash.sha3_256(each)) for each in FILES]
+    site.lie = lambda path, raw: raw + b"!" if path.endswith(names[0]) else raw
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote, match="which a row links to"):
+            await imported(bob, f"{site.url}/songs")
+        assert bob.home.chains.datasets() == []
+        site.lie = lambda _path, raw: raw
+        assert (await imported(bob, f"{site.url}/songs")).ref == "songs"
+        assert [bob.home.objects.read(Multihash.parse(name)) for name in names] == list(FILES)
+        assert (await bob.done(bob.api.verification.verify("songs", wire.VerifyRequest(level="data")))).ok
+
+
+@pytest.mark.slow
+async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 2)
+        async with world.running("bob") as bob:
+            place = f"{site.url}/cities"
+            assert (await imported(bob, place, "theirs")).blocks == alice.size("cities")
+            await exported(world, worlds, alice, site, 3)
+            site.asked.clear()
+            done = await imported(bob, place)
+            assert (done.ref, done.blocks) == ("theirs", 1)
+            assert len([each for each in site.asked if "/blocks/" in each or "/data/" in each]) == 2
+            assert blocks_of(bob, cities) == blocks_of(alice, cities)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("few, step", [(256, 20_000), (2, 20_000), (2, 3)])
+async def test_an_exported_folder_is_mirrored_from_any_web_server(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
+) -> None:
+    """The publisher is away; later it exports more, and the mirror follows."""
+    monkeypatch.setattr(web.WebTransport, "few", few)
+    monkeypatch.setattr(sync, "STEP", step)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 6)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        view = await bob.added(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs"))
+        assert (view.id, view.state, view.serving, view.via) == (str(cities), "current", False, f"{site.url}/cities")
+        assert (view.peers, blocks_of(bob, cities)) == (1, blocks)
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
+    async with world.running("alice") as alice:
+        await exported(world, worlds, alice, site, 7)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        await bob.pull("theirs")
+        assert blocks_of(bob, cities) == blocks
+        site.asked.clear()
+        await bob.pull("theirs")
+        assert [each.rpartition("/")[2] for each in site.asked] == ["head"]
+
+
+async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any
+) -> None:
+    """Its owner signed it, so it is no fault of the place, and nothing is tried again until a new head comes."""
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        with monkeypatch.context() as lawless:
+            lawless.setattr(owner_commit, "check_block", lambda *_, **__: [])
+            chain = alice.home.chains.chain(cities)
+            inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
+            event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
+            commit_events(alice.parts.committer, cities, chain.head(), [event], load_state(chain).system_time)
+        await exported(world, worlds, alice, site)
+    async with world.running("bob") as bob:
+        request = wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")
+        with pytest.raises(Invalid) as caught:
+            await bob.added(request)
+        assert caught.value.rule == "event-of-kind"
+        assert caught.value.place.startswith("block #")
+        mirror = bob.parts.scheduler.get(cities)
+        assert (mirror.state, mirror.message) == (SchedulerState.REFUSED, str(caught.value))
+
+
+async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    async with world.running("bob") as bob:
+        view = await bob.mirror(cities, "theirs", via=f"{site.url}/cities")
+        assert (view.state, view.via) == ("current", f"{site.url}/cities")
+        with pytest.raises(Invalid, match="no place"):
+            await bob.mirror(cities, "theirs", via="somewhere")
+
+
+@pytest.mark.slow
+async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+    """Each block of its own is one question to a site without them, and none with them."""
+    for module in (packs, web):
+        monkeypatch.setattr(module, "PACK", 12)
+    monkeypatch.setattr(web, "WORTH_A_PACK", 3)
+    monkeypatch.setattr(web.WebTransport, "few", 2)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 30)
+        blocks = blocks_of(alice, cities)
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert blocks_of(bob, cities) == blocks
+    asked = [each.rpartition("cities/")[2].partition("/")[0] for each in site.asked]
+    assert asked.count("packs") == -(-len(blocks) // 12) == 3
+    assert asked.count("blocks") == 1, "the head"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", ["noise", "other", "cut", "none", "kept-back"])
+async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Site, monkeypatch: Any, lie: str) -> None:
+    """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""
+    monkeypatch.setattr(web, "WORTH_A_PACK", 3)
+    monkeypatch.setattr(web.WebTransport, "few", 2)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 6)
+        blocks = blocks_of(alice, cities)
+    other = packs.pack([(file).read_bytes() for file in (GOLDEN / "flights" / "blocks").iterdir()])
+    lies = {"noise": b"\xff" * 100, "other": other, "none": b""}
+    if lie == "kept-back":
+        site.answer = lambda request: "/packs/" in request.path and plain(request, 403) is None
+    else:
+        site.lie = lambda path, raw: lies.get(lie, raw[:-3]) if "/packs/" in path else raw
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert blocks_of(bob, cities) == blocks
+        assert not any((bob.home.directory / "staged" / "web").iterdir())
+    assert len([each for each in site.asked if "/packs/" in each]) == 1
+    assert len([each for each in site.asked if "/blocks/" in each]) == len(blocks)
+
+
+@pytest.mark.parametrize("part", ["/blocks/", "/data/", "/trust/head"])
+@pytest.mark.parametrize("few", [256, 1])
+async def test_a_web_server_that_lies_achieves_nothing(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, part: str, few: int
+) -> None:
+    monkeypatch.setattr(web.WebTransport, "few", few)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site, 2)
+        blocks = blocks_of(alice, cities)
+    site.lie = lambda path, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if part in path else raw
+    async with world.running("bob") as bob:
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="theirs", via=f"{site.url}/cities"))
+        mirror = bob.parts.scheduler.get(cities)
+        with trio.fail_after(PATIENCE):
+            while not mirror.passes:
+                await mirror.turned.wait()
+        assert bob.home.chains.chain(cities).head() is None
+        assert mirror.state.value in ("stalled", "refused")
+        if part in ("/blocks/", "/data/"):
+            with pytest.raises((Remote, Invalid)):
+                await imported(bob, f"{site.url}/cities", "other")
+        site.lie = lambda _path, raw: raw
+        await settled(bob, cities, "current")
+        assert blocks_of(bob, cities) == blocks
+
+
+@pytest.mark.parametrize("few", [0, 100])
+async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
+    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int
+) -> None:
+    monkeypatch.setattr(web.WebTransport, "few", few)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        size = sum(len(raw) for raw in blocks_of(alice, cities))
+    size += sum(each.stat().st_size for each in (site.folder / "cities" / "data").iterdir())
+    async with world.running("bob") as bob:
+        began, rate = trio.current_time(), int(size / 1.2)
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities", rate=f"{rate}B")).state == "current"
+        pace = bob.parts.object_fetcher.paces.of(bob.parts.scheduler.get(cities).spec)
+        assert pace.due(began) >= began - BURST + size / rate
+
+
+async def test_another_dataset_under_the_same_place_is_refused(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    async with world.running("carol") as carol:
+        await carol.apply(worlds.ROOT)
+        world.write("carol", "0.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await carol.pull("cities")
+        shutil.rmtree(site.folder / "cities")
+        await carol.done(carol.api.flow.export("cities", wire.ExportRequest(to=str(site.folder / "cities"))))
+    async with world.running("bob") as bob:
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="c", via=f"{site.url}/cities"))
+        mirror = await settled(bob, cities, "refused")
+        assert "another dataset" in mirror.message
+
+
+async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+    """Within one pass, as long as each try brings much."""
+    monkeypatch.setattr(source, "WRITE", 100)
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+        (object_file,) = (site.folder / "cities" / "data").iterdir()
+    site.breaks_off[object_file.name] = 200
+    async with world.running("bob") as bob:
+        assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
+        assert len([each for each in site.asked if object_file.name in each]) == 2
+
+
+async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: Any, site: Site) -> None:
+    async with world.running("alice") as alice:
+        cities = await exported(world, worlds, alice, site)
+    shutil.move(site.folder / "cities", site.folder / "away")
+    async with world.running("bob") as bob:
+        with pytest.raises(Remote, match="has no signature") as told:
+            await bob.added(wire.MirrorRequest(source=f"{site.url}/cities"))
+        assert f"odfctl import {site.url}/cities" in told.value.hint
+        with pytest.raises(Invalid, match="is not a dataset"):
+            await imported(bob, f"{site.url}/cities")
+        await bob.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="c", via=f"{site.url}/cities"))
+        shutil.move(site.folder / "away", site.folder / "cities")
+        await settled(bob, cities, "current")
+
+
+async def test_what_nobody_can_read_is_refused(world: Any) -> None:
+    async with world.running("bob") as bob:
+        for place, family in (("s3://bucket/x", Refused), ("https://u:p@a.example/x", Invalid)):
+            with pytest.raises(family):
+                await bob.api.flow.import_(wire.ImportRequest(source=place))
+            with pytest.raises(family):
+                await bob.api.mirrors.add(wire.MirrorRequest(source=place))
+        assert source.as_written("/ipfs/bafy") == "ipfs://bafy"
