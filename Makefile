@@ -49,7 +49,7 @@ collect: install
 	@$(PY) -m pytest --collect-only -qq $(TEST) | tail -5
 
 foreign: install
-	@PYTHONPATH=tests nice $(PY) tests/nightly/interop/foreign.py
+	@PYTHONPATH=tests nice $(PY) tests/worlds/foreign.py
 
 lint: install
 	@$(PY) -m ruff check .

@@ -23,7 +23,7 @@ import trio
 
 from worlds.eventually import PATIENCE
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1] / "nightly" / "interop"
 KUBO = "v0.43.0"
 JDBC = "org.apache.arrow:flight-sql-jdbc-driver:18.3.0"
 JDBC_SHA256 = "3f418b46c880e263558c5de669bdbede2c5d4375527ced116fb29f795b03704c"
