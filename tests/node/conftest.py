@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from engines.sandbox.base import SandboxLevel
 from engines.sandbox.probe import SandboxChoice, choose
 from odfd.services.execution import options
-from worlds import node_world
 from worlds.comparing import compared_apart, compared_here
+from worlds.node_world import World
 
 __all__ = ["compared_apart", "compared_here"]
 
@@ -33,13 +32,8 @@ def one_trial() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
-def worlds() -> Any:
-    return node_world
-
-
 @pytest.fixture
-def world(worlds: Any, tmp_path: Path) -> Iterator[Any]:
-    made = worlds.World(tmp_path)
+def world(tmp_path: Path) -> Iterator[World]:
+    made = World(tmp_path)
     yield made
     made.close()

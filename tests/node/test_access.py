@@ -32,9 +32,10 @@ from odfd.store import access_state
 from odfd.store.idempotency import AnswerStore
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled, steady
 from worlds.eventually import PATIENCE
+from worlds.node_world import World
 
 
-async def test_the_owner_of_the_node_keeps_every_right(world: Any) -> None:
+async def test_the_owner_of_the_node_keeps_every_right(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (0, os.geteuid()):
@@ -45,7 +46,7 @@ async def test_the_owner_of_the_node_keeps_every_right(world: Any) -> None:
         assert (status, problem["rule"]) == (403, "access-caller")
 
 
-async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(world: Any) -> None:
+async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = Asking(node)
         await node.apply(DATASET.format(name="theirs", more=""))
@@ -56,7 +57,7 @@ async def test_without_callers_of_accounts_whom_the_socket_admits_is_the_owner(w
         assert (status, problem["rule"]) == (401, "access-identity")
 
 
-async def test_pushes_to_a_source_need_a_right_over_it(world: Any) -> None:
+async def test_pushes_to_a_source_need_a_right_over_it(world: World) -> None:
     """By the same words for a Source that may not be seen as for none."""
     text = "$schema: Source\nheaders: {name: sensors}\nspec: {read: {kind: NdJson}}\n"
     grant = GRANT.replace("Dataset:{what}", "Source:{what}")
@@ -81,7 +82,7 @@ async def test_pushes_to_a_source_need_a_right_over_it(world: Any) -> None:
         assert (await asking.ask(BOB, "DELETE", "/source/v1alpha1/sources/sensors/waiting"))[1]["dropped"] == 1
 
 
-async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r51_relations_hold_when_the_apply_has_answered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No controller has to come by: who may do what never lags behind what was applied."""
 
     async def never(*_: object) -> None:
@@ -95,7 +96,7 @@ async def test_r51_relations_hold_when_the_apply_has_answered(world: Any, monkey
         assert await asking.datasets(BOB) == ["hers"]
 
 
-async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: Any) -> None:
+async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_once(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
 
@@ -119,7 +120,7 @@ async def test_r10_an_account_sees_its_own_and_what_is_granted_and_loses_it_at_o
         assert (await asking.ask(ALICE, "DELETE", "/dataset/v1alpha1/datasets/ours"))[0] == 200
 
 
-async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: Any) -> None:
+async def test_r09_the_account_of_a_resource_is_who_applies_it_or_who_is_named(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""))
@@ -173,7 +174,7 @@ REFUSED: list[tuple[str, str]] = [
 
 
 @pytest.mark.parametrize(("text", "rule"), REFUSED, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(REFUSED)])
-async def test_accounts_apply_what_is_theirs_alone(world: Any, text: str, rule: str) -> None:
+async def test_accounts_apply_what_is_theirs_alone(world: World, text: str, rule: str) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, "$schema: SecretSet\nheaders: {name: values}\nspec: {secrets: {a: b}}\n")
@@ -183,7 +184,7 @@ async def test_accounts_apply_what_is_theirs_alone(world: Any, text: str, rule: 
         assert refused.value.hint
 
 
-async def test_what_an_account_writes_as_the_format_has_it_is_its_own(world: Any) -> None:
+async def test_what_an_account_writes_as_the_format_has_it_is_its_own(world: World) -> None:
     old = "kind: DatasetSnapshot\nversion: 1\ncontent: {name: theirs, kind: Root, metadata: []}\n"
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -196,7 +197,7 @@ async def test_what_an_account_writes_as_the_format_has_it_is_its_own(world: Any
         assert refused.value.rule == "access-source"
 
 
-async def test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it(world: Any) -> None:
+async def test_what_another_resource_made_is_not_deleted_by_the_account_that_has_it(world: World) -> None:
     timed = """$schema: Dataset
 headers: {name: timed, annotations: {schedule: {every: 1h}}}
 spec:
@@ -217,7 +218,7 @@ spec:
             assert (status, problem["rule"]) == (404, "resource")
 
 
-async def test_accounts_pull_from_no_source(world: Any) -> None:
+async def test_accounts_pull_from_no_source(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         body = {"refs": ["hers"], "source": "any"}
@@ -225,7 +226,7 @@ async def test_accounts_pull_from_no_source(world: Any) -> None:
         assert (status, problem["rule"]) == (403, "access-owner")
 
 
-async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
+async def test_a_maintainer_does_not_take_a_dataset_over(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="maintainer", what="hers"))
@@ -246,7 +247,7 @@ async def test_a_maintainer_does_not_take_a_dataset_over(world: Any) -> None:
         assert (await asking.ask(BOB, "POST", one + "/rename", {"name": "his"}))[0] == 200
 
 
-async def test_a_statement_ends_when_its_author_loses_the_object(world: Any) -> None:
+async def test_a_statement_ends_when_its_author_loses_the_object(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(ALICE, GRANT.format(name="g", who="bob", role="reader", what="hers"))
@@ -258,7 +259,7 @@ async def test_a_statement_ends_when_its_author_loses_the_object(world: Any) -> 
         assert (await asking.ask(BOB, "GET", one))[0] == 404
 
 
-async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had(world: Any) -> None:
+async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"))
@@ -268,7 +269,7 @@ async def test_a_name_that_is_used_again_gives_nobody_what_its_former_bearer_had
         assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets/theirs"))[0] == 404
 
 
-async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: Any) -> None:
+async def test_r31_an_input_that_may_not_be_read_is_told_of_as_one_that_is_not_here(world: World) -> None:
     derived = """$schema: Dataset
 headers: {{name: mine}}
 spec:
@@ -286,7 +287,7 @@ spec:
         assert told[0] == told[1]
 
 
-async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world: Any) -> None:
+async def test_r58_a_list_is_of_an_account_and_of_others_there_is_nothing(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
 
@@ -418,7 +419,7 @@ def filled(said: Any, ref: str, did: str) -> Any:
 
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
-async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any, uid: int) -> None:
+async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: World, uid: int) -> None:
     """Of one node, since a refused operation changes nothing of it."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -446,7 +447,7 @@ async def test_p12_what_may_not_be_read_answers_as_what_is_not_there(world: Any,
 
 
 @pytest.mark.parametrize("uid", [ALICE, NOBODY])
-async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world: Any, uid: int) -> None:
+async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world: World, uid: int) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         told = []
@@ -459,7 +460,7 @@ async def test_p12_lists_are_those_of_a_node_without_what_may_not_be_read(world:
         assert "theirs" not in json.dumps([body for _, (_, body) in told[0]])
 
 
-async def test_p12_a_watch_tells_of_what_may_be_read(world: Any) -> None:
+async def test_p12_a_watch_tells_of_what_may_be_read(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         heard: list[tuple[str, str]] = []
@@ -491,7 +492,7 @@ async def test_p12_a_watch_tells_of_what_may_be_read(world: Any) -> None:
         assert (await asking.ask(BOB, "GET", "/dataset/v1alpha1/datasets"))[1]["items"] == []
 
 
-async def test_p04_an_account_goes_on_over_restarts_unless_its_rights_changed_meanwhile(world: Any) -> None:
+async def test_p04_an_account_goes_on_over_restarts_unless_its_rights_changed_meanwhile(world: World) -> None:
     """What others change in between is not told, and does not end it."""
 
     async def news(asking: Asking, since: str | None) -> list[tuple[str, str, str]]:
@@ -532,7 +533,7 @@ async def test_p04_an_account_goes_on_over_restarts_unless_its_rights_changed_me
         assert [op for op, _, _ in await news(Asking(node), forged)] == ["Reset"]
 
 
-async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there(world: Any) -> None:
+async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_there(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for method in ("GET", "DELETE"):
@@ -547,7 +548,7 @@ async def test_a_condition_on_what_may_not_be_read_answers_as_on_what_is_not_the
         assert status == 412
 
 
-async def test_pages_are_filled_with_what_may_be_read_and_their_tokens_name_nothing_else(world: Any) -> None:
+async def test_pages_are_filled_with_what_may_be_read_and_their_tokens_name_nothing_else(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(*(DATASET.format(name=f"hidden-{each}", more="") for each in ("a", "b", "z")))
@@ -565,7 +566,7 @@ async def test_pages_are_filled_with_what_may_be_read_and_their_tokens_name_noth
         assert found == ["hers", "open-a", "open-b"]
 
 
-async def test_a_task_of_others_is_not_there(world: Any) -> None:
+async def test_a_task_of_others_is_not_there(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         ref = await (await asking.services(ALICE)).verification.verify("hers", wire.VerifyRequest())
@@ -581,7 +582,7 @@ async def test_a_task_of_others_is_not_there(world: Any) -> None:
         assert (await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks"))[1]["items"] == []
 
 
-async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: Any) -> None:
+async def test_what_is_open_to_callers_of_the_socket_is_not_given_to_peers(world: World) -> None:
     text = """$schema: Relations
 headers: {name: open}
 spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: true}]}
@@ -595,7 +596,7 @@ spec: {attributes: [{object: "Dataset:theirs", name: allowAnonymousRead, value: 
         assert not node.parts.visibility.is_public(node.dataset("theirs"))
 
 
-async def test_an_administrator_is_as_the_owner_and_others_who_ask_for_it_are_refused(world: Any) -> None:
+async def test_an_administrator_is_as_the_owner_and_others_who_ask_for_it_are_refused(world: World) -> None:
     text = """$schema: Relations
 headers: {name: admins}
 spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
@@ -610,7 +611,7 @@ spec: {attributes: [{object: "Account:alice", name: admin, value: true}]}
         assert (await asking.ask(ALICE, "GET", "/node/v1alpha1/settings", as_="bob"))[0] == 403
 
 
-async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> None:
+async def test_an_account_changes_no_account_not_even_its_own(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = Asking(node)
         await node.apply(ACCOUNT.format(name="alice", uid=ALICE))
@@ -627,7 +628,7 @@ async def test_an_account_changes_no_account_not_even_its_own(world: Any) -> Non
         assert (await asking.ask(BOB, "GET", "/node/v1alpha1/settings"))[0] == 401
 
 
-async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
+async def test_an_account_that_has_something_is_not_deleted(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         status, problem = await asking.ask(0, "DELETE", "/auth/v1alpha1/accounts/alice")
@@ -637,7 +638,7 @@ async def test_an_account_that_has_something_is_not_deleted(world: Any) -> None:
         assert await asking.datasets(BOB) == []
 
 
-async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
+async def test_an_answer_that_is_kept_is_of_who_asked(world: World) -> None:
     """The same key and body, of another user: not their answer."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -651,7 +652,7 @@ async def test_an_answer_that_is_kept_is_of_who_asked(world: Any) -> None:
         assert (await asking.ask(BOB, "POST", "/node/v1alpha1/publish", said, more=kept))[0] != 200
 
 
-async def test_members_of_a_group_act_as_the_account_that_names_it(world: Any) -> None:
+async def test_members_of_a_group_act_as_the_account_that_names_it(world: World) -> None:
     lab = """$schema: Account
 headers: {name: lab, annotations: {unixCallers: {groups: ["70010"]}}}
 spec: {email: lab@example.com, accountType: Organization}
@@ -668,7 +669,7 @@ spec: {email: lab@example.com, accountType: Organization}
         assert (status, problem["rule"]) == (403, "access-account")
 
 
-async def test_a_derived_dataset_stops_where_its_account_may_not_read_an_input(world: Any) -> None:
+async def test_a_derived_dataset_stops_where_its_account_may_not_read_an_input(world: World) -> None:
     derived = """$schema: Dataset
 headers: {name: mine}
 spec:
@@ -692,7 +693,7 @@ spec:
 
 
 async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -718,7 +719,7 @@ async def test_what_says_nothing_of_access_does_not_read_all_resources_again(
         assert len(computed) > before
 
 
-async def test_tokens_are_of_the_account_that_asks(world: Any) -> None:
+async def test_tokens_are_of_the_account_that_asks(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         status, problem = await asking.ask(0, "POST", "/auth/v1alpha1/tokens", {})

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -12,6 +10,7 @@ from odfd.control import wire
 from odfd.resources import tables
 from odfd.resources.store import ResourceStore
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
+from worlds.node_world import World
 
 URI = "https://opendatafabric.org/schemas/dataset/v1alpha1/"
 
@@ -29,7 +28,7 @@ async def readers(asking: Asking) -> list[int]:
 
 
 @pytest.mark.parametrize("base", ["", URI])
-async def test_a_label_opens_a_dataset_and_closes_it_again(world: Any, base: str) -> None:
+async def test_a_label_opens_a_dataset_and_closes_it_again(world: World, base: str) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for labels, who in (
@@ -49,7 +48,7 @@ async def test_a_label_opens_a_dataset_and_closes_it_again(world: Any, base: str
         assert await readers(asking) == []
 
 
-async def test_only_an_owner_changes_who_may_read(world: Any) -> None:
+async def test_only_an_owner_changes_who_may_read(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="maintainer", what="alice/hers"))
@@ -88,7 +87,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("text", "rule"), WRONG, ids=[f"{at}-{rule}" for at, (_, rule) in enumerate(WRONG)])
-async def test_r19_a_label_that_its_schema_does_not_permit_is_refused(world: Any, text: str, rule: str) -> None:
+async def test_r19_a_label_that_its_schema_does_not_permit_is_refused(world: World, text: str, rule: str) -> None:
     async with world.running("node", private=True) as node:
         with pytest.raises(Fault) as refused:
             await node.apply(text)
@@ -96,7 +95,7 @@ async def test_r19_a_label_that_its_schema_does_not_permit_is_refused(world: Any
         assert await node.api.declarations.list("dataset", None) == []
 
 
-async def test_labels_of_a_former_state_are_told_when_they_begin_to_act(world: Any) -> None:
+async def test_labels_of_a_former_state_are_told_when_they_begin_to_act(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(hers("env: prod"))

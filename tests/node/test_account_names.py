@@ -22,7 +22,8 @@ from odfd.services.ingest.sources import SourceReader
 from odfd.services.resources.set_controllers import SetValues
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled, steady
 from worlds.flow_world import entries, flow_of, flows
-from worlds.node_world import until
+from worlds.manifests import ROOT
+from worlds.node_world import World, until
 
 SET = """$schema: SecretSet
 headers: {{name: db{more}}}
@@ -37,7 +38,7 @@ spec:
 """
 
 
-async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: Any) -> None:
+async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_its_own(world: World) -> None:
     """Nothing of alice changes by what bob applies, labels or deletes under the same names."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -78,7 +79,7 @@ async def test_r11_r23_accounts_have_the_same_names_side_by_side_and_each_reads_
         assert gone.value.rule == "unresolved-reference"
 
 
-async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: Any) -> None:
+async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (ALICE, BOB):
@@ -94,7 +95,7 @@ async def test_deleting_one_by_its_id_deletes_none_of_the_same_name(world: Any) 
 
 
 async def test_r22_the_owner_names_what_accounts_have_with_the_account_and_is_told_where_several_have_it(
-    world: Any,
+    world: World,
 ) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -117,7 +118,7 @@ async def test_r22_the_owner_names_what_accounts_have_with_the_account_and_is_to
         assert resolve("hers").id == resolve("alice/hers").id
 
 
-async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_several_have_it(world: Any) -> None:
+async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_several_have_it(world: World) -> None:
     async with world.running("node", private=True, flows=model.Flows(follow=True)) as node:
         asking, get = await settled(node), node.api.declarations.get
         derived = DERIVED.replace("name: derived", "name: towns").replace("raw", "sales")
@@ -135,7 +136,7 @@ async def test_a_flow_that_nothing_declares_is_named_with_its_account_where_seve
         assert [(await get("Flow", each.id)).id for each in found] == [each.id for each in found]
 
 
-async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: Any) -> None:
+async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: World) -> None:
     """Neither by taking it, in an apply or a rename, nor by asking for it with the account."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -171,7 +172,7 @@ async def test_p12_an_account_learns_nothing_of_a_name_that_others_have(world: A
         assert taken.value.rule == "name-taken"
 
 
-async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(world: Any) -> None:
+async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (ALICE, BOB):
@@ -185,7 +186,7 @@ async def test_a_renamed_dataset_of_an_account_leaves_those_of_its_names_alone(w
         assert [node.home.resolve(each).id for each in ("alice/new", "bob/new", "new")] == [alices, bobs, owners]
 
 
-async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: Any) -> None:
+async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: World) -> None:
     sets = "$schema: VariableSet\nheaders: {{name: sales{more}}}\nspec: {{variables: {{who: {who}}}}}\n"
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -197,7 +198,7 @@ async def test_sources_of_a_dataset_read_the_sets_of_its_account(world: Any) -> 
         assert said == [{"who": "owner"}, {"who": "alice"}, {}]
 
 
-async def test_a_name_that_others_have_is_free_to_be_posted(world: Any) -> None:
+async def test_a_name_that_others_have_is_free_to_be_posted(world: World) -> None:
     posted = {"$schema": "SecretSet", "headers": {"name": "db"}, "spec": {"secrets": {"key": "v"}}}
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -221,7 +222,7 @@ spec:
 """
 
 
-async def test_an_account_derives_from_its_own_dataset_of_a_name_that_the_owner_has_too(world: Any) -> None:
+async def test_an_account_derives_from_its_own_dataset_of_a_name_that_the_owner_has_too(world: World) -> None:
     """Of one batch, too: the name found the dataset of the node's owner before the new one."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -246,7 +247,7 @@ spec: {relations: [{subject: "Account:bob", relation: member, object: "Account:t
 
 
 @pytest.mark.parametrize("trick", ["a set of the team", "a set that is renamed", "a source of the team"])
-async def test_no_batch_reads_a_set_of_the_owner_that_has_the_name(world: Any, trick: str) -> None:
+async def test_no_batch_reads_a_set_of_the_owner_that_has_the_name(world: World, trick: str) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(SET.format(value="of-the-owner", more=""), *TEAM.split("---\n"))
@@ -268,7 +269,7 @@ async def test_no_batch_reads_a_set_of_the_owner_that_has_the_name(world: Any, t
                 SourceReader(node.home).open(each.id)
 
 
-async def test_a_maintainer_makes_itself_no_owner_in_the_batch_that_changes_the_dataset(world: Any) -> None:
+async def test_a_maintainer_makes_itself_no_owner_in_the_batch_that_changes_the_dataset(world: World) -> None:
     """What an apply changed counted as its own, so a maintainer could take the dataset over."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -287,7 +288,7 @@ spec:
 """
 
 
-async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: Any) -> None:
+async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: World) -> None:
     """The owner's stood in for one of an account that has its name."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -301,7 +302,7 @@ async def test_two_flows_of_one_name_are_each_looked_at_by_themselves(world: Any
         assert found == {(True, "every 1min"), (False, "every 2min")}
 
 
-async def test_what_an_account_has_is_not_pruned_with_what_the_owner_leaves_out(world: Any) -> None:
+async def test_what_an_account_has_is_not_pruned_with_what_the_owner_leaves_out(world: World) -> None:
     labelled = (
         "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspec: {{variables: {{x: '1'}}}}\n"
     )
@@ -315,7 +316,7 @@ async def test_what_an_account_has_is_not_pruned_with_what_the_owner_leaves_out(
             assert [each.name for each in ResourceStore(connection).all("VariableSet")] == ["a", "a", "b"]
 
 
-async def test_a_path_names_what_an_account_has_in_one_segment(world: Any) -> None:
+async def test_a_path_names_what_an_account_has_in_one_segment(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid in (ALICE, BOB):
@@ -337,7 +338,7 @@ async def test_a_path_names_what_an_account_has_in_one_segment(world: Any) -> No
         assert (status, hers["spec"]["did"]) == (200, str(node.home.resolve("alice/hers").id))
 
 
-async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_its_name(world: Any) -> None:
+async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_its_name(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         (held,) = (await asking.apply(BOB, SET.format(value="old", more=""))).items
@@ -362,7 +363,7 @@ async def test_a_batch_gives_a_thing_to_another_account_and_makes_a_new_one_of_i
         assert after == {"alice": names["bob"], "bob": names["alice"]}
 
 
-async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_name_is(world: Any) -> None:
+async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_name_is(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for uid, account in ((ALICE, "alice"), (BOB, "bob")):
@@ -377,7 +378,7 @@ async def test_a_flow_is_paused_by_its_account_and_name_and_none_of_the_same_nam
         assert (await flow_of(node, "alice/often")).state != "paused"
 
 
-async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(world: Any) -> None:
+async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(world: World) -> None:
     text = (
         "$schema: Flow\nheaders: {{name: wide{more}}}\n"
         'spec: {{target: "Dataset:{target}", triggers: [{{kind: Interval, interval: 1h}}], tasks: [{{kind: Pull}}]}}\n'
@@ -391,7 +392,7 @@ async def test_a_flow_that_selects_nothing_is_listed_beside_one_of_its_name(worl
         assert (await flow_of(node, "wide")).target == "the%"
 
 
-async def test_an_account_has_a_did_by_which_it_is_referred_to(world: Any) -> None:
+async def test_an_account_has_a_did_by_which_it_is_referred_to(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         _, alice = await asking.ask(0, "GET", "/auth/v1alpha1/accounts/alice")
@@ -425,7 +426,7 @@ async def test_an_account_has_a_did_by_which_it_is_referred_to(world: Any) -> No
         assert (await asking.ask(0, "GET", "/auth/v1alpha1/accounts/alice"))[1]["headers"]["account"]["did"] != did
 
 
-async def test_the_account_of_the_nodes_owner_has_a_name(world: Any) -> None:
+async def test_the_account_of_the_nodes_owner_has_a_name(world: World) -> None:
     grant = GRANT.format(name="g", who="bob", role="maintainer", what="theirs")
     source = """$schema: Dataset
 headers: {name: mine}
@@ -459,9 +460,9 @@ spec: {kind: Derivative, metadata: [{kind: SetTransform, inputs: [{datasetRef: "
         assert (await node.api.declarations.get("Dataset", "node/new")).account["id"] != view.account["id"]
 
 
-async def test_the_owner_pulls_what_an_account_has_by_its_name(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_the_owner_pulls_what_an_account_has_by_its_name(world: World, tmp_path: Path) -> None:
     """A repository that has the name of the account goes before."""
-    body = worlds.ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
+    body = ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
     text = f"$schema: Dataset\nheaders: {{name: cities, account: alice}}\nspec:\n{body}"
     place = f"$schema: Repository\nheaders: {{name: alice}}\nspec: {{url: '{tmp_path.as_uri()}/nothing'}}\n"
     async with world.running("node", private=True) as node:
@@ -477,10 +478,8 @@ async def test_the_owner_pulls_what_an_account_has_by_its_name(world: Any, world
         assert item.outcome == "failed"
 
 
-async def test_the_bytes_that_are_kept_of_a_dataset_are_listed_to_the_account_that_has_it(
-    world: Any, worlds: Any
-) -> None:
-    body = worlds.ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
+async def test_the_bytes_that_are_kept_of_a_dataset_are_listed_to_the_account_that_has_it(world: World) -> None:
+    body = ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         world.write("node", "1.csv", "2024-01-01T00:00:00Z,Graz,1")

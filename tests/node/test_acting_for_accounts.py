@@ -16,6 +16,8 @@ from odfd.errors import to_problem
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, NOBODY, settled
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows, tasks
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 HIS = FLOW.replace(", account: bob", "").format
 CHECK = "$schema: Task\nheaders: {{name: check}}\nspec: {spec}\n"
@@ -33,7 +35,7 @@ async def refused(asking: Any, uid: int, *texts: str) -> Fault:
     return caught.value
 
 
-async def ended(node: Any, ref: str) -> dict[str, Any]:
+async def ended(node: Node, ref: str) -> dict[str, Any]:
     """Returns the status of a declared task once it ended, or waits for a right."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -45,7 +47,7 @@ async def ended(node: Any, ref: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("text", [HIS(target="{}"), check("{}")], ids=["flow", "task"])
-async def test_what_acts_on_what_may_not_be_read_is_refused_as_on_what_is_not_here(world: Any, text: str) -> None:
+async def test_what_acts_on_what_may_not_be_read_is_refused_as_on_what_is_not_here(world: World, text: str) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         told = []
@@ -63,7 +65,7 @@ async def test_what_acts_on_what_may_not_be_read_is_refused_as_on_what_is_not_he
         assert made.action == "created"
 
 
-async def test_an_account_applies_flows_that_run_with_its_rights(world: Any) -> None:
+async def test_an_account_applies_flows_that_run_with_its_rights(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""), HIS(target="his"))
@@ -88,7 +90,7 @@ async def test_an_account_applies_flows_that_run_with_its_rights(world: Any) -> 
             assert flows_in_force(node).count("more") == is_there
 
 
-async def test_a_selection_of_an_account_is_of_what_it_may_use(world: Any) -> None:
+async def test_a_selection_of_an_account_is_of_what_it_may_use(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=", labels: {env: prod}"))
@@ -116,7 +118,7 @@ COLLECT = ["$schema: Task\nheaders: {name: sweep}\nspec: {kind: GarbageCollectio
 
 
 @pytest.mark.parametrize("text", COLLECT, ids=["task", "flow", "flow-of-all"])
-async def test_no_account_collects_the_garbage_of_the_node(world: Any, text: str) -> None:
+async def test_no_account_collects_the_garbage_of_the_node(world: World, text: str) -> None:
     """Not by a manifest of the node's owner either, which acts with the rights of its account."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -140,7 +142,7 @@ async def test_no_account_collects_the_garbage_of_the_node(world: Any, text: str
     ],
     ids=["every", "cooldown", "retry"],
 )
-async def test_a_flow_of_an_account_does_not_take_every_turn(world: Any, more: tuple[str, str]) -> None:
+async def test_a_flow_of_an_account_does_not_take_every_turn(world: World, more: tuple[str, str]) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""), DATASET.format(name="his2", more=""))
@@ -155,7 +157,7 @@ def state(shown: Any) -> Any:
     return next(each["value"] for key, each in shown["status"]["conditions"].items() if key.endswith("/State"))
 
 
-async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: Any) -> None:
+async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: World) -> None:
     """It would act with rights that who changed it has not."""
     grant = GRANT.replace("Dataset:{what}", "Flow:{what}")
 
@@ -189,7 +191,7 @@ async def test_what_acts_for_others_is_not_changed_by_who_maintains_it(world: An
         assert flows_in_force(node) == ["seldom"]
 
 
-async def test_an_account_sees_and_cancels_the_tasks_that_it_declares(world: Any) -> None:
+async def test_an_account_sees_and_cancels_the_tasks_that_it_declares(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
@@ -221,7 +223,7 @@ async def test_an_account_sees_and_cancels_the_tasks_that_it_declares(world: Any
         assert [target for target, _, is_declared in await seen(BOB) if is_declared] == ["his"]
 
 
-async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not_deleted(world: Any) -> None:
+async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not_deleted(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""), HIS(target="his"), check("his"))
@@ -251,7 +253,7 @@ async def test_a_renamed_account_keeps_what_acts_for_it_and_one_with_such_is_not
             assert (status_, left in problem.get("detail", "")) == (403 if left else 200, True), problem
 
 
-async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: Any) -> None:
+async def test_a_flow_calls_no_webhook_that_its_account_only_reads(world: World) -> None:
     """The call is signed with the secret of the webhook, whatever its body is."""
     secret = "$schema: SecretSet\nheaders: {name: hooks}\nspec: {secrets: {k: aaaaaaaaaaaaaaaaaaaaaaaaaaaaaa}}\n"
     hook = HOOK.format("hooks")
@@ -289,7 +291,9 @@ HIDDEN = [(PROJECTION, "Dataset"), (PORTAL, "Dataset"), (GIVES, "Dataset"), (HOO
 
 
 @pytest.mark.parametrize(("text", "kind"), HIDDEN, ids=["projection", "portal", "portal-to", "webhook"])
-async def test_what_uses_what_may_not_be_read_is_refused_as_what_uses_nothing(world: Any, text: str, kind: str) -> None:
+async def test_what_uses_what_may_not_be_read_is_refused_as_what_uses_nothing(
+    world: World, text: str, kind: str
+) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await asking.apply(BOB, DATASET.format(name="his", more=""))
@@ -312,11 +316,11 @@ async def test_what_uses_what_may_not_be_read_is_refused_as_what_uses_nothing(wo
 ROWS = tuple(f"2024-01-0{day}T00:00:00Z,Graz,{people}" for day, people in ((1, 300), (2, 310)))
 
 
-async def test_a_projection_of_an_account_is_read_and_computed_by_its_rights(world: Any, worlds: Any) -> None:
+async def test_a_projection_of_an_account_is_read_and_computed_by_its_rights(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         world.write("node", "a.csv", *ROWS)
-        await node.apply(worlds.ROOT)
+        await node.apply(ROOT)
         await node.pull("cities")
         granted = GRANT.format(name="g", who="bob", role="reader", what="cities")
         await node.apply(granted)
@@ -348,7 +352,7 @@ async def test_a_projection_of_an_account_is_read_and_computed_by_its_rights(wor
         assert (seen["phase"], table["rows"]) == ("Ready", 3)
 
 
-async def test_an_account_means_its_own_dataset_in_a_query(world: Any) -> None:
+async def test_an_account_means_its_own_dataset_in_a_query(world: World) -> None:
     """The one of the node's owner with that name was looked up, and not found."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -357,11 +361,11 @@ async def test_an_account_means_its_own_dataset_in_a_query(world: Any) -> None:
         assert (code, said["rule"]) == (404, "query-schema"), said  # it has no rows yet
 
 
-async def test_a_portal_of_an_account_takes_what_that_may_read(world: Any, worlds: Any) -> None:
+async def test_a_portal_of_an_account_takes_what_that_may_read(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         world.write("node", "a.csv", *ROWS)
-        await node.apply(worlds.ROOT)
+        await node.apply(ROOT)
         await node.pull("cities")
         granted = GRANT.format(name="g", who="bob", role="reader", what="cities")
         await node.apply(granted)
@@ -380,11 +384,11 @@ async def test_a_portal_of_an_account_takes_what_that_may_read(world: Any, world
         assert node.size("bob/his") == size + 1
 
 
-async def test_a_portal_that_may_not_write_its_dataset_any_more_stops_no_other(world: Any, worlds: Any) -> None:
+async def test_a_portal_that_may_not_write_its_dataset_any_more_stops_no_other(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         world.write("node", "a.csv", *ROWS)
-        await node.apply(worlds.ROOT, "$schema: Dataset\nheaders: {name: census}\nspec: {kind: Root, metadata: []}\n")
+        await node.apply(ROOT, "$schema: Dataset\nheaders: {name: census}\nspec: {kind: Root, metadata: []}\n")
         await node.pull("cities")
         await node.apply(PORTAL.format("cities").replace("'his'", "census"))
         assert (await status(node, "Portal", "open"))["phase"] == "Ready"
@@ -396,7 +400,7 @@ async def test_a_portal_that_may_not_write_its_dataset_any_more_stops_no_other(w
         assert item.outcome == "up-to-date"
 
 
-async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_to_its_secret(world: Any) -> None:
+async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_to_its_secret(world: World) -> None:
     with serving(Receiver()) as receiver:
         async with world.running("node", private=True, **INSIDE) as node:
             asking = await settled(node)
@@ -415,7 +419,7 @@ async def test_a_webhook_of_an_account_is_applied_by_it_and_ends_with_the_right_
             await told(receiver, ["created his"])
 
 
-async def test_a_run_names_the_account_that_asked_for_it(world: Any) -> None:
+async def test_a_run_names_the_account_that_asked_for_it(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         text = "$schema: Flow\nheaders: {name: asked}\nspec:\n  target: hers\n  triggers: [{kind: Manual}]\n"
@@ -428,7 +432,7 @@ async def test_a_run_names_the_account_that_asked_for_it(world: Any) -> None:
         assert [each["initiator"]["name"] for each in causes["activationCauses"]] == ["alice"]
 
 
-async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: Any) -> None:
+async def test_views_say_whose_a_flow_a_task_and_a_dataset_are(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(HIS(target="theirs"))
@@ -460,7 +464,7 @@ spec:
 """
 
 
-async def test_a_flow_acts_with_the_rights_of_its_service_account(world: Any) -> None:
+async def test_a_flow_acts_with_the_rights_of_its_service_account(world: World) -> None:
     """Of the node's owner too, whose own rights have no end."""
     granted = GRANT.format(name="g", who="bob", role="editor", what="theirs")
     async with world.running("node", private=True) as node:
@@ -474,7 +478,7 @@ async def test_a_flow_acts_with_the_rights_of_its_service_account(world: Any) ->
             assert flows_in_force(node) == (["served"] if is_there else [])
 
 
-async def test_a_task_and_a_run_act_with_the_rights_of_their_service_account(world: Any) -> None:
+async def test_a_task_and_a_run_act_with_the_rights_of_their_service_account(world: World) -> None:
     run = "$schema: FlowRun\nheaders: {{name: once}}\nspec: {{serviceAccount: {who}, tasks: [{task}]}}\n"
     task = "{kind: VerifyChain, target: theirs}"
     async with world.running("node", private=True) as node:
@@ -486,7 +490,7 @@ async def test_a_task_and_a_run_act_with_the_rights_of_their_service_account(wor
         assert (await ended(node, "check"))["phase"] == "Ready"
 
 
-async def test_nobody_acts_with_the_rights_of_another_account(world: Any) -> None:
+async def test_nobody_acts_with_the_rights_of_another_account(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         for who in ("alice", "absent", "node"):

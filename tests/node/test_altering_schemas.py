@@ -11,22 +11,24 @@ from chain.model.events import SetDataSchema, SetPollingSource
 from chain.state import load_state
 from odfd.control import wire
 from odfd.queries.log_files import files_of_log
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 
-async def altered(node: Any, *columns: str, ref: str = "cities", **more: Any) -> wire.AlterSchemaResult:
+async def altered(node: Node, *columns: str, ref: str = "cities", **more: Any) -> wire.AlterSchemaResult:
     request = wire.AlterSchemaRequest(**{"action": "add", "columns": columns, **more})
     result: wire.AlterSchemaResult = await node.done(node.api.flow.alter_schema(ref, request))
     return result
 
 
-def begun(world: Any) -> None:
+def begun(world: World) -> None:
     world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,c{day},{day}" for day in (1, 2, 3)))
 
 
-async def test_it_is_shown_and_then_done(world: Any, worlds: Any) -> None:
+async def test_it_is_shown_and_then_done(world: World) -> None:
     async with world.running("alice") as alice:
         begun(world)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         chain = alice.home.chains.chain(alice.dataset("cities"))
         before = chain.head()
@@ -62,10 +64,10 @@ async def test_it_is_shown_and_then_done(world: Any, worlds: Any) -> None:
         assert len(towns.rows) == 4
 
 
-async def test_others_and_wrong_wishes_change_nothing(world: Any, worlds: Any) -> None:
+async def test_others_and_wrong_wishes_change_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         begun(world)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         heads = {name: alice.home.chains.chain(alice.dataset(name)).head() for name in ("cities", "towns")}
         for ref, columns, more, rule in (
@@ -83,10 +85,10 @@ async def test_others_and_wrong_wishes_change_nothing(world: Any, worlds: Any) -
         assert {name: alice.home.chains.chain(alice.dataset(name)).head() for name in heads} == heads
 
 
-async def test_a_mirror_follows_and_may_not_alter(world: Any, worlds: Any) -> None:
+async def test_a_mirror_follows_and_may_not_alter(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         begun(world)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         await alice.publish()
         await bob.mirror(alice.dataset("cities"), "cities")
@@ -101,10 +103,10 @@ async def test_a_mirror_follows_and_may_not_alter(world: Any, worlds: Any) -> No
         assert caught.value.rule == "schema-owner"
 
 
-async def test_the_manifest_of_what_is_derived_is_made_and_nothing_else(world: Any, worlds: Any) -> None:
+async def test_the_manifest_of_what_is_derived_is_made_and_nothing_else(world: World) -> None:
     async with world.running("alice") as alice:
         begun(world)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         plan = await altered(alice, "city", "town", action="rename", derived="v2")
         assert plan.manifest is not None

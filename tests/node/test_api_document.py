@@ -35,7 +35,7 @@ from odfd.runtime.supervision import Life
 from odfd.services.resources.types import TYPES
 from odfd.services.trust.authority import signatures_of
 from odfd.store.idempotency import AnswerStore
-from worlds.node_world import START, Lines
+from worlds.node_world import START, Lines, World
 
 EXAMPLES = int(os.environ.get("ODFD_REQUESTS", "2"))
 """Random requests to each operation."""
@@ -133,7 +133,7 @@ def _responding(app: Any) -> Iterator[ConnectionHandler]:
 
 
 async def test_a_node_answers_random_requests_as_the_document_says(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of the daemon's own, an undeclared status, type or shape fails; what breaks rules may be refused."""
     (tmp_path / "here").mkdir()

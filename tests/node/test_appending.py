@@ -16,6 +16,8 @@ from hypothesis import strategies as st
 
 from odfd.control import wire
 from odfd_client import Appended, Client, Conflict, Dataset, Invalid, NotFound, Refused, Unreachable, appending, connect
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 
 DATASET = """$schema: Dataset
@@ -46,7 +48,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
-async def test_an_append_counts_once_by_its_id(world: Any, folder: Path) -> None:
+async def test_an_append_counts_once_by_its_id(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         async with served(alice, folder) as path:
@@ -79,7 +81,7 @@ def repeat_after_a_restart(c: Client) -> None:
     assert numbers(c.open("readings")) == [1, 2, 7, 7, 3, 3, 3]
 
 
-async def test_a_lost_answer_is_asked_for_again(world: Any, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_lost_answer_is_asked_for_again(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         async with served(alice, folder) as path:
@@ -95,7 +97,7 @@ def lost(*_: object) -> Any:
     raise Unreachable("cut off", rule="connection")
 
 
-async def test_what_must_follow_a_block_is_refused_after_another(world: Any, folder: Path) -> None:
+async def test_what_must_follow_a_block_is_refused_after_another(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         async with served(alice, folder) as path:
@@ -155,15 +157,15 @@ TURNS = st.one_of(
 )
 @example([("append", 5), ("append", 6), ("append", 1), ("over", 3), ("restart", 0), ("append", 6), ("back", 0)])
 def test_appends_to_any_shards_count_once_over_handovers(
-    worlds: Any, tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, int]]
 ) -> None:
     """By id, after the commit point of all shards, and never after another block."""
-    world = worlds.World(tmp_path_factory.mktemp("world"))
+    world = World(tmp_path_factory.mktemp("world"))
     trio.run(play, world, tmp_path_factory.mktemp("c"), turns)
     world.close()
 
 
-async def play(world: Any, folder: Path, turns: list[tuple[str, int]]) -> None:
+async def play(world: World, folder: Path, turns: list[tuple[str, int]]) -> None:
     known, left = Appends(), list(turns)
     while True:
         async with world.running("alice") as alice:
@@ -190,7 +192,7 @@ def play_one(known: Appends, kind: str, path: Path, value: int) -> None:
     getattr(known, kind)(connect(path), value)
 
 
-async def rendition(node: Any, kind: str, value: int) -> None:
+async def rendition(node: Node, kind: str, value: int) -> None:
     api = node.api.renditions
     if kind == "over":
         wanted = wire.RenditionRequest(origin="snapshot", shards=value, by=("n",) if value > 1 else ())
@@ -236,11 +238,11 @@ class Appends:
         assert c.commit_point("readings").last_id == self.last
 
 
-async def test_what_cannot_be_appended_is_refused_and_nothing_is_written(world: Any, worlds: Any, folder: Path) -> None:
+async def test_what_cannot_be_appended_is_refused_and_nothing_is_written(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         await alice.apply(EMPTY)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
             assert (await away(lambda: c.append("empty", rows(1)))).records == 1, "a source for Parquet is made"

@@ -13,41 +13,42 @@ from odfd.control import wire
 from odfd.store import captures
 from odfd.store.ledger.log import Ledger
 from worlds.eventually import PATIENCE
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import Node, World
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
 
 
-async def filled(world: Any, worlds: Any, node: Any, shards: int = 1, days: tuple[int, ...] = (1, 2, 3)) -> None:
-    root = worlds.ROOT.replace("{kind: Append}", LEDGER)
+async def filled(world: World, node: Node, shards: int = 1, days: tuple[int, ...] = (1, 2, 3)) -> None:
+    root = ROOT.replace("{kind: Append}", LEDGER)
     await node.apply(root if shards == 1 else in_shards(root))
     await node.keep_raw("cities")
     await more(world, node, *days)
 
 
-async def more(world: Any, node: Any, *days: int) -> None:
+async def more(world: World, node: Node, *days: int) -> None:
     for day in days:
         world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}", "2023-01-01T00:00:00Z,Wels,7")
         await node.pull("cities")
 
 
-def is_whole(node: Any, name: str) -> bool:
+def is_whole(node: Node, name: str) -> bool:
     with node.home.database.read() as connection:
         checked = Ledger(connection).chain(node.dataset(name))
     return bool(checked.data == checked.frontier.size)
 
 
-async def bind(node: Any) -> wire.RawChainView:
+async def bind(node: Node) -> wire.RawChainView:
     made: wire.RawChainView = await node.done(node.api.raw.bind("cities"))
     return made
 
 
-async def attest(node: Any, ref: str = "theirs", chain: str = "bytes") -> wire.RawAttestResult:
+async def attest(node: Node, ref: str = "theirs", chain: str = "bytes") -> wire.RawAttestResult:
     done: wire.RawAttestResult = await node.done(node.api.raw.attest(ref, wire.AttestRawRequest(chain=chain)))
     return done
 
 
-async def shared(world: Any, alice: Any, bob: Any) -> None:
+async def shared(world: World, alice: Node, bob: Node) -> None:
     """Bob mirrors the root and its bytes."""
     await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities", "cities.raw")))
     for name, called in (("cities", "theirs"), ("cities.raw", "bytes")):
@@ -56,10 +57,10 @@ async def shared(world: Any, alice: Any, bob: Any) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_another_node_attests_a_root(world: Any, worlds: Any, shards: int) -> None:
+async def test_another_node_attests_a_root(world: World, shards: int) -> None:
     """What Bob signs is seen by whoever has the root, and is no observation of the source."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await filled(world, worlds, alice, shards)
+        await filled(world, alice, shards)
         assert (await bind(alice)).bound == 3
         await shared(world, alice, bob)
         done = await attest(bob)
@@ -73,10 +74,10 @@ async def test_another_node_attests_a_root(world: Any, worlds: Any, shards: int)
         assert (await alice.api.trust.show("cities")).facts.observed.have == 0
 
 
-async def test_other_rows_than_the_bytes_give_are_told(world: Any, worlds: Any) -> None:
+async def test_other_rows_than_the_bytes_give_are_told(world: World) -> None:
     """As of a publisher that keeps bytes and publishes other rows."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         with alice.home.database.write() as connection:
             first, second, _ = captures.of(connection, alice.dataset("cities"))
             swapped = msgspec.structs.replace(second.capture, files=first.capture.files)
@@ -89,10 +90,10 @@ async def test_other_rows_than_the_bytes_give_are_told(world: Any, worlds: Any) 
 
 
 @pytest.mark.parametrize("name", ["..", "/etc/passwd/..", "a" * 4000, "\n", "x/\u202e"])
-async def test_names_of_files_lead_nowhere(world: Any, worlds: Any, name: str) -> None:
+async def test_names_of_files_lead_nowhere(world: World, name: str) -> None:
     """A stranger wrote them; they tell a format, and no place."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await filled(world, worlds, alice, days=(1,))
+        await filled(world, alice, days=(1,))
         with alice.home.database.write() as connection:
             (only,) = captures.of(connection, alice.dataset("cities"))
             (file,) = only.capture.files
@@ -103,9 +104,9 @@ async def test_names_of_files_lead_nowhere(world: Any, worlds: Any, name: str) -
         assert (await attest(bob)).decoded == 1
 
 
-async def test_what_comes_later_is_bound_later(world: Any, worlds: Any) -> None:
+async def test_what_comes_later_is_bound_later(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await filled(world, worlds, alice, days=(1,))
+        await filled(world, alice, days=(1,))
         assert (await bind(alice)).bound == 1
         assert (await bind(alice)).bound == 0
         await shared(world, alice, bob)
@@ -121,9 +122,9 @@ async def test_what_comes_later_is_bound_later(world: Any, worlds: Any) -> None:
         assert (await attest(bob)).later == 1, "what is not here is not judged"
 
 
-async def test_who_may_attest_what(world: Any, worlds: Any) -> None:
+async def test_who_may_attest_what(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         with pytest.raises(Refused, match="not ingested by this node"):
             await bind_of(alice, "towns")
         with pytest.raises(Refused, match="nothing is kept"):
@@ -135,15 +136,15 @@ async def test_who_may_attest_what(world: Any, worlds: Any) -> None:
             await attest(alice, "cities", "cities.raw")
 
 
-async def bind_of(node: Any, ref: str) -> Any:
+async def bind_of(node: Node, ref: str) -> Any:
     return await node.done(node.api.raw.bind(ref))
 
 
-async def test_bytes_of_another_publisher_attest_nothing(world: Any, worlds: Any) -> None:
+async def test_bytes_of_another_publisher_attest_nothing(world: World) -> None:
     """Else anybody could have validators sign that a root is not what its bytes give."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         for node, name, day in ((alice, "alice", 1), (bob, "bob", 2)):
-            await node.apply(worlds.ROOT)
+            await node.apply(ROOT)
             await node.keep_raw("cities")
             world.write(name, f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}")
             await node.pull("cities")
@@ -159,12 +160,12 @@ async def test_bytes_of_another_publisher_attest_nothing(world: Any, worlds: Any
             await attest(carol, "theirs", "theirs")
 
 
-async def test_a_mended_rendition_is_attested_from_the_same_bytes(world: Any, worlds: Any) -> None:
+async def test_a_mended_rendition_is_attested_from_the_same_bytes(world: World) -> None:
     """The bindings are those of all renditions: of the one that was decoded wrongly, and of the one that mends it."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await bind(alice)
-        await alice.apply(worlds.ROOT)  # it appends, where a ledger has lost rows
+        await alice.apply(ROOT)  # it appends, where a ledger has lost rows
         await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
         await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
         await more(world, alice, 4)

@@ -26,19 +26,21 @@ from odfd.store.ledger.authorities import Authorities
 from odfd.store.ledger.log import CheckedChain, Ledger
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 PEER = PeerId("12D3KooWPeer")
 
 
-async def published(world: Any, worlds: Any, node: Any) -> Any:
+async def published(world: World, node: Node) -> Any:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     return node.dataset("cities")
 
 
-async def change(node: Any, ref: str, action: str, seed: bytes | None = None, **more: Any) -> wire.AuthorityView:
+async def change(node: Node, ref: str, action: str, seed: bytes | None = None, **more: Any) -> wire.AuthorityView:
     """As ``odfctl trust authority`` does it."""
     drop = more.pop("drop_key", False)
     draft = await node.api.authority.draft_authority(ref, wire.AuthorityDraftRequest(action=action, **more))
@@ -53,14 +55,14 @@ def signature(seed: bytes, payload: str) -> wire.SignatureText:
     return wire.SignatureText(key=str(key.did), signature=made)
 
 
-async def go_offline(node: Any, ref: str) -> bytes:
+async def go_offline(node: Node, ref: str) -> bytes:
     """Take the dataset's key off the node; the key."""
     seed = bytes.fromhex((await node.api.authority.dataset_key(ref)).seed)
     await change(node, ref, "rotate", seed, drop_key=True)
     return seed
 
 
-def newest(node: Any, dataset: Any) -> HeadStatement:
+def newest(node: Node, dataset: Any) -> HeadStatement:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(dataset)
     assert found is not None
@@ -76,9 +78,9 @@ def stolen_head(key: SigningKey, head: HeadStatement, epoch: int, size: int, now
     return envelope.seal(statement.encode(said), key)
 
 
-async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) -> None:
+async def test_the_key_goes_offline_and_work_goes_on(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
         seed = await go_offline(alice, "cities")
@@ -99,12 +101,12 @@ async def test_the_key_goes_offline_and_work_goes_on(world: Any, worlds: Any) ->
         assert (trust.reach.use, trust.epoch) == (alice.size("cities"), 1)
 
 
-async def test_verdicts_outlive_an_epoch_without_a_run(world: Any, worlds: Any) -> None:
+async def test_verdicts_outlive_an_epoch_without_a_run(world: World) -> None:
     """What an epoch keeps stays as true as it was: validators say it again of the new one."""
     attests = model.Policy(profile="validator", publish=model.Publish(attest=True))
     async with world.running("alice") as alice, world.running("bob", attests) as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         await world.spread(alice, "cities", "towns")
         for name in ("cities", "towns"):
@@ -123,9 +125,9 @@ async def test_verdicts_outlive_an_epoch_without_a_run(world: Any, worlds: Any) 
         assert (runs, bob.engine.transforms) == (1, 1)
 
 
-async def test_without_the_offline_key_nothing_changes(world: Any, worlds: Any) -> None:
+async def test_without_the_offline_key_nothing_changes(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         seed = await go_offline(alice, "cities")
         other = str(SigningKey(b"o" * 32).did)
         with pytest.raises(Refused, match="1 more of the roots") as caught:
@@ -142,11 +144,11 @@ async def test_without_the_offline_key_nothing_changes(world: Any, worlds: Any) 
         assert newest(alice, alice.dataset("cities")).epoch == 2
 
 
-async def test_stolen_writer_closed_out(world: Any, worlds: Any) -> None:
+async def test_stolen_writer_closed_out(world: World) -> None:
     """The node's key is stolen: a new node mirrors, and one command with the offline key shuts the thief out."""
     async with world.running("carol") as carol:
         async with world.running("alice") as alice:
-            cities = await published(world, worlds, alice)
+            cities = await published(world, alice)
             seed = await go_offline(alice, "cities")
             thief, size = alice.home.keys.node_key(), alice.size("cities")
             await carol.heard_head(size)
@@ -167,9 +169,9 @@ async def test_stolen_writer_closed_out(world: Any, worlds: Any) -> None:
         assert (await carol.api.trust.show("cities")).reach.use == size
 
 
-async def test_a_newcomer_learns_the_walk_in_any_order(world: Any, worlds: Any) -> None:
+async def test_a_newcomer_learns_the_walk_in_any_order(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         seed = await go_offline(alice, "cities")
         for number in range(3):
             await change(alice, "cities", "add-writer", seed, key=str(SigningKey(bytes([number]) * 32).did))
@@ -186,9 +188,9 @@ async def test_a_newcomer_learns_the_walk_in_any_order(world: Any, worlds: Any) 
             assert newest(new, cities) == newest(alice, cities)
 
 
-async def test_mistakes_are_told(world: Any, worlds: Any) -> None:
+async def test_mistakes_are_told(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         ask = alice.api.authority
         with pytest.raises(NotFound):
             await ask.show_authority("nothing")
@@ -210,9 +212,9 @@ async def test_mistakes_are_told(world: Any, worlds: Any) -> None:
             await ask.change_authority("cities", wire.AuthorityRequest(payload=draft.payload))
 
 
-async def test_a_writer_that_is_removed_here_signs_no_more(world: Any, worlds: Any) -> None:
+async def test_a_writer_that_is_removed_here_signs_no_more(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         seed = await go_offline(alice, "cities")
         await change(alice, "cities", "remove-writer", seed, key=alice.key)
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
@@ -223,9 +225,9 @@ async def test_a_writer_that_is_removed_here_signs_no_more(world: Any, worlds: A
         assert (alice.size("cities"), newest(alice, cities).epoch) == (size, 1)
 
 
-async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, worlds: Any) -> None:
+async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         key, head = alice.home.keys.dataset_key(cities), newest(alice, cities)
         later = stolen_head(key, head, 0, head.size + 3, world.clock.now())
         assert alice.parts.board.judge(Topic.HEADS, later, PEER) is Judgement.ACCEPT
@@ -235,11 +237,11 @@ async def test_a_later_head_of_ours_seen_at_a_peer_stops_signing(world: Any, wor
         assert alice.size("cities") == head.size
 
 
-async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: Any, worlds: Any) -> None:
+async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: World) -> None:
     """The epoch would say that history ended where the backup was made; a recovery says that something is given up."""
     state = world.folder / "alice" / "state"
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         size = alice.size("cities")
     shutil.copytree(state, world.folder / "backup")
     async with world.running("alice") as alice:
@@ -258,10 +260,10 @@ async def test_a_restored_backup_is_not_rotated_as_if_it_were_all(world: Any, wo
         assert (newest(alice, cities).epoch, newest(alice, cities).size) == (1, size)
 
 
-async def test_an_authority_speaks_of_one_seed(world: Any, worlds: Any) -> None:
+async def test_an_authority_speaks_of_one_seed(world: World) -> None:
     """Neither a draft that was altered nor another chain of the same key passes for the dataset."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         more = wire.AuthorityDraftRequest(action="add-writer", key=alice.key)
         draft = await alice.api.authority.draft_authority("cities", more)
         said = statement.decode_any(base64.b64decode(draft.payload))
@@ -281,7 +283,7 @@ async def test_an_authority_speaks_of_one_seed(world: Any, worlds: Any) -> None:
             assert bob.home.chains.chain(cities).head() is None
 
 
-def reset_to(node: Any, dataset: Any, size: int) -> bytes:
+def reset_to(node: Node, dataset: Any, size: int) -> bytes:
     """The owner gives up all but ``size`` blocks, as an epoch; the version that says so."""
     chain, home = node.home.chains.chain(dataset), node.home
     tree = Frontier().extend(Multihash.sha3_256(raw).digest for raw in chain.raw_blocks(0, size))
@@ -310,10 +312,10 @@ def reset_to(node: Any, dataset: Any, size: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("follow", ["follow", "ask"])
-async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: Any, worlds: Any, follow: str) -> None:
+async def test_an_epoch_that_gives_up_blocks_is_followed_by_policy(world: World, follow: str) -> None:
     policy = model.Policy(rewrite=model.Rewrite(follow=follow))
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         size = alice.size("cities")
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")

@@ -24,17 +24,19 @@ from odfd.services.maintenance.backup import DESCRIPTION, FOLDERS, LAST, last_ba
 from odfd.services.maintenance.restore import choose, restore
 from odfd.store.access_tokens import TokenStore
 from odfd.store.directory import DATABASE, open_state_directory
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 
-async def backed_up(node: Any, to: Path, keep: int = 7) -> wire.BackupResult:
+async def backed_up(node: Node, to: Path, keep: int = 7) -> wire.BackupResult:
     done: wire.BackupResult = await node.done(node.api.backups.backup(wire.BackupRequest(to=str(to), keep=keep)))
     return done
 
 
-async def filled(world: Any, worlds: Any, node: Any, day: int = 1) -> bytes:
+async def filled(world: World, node: Node, day: int = 1) -> bytes:
     """A dataset, and an object large enough to be a file of its own."""
     world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull("cities")
     large = bytes([day]) * (SMALL + day)
     node.home.objects.add_bytes(large)
@@ -45,10 +47,10 @@ def restored(backup: Path, to: Path, **more: Any) -> Any:
     return restore(choose(backup, None), to, what_is_wrong, Report(), **more)
 
 
-async def test_what_was_there_comes_back_and_keys_sign_nothing(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_what_was_there_comes_back_and_keys_sign_nothing(world: World, tmp_path: Path) -> None:
     backup, target = tmp_path / "backup", tmp_path / "again"
     async with world.running("alice") as alice:
-        large = await filled(world, worlds, alice)
+        large = await filled(world, alice)
         done = await backed_up(alice, backup)
         assert (done.objects, done.copied) == (1, 1)
         with alice.home.database.read() as connection:
@@ -75,11 +77,11 @@ async def test_what_was_there_comes_back_and_keys_sign_nothing(world: Any, world
     assert not list(backup.rglob("*.journal"))
 
 
-async def test_only_what_is_new_is_copied_and_old_snapshots_go(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_only_what_is_new_is_copied_and_old_snapshots_go(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         first = await backed_up(alice, tmp_path / "b", keep=2)
-        await filled(world, worlds, alice, 2)
+        await filled(world, alice, 2)
         second = await backed_up(alice, tmp_path / "b", keep=2)
         third = await backed_up(alice, tmp_path / "b", keep=2)
         assert [each.copied for each in (first, second, third)] == [1, 1, 0]
@@ -90,16 +92,14 @@ async def test_only_what_is_new_is_copied_and_old_snapshots_go(world: Any, world
         assert last.place == str(tmp_path / "b")
 
 
-async def test_objects_that_no_snapshot_lists_go_with_the_last_that_did(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_objects_that_no_snapshot_lists_go_with_the_last_that_did(world: World, tmp_path: Path) -> None:
     backup = tmp_path / "b"
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await backed_up(alice, backup, keep=1)
         (gone,) = [place for place, _ in listing(snapshots_in(backup)[-1])]
         shutil.rmtree(alice.home.directory / "objects" / gone[:2])
-        await filled(world, worlds, alice, 2)
+        await filled(world, alice, 2)
         await backed_up(alice, backup, keep=1)
     assert not (backup / "objects" / gone).exists()
     (kept,) = [place for place, _ in listing(snapshots_in(backup)[-1])]
@@ -107,10 +107,10 @@ async def test_objects_that_no_snapshot_lists_go_with_the_last_that_did(
 
 
 @pytest.mark.parametrize("what", ["database", "object", "key", "listing", "gone"])
-async def test_one_flipped_bit_is_found(world: Any, worlds: Any, tmp_path: Path, what: str) -> None:
+async def test_one_flipped_bit_is_found(world: World, tmp_path: Path, what: str) -> None:
     backup, target = tmp_path / "backup", tmp_path / "again"
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await backed_up(alice, backup)
     (snapshot,) = snapshots_in(backup)
     victims = {
@@ -138,10 +138,10 @@ async def test_one_flipped_bit_is_found(world: Any, worlds: Any, tmp_path: Path,
         assert len(restored(backup, target, skip_damaged=True).damaged) == 1
 
 
-async def test_a_backup_that_was_cut_off_is_none(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_backup_that_was_cut_off_is_none(world: World, tmp_path: Path) -> None:
     backup = tmp_path / "backup"
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await backed_up(alice, backup)
         (whole,) = snapshots_in(backup)
         cut = backup / "snapshots" / ".2030-01-01T000000Z.partial"
@@ -154,7 +154,7 @@ async def test_a_backup_that_was_cut_off_is_none(world: Any, worlds: Any, tmp_pa
         choose(tmp_path, None)
 
 
-async def test_places_that_hold_something_else_are_refused(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_places_that_hold_something_else_are_refused(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         (tmp_path / "full").mkdir()
         (tmp_path / "full" / "letters.txt").write_text("dear")
@@ -172,16 +172,16 @@ async def test_places_that_hold_something_else_are_refused(world: Any, worlds: A
             await backed_up(alice, tmp_path / "file" / "below")
 
 
-async def test_others_read_no_backup(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_others_read_no_backup(world: World, tmp_path: Path) -> None:
     """It holds keys."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await backed_up(alice, tmp_path / "backup")
     for path in [tmp_path / "backup", *(tmp_path / "backup").rglob("*")]:
         assert not path.stat().st_mode & 0o077, path
 
 
-async def test_every_folder_of_the_state_is_kept_or_made_anew(world: Any, worlds: Any) -> None:
+async def test_every_folder_of_the_state_is_kept_or_made_anew(world: World) -> None:
     """One that comes to be must be thought of."""
     made_anew = {
         "cache",
@@ -197,7 +197,7 @@ async def test_every_folder_of_the_state_is_kept_or_made_anew(world: Any, worlds
         "staging",
     }
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         there = {entry.name for entry in os.scandir(alice.home.directory) if entry.is_dir()}
     assert not there - made_anew - {*FOLDERS, "objects", "uploads"}
     assert LAST not in there
@@ -211,10 +211,10 @@ def test_a_full_disk_is_told_apart_from_a_forbidden_one(tmp_path: Path) -> None:
         assert word in refused.value.hint
 
 
-async def test_a_restored_node_has_no_tokens(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_restored_node_has_no_tokens(world: World, tmp_path: Path) -> None:
     """Who restores a backup does not bring back a token that was revoked after it."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         token, grant = alice.parts.tokens.make("id", Role.OWNER, "", Instant(2**62))
         await backed_up(alice, tmp_path / "backup")
         alice.parts.tokens.revoke(grant.id)

@@ -39,6 +39,8 @@ from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.store.spool import PushSpool, Receipt
 from odfd.trust.signing import owner_commit
 from odfd.trust.signing.owner_commit import OwnerCommitter
+from worlds.manifests import ROOT
+from worlds.node_world import World
 
 
 class Died(Exception):
@@ -49,10 +51,10 @@ Patch = Callable[[pytest.MonkeyPatch, Any], None]
 Property = Callable[[Any, Any], Awaitable[None]]
 
 
-async def decoded_anew(world: Any, worlds: Any) -> None:
+async def decoded_anew(world: World) -> None:
     """Blocks are a function of the history before them, their time and the captured bytes, wherever they are made."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, "{kind: Ledger, primaryKey: [city]}")
+        await filled(world, alice, "{kind: Ledger, primaryKey: [city]}")
         view = await alice.api.raw.show("cities")
         assert counts(await replayed(alice)) == (view.count, 0, 0, 0)
         world.clock.instant += 3_600 * SECOND
@@ -64,10 +66,10 @@ async def decoded_anew(world: Any, worlds: Any) -> None:
         assert said[0] == said[1]
 
 
-async def read_at_one_time(world: Any, worlds: Any) -> None:
+async def read_at_one_time(world: World) -> None:
     """A mirror of shards reads no transaction in part, also where one begins at the very frontier of a late shard."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
         await alice.done(alice.api.flow.advance("cities"))
         await passed(bob)
@@ -84,7 +86,7 @@ async def read_at_one_time(world: Any, worlds: Any) -> None:
         assert await standing(bob, "cities") == await standing(alice, "cities")
 
 
-async def pushed_once(world: Any, worlds: Any) -> None:
+async def pushed_once(world: World) -> None:
     """Whoever did not hear an answer asks again, and nothing comes twice."""
     async with world.running("alice") as alice:
         await alice.apply(GATE)
@@ -93,7 +95,7 @@ async def pushed_once(world: Any, worlds: Any) -> None:
         assert (await alice.dataset_view("readings")).records == 1
 
 
-async def receipted(world: Any, worlds: Any) -> None:
+async def receipted(world: World) -> None:
     """What was receipted is there, whenever the process ends."""
     with tempfile.TemporaryDirectory() as folder, open_state_directory(Path(folder) / "state") as home:
         (Path(folder) / "one").mkdir()
@@ -102,11 +104,11 @@ async def receipted(world: Any, worlds: Any) -> None:
         assert (receipt.durable, [each.number for each in found]) == (True, [receipt.number])
 
 
-async def dropped_or_read(world: Any, worlds: Any) -> None:
+async def dropped_or_read(world: World) -> None:
     """A former rendition is read whole, or refused as gone, wherever the process that drops it ends."""
     rows = []
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
@@ -129,7 +131,7 @@ async def dropped_or_read(world: Any, worlds: Any) -> None:
         assert await standing(alice, "cities") == rows
 
 
-async def topics_apart(world: Any, worlds: Any) -> None:
+async def topics_apart(world: World) -> None:
     """A topic that is made again under its name counts other messages."""
     after = TopicPosition(topic="made first", next={"0": 5})
     assert kafka.starts(after, "made first", [0]) == {0: 5}
@@ -137,7 +139,7 @@ async def topics_apart(world: Any, worlds: Any) -> None:
         kafka.starts(after, "made again", [0])
 
 
-async def commits_apart(world: Any, worlds: Any) -> None:
+async def commits_apart(world: World) -> None:
     """Of several plans on one state one is taken, and no block is of a time that was complete."""
     lost = [("plan", 0, 2), ("plan", 1, 1), ("commit", 0, 0), ("commit", 1, 0)]
     late = [("tick", 0, 5), ("plan", 0, 1), ("promise", 0, 3), ("commit", 0, 0)]
@@ -145,14 +147,14 @@ async def commits_apart(world: Any, worlds: Any) -> None:
         await trio.to_thread.run_sync(writers_hold.hypothesis.inner_test, steps)  # type: ignore[attr-defined]
 
 
-async def captures_whole(world: Any, worlds: Any) -> None:
+async def captures_whole(world: World) -> None:
     """A capture, its bytes and its blocks are there together, wherever the process ends, and stay."""
     for shards in (1, 3):
         lives = [(1, "", True), (1, "commit-durable", True), (1, "object-synced", False), (1, "", True)]
         await trio.to_thread.run_sync(captures_hold.hypothesis.inner_test, lives, shards)  # type: ignore[attr-defined]
 
 
-async def hands_over(world: Any, worlds: Any) -> None:
+async def hands_over(world: World) -> None:
     """What readers have is the active rendition, in each state of a small world."""
     await trio.to_thread.run_sync(explore, PLANS[0])
 
@@ -163,14 +165,14 @@ class Mutant(NamedTuple):
 
 
 def handover(name: str) -> Mutant:
-    def breaks(patch: pytest.MonkeyPatch, world: Any) -> None:
+    def breaks(patch: pytest.MonkeyPatch, world: World) -> None:
         for module, place, broken in HANDOVERS[name]:
             patch.setattr(module, place, broken)
 
     return Mutant(breaks, hands_over)
 
 
-def _clock(patch: pytest.MonkeyPatch, world: Any) -> None:
+def _clock(patch: pytest.MonkeyPatch, world: World) -> None:
     patch.setattr(raw_replay, "from_millis", lambda _: world.clock.instant)
 
 
@@ -306,17 +308,17 @@ PROPERTIES: Final = list(dict.fromkeys(each.holds for each in MUTANTS.values()))
 
 
 @pytest.mark.parametrize("holds", PROPERTIES, ids=lambda each: each.__name__)
-async def test_what_must_hold_holds(world: Any, worlds: Any, holds: Property) -> None:
-    await holds(world, worlds)
+async def test_what_must_hold_holds(world: World, holds: Property) -> None:
+    await holds(world)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS)
 async def test_each_broken_rule_of_collections_is_caught(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, mutant: str
+    world: World, monkeypatch: pytest.MonkeyPatch, mutant: str
 ) -> None:
     MUTANTS[mutant].breaks(monkeypatch, world)
     with pytest.raises(BaseException) as caught:
-        await MUTANTS[mutant].holds(world, worlds)
+        await MUTANTS[mutant].holds(world)
     assert not isinstance(caught.value, trio.Cancelled | KeyboardInterrupt)
 
 

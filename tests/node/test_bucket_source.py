@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
 from odfd.repositories.bucket import open_bucket
 from odfd.repositories.manifest import place_of
+from worlds.manifests import ROOT
+from worlds.node_world import World
 from worlds.s3_server import new_bucket, s3_server
 
 ROWS = "event_time,city,population\n2024-01-0{0}T00:00:00Z,c{0},{0}\n"
@@ -21,12 +22,12 @@ def server() -> Iterator[str]:
 
 
 @pytest.mark.slow
-async def test_objects_come_once_and_late_ones_are_told(world: Any, worlds: Any, server: str) -> None:
+async def test_objects_come_once_and_late_ones_are_told(world: World, server: str) -> None:
     url = new_bucket(server, "cities")
     owner = open_bucket("cities", place_of(url), {"accessKeyId": "a", "secretAccessKey": "b"})
     for number in (2, 3, 4):
         owner.put(f"d/{number}.csv", ROWS.format(number).encode())
-    manifest = worlds.ROOT.replace("path: '*.csv'", f"path: '{url}/d/*.csv'")
+    manifest = ROOT.replace("path: '*.csv'", f"path: '{url}/d/*.csv'")
     async with world.running("alice") as alice:
         await alice.apply(manifest)
         (item,) = await alice.pull("cities")

@@ -13,7 +13,7 @@ from chain.terminal_text import is_visible
 from odfd.cli import details
 from odfd.control import wire
 from worlds.manifests import ROOT
-from worlds.node_world import PATIENCE, Node
+from worlds.node_world import PATIENCE, Node, World
 
 COLUMNS = ("event_time", "city", "population")
 HOSTILE = "\x1b[2J\u202eevil\u200b"
@@ -52,7 +52,7 @@ async def own_card(node: Node) -> wire.CardView:
     return card
 
 
-async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: Any) -> None:
+async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
         world.write("alice", "1.csv", row(1, "Graz", 300), row(2, "Linz", 200), row(3, "", 5))
@@ -93,7 +93,7 @@ async def test_rows_are_shown_on_purpose_replaced_and_taken_back(world: Any) -> 
         assert await until_card(bob, None), "whoever made it private gave up the sample too"
 
 
-async def test_a_row_that_was_corrected_or_taken_back_is_not_shown(world: Any) -> None:
+async def test_a_row_that_was_corrected_or_taken_back_is_not_shown(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         await alice.apply(
             ROOT.replace("merge: {kind: Append}", "merge: {kind: Ledger, primaryKey: [event_time, city]}")
@@ -108,7 +108,7 @@ async def test_a_row_that_was_corrected_or_taken_back_is_not_shown(world: Any) -
         assert (await own_card(alice)).sample == wire.CardRows(columns=COLUMNS, rows=rows)
 
 
-async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(world: Any) -> None:
+async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(world: World) -> None:
     """What was left out for want of room is counted, and what is shown is cut and harmless."""
     async with world.running("alice", private=True) as alice:
         await alice.apply(ROOT)
@@ -130,13 +130,13 @@ async def test_values_that_steer_a_terminal_or_are_too_long_are_safe_to_look_at(
         assert f"{card.sample.left_out} more without room on the card" in told
 
 
-async def test_the_sample_of_a_portal_has_no_row_that_its_rule_leaves_out(world: Any, worlds: Any) -> None:
+async def test_the_sample_of_a_portal_has_no_row_that_its_rule_leaves_out(world: World) -> None:
     portal = "$schema: Portal\nheaders: {name: census}\nspec: {input: Dataset:cities, dataset: Dataset:census, "
     rule = "suppress: [{count: population, below: 5, groups: [event_time, city]}]}\n"
     root = "$schema: Dataset\nheaders: {name: census}\nspec: {kind: Root, metadata: []}\n"
     async with world.running("alice", private=True) as alice:
         world.write("alice", "1.csv", row(1, "Graz", 300), row(1, "Gmunden", 2), row(1, "Linz", 200))
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await alice.apply(root, portal + rule)
         await alice.pull("census")
@@ -153,7 +153,7 @@ WRONG: tuple[tuple[dict[str, Any], type[Fault], str], ...] = (
 )
 
 
-async def test_what_is_no_sample_changes_nothing(world: Any) -> None:
+async def test_what_is_no_sample_changes_nothing(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         await alice.apply(ROOT)
         await alice.publish("cities")

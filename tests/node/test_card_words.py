@@ -14,7 +14,7 @@ from chain.terminal_text import is_visible
 from odfd.cli import details
 from odfd.control import wire
 from worlds.manifests import ROOT
-from worlds.node_world import PATIENCE, Node
+from worlds.node_world import PATIENCE, Node, World
 
 WORDS = {"title": "Cities of Austria", "place": "Austria", "area": "9.5, 46.4, 17.2, 49", "frequency": "daily"}
 SAID = wire.CardWords(
@@ -42,7 +42,7 @@ async def until_card(node: Node, words: wire.CardWords, *, found: bool = True) -
             await shown.wait()
 
 
-async def test_words_are_said_on_purpose_found_and_taken_back(world: Any) -> None:
+async def test_words_are_said_on_purpose_found_and_taken_back(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,300", "2024-01-03T00:00:00.5Z,Linz,200")
@@ -88,7 +88,7 @@ async def test_words_are_said_on_purpose_found_and_taken_back(world: Any) -> Non
         await until_card(bob, NOTHING), "whoever made it private gave up the words too"
 
 
-async def test_words_on_a_card_show_a_dataset_to_nobody_else(world: Any) -> None:
+async def test_words_on_a_card_show_a_dataset_to_nobody_else(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         await alice.apply(ROOT)
         here = "wires"
@@ -99,7 +99,7 @@ async def test_words_on_a_card_show_a_dataset_to_nobody_else(world: Any) -> None
         assert (await publish(alice)).networks is None, "whoever wants everybody to have it says so"
 
 
-async def test_times_of_rows_and_updates_are_those_of_all_blocks_also_after_a_restart(world: Any) -> None:
+async def test_times_of_rows_and_updates_are_those_of_all_blocks_also_after_a_restart(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         for file, day in enumerate((5, 3, 9)):
@@ -135,7 +135,7 @@ WRONG: tuple[tuple[dict[str, Any], type[Fault], str], ...] = (
 )
 
 
-async def test_words_that_no_card_can_have_change_nothing(world: Any) -> None:
+async def test_words_that_no_card_can_have_change_nothing(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         await alice.apply(ROOT)
         await alice.publish("cities")

@@ -15,7 +15,7 @@ from odfd.services.network.search import _as_name
 from odfd.services.network.site_library import NodeSiteLibrary
 from odfd.store.catalog import default_name
 from worlds.manifests import ROOT
-from worlds.node_world import PATIENCE, Node
+from worlds.node_world import PATIENCE, Node, World
 
 ABOUT = ROOT.replace(
     "  metadata:\n",
@@ -54,7 +54,7 @@ async def told_of_withdrawal(node: Node) -> set[str | None]:
     return {view.withdrawn_at for view in views}
 
 
-async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: Any) -> None:
+async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: World) -> None:
     async with world.running("alice", private=True, **NAMED) as alice, world.running("bob") as bob:
         await alice.apply(ABOUT)
         world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
@@ -109,7 +109,7 @@ async def test_what_is_published_is_found_read_mirrored_and_taken_back(world: An
         assert (await told_of_withdrawal(bob)) == {None}, "shown again"
 
 
-async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
+async def test_a_withdrawal_reaches_those_who_come_later(world: World) -> None:
     """The dataset is private again, and yet whoever heard of it before is told."""
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ABOUT)
@@ -130,7 +130,7 @@ async def test_a_withdrawal_reaches_those_who_come_later(world: Any) -> None:
                 await carol.api.search.card(str(alice.dataset("cities")))
 
 
-async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
+async def test_another_name_is_told_and_deletion_takes_back(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         await alice.apply(ABOUT)
         await alice.publish("cities")
@@ -143,7 +143,7 @@ async def test_another_name_is_told_and_deletion_takes_back(world: Any) -> None:
         await until_found(bob, there=False)
 
 
-async def test_peers_of_one_block_of_addresses_raise_no_rank(world: Any) -> None:
+async def test_peers_of_one_block_of_addresses_raise_no_rank(world: World) -> None:
     """One operator may hold all of a block: what is served from more of them comes first, however many peers."""
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         names = ("crowded", "spread")
@@ -163,7 +163,7 @@ async def test_peers_of_one_block_of_addresses_raise_no_rank(world: Any) -> None
         assert (card.peers, card.places) == (3, 1)
 
 
-async def test_mirrors_of_one_name_are_told_apart_by_their_publisher(world: Any) -> None:
+async def test_mirrors_of_one_name_are_told_apart_by_their_publisher(world: World) -> None:
     """The second is called by its publisher too, and the third by its id."""
     async with world.running("alice", private=True, **NAMED) as alice, world.running("bob", private=True) as bob:
         await alice.apply(ABOUT)
@@ -184,7 +184,7 @@ def test_a_publisher_becomes_a_part_of_a_name(said: str, part: str) -> None:
     assert _as_name(said) == part
 
 
-async def test_look_alikes_of_a_card_are_counted_without_a_search(world: Any) -> None:
+async def test_look_alikes_of_a_card_are_counted_without_a_search(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
         names = ("places", "p1aces")
         for name in names:
@@ -201,7 +201,7 @@ async def test_look_alikes_of_a_card_are_counted_without_a_search(world: Any) ->
             assert (await bob.api.search.card(str(alice.dataset(name)))).namesakes == 1
 
 
-async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: Any) -> None:
+async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         await alice.apply(ABOUT.replace("Towns and who lives there", "x" * 5000))
         await alice.publish("cities")
@@ -213,7 +213,7 @@ async def test_the_publisher_is_told_what_its_card_has_no_room_for(world: Any) -
         assert "without" not in whole.message
 
 
-async def test_a_collection_is_found_by_the_rendition_that_its_name_means(world: Any) -> None:
+async def test_a_collection_is_found_by_the_rendition_that_its_name_means(world: World) -> None:
     async with world.running("alice", private=True, **NAMED) as alice:
         await alice.apply(ABOUT)
         world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")

@@ -18,6 +18,8 @@ from config import model
 from odfd.control import wire
 from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.ledger.log import Ledger
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",
             "mirror there")  # fmt: skip
@@ -29,16 +31,16 @@ BEHIND = ("trust.behind", "trust.epoch")
 class Two:
     """Alice, who publishes, and Bob; the folders that she wrote, the newest last."""
 
-    def __init__(self, world: Any, alice: Any, bob: Any) -> None:
+    def __init__(self, world: World, alice: Node, bob: Node) -> None:
         self.world, self.alice, self.bob = world, alice, bob
         self.folders: list[Path] = []
         self.numbers = itertools.count()
         self.refused: list[str] = []
         """Rules by which imports were refused."""
 
-    async def begin(self, worlds: Any) -> DatasetId:
+    async def begin(self) -> DatasetId:
         self.write(4)
-        await self.alice.apply(worlds.ROOT)
+        await self.alice.apply(ROOT)
         await self.alice.pull()
         self.cities: DatasetId = self.alice.dataset("cities")
         return self.cities
@@ -48,10 +50,10 @@ class Two:
             number = next(self.numbers)
             self.world.write("alice", f"{number:04}.csv", f"2024-01-01T00:00:{number:02}Z,town {number},{number}")
 
-    def has(self, node: Any) -> bool:
+    def has(self, node: Node) -> bool:
         return self.cities in node.home.chains.datasets()
 
-    def size(self, node: Any) -> int:
+    def size(self, node: Node) -> int:
         head = node.home.chains.chain(self.cities).head()
         return head.size if head else 0
 
@@ -100,7 +102,7 @@ class Two:
         if self.has(self.bob):
             await self.bob.api.declarations.delete("Dataset", "theirs", purge=True)
 
-    async def take(self, node: Any, folder: Path, name: str) -> None:
+    async def take(self, node: Node, folder: Path, name: str) -> None:
         before = self.size(node)
         try:
             await node.done(node.api.flow.import_(wire.ImportRequest(source=str(folder), as_name=name)))
@@ -165,11 +167,11 @@ content:
 """
 
 
-async def lives(world: Any, worlds: Any, commands: list[str]) -> Two:
+async def lives(world: World, commands: list[str]) -> Two:
     follow = model.Policy(rewrite=model.Rewrite(follow="follow"))
     async with world.running("alice") as alice, world.running("bob", follow) as bob:
         two = Two(world, alice, bob)
-        await two.begin(worlds)
+        await two.begin()
         for command in commands:
             await two.do(command)
             await two.check()
@@ -186,20 +188,18 @@ async def lives(world: Any, worlds: Any, commands: list[str]) -> Two:
 @example(["export", "compact", "reset", "export", "import there", "delete there", "import first", "delete", "import"])
 @example(["export", "append", "reset", "delete", "import"])
 @example(["reset", "export", "import there", "append", "mirror there", "delete", "import"])
-def test_whatever_is_taken_in_can_be_written_to(
-    worlds: Any, tmp_path_factory: pytest.TempPathFactory, commands: list[str]
-) -> None:
-    world = worlds.World(tmp_path_factory.mktemp("world"))
-    trio.run(lives, world, worlds, commands)
+def test_whatever_is_taken_in_can_be_written_to(tmp_path_factory: pytest.TempPathFactory, commands: list[str]) -> None:
+    world = World(tmp_path_factory.mktemp("world"))
+    trio.run(lives, world, commands)
     world.close()
     shutil.rmtree(world.folder)
 
 
 @pytest.mark.slow
-async def test_a_reset_dataset_comes_back_as_what_it_was(world: Any, worlds: Any) -> None:
+async def test_a_reset_dataset_comes_back_as_what_it_was(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         two = Two(world, alice, bob)
-        cities = await two.begin(worlds)
+        cities = await two.begin()
         for command in ("export", "reset", "append", "export"):
             await two.do(command)
         size, first = two.size(alice), two.folders[0]
@@ -228,10 +228,10 @@ async def test_a_reset_dataset_comes_back_as_what_it_was(world: Any, worlds: Any
         assert two.refused == ["import-given-up", "import-epoch"] or two.has(alice)
 
 
-async def test_statements_of_a_folder_are_not_believed(world: Any, worlds: Any) -> None:
+async def test_statements_of_a_folder_are_not_believed(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         two = Two(world, alice, bob)
-        await two.begin(worlds)
+        await two.begin()
         for command in ("reset", "append", "export"):
             await two.do(command)
         trust = two.folders[0] / "trust"

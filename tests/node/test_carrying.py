@@ -13,16 +13,18 @@ from odfd.control import wire
 from odfd.transfer.folders import import_dataset
 from odfd.transfer.odf018 import FormerChain, compare
 from worlds.former import small
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 
 
-async def brought(node: Any, name: str, as_name: str | None = None) -> Any:
+async def brought(node: Node, name: str, as_name: str | None = None) -> Any:
     request = wire.ImportRequest(source=str(GOLDEN / name), as_name=as_name)
     return await node.done(node.api.flow.import_(request))
 
 
-async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
+async def test_in_and_out_again(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
         assert (await brought(alice, "flights", "f")).ref == "f"
         view = await alice.dataset_view("f")
@@ -38,7 +40,7 @@ async def test_in_and_out_again(world: Any, tmp_path: Path) -> None:
         assert (await brought(alice, "flights")).blocks == 0
 
 
-async def test_a_dataset_of_odf_0_18_becomes_one_of_this_node(world: Any, tmp_path: Path) -> None:
+async def test_a_dataset_of_odf_0_18_becomes_one_of_this_node(world: World, tmp_path: Path) -> None:
     """Converted, compared, verified; exported again, the former chain is still in it."""
     former = small(tmp_path / "old")
     async with world.running("alice") as alice:
@@ -56,7 +58,7 @@ async def test_a_dataset_of_odf_0_18_becomes_one_of_this_node(world: Any, tmp_pa
         assert compare(DirectoryChain(out), DirectoryObjects(out)).head == former.head
 
 
-async def test_nothing_is_kept_of_one_that_does_not_hold(world: Any, tmp_path: Path) -> None:
+async def test_nothing_is_kept_of_one_that_does_not_hold(world: World, tmp_path: Path) -> None:
     former = small(tmp_path / "old")
     (former.folder / "data" / FormerChain(former.folder).names[2]).unlink()
     async with world.running("alice") as alice:
@@ -69,13 +71,11 @@ async def test_nothing_is_kept_of_one_that_does_not_hold(world: Any, tmp_path: P
         assert list(alice.home.folder("staging").iterdir()) == []
 
 
-async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(world: World, tmp_path: Path) -> None:
     """A folder tells nothing of where relative paths of a source begin; nothing else has to change for it."""
     async with world.running("alice") as alice:
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(tmp_path / "out"))))
         await alice.api.declarations.delete("Dataset", "cities", purge=True)
@@ -84,17 +84,17 @@ async def test_what_came_back_is_polled_again_once_its_manifest_is_applied(
         world.write("alice", "2.csv", "2024-01-02T00:00:00Z,Wien,2")
         (item,) = await alice.pull("cities")
         assert (item.fault.rule, "apply the manifest" in item.fault.hint) == ("files-base", True)
-        (applied,) = (await alice.apply(worlds.ROOT)).items
+        (applied,) = (await alice.apply(ROOT)).items
         assert applied.action == "unchanged"
         (item,) = await alice.pull("cities")
         assert (item.outcome, item.records) == ("updated", 1)
-        await alice.apply(worlds.ROOT, base=tmp_path)
+        await alice.apply(ROOT, base=tmp_path)
         world.write("alice", "3.csv", "2024-01-03T00:00:00Z,Linz,3")
         (item,) = await alice.pull("cities")
         assert item.outcome == "updated", "a folder that is known is not moved by a manifest that changes nothing"
 
 
-async def test_names_are_checked_before_anything_is_copied(world: Any) -> None:
+async def test_names_are_checked_before_anything_is_copied(world: World) -> None:
     async with world.running("alice") as alice:
         await brought(alice, "airlines", "taken")
         for name, message in (("taken", "already the name"), ("no/name", "name")):
@@ -107,7 +107,7 @@ async def test_names_are_checked_before_anything_is_copied(world: Any) -> None:
             await brought(alice, "nothing", "n")
 
 
-async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: Any) -> None:
+async def test_an_import_that_was_cut_off_is_settled_at_the_next_start(world: World) -> None:
     """Killed after the blocks were kept, before they were named."""
     async with world.running("alice") as alice:
         done = import_dataset(GOLDEN / "airlines", alice.home.chains, alice.home.objects)

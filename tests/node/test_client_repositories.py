@@ -10,22 +10,24 @@ import pytest
 
 from odfd.control import wire
 from odfd_client import HandedOver, Switched, Update, connect, open_repository
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 from worlds.web_site import Site
 
 ARCHIVE = "$schema: Repository\nheaders: {name: archive}\nspec: {url: %s}\n"
 
 
-async def pushed(node: Any, ref: str, to: str) -> None:
+async def pushed(node: Node, ref: str, to: str) -> None:
     done = await node.done(node.api.pushing.push(wire.PushRequest(refs=(ref,), to=to)))
     assert done.items[0].fault is None, done.items
 
 
 async def test_a_repository_is_followed_as_its_node(
-    world: Any, worlds: Any, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+    world: World, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     """Rows, then a handover to other rows, by a position that either gave; then rows of the next rendition."""
-    ledger = worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
+    ledger = ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
     store = tmp_path / "archive"
     store.mkdir()
     async with world.running("alice") as alice:
@@ -38,7 +40,7 @@ async def test_a_repository_is_followed_as_its_node(
             at_node = await away(lambda: connect(path).open("cities"))
             saved = await away(lambda: compared(at_node, store))
             await brought(world, alice, 2, "Graz,3", "Wels,4")
-            await alice.apply(worlds.ROOT)
+            await alice.apply(ROOT)
             await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
             await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
             await brought(world, alice, 3, "Steyr,5")
@@ -49,7 +51,7 @@ async def test_a_repository_is_followed_as_its_node(
                 await away(lambda: at_a_web_server(site.url, str(alice.dataset("cities"))))
 
 
-async def brought(world: Any, node: Any, day: int, *rows: str) -> None:
+async def brought(world: World, node: Node, day: int, *rows: str) -> None:
     world.write("alice", f"d{day}.csv", *(f"2024-01-0{day}T00:00:00Z,{row}" for row in rows))
     await node.pull("cities")
 

@@ -13,23 +13,25 @@ from odfd.cli.trust_text import trust_text
 from odfd.control import wire
 from odfd.policy.policy import parse_expression
 from odfd.trust.admission.rules import EARLY_LIMIT
+from worlds.manifests import ROOT
+from worlds.node_world import Node, Ticking, World
 
 HOUR = 3600 * instant.SECOND
 YEAR = 365 * 86400 * instant.SECOND
 
 
-async def grown(world: Any, node: Any, number: int) -> Any:
+async def grown(world: World, node: Node, number: int) -> Any:
     world.write(node.home.directory.parent.name, f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,Graz,{number}")
     (item,) = await node.pull("cities")
     return item
 
 
-async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: Any, worlds: Any) -> None:
+async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: World) -> None:
     """Its heads are taken when their time has come for others, and whoever passes them on is not to blame."""
-    slow, fast = world.clock, worlds.Ticking(Instant(world.clock.instant + HOUR))
+    slow, fast = world.clock, Ticking(Instant(world.clock.instant + HOUR))
     world.clock = fast
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         cities = alice.dataset("cities")
         world.clock = slow
@@ -44,10 +46,10 @@ async def test_a_clock_an_hour_ahead_delays_and_nothing_more(world: Any, worlds:
 
 
 @pytest.mark.parametrize("jump", [-HOUR, -instant.SECOND, YEAR])
-async def test_time_that_jumps_loses_nothing(world: Any, worlds: Any, jump: int) -> None:
+async def test_time_that_jumps_loses_nothing(world: World, jump: int) -> None:
     """The publisher's, in the middle of its life; another's too, and over a restart."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert (await grown(world, alice, 0)).outcome == "updated"
         cities, before = alice.dataset("cities"), alice.size("cities")
         async with world.running("bob") as bob:
@@ -64,15 +66,15 @@ async def test_time_that_jumps_loses_nothing(world: Any, worlds: Any, jump: int)
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def clock_probe(node: Any) -> wire.Probe:
+async def clock_probe(node: Node) -> wire.Probe:
     (found,) = [each for each in await node.api.about.doctor() if each.name == "clock"]
     return found
 
 
-async def test_a_clock_that_was_years_ahead_freezes_nothing(world: Any, worlds: Any) -> None:
+async def test_a_clock_that_was_years_ahead_freezes_nothing(world: World) -> None:
     """What was written under it is given up by the way that the doctor says; then the dataset goes on."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         before = alice.size("cities")
         assert (await clock_probe(alice)).result == "ok"
@@ -93,10 +95,10 @@ async def test_a_clock_that_was_years_ahead_freezes_nothing(world: Any, worlds: 
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_what_was_signed_ahead_of_this_clock_is_not_fresh_and_is_told(world: Any, worlds: Any) -> None:
+async def test_what_was_signed_ahead_of_this_clock_is_not_fresh_and_is_told(world: World) -> None:
     """A clock that was a year ahead when the node began: the ingest says so at once, and later all that shows trust."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert (await grown(world, alice, 0)).message == ""
         before = alice.size("cities")
         world.clock.instant += YEAR + 5 * 24 * HOUR
@@ -125,10 +127,10 @@ def shown_at(view: wire.TrustView) -> Instant:
     return instant.parse(view.signed_at)
 
 
-async def test_a_head_that_was_renewed_ahead_of_the_clock_is_signed_again(world: Any, worlds: Any) -> None:
+async def test_a_head_that_was_renewed_ahead_of_the_clock_is_signed_again(world: World) -> None:
     """No block came meanwhile; others take no head from the future, and would have none for a year."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         cities = alice.dataset("cities")
         world.clock.instant += YEAR
@@ -141,11 +143,11 @@ async def test_a_head_that_was_renewed_ahead_of_the_clock_is_signed_again(world:
         assert not alice.parts.committer.sign_unsigned(cities)
 
 
-async def test_a_dataset_that_was_made_years_ahead_is_made_anew(world: Any, worlds: Any) -> None:
+async def test_a_dataset_that_was_made_years_ahead_is_made_anew(world: World) -> None:
     """No block of it can stay, so that there is nothing to reset it to."""
     async with world.running("alice") as alice:
         world.clock.instant += 10 * YEAR
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert (await grown(world, alice, 0)).outcome == "updated"
         world.clock.instant -= 10 * YEAR
         assert (await grown(world, alice, 1)).fault.rule == "clock-behind"
@@ -157,9 +159,9 @@ async def test_a_dataset_that_was_made_years_ahead_is_made_anew(world: Any, worl
         assert raised.value.rule == "block-number"
 
 
-async def test_a_clock_that_is_set_ahead_of_the_monotonic_one_writes_nothing(world: Any, worlds: Any) -> None:
+async def test_a_clock_that_is_set_ahead_of_the_monotonic_one_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         before, now = alice.size("cities"), world.clock.now
         world.clock.now = lambda: Instant(now() + 10 * YEAR)
@@ -171,9 +173,9 @@ async def test_a_clock_that_is_set_ahead_of_the_monotonic_one_writes_nothing(wor
         assert (await alice.pull("cities"))[0].outcome == "updated"
 
 
-async def test_a_watermark_ahead_of_the_clock_is_told(world: Any, worlds: Any) -> None:
+async def test_a_watermark_ahead_of_the_clock_is_told(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         before = alice.size("cities")
         world.write("alice", "9.csv", "2099-01-01T00:00:00Z,Graz,1")

@@ -33,7 +33,7 @@ from odfd_client.places import StorePlace
 from p2p.ipfs import record
 from p2p.wire.frames import frame
 from worlds.memory_ipfs import MemoryIpfs, Swarm
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 from worlds.s3_server import new_bucket, s3_server
 from worlds.served_node import away
 from worlds.sftp import PASSWORD, sftp_served
@@ -76,12 +76,12 @@ def kept(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Kept]:
             yield Kept(manifest, lambda: open_repository(store), folder=store)
 
 
-async def test_a_collection_is_pushed_pulled_and_read_as_one(world: Any, worlds: Any, kept: Kept) -> None:
+async def test_a_collection_is_pushed_pulled_and_read_as_one(world: World, kept: Kept) -> None:
     """The same at each kind of repository; no transaction is read in part, and each shard is a dataset by itself."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(kept.manifest)
         await bob.apply(kept.reading or kept.manifest)
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await pushed(alice, "cities", "archive")
         shards = alice.home.shards_of(alice.dataset("cities"))
         (item,) = await bob.pull("archive/cities")
@@ -150,23 +150,23 @@ def continued(repository: Repository, saved: str) -> None:
     assert [type(each) for each in repository.open("cities").cross(saved, follow=False)] == [Update]
 
 
-def is_signed(node: Any, ids: Any) -> bool:
+def is_signed(node: Node, ids: Any) -> bool:
     with suppress(errors.Refused):
         collection_state(node.home.database, node.home.chains, ids)
         return True
     return False
 
 
-async def test_an_export_of_all_shards_is_what_a_repository_has(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_an_export_of_all_shards_is_what_a_repository_has(world: World, tmp_path: Path) -> None:
     out = tmp_path / "out"
 
-    async def exported(node: Any, to: Path, table: Any = None) -> wire.TransferResult:
+    async def exported(node: Node, to: Path, table: Any = None) -> wire.TransferResult:
         request = wire.ExportRequest(to=str(to), table=table)
         done: wire.TransferResult = await node.done(node.api.flow.export("cities", request))
         return done
 
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         ids = alice.home.shards_of(alice.dataset("cities"))
         done = await exported(alice, out, "delta")
         heads = [alice.home.chains.chain(each).head() for each in ids]
@@ -199,15 +199,13 @@ async def test_an_export_of_all_shards_is_what_a_repository_has(world: Any, worl
             assert chain.head() == alice.home.chains.chain(each).head()
 
 
-async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(world: World, tmp_path: Path) -> None:
     store = tmp_path / "archive"
     store.mkdir()
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(ARCHIVE % store.as_uri())
         await bob.apply(ARCHIVE % store.as_uri())
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await pushed(alice, "cities", "archive")
         first, _, last = alice.home.shards_of(alice.dataset("cities"))
         facts, shard = store / "cities" / COLLECTION, store / last.multibase
@@ -243,12 +241,12 @@ async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(
         assert (await bob.pull("archive/cities"))[0].outcome == "updated"
 
 
-async def test_a_late_push_takes_no_frontier_back(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_late_push_takes_no_frontier_back(world: World, tmp_path: Path) -> None:
     """What an older push says meanwhile is joined with what is there; another collection is left alone."""
     store = tmp_path / "archive"
     async with world.running("alice") as alice:
         await alice.apply(ARCHIVE % store.as_uri())
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await pushed(alice, "cities", "archive")
         facts = store / "cities" / COLLECTION
         older = collection_in(facts.read_bytes(), "older")
@@ -273,10 +271,10 @@ async def test_a_late_push_takes_no_frontier_back(world: Any, worlds: Any, tmp_p
         assert one.fault.rule == "push-diverged"
 
 
-async def test_a_private_collection_has_nothing_that_says_so(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_private_collection_has_nothing_that_says_so(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ARCHIVE % (tmp_path / "archive").as_uri())
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await alice.unpublish("cities")
         await signed(alice)
         request = wire.PushRequest(refs=("cities",), to="archive", private=True)
@@ -285,7 +283,7 @@ async def test_a_private_collection_has_nothing_that_says_so(world: Any, worlds:
         assert item.fault.rule == "shard-card"
 
 
-async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: World, tmp_path: Path) -> None:
     """By a node that never meets the publisher, also when a shard got no block of a transaction."""
     store = tmp_path / "archive"
     rows = []
@@ -294,7 +292,7 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
             async with world.running("alice") as alice:
                 if day == 2:
                     await alice.apply(ARCHIVE % store.as_uri())
-                    await sharded(world, worlds, alice)
+                    await sharded(world, alice)
                 await brought(world, alice, day, "Krems")
                 await pushed(alice, "cities", "archive")
                 rows = await standing(alice, "cities")
@@ -309,7 +307,7 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: Any, world
 
 @pytest.mark.parametrize("has_card", [True, False])
 async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
-    world: Any, worlds: Any, tmp_path: Path, has_card: bool
+    world: World, tmp_path: Path, has_card: bool
 ) -> None:
     """The folder of the first shard has the card that lists all. Where it is missing, as earlier versions leave it, the
     mirror goes on with the chain that ended, and crosses with the collection's own folder."""
@@ -317,7 +315,7 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
     with Site(store).open() as site:
         async with world.running("alice") as alice:
             await alice.apply(ARCHIVE % store.as_uri())
-            await known(world, worlds, alice)
+            await known(world, alice)
             await pushed(alice, "cities", "archive")
         async with world.running("bob") as bob:
             await bob.added(wire.MirrorRequest(source=f"{site.url}/cities", as_name="theirs"))
@@ -348,14 +346,12 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
 
 
 @pytest.mark.slow
-async def test_a_collection_that_went_on_elsewhere_is_never_read_in_part(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_a_collection_that_went_on_elsewhere_is_never_read_in_part(world: World, tmp_path: Path) -> None:
     """By other shards, it is what it was; by one chain, that chain; at times before it, refused."""
     store = tmp_path / "archive"
     async with world.running("alice") as alice:
         await alice.apply(ARCHIVE % store.as_uri())
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await pushed(alice, "cities", "archive")
         before = instant.render(world.clock.now())
         for number, shards in ((2, 2), (3, 1)):
@@ -378,14 +374,14 @@ DOORS = ("ipfs", "node")
 class Party(NamedTuple):
     """Who pushes to ``repository``, and who pulls from there."""
 
-    alice: Any
-    bob: Any
-    house: Any
+    alice: Node
+    bob: Node
+    house: Node
     """The node that takes pushes; ``None`` on IPFS."""
 
 
 @asynccontextmanager
-async def party(world: Any, door: str) -> AsyncIterator[Party]:
+async def party(world: World, door: str) -> AsyncIterator[Party]:
     swarm = Swarm()
     async with (
         world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
@@ -405,9 +401,9 @@ async def party(world: Any, door: str) -> AsyncIterator[Party]:
 
 
 @pytest.mark.parametrize("door", DOORS)
-async def test_all_shards_go_to_a_node_and_to_ipfs(world: Any, worlds: Any, door: str) -> None:
+async def test_all_shards_go_to_a_node_and_to_ipfs(world: World, door: str) -> None:
     async with party(world, door) as (alice, bob, house):
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         shards = alice.home.shards_of(alice.dataset("cities"))
         (item,) = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items
         assert (item.fault, item.outcome, item.blocks) == (None, "pushed", sum(map(alice.size, map(str, shards))))
@@ -447,17 +443,17 @@ STEPS = st.one_of(
 @given(steps=st.lists(STEPS, min_size=2, max_size=8))
 @example([("bring", 3), ("one", 1), ("pull", 0), ("bring", 1), ("one", 0), ("one", 2), ("pull", 0), ("push", 0)])
 def test_what_is_pulled_there_was_pushed_whole(
-    worlds: Any, tmp_path_factory: pytest.TempPathFactory, door: str, steps: list[tuple[str, int]]
+    tmp_path_factory: pytest.TempPathFactory, door: str, steps: list[tuple[str, int]]
 ) -> None:
     """It is a state of the publisher, that of the last push or a later one, whatever shards were pushed alone."""
-    world = worlds.World(tmp_path_factory.mktemp("world"))
-    trio.run(play, world, worlds, door, steps)
+    world = World(tmp_path_factory.mktemp("world"))
+    trio.run(play, world, door, steps)
     world.close()
 
 
-async def play(world: Any, worlds: Any, door: str, steps: list[tuple[str, int]]) -> None:
+async def play(world: World, door: str, steps: list[tuple[str, int]]) -> None:
     async with party(world, door) as (alice, bob, _):
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         shards, day, least = alice.home.shards_of(alice.dataset("cities")), 1, 0
         states = [await standing(alice, "cities")]
         for kind, value in (("push", 0), *steps, ("push", 0), ("pull", 0)):
@@ -479,9 +475,9 @@ async def play(world: Any, worlds: Any, door: str, steps: list[tuple[str, int]])
                         assert await standing(bob, "cities") in states[least:]
 
 
-async def test_a_name_on_ipfs_is_of_all_shards(world: Any, worlds: Any) -> None:
+async def test_a_name_on_ipfs_is_of_all_shards(world: World) -> None:
     async with party(world, "ipfs") as (alice, bob, _):
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         shards = alice.home.shards_of(alice.dataset("cities"))
         view = await alice.done(alice.api.publications.publish(wire.PublishRequest(ref="cities")))
         assert view.dataset_id == str(shards[0])
@@ -497,10 +493,10 @@ async def test_a_name_on_ipfs_is_of_all_shards(world: Any, worlds: Any) -> None:
 
 
 async def test_a_node_that_takes_single_chains_alone_gets_no_shard(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with party(world, "node") as (alice, _, house):
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         monkeypatch.setattr(SmartApplication, "_unite", SmartApplication._upload)  # as in earlier versions
         (item,) = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items
         assert item.fault is not None

@@ -14,6 +14,8 @@ from chain.model.changelog import CHANGELOG, says_by_time, says_changelog
 from chain.model.events import AddData, SetDataSchema
 from chain.state import load_state
 from odfd.control import wire
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 KEY = {"event_time": "2024-01-02T00:00:00Z", "city": "c2"}
 
@@ -22,13 +24,13 @@ def ledger(manifest: str) -> str:
     return manifest.replace("merge: {kind: Append}", "merge: {kind: Ledger, primaryKey: [event_time, city]}")
 
 
-async def begun(world: Any, worlds: Any, node: Any, *more: str) -> None:
+async def begun(world: World, node: Node, *more: str) -> None:
     world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,c{day},{day}" for day in (1, 2, 3)), *more)
-    await node.apply(ledger(worlds.ROOT), worlds.DERIVED)
+    await node.apply(ledger(ROOT), DERIVED)
     await node.pull()
 
 
-async def corrected(node: Any, ref: str = "cities", **more: Any) -> wire.CorrectResult:
+async def corrected(node: Node, ref: str = "cities", **more: Any) -> wire.CorrectResult:
     request = wire.CorrectRequest(**{"key": KEY, **more})
     result: wire.CorrectResult = await node.done(node.api.flow.correct(ref, request))
     return result
@@ -39,7 +41,7 @@ def told(rows: wire.RowCounts | None) -> dict[str, Any]:
     return {name: value for name in rows.__struct_fields__ if (value := getattr(rows, name)) not in (0, ())}
 
 
-async def rows_of(node: Any, ref: str) -> list[tuple[Any, ...]]:
+async def rows_of(node: Node, ref: str) -> list[tuple[Any, ...]]:
     """Offset, op, city and population of each record."""
     records = await node.api.datasets.tail(ref, 100)
     places = [
@@ -52,9 +54,9 @@ FIRST = [(0, 0, "c1", 1), (1, 0, "c2", 2), (2, 0, "c3", 3)]
 PAIR = [(3, 2, "c2", 2), (4, 3, "c2", 20)]
 
 
-async def test_a_row_is_written_as_it_was_and_as_it_is(world: Any, worlds: Any) -> None:
+async def test_a_row_is_written_as_it_was_and_as_it_is(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         chain = alice.home.chains.chain(alice.dataset("cities"))
         before = load_state(chain)
         done = await corrected(alice, values={"population": "20"})
@@ -79,9 +81,9 @@ async def test_a_row_is_written_as_it_was_and_as_it_is(world: Any, worlds: Any) 
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_a_row_is_taken_back_once(world: Any, worlds: Any) -> None:
+async def test_a_row_is_taken_back_once(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         done = await corrected(alice, retract=True)
         assert (done.outcome, done.blocks, done.records, done.after) == ("retracted", 2, 1, None)
         assert told(done.rows) == {"retracted": 1}
@@ -93,9 +95,9 @@ async def test_a_row_is_taken_back_once(world: Any, worlds: Any) -> None:
         assert alice.size("cities") == size
 
 
-async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world: Any, worlds: Any) -> None:
+async def test_what_says_so_already_and_what_is_only_tried_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         size = alice.size("cities")
         same = await corrected(alice, values={"population": "2"})
         assert (same.outcome, same.blocks, same.head, same.after) == ("unchanged", 0, None, same.before)
@@ -123,9 +125,9 @@ REFUSED: list[tuple[Any, type[Fault], str]] = [
 ]
 
 
-async def test_what_cannot_be_is_refused_and_nothing_is_written(world: Any, worlds: Any) -> None:
+async def test_what_cannot_be_is_refused_and_nothing_is_written(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         size = alice.size("cities")
         for asked, fault, message in REFUSED:
             with pytest.raises(fault, match=message):
@@ -133,11 +135,11 @@ async def test_what_cannot_be_is_refused_and_nothing_is_written(world: Any, worl
             assert alice.size("cities") == size, asked
 
 
-async def test_only_ledgers_that_are_here_have_rows_to_correct(world: Any, worlds: Any) -> None:
+async def test_only_ledgers_that_are_here_have_rows_to_correct(world: World) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(NotFound):
             await corrected(alice, retract=True)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         world.write("alice", "a.csv", "2024-01-02T00:00:00Z,c2,2")
         await alice.pull()
         with pytest.raises(Refused, match="only rows of a ledger"):
@@ -146,21 +148,21 @@ async def test_only_ledgers_that_are_here_have_rows_to_correct(world: Any, world
             await corrected(alice, "towns", retract=True)
 
 
-async def test_rows_of_one_key_are_told_apart_by_other_columns(world: Any, worlds: Any) -> None:
+async def test_rows_of_one_key_are_told_apart_by_other_columns(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.write("alice", "a.csv", "2024-01-02T00:00:00Z,c2,2", "2024-01-02T00:00:00Z,c2,3")
         await alice.pull()
-        await alice.apply(ledger(worlds.ROOT))
+        await alice.apply(ledger(ROOT))
         with pytest.raises(Refused, match=r"2 rows have .*: offsets 0, 1"):
             await corrected(alice, retract=True)
         done = await corrected(alice, key={**KEY, "population": "3"}, values={"population": "4"})
         assert done.before["offset"] == 1
 
 
-async def test_a_later_ingest_neither_undoes_a_correction_nor_hides_what_it_brought(world: Any, worlds: Any) -> None:
+async def test_a_later_ingest_neither_undoes_a_correction_nor_hides_what_it_brought(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await corrected(alice, values={"population": "20"})
         await corrected(alice, key={"event_time": "2024-01-03T00:00:00Z", "city": "c3"}, retract=True)
         rows = await rows_of(alice, "cities")
@@ -173,9 +175,9 @@ async def test_a_later_ingest_neither_undoes_a_correction_nor_hides_what_it_brou
         assert await rows_of(alice, "cities") == [*rows, (6, 0, "c4", 4)]
 
 
-async def test_what_is_derived_passes_corrections_on_and_says_so_from_then_on(world: Any, worlds: Any) -> None:
+async def test_what_is_derived_passes_corrections_on_and_says_so_from_then_on(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         assert (await alice.api.datasets.describe("cities")).changelog is False
         chain = alice.home.chains.chain(alice.dataset("towns"))
         assert says_changelog(load_state(chain).schema.schema) is False
@@ -200,9 +202,9 @@ async def test_what_is_derived_passes_corrections_on_and_says_so_from_then_on(wo
             assert (described.rows.rows.corrected, described.rows.rows.retracted) == (1, 1)
 
 
-async def test_what_was_derived_anew_after_a_correction_is_reproduced_too(world: Any, worlds: Any) -> None:
+async def test_what_was_derived_anew_after_a_correction_is_reproduced_too(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await corrected(alice, values={"population": "20"})
         request = wire.RewriteRequest(action="keep-metadata")
         await alice.done(alice.api.rewriting.rewrite("towns", request))
@@ -214,9 +216,9 @@ async def test_what_was_derived_anew_after_a_correction_is_reproduced_too(world:
         assert done.ok, done
 
 
-async def test_a_mirror_follows_and_cannot_correct(world: Any, worlds: Any) -> None:
+async def test_a_mirror_follows_and_cannot_correct(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.pull("towns")
         await world.spread(alice, "cities", "towns")
         for name in ("cities", "towns"):
@@ -232,27 +234,27 @@ async def test_a_mirror_follows_and_cannot_correct(world: Any, worlds: Any) -> N
             await corrected(bob, values={"population": "21"})
 
 
-async def test_a_manifest_that_declares_the_schema_again_keeps_what_it_says_of_changes(world: Any, worlds: Any) -> None:
+async def test_a_manifest_that_declares_the_schema_again_keeps_what_it_says_of_changes(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         chain = alice.home.chains.chain(alice.dataset("cities"))
         schema = load_state(chain).schema.schema
         said = {"kind": "SetDataSchema", "schema": msgspec.to_builtins(schema)}
-        manifest = f"{ledger(worlds.ROOT)}    - {json.dumps(said)}\n"
+        manifest = f"{ledger(ROOT)}    - {json.dumps(said)}\n"
         assert (await alice.apply(manifest)).items[0].action == "unchanged"
         await corrected(alice, values={"population": "20"})
         size = alice.size("cities")
         assert (await alice.apply(manifest)).items[0].action == "unchanged"
         assert alice.size("cities") == size
         said["schema"]["extra"] = {CHANGELOG: False}
-        denied = f"{ledger(worlds.ROOT)}    - {json.dumps(said)}\n"
+        denied = f"{ledger(ROOT)}    - {json.dumps(said)}\n"
         (item,) = (await alice.apply(denied)).items
         assert (item.action, item.fault is not None and item.fault.rule) == ("failed", "schema-changelog-stays")
 
 
-async def test_a_record_that_was_corrected_says_who_did_it(world: Any, worlds: Any) -> None:
+async def test_a_record_that_was_corrected_says_who_did_it(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await corrected(alice, values={"population": "20"})
         await alice.pull("towns")
         for offset, by_hand in ((1, False), (3, True), (4, True)):
@@ -261,9 +263,9 @@ async def test_a_record_that_was_corrected_says_who_did_it(world: Any, worlds: A
             assert origin.by_hand is by_hand
 
 
-async def test_the_key_is_found_among_many_files_by_reading_one(world: Any, worlds: Any) -> None:
+async def test_the_key_is_found_among_many_files_by_reading_one(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(ledger(worlds.ROOT))
+        await alice.apply(ledger(ROOT))
         for day in range(1, 8):
             world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}")
             await alice.pull()
@@ -279,9 +281,9 @@ async def test_the_key_is_found_among_many_files_by_reading_one(world: Any, worl
         assert len(read) == 1
 
 
-async def test_compaction_keeps_corrections(world: Any, worlds: Any) -> None:
+async def test_compaction_keeps_corrections(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await corrected(alice, values={"population": "20"})
         await corrected(alice, values={"population": "21"})
         rows = await rows_of(alice, "cities")

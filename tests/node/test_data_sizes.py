@@ -20,11 +20,12 @@ from odfd.services.views import data_sizes
 from odfd.services.views.data_sizes import DataSizes
 from worlds.eventually import PATIENCE, PAUSE
 from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import World
 
 SOME = Multihash.sha3_256(b"some")
 
 
-async def test_a_size_is_the_sum_of_what_its_blocks_name(world: Any) -> None:
+async def test_a_size_is_the_sum_of_what_its_blocks_name(world: World) -> None:
     async with world.running("node") as node:
         await node.apply(ROOT, DERIVED)
         (empty, _) = await node.dataset_views()
@@ -39,7 +40,7 @@ async def test_a_size_is_the_sum_of_what_its_blocks_name(world: Any) -> None:
                 assert detail.dataset == view == await node.dataset_view(view.name)
 
 
-async def test_a_long_chain_is_summed_beside_the_questions(world: Any) -> None:
+async def test_a_long_chain_is_summed_beside_the_questions(world: World) -> None:
     """With so many blocks in each step; another history is summed from its beginning."""
     async with world.running("node") as node:
         await node.apply(ROOT)
@@ -67,7 +68,7 @@ async def test_a_long_chain_is_summed_beside_the_questions(world: Any) -> None:
         assert not sizes.is_behind
 
 
-async def test_one_step_sums_many_short_chains(world: Any) -> None:
+async def test_one_step_sums_many_short_chains(world: World) -> None:
     """A list of a thousand datasets is followed by a few steps, not by a thousand."""
     many = 2 * data_sizes.STEP_BLOCKS // data_sizes.CHAIN_BLOCKS
     async with world.running("node") as node:
@@ -82,7 +83,7 @@ async def test_one_step_sums_many_short_chains(world: Any) -> None:
         assert sizes.of(datasets) == dict.fromkeys(datasets, 0)
 
 
-async def test_a_node_sums_a_long_chain_after_one_question(world: Any) -> None:
+async def test_a_node_sums_a_long_chain_after_one_question(world: World) -> None:
     async with world.running("node") as node:
         await node.apply(ROOT)
         world.write("node", "2021.csv", "2021-01-01T00:00:00Z,Graz,300000")
@@ -111,7 +112,7 @@ def test_blocks_of_one_shape_are_added_up_as_they_are_one_by_one(pieces: list[tu
     assert data_sizes.sum_sizes(raws) == (len(raws), sum(size * count for size, count in pieces if size != 7))
 
 
-async def test_a_damaged_chain_keeps_no_other_from_being_summed(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_damaged_chain_keeps_no_other_from_being_summed(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("node") as node:
         await node.apply(ROOT, ROOT.replace("cities", "towns", 1))
         world.write("node", "2021.csv", "2021-01-01T00:00:00Z,Graz,300000")

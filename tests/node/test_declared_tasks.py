@@ -15,7 +15,7 @@ from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
 from worlds.flow_world import tasks
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 
 CHECK = """$schema: Task
 headers: {{name: {name}}}
@@ -29,7 +29,7 @@ def check(name: str = "check", target: str = "raw", replay: str = "false") -> st
     return CHECK.format(name=name, target=target, replay=replay)
 
 
-async def status(node: Any, name: str, phase: str) -> dict[str, Any]:
+async def status(node: Node, name: str, phase: str) -> dict[str, Any]:
     """Returns the status of a declared task once it has a phase."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -40,12 +40,12 @@ async def status(node: Any, name: str, phase: str) -> dict[str, Any]:
             await grown.wait()
 
 
-def begun(node: Any) -> list[str]:
+def begun(node: Node) -> list[str]:
     """The ids of tasks, without those of applies."""
     return [each.id for each in node.board.list() if each.kind != "apply"]
 
 
-async def test_a_declared_task_is_done_once(world: Any) -> None:
+async def test_a_declared_task_is_done_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(RAW)
         (made,) = (await alice.apply(check())).items
@@ -65,7 +65,7 @@ async def test_a_declared_task_is_done_once(world: Any) -> None:
         assert (view.state, view.target, begun(alice)) == ("done", "raw", [])
 
 
-async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
+async def test_tasks_of_one_name_in_two_accounts_are_two(world: World) -> None:
     """Each is begun on the dataset that its account means; the end of one ends the other neither."""
     async with world.running("node", private=True) as node:
         await settled(node)
@@ -90,7 +90,7 @@ async def test_tasks_of_one_name_in_two_accounts_are_two(world: Any) -> None:
         assert {each.id for each in await tasks(node) if each.is_declared} == views.keys() - {ids[0]}
 
 
-async def test_a_task_of_an_account_does_what_the_account_may(world: Any) -> None:
+async def test_a_task_of_an_account_does_what_the_account_may(world: World) -> None:
     async with world.running("node", private=True) as node:
         await settled(node)
         task = check(target="alice/hers").replace("name: check}", "name: check, account: bob}")
@@ -101,7 +101,7 @@ async def test_a_task_of_an_account_does_what_the_account_may(world: Any) -> Non
         await status(node, "bob/check", "Ready")
 
 
-async def test_it_waits_for_its_dataset(world: Any) -> None:
+async def test_it_waits_for_its_dataset(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(check())
         found = await status(alice, "check", "Failed")
@@ -111,7 +111,7 @@ async def test_it_waits_for_its_dataset(world: Any) -> None:
         await status(alice, "check", "Ready")
 
 
-async def test_what_cannot_be_done_is_told_and_not_tried_again(world: Any) -> None:
+async def test_what_cannot_be_done_is_told_and_not_tried_again(world: World) -> None:
     async with world.running("alice") as alice:
         text = "$schema: Task\nheaders: {name: take}\nspec: {kind: Pull, target: raw}\n"
         await alice.apply(RAW, text)
@@ -123,7 +123,7 @@ async def test_what_cannot_be_done_is_told_and_not_tried_again(world: Any) -> No
         assert begun(alice) == ["take"]
 
 
-async def test_one_that_is_deleted_ends(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_is_deleted_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         entered = trio.Event()
 
@@ -147,7 +147,7 @@ async def test_one_that_is_deleted_ends(world: Any, monkeypatch: pytest.MonkeyPa
         await status(alice, "check", "Ready")
 
 
-async def test_one_that_a_stop_cut_off_is_begun_again(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_a_stop_cut_off_is_begun_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
 
         async def forever(*_: object) -> None:
@@ -162,7 +162,7 @@ async def test_one_that_a_stop_cut_off_is_begun_again(world: Any, monkeypatch: p
         assert changes[-5:] == ["Reconciling", "Failed", "Pending", "Reconciling", "Ready"]
 
 
-async def test_it_does_not_become_another_one(world: Any) -> None:
+async def test_it_does_not_become_another_one(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(RAW, check())
         for other in (check(replay="true"), check(target="other")):
@@ -186,7 +186,7 @@ async def test_it_does_not_become_another_one(world: Any) -> None:
         ({"kind": "WebhookCall", "endpoint": "x", "payload": "${{ a.b }}"}, "raw", "webhook-payload"),
     ],
 )
-async def test_mistakes_are_told_when_it_is_applied(world: Any, spec: Any, target: str | None, rule: str) -> None:
+async def test_mistakes_are_told_when_it_is_applied(world: World, spec: Any, target: str | None, rule: str) -> None:
     spec |= {} if target is None else {"target": target}
     text = yaml.safe_dump({"$schema": "Task", "headers": {"name": "t"}, "spec": spec})
     async with world.running("alice") as alice:
@@ -194,7 +194,7 @@ async def test_mistakes_are_told_when_it_is_applied(world: Any, spec: Any, targe
         assert (code, problem["rule"]) == (422, rule)
 
 
-async def test_all_tasks_have_one_shape(world: Any) -> None:
+async def test_all_tasks_have_one_shape(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(RAW, SWEEP, check())
         await status(alice, "check", "Ready")
@@ -214,7 +214,7 @@ async def test_all_tasks_have_one_shape(world: Any) -> None:
         assert await ask(alice, "GET", f"/flow/v1alpha1/Task/{by_hand['headers']['id']}") == (200, [by_hand])
 
 
-async def test_a_watch_tells_of_those_that_commands_begin(world: Any) -> None:
+async def test_a_watch_tells_of_those_that_commands_begin(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(RAW)
         told: list[tuple[str, str, str]] = []
@@ -238,7 +238,7 @@ async def test_a_watch_tells_of_those_that_commands_begin(world: Any) -> None:
         assert told[-1][2] == "Ready"
 
 
-async def test_accounts_see_tasks_on_what_they_read_and_no_others(world: Any) -> None:
+async def test_accounts_see_tasks_on_what_they_read_and_no_others(world: World) -> None:
     async with world.running("alice", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"), check("theirs", "theirs"))

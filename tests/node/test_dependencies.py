@@ -17,6 +17,7 @@ from odfd.runtime.supervision import Health
 from odfd.services.maintenance import dependencies
 from odfd.services.maintenance.dependencies import TRIED_BY
 from worlds.memory_ipfs import MemoryIpfs
+from worlds.node_world import Node, World
 
 NOTHING = {
     "node.name", "node.contact", "node.about", "node.log-levels", "control.group", "p2p.announce", "p2p.inside",
@@ -33,7 +34,7 @@ def closed() -> str:
         return f"127.0.0.1:{once.getsockname()[1]}"
 
 
-async def probed(node: Any) -> dict[str, Any]:
+async def probed(node: Node) -> dict[str, Any]:
     return {probe.name: probe for probe in await node.api.about.doctor()}
 
 
@@ -46,7 +47,7 @@ def test_every_setting_that_names_something_is_tried_by_a_probe() -> None:
     assert set(TRIED_BY.values()) - {"disk", "parts", "network", "engine", "witnesses"} <= set(DEPENDENCIES)
 
 
-async def test_what_is_not_set_is_not_told_of(world: Any) -> None:
+async def test_what_is_not_set_is_not_told_of(world: World) -> None:
     async with world.running("alice") as alice:
         found = await probed(alice)
         assert found.keys() & set(DEPENDENCIES) == {"listening"}
@@ -55,7 +56,7 @@ async def test_what_is_not_set_is_not_told_of(world: Any) -> None:
 
 
 async def test_what_does_not_answer_is_told_everywhere(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By doctor, status, /readyz and metrics, with what to do; and no longer once it answers."""
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -96,7 +97,7 @@ async def test_what_does_not_answer_is_told_everywhere(
         assert "ipfs" not in (await alice.api.about.status()).troubles
 
 
-async def test_a_part_that_is_down_is_told_everywhere(world: Any) -> None:
+async def test_a_part_that_is_down_is_told_everywhere(world: World) -> None:
     async with world.running("alice") as alice:
         ready = alice.parts.context.readiness
         ready.started = True
@@ -114,7 +115,7 @@ async def test_a_part_that_is_down_is_told_everywhere(world: Any) -> None:
         assert 'odfd_part_up{part="heads"} 1.0' in text
 
 
-async def test_a_network_that_does_not_listen_is_not_well(world: Any) -> None:
+async def test_a_network_that_does_not_listen_is_not_well(world: World) -> None:
     """Whoever joins is told, with the fault itself, and doctor says no more that the network is ok."""
     async with world.running("alice") as alice:
         assert (await probed(alice))["network"].result == "ok"
@@ -127,7 +128,7 @@ async def test_a_network_that_does_not_listen_is_not_well(world: Any) -> None:
 
 
 async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """That of the site over HTTP, whatever it answers; of two, that which is silent is told apart."""
     async with world.running("alice", http=model.Http(listen=("127.0.0.1:0",))) as alice:
@@ -146,7 +147,7 @@ async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
         assert probe.message.endswith(f"; {peers}, {url} answers")
 
 
-async def test_what_does_not_answer_in_time_is_told_too(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_does_not_answer_in_time_is_told_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     silent = MemoryIpfs()
 
     async def forever() -> str:

@@ -12,6 +12,7 @@ from chain.ids import DatasetId
 from odfd.services.views.derivative_index import DerivativeIndex
 from worlds.counted import Questions, questions
 from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import World
 
 __all__ = ["questions"]
 
@@ -34,7 +35,7 @@ def agrees(index: DerivativeIndex, home: Any) -> dict[str, list[str]]:
     return {name: found for name, found in said.items() if found}
 
 
-async def test_the_index_follows_what_is_applied_altered_and_deleted(world: Any) -> None:
+async def test_the_index_follows_what_is_applied_altered_and_deleted(world: World) -> None:
     async with world.running("alice") as node:
         await node.apply(root("cities"), root("rivers"), derived("towns", "cities"))
         index = DerivativeIndex(node.home)
@@ -48,7 +49,7 @@ async def test_the_index_follows_what_is_applied_altered_and_deleted(world: Any)
 
 
 async def test_a_question_reads_no_chain_that_was_not_written(
-    world: Any, questions: Questions, monkeypatch: pytest.MonkeyPatch
+    world: World, questions: Questions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as node:
         await node.apply(root("cities"), root("rivers"), *(derived(f"d{each}", "cities") for each in range(9)))
@@ -68,7 +69,7 @@ async def test_a_question_reads_no_chain_that_was_not_written(
 
 
 async def test_a_damaged_transform_is_told_by_each_question_until_it_is_read(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as node:
         await node.apply(root("cities"), derived("towns", "cities"))

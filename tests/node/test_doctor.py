@@ -24,28 +24,30 @@ from odfd.services.maintenance import doctor as doctor_module
 from odfd.services.maintenance.restore import unfinished_folder
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 OTHER = DatasetId.from_public_key(bytes(32))
 
 
-async def imported(node: Any, name: str = "flights") -> Any:
+async def imported(node: Node, name: str = "flights") -> Any:
     await node.done(node.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / name))))
     return node.dataset(name)
 
 
-async def quick(node: Any) -> dict[str, wire.Probe]:
+async def quick(node: Node) -> dict[str, wire.Probe]:
     return {probe.name: probe for probe in await node.api.about.doctor()}
 
 
-async def deep(node: Any) -> dict[str, wire.Probe]:
+async def deep(node: Node) -> dict[str, wire.Probe]:
     return {probe.name: probe async for probe in node.api.about.examine()}
 
 
-async def test_all_is_well(world: Any, worlds: Any) -> None:
+async def test_all_is_well(world: World) -> None:
     async with world.running("alice") as alice:
         await imported(alice)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         for probes in (await quick(alice), await deep(alice)):
             told = {name: probe.result for name, probe in probes.items() if name not in ("engine", "sandbox", "roots")}
             assert set(told.values()) <= {"ok"}, probes
@@ -53,7 +55,7 @@ async def test_all_is_well(world: Any, worlds: Any) -> None:
         assert set(probes) - set(await quick(alice)) == {"rows", "chains"}
 
 
-async def test_what_a_kill_left_is_told(world: Any) -> None:
+async def test_what_a_kill_left_is_told(world: World) -> None:
     async with world.running("alice") as alice:
         import_dataset(GOLDEN / "airlines", alice.home.chains, alice.home.objects)
         alice.home.objects.stage().write_bytes(bytes(5000))
@@ -73,7 +75,7 @@ async def test_what_a_kill_left_is_told(world: Any) -> None:
         assert list((alice.home.directory / "uploads").iterdir()) == []
 
 
-async def test_what_a_killed_restore_left_beside_a_new_node_is_told(world: Any) -> None:
+async def test_what_a_killed_restore_left_beside_a_new_node_is_told(world: World) -> None:
     async with world.running("alice") as alice:
         left = unfinished_folder(alice.home.directory)
         left.mkdir()
@@ -84,7 +86,7 @@ async def test_what_a_killed_restore_left_beside_a_new_node_is_told(world: Any) 
         assert (await quick(alice))["last end"].result == "ok"
 
 
-async def test_a_chain_that_cannot_be_settled_keeps_nothing_else_from_starting(world: Any) -> None:
+async def test_a_chain_that_cannot_be_settled_keeps_nothing_else_from_starting(world: World) -> None:
     async with world.running("alice") as alice:
         done = import_dataset(GOLDEN / "airlines", alice.home.chains, alice.home.objects)
         await imported(alice)
@@ -97,9 +99,9 @@ async def test_a_chain_that_cannot_be_settled_keeps_nothing_else_from_starting(w
         assert (await deep(alice))["chains"].result == "failed"
 
 
-async def test_an_unsigned_head(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_unsigned_head(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         cities = alice.dataset("cities")
         with alice.home.database.write() as connection:
             connection.execute("DELETE FROM trust_live")
@@ -111,7 +113,7 @@ async def test_an_unsigned_head(world: Any, worlds: Any, monkeypatch: pytest.Mon
         assert "--repair" in found.hint
 
 
-def spoil(node: Any, sql: str) -> Callable[[Any], None]:
+def spoil(node: Node, sql: str) -> Callable[[Any], None]:
     with node.home.database.write() as connection:
         assert connection.execute(sql).rowcount > 0
     return lambda _: None
@@ -127,7 +129,7 @@ ROWS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sql", ROWS)
-async def test_a_damaged_row_is_named(world: Any, sql: str) -> None:
+async def test_a_damaged_row_is_named(world: World, sql: str) -> None:
     async with world.running("alice") as alice:
         await imported(alice)
         assert (await alice.done(alice.api.verification.verify("flights", wire.VerifyRequest()))).ok
@@ -229,9 +231,9 @@ def test_a_damaged_page_of_any_table_or_index_is_named_with_its_table(tmp_path: 
     assert (missed, len(pages) > 100) == ([], True)
 
 
-async def test_a_broken_link_of_the_ledger(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_broken_link_of_the_ledger(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         found = (await quick(alice))["trust ledger"]
         assert re.fullmatch(r"the links of the last [2-4] entries hold", found.message), "two heads, and two cards soon"
         monkeypatch.setattr(doctor_module, "LAST_ENTRIES", 0)
@@ -242,7 +244,7 @@ async def test_a_broken_link_of_the_ledger(world: Any, worlds: Any, monkeypatch:
         assert (found.result, found.message) == ("failed", "entry 1 of the trust ledger was altered")
 
 
-async def test_damage_is_told_until_it_is_mended(world: Any) -> None:
+async def test_damage_is_told_until_it_is_mended(world: World) -> None:
     async with world.running("alice") as alice:
         flights = await imported(alice)
         blocks = map(decode_block, alice.home.chains.chain(flights).raw_blocks(0, 99))
@@ -267,7 +269,7 @@ def flipped(path: Path, at: int) -> None:
     path.write_bytes(raw)
 
 
-async def test_a_damaged_page_and_a_damaged_index(world: Any) -> None:
+async def test_a_damaged_page_and_a_damaged_index(world: World) -> None:
     async with world.running("alice") as alice:
         await imported(alice)
         with alice.home.database.read() as connection:
@@ -284,7 +286,7 @@ async def test_a_damaged_page_and_a_damaged_index(world: Any) -> None:
         assert (await deep(alice))["database"].result == "ok"
 
 
-def test_a_database_that_is_none_any_more_names_the_way_out(world: Any) -> None:
+def test_a_database_that_is_none_any_more_names_the_way_out(world: World) -> None:
     (world.folder / "alice" / "state").mkdir(parents=True)
     (world.folder / "alice" / "state" / "odfd.sqlite").write_bytes(os.urandom(20_000))
     with pytest.raises(Environment) as caught:
@@ -293,9 +295,9 @@ def test_a_database_that_is_none_any_more_names_the_way_out(world: Any) -> None:
     assert "odfd.sqlite" in str(caught.value)
 
 
-async def test_a_key_that_is_another_one(world: Any, worlds: Any) -> None:
+async def test_a_key_that_is_another_one(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert (await quick(alice))["keys"].message == "2 keys and their journals can be read"
         keys = alice.home.directory / "keys"
         for path in sorted(keys.glob("*.key")):
@@ -308,9 +310,9 @@ async def test_a_key_that_is_another_one(world: Any, worlds: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_a_journal_with_a_flipped_bit_signs_nothing(world: Any, worlds: Any) -> None:
+async def test_a_journal_with_a_flipped_bit_signs_nothing(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         path = alice.home.directory / "keys" / f"{alice.dataset('cities').multibase}.journal"
     whole = path.read_bytes()
     for at in range(0, len(whole) - 1, 7):
@@ -322,7 +324,7 @@ async def test_a_journal_with_a_flipped_bit_signs_nothing(world: Any, worlds: An
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-async def test_a_directory_that_cannot_be_written(world: Any) -> None:
+async def test_a_directory_that_cannot_be_written(world: World) -> None:
     async with world.running("alice") as alice:
         alice.home.directory.chmod(0o500)
         found = (await quick(alice))["disk"]
@@ -330,7 +332,7 @@ async def test_a_directory_that_cannot_be_written(world: Any) -> None:
         assert (found.result, "give" in found.hint) == ("failed", True)
 
 
-async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: Any) -> None:
+async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: World) -> None:
     """With what follows from it, as every ingest is refused then; by what the settings say now."""
     async with world.running("alice") as alice:
         assert (await quick(alice))["disk"].result == "ok"
@@ -344,7 +346,7 @@ async def test_a_disk_with_less_than_is_kept_free_is_told_of(world: Any) -> None
 @pytest.mark.parametrize(
     ("number", "words"), [(28, "free some space"), (30, "mount it writable"), (5, "may be failing")]
 )
-async def test_a_disk_that_refuses(world: Any, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+async def test_a_disk_that_refuses(world: World, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
     async with world.running("alice") as alice:
         write = Path.write_bytes
 

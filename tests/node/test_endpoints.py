@@ -24,6 +24,7 @@ from odfd.services.maintenance.restore import choose, restore
 from odfd.store.directory import open_state_directory
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
+from worlds.node_world import Node, World
 
 SOURCE = """$schema: Source
 headers: {{name: sensors}}
@@ -51,23 +52,23 @@ def rows(*temps: float) -> bytes:
     return "\n".join(["event_time,temp", *lines, ""]).encode()
 
 
-async def push(node: Any, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
+async def push(node: Node, data: bytes, push_id: str | None = None) -> wire.PushReceipt:
     receipt: wire.PushReceipt = await node.api.endpoints.push("sensors", data, push_id)
     return receipt
 
 
-async def taken(node: Any, name: str) -> list[float]:
+async def taken(node: Node, name: str) -> list[float]:
     (item,) = await node.pull(name, source="sensors")
     assert item.fault is None, item.message
     return await temps(node, name)
 
 
-async def temps(node: Any, name: str) -> list[float]:
+async def temps(node: Node, name: str) -> list[float]:
     found = await node.api.datasets.tail(name, 100)
     return [dict(zip((column.name for column in found.columns), each, strict=True))["temp"] for each in found.rows]
 
 
-async def test_what_is_pushed_waits_and_every_dataset_takes_it_once(world: Any) -> None:
+async def test_what_is_pushed_waits_and_every_dataset_takes_it_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"), ROOT.format(name="copy"))
         first = await push(alice, rows(1.0, 2.0))
@@ -91,7 +92,7 @@ async def test_what_is_pushed_waits_and_every_dataset_takes_it_once(world: Any) 
         assert not files_of(alice.home.directory)
 
 
-async def test_a_push_counts_once_for_each_id(world: Any) -> None:
+async def test_a_push_counts_once_for_each_id(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"))
         first = await push(alice, rows(1.0), "a")
@@ -135,7 +136,7 @@ def test_records_are_counted_as_they_are_read(written: list[dict[str, Any]]) -> 
     assert records_in(b"1,2\n" * len(written), ReadCsv()) == len(written)
 
 
-async def test_a_push_that_no_dataset_can_take_is_told_and_dropped_by_a_person(world: Any) -> None:
+async def test_a_push_that_no_dataset_can_take_is_told_and_dropped_by_a_person(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"))
         await push(alice, b"event_time,temp\nyesterday,1\n")
@@ -151,7 +152,7 @@ async def test_a_push_that_no_dataset_can_take_is_told_and_dropped_by_a_person(w
         assert (await alice.api.endpoints.drop("sensors", None)).pushes == 0
 
 
-async def test_a_full_spool_and_a_full_buffer_refuse_what_is_new(world: Any) -> None:
+async def test_a_full_spool_and_a_full_buffer_refuse_what_is_new(world: World) -> None:
     async with world.running("alice", limits=model.Limits(spool_bytes=200)) as alice:
         await alice.apply(source())
         while (await alice.api.endpoints.show("sensors")).bytes + len(rows(1.0)) <= 200:
@@ -175,7 +176,7 @@ async def test_a_full_spool_and_a_full_buffer_refuse_what_is_new(world: Any) -> 
             await push(bob, rows(1.0, 2.0, 3.0, 4.0))
 
 
-async def test_a_source_goes_when_nothing_waits(world: Any) -> None:
+async def test_a_source_goes_when_nothing_waits(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source())
         await push(alice, rows(1.0))
@@ -190,7 +191,7 @@ async def test_a_source_goes_when_nothing_waits(world: Any) -> None:
         assert (await push(alice, rows(1.0))).number == 1, "another Source of the name begins anew"
 
 
-async def test_a_flow_runs_at_so_many_records_or_when_the_oldest_is_so_old(world: Any) -> None:
+async def test_a_flow_runs_at_so_many_records_or_when_the_oldest_is_so_old(world: World) -> None:
     """Also of what came before a restart, and not before its time."""
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"), FLOW.format(terms="minRecordsToAwait: 3"))
@@ -210,7 +211,7 @@ async def test_a_flow_runs_at_so_many_records_or_when_the_oldest_is_so_old(world
         await until(alice, [1.0, 2.0, 3.0, 4.0])
 
 
-async def until(node: Any, wanted: list[float]) -> None:
+async def until(node: Node, wanted: list[float]) -> None:
     with trio.fail_after(PATIENCE):
         while True:
             turned = node.parts.flows.turned
@@ -227,14 +228,14 @@ async def until(node: Any, wanted: list[float]) -> None:
         (FLOW.format(terms="minRecordsToAwait: 2").replace("Ingest, source: sensors", "Ingest"), "flow-trigger"),
     ],
 )
-async def test_what_a_trigger_cannot_mean_is_refused(world: Any, trigger: str, rule: str) -> None:
+async def test_what_a_trigger_cannot_mean_is_refused(world: World, trigger: str, rule: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Fault) as refused:
             await alice.apply(source(), ROOT.format(name="temp"), trigger)
         assert refused.value.rule == rule
 
 
-async def test_what_waits_is_in_a_backup_and_new_pushes_have_numbers_of_their_own(world: Any, tmp_path: Path) -> None:
+async def test_what_waits_is_in_a_backup_and_new_pushes_have_numbers_of_their_own(world: World, tmp_path: Path) -> None:
     """Also what a dataset takes while the backup is written; and a chain that went on is not owed what it has."""
     async with world.running("alice") as alice:
         await alice.apply(source(), ROOT.format(name="temp"))

@@ -27,6 +27,8 @@ from odfd.trust.judgement.verdicts import ReachBound
 from odfd.trust.validation import reexecution
 from worlds.eventually import became
 from worlds.fake_engine import FakeEngine
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, add_to_first
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = ("2024-01-03T00:00:00Z,Wels,60000",)
@@ -46,37 +48,37 @@ def pinning(manifest: str, digest: str) -> str:
     return manifest.replace("engine: spark", f"engine: spark\n        version: '{digest}'")
 
 
-async def made(world: Any, worlds: Any, node: Any, digest: str = OLD) -> None:
+async def made(world: World, node: Node, digest: str = OLD) -> None:
     """Both datasets with rows, made by an engine of that digest."""
     node.engine.digest = digest
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
 
 
-async def mirrored(world: Any, alice: Any, node: Any) -> None:
+async def mirrored(world: World, alice: Node, node: Node) -> None:
     await world.spread(alice, "cities", "towns")
     for name in ("cities", "towns"):
         await node.mirror(alice.dataset(name), name)
 
 
-async def view(node: Any, name: str = "towns") -> wire.DatasetView:
+async def view(node: Node, name: str = "towns") -> wire.DatasetView:
     found: wire.DatasetView = await node.dataset_view(name)
     return found
 
 
-async def pulled(node: Any) -> wire.PullItem:
+async def pulled(node: Node) -> wire.PullItem:
     return next(each for each in await node.pull() if each.ref == "towns")
 
 
-async def proven(node: Any) -> wire.ProofReport:
+async def proven(node: Node) -> wire.ProofReport:
     found: wire.ProofReport = await node.done(node.api.proving.prove("towns", wire.ProveRequest()))
     return found
 
 
-async def test_an_engine_that_was_replaced_appends_nothing_until_it_is_proven(world: Any, worlds: Any) -> None:
+async def test_an_engine_that_was_replaced_appends_nothing_until_it_is_proven(world: World) -> None:
     async with world.running("alice") as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         size, runs, alice.engine.digest = alice.size("towns"), alice.engine.transforms, NEW
         world.write("alice", "b.csv", *MORE)
         item = await pulled(alice)
@@ -97,7 +99,7 @@ async def test_an_engine_that_was_replaced_appends_nothing_until_it_is_proven(wo
         assert made_by == [OLD], "what was made before keeps the pin under which it was made"
 
 
-async def told(node: Any) -> tuple[tuple[str, ...], int, str, float]:
+async def told(node: Node) -> tuple[tuple[str, ...], int, str, float]:
     """What the dataset's conditions, the status, the doctor and the metrics say of it."""
     probe = next(each for each in await node.api.about.doctor() if each.name == "engine pins")
     if probe.result != "ok":
@@ -111,22 +113,22 @@ async def told(node: Any) -> tuple[tuple[str, ...], int, str, float]:
     )  # fmt: skip
 
 
-async def test_another_query_takes_over_with_the_engine_that_is_here(world: Any, worlds: Any) -> None:
+async def test_another_query_takes_over_with_the_engine_that_is_here(world: World) -> None:
     """A handover names its engine anew, so it waits for no proof."""
     async with world.running("alice") as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         alice.engine.digest = NEW
-        await alice.apply(worlds.DERIVED.replace("select *", "SELECT  *"))
+        await alice.apply(DERIVED.replace("select *", "SELECT  *"))
         world.write("alice", "b.csv", *MORE)
         assert (await pulled(alice)).outcome == "updated"
         assert ((await view(alice)).engine, (await view(alice)).conditions) == (NEW, ())
 
 
-async def test_a_dataset_that_was_never_pulled_is_moved_too(world: Any, worlds: Any) -> None:
+async def test_a_dataset_that_was_never_pulled_is_moved_too(world: World) -> None:
     async with world.running("alice") as alice:
         alice.engine.digest = OLD
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         alice.engine.digest = NEW
         assert (await pulled(alice)).fault.rule == "engine-changed"
         found = await proven(alice)
@@ -134,9 +136,9 @@ async def test_a_dataset_that_was_never_pulled_is_moved_too(world: Any, worlds: 
         assert (await pulled(alice)).outcome == "updated"
 
 
-async def test_a_dataset_that_follows_shows_that_it_is_blocked_and_rests(world: Any, worlds: Any) -> None:
+async def test_a_dataset_that_follows_shows_that_it_is_blocked_and_rests(world: World) -> None:
     async with world.running("alice", **FOLLOWING) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         runs, alice.engine.digest = alice.engine.transforms, NEW
         await became(lambda: flow_of(alice) is not None and flow_of(alice).outcome is not None)
         before = flow_of(alice).runs
@@ -152,18 +154,16 @@ async def test_a_dataset_that_follows_shows_that_it_is_blocked_and_rests(world: 
         await became(lambda: flow_of(alice).outcome.value == "updated")
 
 
-def flow_of(node: Any) -> Any:
+def flow_of(node: Node) -> Any:
     entry = node.parts.flows.scheduler.find(str(node.dataset("towns")))
     return None if entry is None else entry.record
 
 
 @pytest.mark.parametrize("part", ["transform", "preprocess"])
-async def test_a_digest_that_no_engine_here_has_is_refused_unless_it_is_forced(
-    world: Any, worlds: Any, part: str
-) -> None:
+async def test_a_digest_that_no_engine_here_has_is_refused_unless_it_is_forced(world: World, part: str) -> None:
     asks = f"preprocess: {{kind: Sql, engine: spark, version: '{MADE_UP}', query: select * from input}}"
-    root = worlds.ROOT if part == "transform" else worlds.ROOT.replace("merge:", f"{asks}\n      merge:")
-    manifests = (root, pinning(worlds.DERIVED, MADE_UP)) if part == "transform" else (root,)
+    root = ROOT if part == "transform" else ROOT.replace("merge:", f"{asks}\n      merge:")
+    manifests = (root, pinning(DERIVED, MADE_UP)) if part == "transform" else (root,)
     async with world.running("alice") as alice:
         *_, item = (await alice.apply(*manifests)).items
         assert (item.action, item.fault.rule) == ("failed", "engine-not-here")
@@ -207,12 +207,10 @@ async def test_a_root_is_read_by_the_engine_that_its_preprocess_pins(tmp_path: A
 
 
 @pytest.mark.slow
-async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_it_is_used(
-    world: Any, worlds: Any
-) -> None:
+async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_it_is_used(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
-        await made(world, worlds, alice, MADE_UP)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
+        await made(world, alice, MADE_UP)
         async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
             await mirrored(world, alice, carol)
             await mirrored(world, alice, bob)
@@ -236,7 +234,7 @@ async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_i
             report = await dave.done(dave.api.verification.verify("towns", IN_FULL))
             assert (report.ok, [each.rule for each in report.failures]) == (False, ["engine-not-here"])
             assert text in report.failures[0].message
-            await dave.apply(worlds.DERIVED.replace("name: towns", "name: own").replace("cities", "towns"))
+            await dave.apply(DERIVED.replace("name: towns", "name: own").replace("cities", "towns"))
             (item,) = await dave.pull("own")
             assert (item.outcome, item.message) == ("updated", f"input towns: {text}")
             assert (await view(dave, "cities")).unheld == ()
@@ -244,11 +242,9 @@ async def test_a_lie_under_a_made_up_pin_counts_for_nothing_and_is_named_where_i
 
 
 @pytest.mark.slow
-async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_is_here(
-    world: Any, worlds: Any
-) -> None:
+async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_is_here(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await made(world, worlds, alice, NEW)
+        await made(world, alice, NEW)
         bob.engine.digest = OLD
         async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
             await mirrored(world, alice, carol)
@@ -274,7 +270,7 @@ async def test_equal_rows_of_another_engine_attest_nothing_until_the_pinned_one_
 @pytest.mark.slow
 @pytest.mark.parametrize("wrong", [False, True], ids=["affirms", "accuses"])
 async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothing(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, wrong: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, wrong: bool
 ) -> None:
     """It signs its own digest, which the chain does not pin, and ``pinned``."""
 
@@ -284,9 +280,9 @@ async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothi
     honest = reexecution.engine_used
     monkeypatch.setattr(reexecution, "engine_used", lying)
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await made(world, worlds, alice, NEW)
+        await made(world, alice, NEW)
         bob.engine.digest = OLD
-        bob.engine.wrong = partial(worlds.add_to_first, "population", 1) if wrong else None
+        bob.engine.wrong = partial(add_to_first, "population", 1) if wrong else None
         async with world.running("carol", listens_to(bob.key, "data & attested:1")) as carol:
             await mirrored(world, alice, carol)
             await mirrored(world, alice, bob)
@@ -306,13 +302,13 @@ async def test_a_validator_that_calls_its_engine_the_pinned_one_counts_for_nothi
 
 @pytest.mark.slow
 async def test_statements_are_named_by_the_ids_under_which_they_were_signed(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also one of which a part does not count, since it calls its engine the pinned one of blocks of another."""
     honest = reexecution.engine_used
     monkeypatch.setattr(reexecution, "engine_used", lambda by: msgspec.structs.replace(honest(by), pinned=True))
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await made(world, worlds, alice)
+        await made(world, alice)
         alice.engine.digest = bob.engine.digest = NEW
         await proven(alice)
         world.write("alice", "b.csv", *MORE)
@@ -331,10 +327,10 @@ async def test_statements_are_named_by_the_ids_under_which_they_were_signed(
 
 
 @pytest.mark.slow
-async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: Any, worlds: Any) -> None:
+async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: World) -> None:
     """Blocks of before and after are of two engines; the validator, which has one at a time, vouches for both."""
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await made(world, worlds, alice)
+        await made(world, alice)
         bob.engine.digest = OLD
         await mirrored(world, alice, bob)
         await bob.heard("verdict.reproduced")
@@ -359,12 +355,10 @@ async def test_what_a_validator_said_with_the_engine_that_it_had_stays(world: An
 
 
 @pytest.mark.slow
-async def test_blocks_of_before_an_engine_was_replaced_are_named_by_all_who_have_the_new_one(
-    world: Any, worlds: Any
-) -> None:
+async def test_blocks_of_before_an_engine_was_replaced_are_named_by_all_who_have_the_new_one(world: World) -> None:
     """The owner, who made them, can run them again no more than others can."""
     async with world.running("alice") as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         alice.engine.digest = NEW
         await proven(alice)
         world.write("alice", "b.csv", *MORE)
@@ -384,10 +378,10 @@ async def test_blocks_of_before_an_engine_was_replaced_are_named_by_all_who_have
 
 
 @pytest.mark.slow
-async def test_an_engine_that_cannot_go_on_from_the_old_ones_blocks_ends_there(world: Any, worlds: Any) -> None:
+async def test_an_engine_that_cannot_go_on_from_the_old_ones_blocks_ends_there(world: World) -> None:
     """It gives other rows for a block of another engine: nobody is accused, and what that engine gave stays."""
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await made(world, worlds, alice)
+        await made(world, alice)
         bob.engine.digest = OLD
         await mirrored(world, alice, bob)
         await bob.heard("verdict.reproduced")
@@ -397,7 +391,7 @@ async def test_an_engine_that_cannot_go_on_from_the_old_ones_blocks_ends_there(w
         await alice.pull()
         await mirror_on(bob)
         await bob.heard("verdict.not-reproducible-here")
-        bob.engine.digest, bob.engine.wrong = NEW, partial(worlds.add_to_first, "population", 1)
+        bob.engine.digest, bob.engine.wrong = NEW, partial(add_to_first, "population", 1)
         assert await bob.parts.validator.validate(alice.dataset("towns"))
         runs = bob.engine.transforms
         assert reproduced_steps(bob) == [3]
@@ -408,7 +402,7 @@ async def test_an_engine_that_cannot_go_on_from_the_old_ones_blocks_ends_there(w
         assert bob.engine.transforms == runs, "it is not tried again"
 
 
-async def remarks(node: Any, sql: str) -> tuple[str, ...]:
+async def remarks(node: Node, sql: str) -> tuple[str, ...]:
     """What an answer says beside its rows."""
     said = bytearray()
 
@@ -420,12 +414,12 @@ async def remarks(node: Any, sql: str) -> tuple[str, ...]:
     return msgspec.json.decode(head, type=wire.QueryHead).remarks
 
 
-async def mirror_on(node: Any) -> None:
+async def mirror_on(node: Node) -> None:
     for name in ("cities", "towns"):
         await node.pull(name)
 
 
-def reproduced_steps(node: Any) -> list[int]:
+def reproduced_steps(node: Node) -> list[int]:
     evaluator, dataset = node.parts.evaluator, node.dataset("towns")
     known = evaluator.known(dataset)
     return [step for step in (3, 4, 5, 6) if step < known.size and evaluator.decision(known, step).reproduced]

@@ -13,49 +13,51 @@ from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from engines.contract import InvalidQuery
 from odfd.control import wire
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = ("2024-01-03T00:00:00Z,Wels,60000",)
 
 
-def two_sources(worlds: Any) -> tuple[str, str, str]:
+def two_sources() -> tuple[str, str, str]:
     """The root, the same under another name, and one with another column."""
-    other = worlds.ROOT.replace("name: cities", "name: villages")
+    other = ROOT.replace("name: cities", "name: villages")
     wider = other.replace("name: villages", "name: hamlets").replace("population BIGINT", "people BIGINT")
-    return worlds.ROOT, other, wider
+    return ROOT, other, wider
 
 
-def derived(worlds: Any, source: str, version: str = "") -> str:
-    text = worlds.DERIVED.replace("datasetRef: cities, alias: cities", f"datasetRef: {source}, alias: {source}")
+def derived(source: str, version: str = "") -> str:
+    text = DERIVED.replace("datasetRef: cities, alias: cities", f"datasetRef: {source}, alias: {source}")
     text = text.replace("from cities", f"from {source}")
     return str(text.replace("engine: spark", f"engine: spark\n        version: '{version}'") if version else text)
 
 
-async def made_by_another(alice: Any, worlds: Any) -> str:
+async def made_by_another(alice: Node) -> str:
     """Its history is of an engine that was replaced since, as by an upgrade; returns the digest of that one."""
     here, alice.engine.digest = alice.engine.digest, "sha256:" + "7" * 64
-    await alice.apply(worlds.ROOT, worlds.DERIVED)
+    await alice.apply(ROOT, DERIVED)
     await alice.pull()
     old, alice.engine.digest = alice.engine.digest, here
     return str(old)
 
 
-async def reproduced(alice: Any) -> bool:
+async def reproduced(alice: Node) -> bool:
     report = await alice.done(alice.api.verification.verify("towns", wire.VerifyRequest(level="reproduced")))
     return bool(report.ok)
 
 
-async def test_another_source_of_the_same_columns_takes_over(world: Any, worlds: Any) -> None:
+async def test_another_source_of_the_same_columns_takes_over(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(*two_sources(worlds), derived(worlds, "cities"))
+        await alice.apply(*two_sources(), derived("cities"))
         await alice.pull()
-        (item,) = (await alice.apply(derived(worlds, "villages"), dry_run=True)).items
+        (item,) = (await alice.apply(derived("villages"), dry_run=True)).items
         assert (item.action, item.changes) == ("updated", ("SetTransform",))
         size = alice.size("towns")
-        (item,) = (await alice.apply(derived(worlds, "villages"))).items
+        (item,) = (await alice.apply(derived("villages"))).items
         assert (item.action, item.changes, alice.size("towns")) == ("updated", ("SetTransform",), size + 1)
-        assert (await alice.apply(derived(worlds, "villages"))).items[0].action == "unchanged"
+        assert (await alice.apply(derived("villages"))).items[0].action == "unchanged"
         (item,) = await alice.pull("towns")
         assert (item.outcome, item.records) == ("updated", 2)
         world.write("alice", "b.csv", *MORE)
@@ -64,38 +66,38 @@ async def test_another_source_of_the_same_columns_takes_over(world: Any, worlds:
         assert await reproduced(alice)
 
 
-async def test_other_columns_are_refused_with_the_way_to_derive_anew(world: Any, worlds: Any) -> None:
+async def test_other_columns_are_refused_with_the_way_to_derive_anew(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
-    sources = two_sources(worlds)
+    sources = two_sources()
     async with world.running("alice") as alice:
-        await alice.apply(*sources[:2], derived(worlds, "cities"))
+        await alice.apply(*sources[:2], derived("cities"))
         await alice.pull()
         await alice.apply(sources[2])
         size = alice.size("towns")
-        (item,) = (await alice.apply(derived(worlds, "hamlets"))).items
+        (item,) = (await alice.apply(derived("hamlets"))).items
         assert (item.action, item.fault.rule, alice.size("towns")) == ("failed", "transform-evolution", size)
         assert "no 'population'" in item.fault.detail
         assert "odfctl reset towns '#1', then apply it again and odfctl pull towns" in item.fault.hint
 
 
-async def test_the_pin_stays_until_somebody_writes_another(world: Any, worlds: Any) -> None:
+async def test_the_pin_stays_until_somebody_writes_another(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await made_by_another(alice, worlds)
-        assert (await alice.apply(derived(worlds, "cities"))).items[0].action == "unchanged"
-        (item,) = (await alice.apply(derived(worlds, "cities", alice.engine.digest))).items
+        await made_by_another(alice)
+        assert (await alice.apply(derived("cities"))).items[0].action == "unchanged"
+        (item,) = (await alice.apply(derived("cities", alice.engine.digest))).items
         assert item.action == "updated"
 
 
-async def proof(alice: Any, **more: Any) -> wire.ProofReport:
+async def proof(alice: Node, **more: Any) -> wire.ProofReport:
     done: wire.ProofReport = await alice.done(alice.api.proving.prove("towns", wire.ProveRequest(**more)))
     return done
 
 
-async def test_an_engine_that_gives_the_same_is_pinned_from_then_on(world: Any, worlds: Any) -> None:
+async def test_an_engine_that_gives_the_same_is_pinned_from_then_on(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        old = await made_by_another(alice, worlds)
+        old = await made_by_another(alice)
         digest, size = (await alice.engine.identity()).digest, alice.size("towns")
         found = await proof(alice, dry_run=True)
         assert (found.ok, found.transforms, found.pinned, found.recorded) == (True, 1, (old,), None)
@@ -114,10 +116,10 @@ async def test_an_engine_that_gives_the_same_is_pinned_from_then_on(world: Any, 
         assert "the one here gives the same" in report.failures[0].message, "the block before is of the other engine"
 
 
-async def test_an_engine_that_gives_something_else_is_not_taken(world: Any, worlds: Any) -> None:
+async def test_an_engine_that_gives_something_else_is_not_taken(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await made_by_another(alice, worlds)
+        await made_by_another(alice)
         size = alice.size("towns")
 
         def lie(request: Any) -> None:
@@ -132,10 +134,10 @@ async def test_an_engine_that_gives_something_else_is_not_taken(world: Any, worl
         assert [(each.rule, each.block.sequence_number) for each in found.failures] == [("transform-reproduced", 3)]
 
 
-async def test_an_engine_that_refuses_the_query_is_not_taken(world: Any, worlds: Any) -> None:
+async def test_an_engine_that_refuses_the_query_is_not_taken(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await made_by_another(alice, worlds)
+        await made_by_another(alice)
 
         async def refuse(*_: Any) -> InvalidQuery:
             return InvalidQuery(message="no such function", rule="function", hint="write another", place="line 1")
@@ -146,11 +148,11 @@ async def test_an_engine_that_refuses_the_query_is_not_taken(world: Any, worlds:
         assert [each.message for each in found.failures] == ["line 1: no such function; write another"]
 
 
-async def test_a_refusal_of_the_engine_is_shown_in_its_parts(world: Any, worlds: Any) -> None:
+async def test_a_refusal_of_the_engine_is_shown_in_its_parts(world: World) -> None:
     """By a pull, a verification, and when a transform is applied: rule, hint and place are no part of the message."""
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
 
         async def refuse(*_: Any) -> InvalidQuery:
@@ -172,12 +174,12 @@ async def test_a_refusal_of_the_engine_is_shown_in_its_parts(world: Any, worlds:
         assert item.fault is not None
         assert (item.fault.detail, item.fault.rule) == ("no such day", "no-day")
         assert (item.fault.hint, item.fault.place) == ("name another", "towns, line 2, column 8")
-        (item,) = (await alice.apply(derived(worlds, "cities", "sha256:" + "8" * 64), force=True)).items
+        (item,) = (await alice.apply(derived("cities", "sha256:" + "8" * 64), force=True)).items
         assert (item.fault.detail, item.fault.rule, item.fault.hint) == ("no such day", "no-day", "name another")
 
 
-async def test_a_root_has_nothing_to_prove(world: Any, worlds: Any) -> None:
+async def test_a_root_has_nothing_to_prove(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         with pytest.raises(Invalid, match="has no transform"):
             await alice.done(alice.api.proving.prove("cities", wire.ProveRequest()))

@@ -28,6 +28,8 @@ from odfd.store.directory import PROJECTIONS, SEGMENTS
 from odfd.store.ledger.log import Ledger
 from p2p.identity import did_of_seed, peer_of_seed
 from worlds.eventually import PATIENCE, became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 FLOW = """$schema: Flow
 headers: {name: made}
@@ -60,14 +62,14 @@ WORDS = (
 """Types of which more than the declaration is stored, or acts."""
 
 
-def segments_of(node: Any, id_: str) -> Path:
+def segments_of(node: Node, id_: str) -> Path:
     """Where files are made of the dataset that a resource stands for."""
     with node.home.database.read() as connection:
         (made,) = [each for each in ResourceStore(connection).history((id_,), 1) if each.resource.did is not None]
     return folder_of(node.home.folder(SEGMENTS), DatasetId.parse(str(made.resource.did)))
 
 
-def left(node: Any, word: str, id_: str, folder: Path) -> bool:
+def left(node: Node, word: str, id_: str, folder: Path) -> bool:
     """Whether something is there of what a resource of a type made."""
     match word:
         case "Dataset":
@@ -100,7 +102,7 @@ def left(node: Any, word: str, id_: str, folder: Path) -> bool:
 @pytest.mark.parametrize("killed", ["before", "after", "never"])
 @pytest.mark.parametrize("word", WORDS)
 async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, killed: str
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, word: str, killed: str
 ) -> None:
     folder, done, finalize = tmp_path / "volume", list[str](), Reconciler._finalize
 
@@ -116,7 +118,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
         texts = dict(zip(WORDS, (FLOW, SOURCE, PROJECTION, VOLUME.format(path=folder), *others), strict=True))
         async with world.running("node", **INSIDE) as node:
             world.write("node", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-            await node.apply(worlds.ROOT, SECRET)
+            await node.apply(ROOT, SECRET)
             await node.pull("cities")
             await node.apply(texts[word])
             id_ = (await node.api.declarations.get(word, "made")).id
@@ -154,7 +156,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
 
 @pytest.mark.parametrize("is_killed", [False, True])
 async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     async with world.running("node") as node:
         await node.apply(SOURCE)
@@ -187,7 +189,7 @@ async def test_what_is_pushed_while_its_source_is_deleted_does_not_stay(
 @pytest.mark.parametrize("is_first", [False, True])
 @pytest.mark.parametrize("word", ["Mirror", "Dataset"])
 async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, word: str, is_first: bool, is_restarted: bool
+    world: World, monkeypatch: pytest.MonkeyPatch, word: str, is_first: bool, is_restarted: bool
 ) -> None:
     """What undoes the deletion is cut off, the blocks come, and then it is tried again."""
     cut_off, asked, come = [True], trio.Event(), trio.Event()
@@ -206,7 +208,7 @@ async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
     cut(DatasetController)
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await world.spread(alice, "cities")
         cities = alice.dataset("cities")
@@ -266,7 +268,7 @@ async def test_blocks_that_come_while_a_mirror_is_deleted_bring_nothing_back(
 
 
 async def test_a_mirror_that_is_deleted_before_it_begins_does_not_begin(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("bob") as bob:
         scheduler, told = bob.parts.scheduler, list[str]()

@@ -18,6 +18,8 @@ from engines.flight.messages import CLASSES, pack_any, unpack_any
 from engines.query.reader import QueryProcess
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", "2024-01-03T00:00:00Z,Wels,62000")
 TOKEN = "owner-token-of-sixteen"
@@ -38,14 +40,14 @@ def with_tls(folder: Path) -> tuple[Path, model.Flight]:
     return certificate, dataclasses.replace(door(folder), certificate=str(certificate), key=str(key))
 
 
-async def filled(world: Any, worlds: Any, node: Any) -> None:
+async def filled(world: World, node: Node) -> None:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     await node.publish("cities")
 
 
-def url_of(node: Any) -> str:
+def url_of(node: Node) -> str:
     (url,) = node.parts.doors["flight"].urls
     return str(url)
 
@@ -62,7 +64,7 @@ def rows(connection: Any, sql: str, parameters: Any = None) -> list[Any]:
         return list(cursor.fetchall())
 
 
-async def test_our_client_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_our_client_asks(world: World, tmp_path: Path) -> None:
     def ask(url: str) -> None:
         client = odfd_client.connect(url)
         assert [each.name for each in client.datasets()] == ["cities"]
@@ -88,12 +90,12 @@ async def test_our_client_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
         assert owner.open("towns").current().to_arrow().num_rows == 3
 
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice))
 
 
-async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_the_adbc_driver_asks(world: World, tmp_path: Path) -> None:
     def ask(url: str) -> None:
         with connected(url) as con:
             assert rows(con, CITIES) == [("Graz", 300000), ("Linz", 210000), ("Wels", 62000)]
@@ -124,7 +126,7 @@ async def test_the_adbc_driver_asks(world: Any, worlds: Any, tmp_path: Path) -> 
             rows(con, CITIES)
 
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         assert (await alice.api.about.status()).flight == (url_of(alice),)
         with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice))
@@ -148,7 +150,7 @@ class Asking(flight.ClientMiddleware):  # type: ignore[misc]
         return {"authorization": self.header} if self.header else {}
 
 
-def client_of(node: Any, token: str = "", **more: Any) -> Any:
+def client_of(node: Node, token: str = "", **more: Any) -> Any:
     return flight.connect(url_of(node), middleware=[Kind(f"Bearer {token}" if token else "")], **more)
 
 
@@ -172,7 +174,7 @@ async def in_thread(call: Any, *args: Any) -> Any:
         return await trio.to_thread.run_sync(call, *args)
 
 
-async def idle(node: Any) -> None:
+async def idle(node: Node) -> None:
     """Until no process works at a query."""
     turns = node.parts.readers._turns
     tasks = [object() for _ in range(int(turns.total_tokens))]
@@ -184,10 +186,10 @@ async def idle(node: Any) -> None:
 
 
 async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_it(
-    world: Any, worlds: Any, tmp_path: Path
+    world: World, tmp_path: Path
 ) -> None:
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         client = client_of(alice)
         info = await in_thread(asked, client, "select count(*) n from cities")
         (endpoint,) = info.endpoints
@@ -224,7 +226,7 @@ async def test_an_answer_comes_again_at_the_same_cut_and_ends_when_nobody_wants_
 
 @pytest.mark.parametrize("gone", ["the process of the query", "the process of Flight SQL"])
 async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
-    gone: str, world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    gone: str, world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked_of: list[QueryProcess] = []
     execute = QueryProcess.execute
@@ -235,7 +237,7 @@ async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
 
     monkeypatch.setattr(QueryProcess, "execute", noted)
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         client = client_of(alice)
         info = await in_thread(asked, client, "select range from range(100000000000)")
         reader = await in_thread(client.do_get, info.endpoints[0].ticket)
@@ -247,11 +249,11 @@ async def test_an_answer_that_is_cut_off_never_looks_like_one_with_fewer_rows(
         await idle(alice)
 
 
-async def test_a_fault_amid_rows_is_told_in_words(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_fault_amid_rows_is_told_in_words(world: World, tmp_path: Path) -> None:
     # Rows before it have left already.
     amid = "select cast(case range when 1000000 then 'hot' else range::varchar end as bigint) x from range(2000000)"
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         client = client_of(alice, TOKEN)
         info = await in_thread(asked, client, amid)
         reader = await in_thread(client.do_get, info.endpoints[0].ticket)
@@ -262,11 +264,9 @@ async def test_a_fault_amid_rows_is_told_in_words(world: Any, worlds: Any, tmp_p
         await idle(alice)
 
 
-async def test_private_datasets_are_not_there_without_a_token_of_flight(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_private_datasets_are_not_there_without_a_token_of_flight(world: World, tmp_path: Path) -> None:
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         anybody, owner = client_of(alice), client_of(alice, TOKEN)
 
         def tables(client: Any) -> list[str]:
@@ -295,9 +295,9 @@ async def test_private_datasets_are_not_there_without_a_token_of_flight(
             await in_thread(asked, client_of(alice, "another-token-of-sixteen"), CITIES)
 
 
-async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_a_process_of_flight_that_dies_is_started_again(world: World, tmp_path: Path) -> None:
     async with world.running("alice", private=True, flight=door(tmp_path)) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         server = alice.parts.doors["flight"]
         born = server.born
         server.process.kill()
@@ -307,7 +307,7 @@ async def test_a_process_of_flight_that_dies_is_started_again(world: Any, worlds
         assert (await alice.dataset_view("cities")).records == 3
 
 
-async def test_kamus_own_client_asks_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_kamus_own_client_asks_over_tls(world: World, tmp_path: Path) -> None:
     kamu = pytest.importorskip("kamu")
     certificate, door_of_tls = with_tls(tmp_path)
     count = "select count(*) n from towns"
@@ -325,11 +325,11 @@ async def test_kamus_own_client_asks_over_tls(world: Any, worlds: Any, tmp_path:
             stranger.query(count)
 
     async with world.running("alice", private=True, flight=door_of_tls) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await in_thread(ask, url_of(alice))
 
 
-async def test_sqlalchemy_reflects_tables_and_asks(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_sqlalchemy_reflects_tables_and_asks(world: World, tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy_adbc")
     import sqlalchemy as sa
 
@@ -364,11 +364,11 @@ async def test_sqlalchemy_reflects_tables_and_asks(world: Any, worlds: Any, tmp_
         engine.dispose()
 
     async with world.running("alice", private=True, flight=door_of_tls) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await in_thread(ask, url_of(alice))
 
 
-async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_flight_over_tls(world: World, tmp_path: Path) -> None:
     certificate, tls = with_tls(tmp_path)
     key = tmp_path / "key.pem"
 
@@ -385,7 +385,7 @@ async def test_flight_over_tls(world: Any, worlds: Any, tmp_path: Path) -> None:
             odfd_client.connect(url.replace("+tls", ""), ca_file=certificate)
 
     async with world.running("alice", private=True, flight=tls) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         assert url_of(alice).startswith("grpc+tls://")
         await in_thread(ask, url_of(alice))
         client = client_of(alice, TOKEN, tls_root_certs=certificate.read_bytes(), override_hostname="localhost")

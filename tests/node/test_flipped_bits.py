@@ -25,6 +25,8 @@ from odfd.control import wire
 from odfd.services.maintenance.doctor import Doctor
 from odfd.store.references import objects_of
 from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 FLIPS = int(os.environ.get("ODFD_FLIPS", "120"))
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
@@ -49,13 +51,13 @@ class Truth:
 
 
 @pytest.fixture(scope="module")
-def truth(worlds: Any, tmp_path_factory: pytest.TempPathFactory) -> Truth:
+def truth(tmp_path_factory: pytest.TempPathFactory) -> Truth:
     made = Truth(tmp_path_factory.mktemp("truth"))
 
     async def live() -> None:
-        world = worlds.World(made.folder)
+        world = World(made.folder)
         async with world.running("alice") as alice, world.running("bob") as bob:
-            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.apply(ROOT, DERIVED)
             for name, rows in (("a.csv", BIG), ("b.csv", ("2024-01-03T00:00:00Z,Wels,60000",))):
                 world.write("alice", name, *rows)
                 await alice.pull()
@@ -72,7 +74,7 @@ def truth(worlds: Any, tmp_path_factory: pytest.TempPathFactory) -> Truth:
     # Being opened, it would be put in order.
     shutil.copytree(made.folder / KILLED, made.folder / "kept" / KILLED)
     for name in ("alice", "bob", KILLED):
-        with opened(worlds, made.folder, name) as node:
+        with opened(made.folder, name) as node:
             chains = node.home.chains
             made.datasets[name] = list(chains.datasets())
             made.objects[name] = [
@@ -92,8 +94,8 @@ def truth(worlds: Any, tmp_path_factory: pytest.TempPathFactory) -> Truth:
 class opened:
     """A node on a state directory, not running."""
 
-    def __init__(self, worlds: Any, folder: Path, name: str) -> None:
-        self._world = worlds.World(folder)
+    def __init__(self, folder: Path, name: str) -> None:
+        self._world = World(folder)
         self._name = name
 
     def __enter__(self) -> Any:
@@ -107,7 +109,7 @@ class opened:
         self._world.close()
 
 
-def answers(node: Any, truth: Truth, name: str) -> Answers:
+def answers(node: Node, truth: Truth, name: str) -> Answers:
     """Everything that others, and the parts of the node itself, can ask; MISSED where a fault is the answer."""
     found: Answers = {}
 
@@ -138,17 +140,17 @@ def answers(node: Any, truth: Truth, name: str) -> Answers:
     return found
 
 
-def catalog(node: Any) -> list[Any]:
+def catalog(node: Node) -> list[Any]:
     with node.home.catalog() as catalog:
         return list(catalog.entries())
 
 
-def entry(node: Any, dataset: DatasetId) -> Any:
+def entry(node: Node, dataset: DatasetId) -> Any:
     with node.home.catalog() as catalog:
         return catalog.resolve(str(dataset))
 
 
-def findings(node: Any, truth: Truth, name: str) -> list[str]:
+def findings(node: Node, truth: Truth, name: str) -> list[str]:
     """What verification and the doctor say."""
     found: list[str] = []
     for dataset in truth.datasets[name]:
@@ -204,7 +206,7 @@ def flip(lot: random.Random, folder: Path, home: Path, only: str) -> str:
     return f"{chosen.relative_to(home)}, byte {at}, bit {bit}"
 
 
-def outcomes(seeds: range, name: str, only: str, truth: Truth, worlds: Any, folder: Path) -> Counter[str]:
+def outcomes(seeds: range, name: str, only: str, truth: Truth, folder: Path) -> Counter[str]:
     """One flip a seed in a file of a copy of this node's state, whose name begins so; how each ended."""
     ends: Counter[str] = Counter()
     for seed in seeds:
@@ -213,7 +215,7 @@ def outcomes(seeds: range, name: str, only: str, truth: Truth, worlds: Any, fold
         shutil.copytree(truth.folder / name / "state", copy)
         story = f"seed {seed}: {name}: {flip(lot, copy, truth.folder / name / 'state', only)}"
         try:
-            with opened(worlds, folder, name) as node:
+            with opened(folder, name) as node:
                 got = answers(node, truth, name)
                 check_given(got, truth.answers[name], story)
                 found = findings(node, truth, name)
@@ -233,16 +235,16 @@ def outcomes(seeds: range, name: str, only: str, truth: Truth, worlds: Any, fold
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(4))
-def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, worlds: Any, tmp_path: Path) -> None:
+def test_every_flip_is_found_or_harmless(batch: int, truth: Truth, tmp_path: Path) -> None:
     ends: Counter[str] = Counter()
     for half, name in enumerate(("alice", "bob")):
-        ends += outcomes(range(batch + 4 * half, FLIPS, 8), name, "", truth, worlds, tmp_path)
+        ends += outcomes(range(batch + 4 * half, FLIPS, 8), name, "", truth, tmp_path)
     assert ends["found"] > sum(ends.values()) / 3, "most flips hit nothing: the nodes are too empty to prove anything"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", range(2))
-def test_a_flip_in_the_log_of_a_killed_node_is_told(batch: int, truth: Truth, worlds: Any, tmp_path: Path) -> None:
+def test_a_flip_in_the_log_of_a_killed_node_is_told(batch: int, truth: Truth, tmp_path: Path) -> None:
     """SQLite believes its log up to there and is silent about the rest: an older state is not taken for the newest."""
-    ends = outcomes(range(batch, max(2, FLIPS // 4), 2), KILLED, "odfd.sqlite-wal", truth, worlds, tmp_path)
+    ends = outcomes(range(batch, max(2, FLIPS // 4), 2), KILLED, "odfd.sqlite-wal", truth, tmp_path)
     assert ends["found"] > sum(ends.values()) / 3, ends

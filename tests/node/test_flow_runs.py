@@ -33,7 +33,7 @@ from odfd.store import flow_runs as store
 from worlds.accounts_world import ALICE, BOB, DATASET, settled
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 
 CAUSES, STATUS, RETRY = "FlowRunActivationCauses", "FlowRunStatus", "FlowRunRetry"
 VERIFY = "{kind: Verify}"
@@ -43,7 +43,7 @@ spec: {url: "https://127.0.0.1:9/", secret: whsec_bm90IGEgc2VjcmV0IG9mIGFueWJvZH
 """
 
 
-async def runs(node: Any) -> list[Any]:
+async def runs(node: Node) -> list[Any]:
     """The FlowRuns of a node, oldest first."""
     found = await node.api.declarations.list("FlowRun", None)
     return sorted(found, key=lambda each: each.headers["createdAt"])
@@ -54,7 +54,7 @@ def told(run: Any, condition: str) -> dict[str, Any]:
     return found[0] if found else {}
 
 
-async def test_a_run_is_a_flow_run_with_its_cause_its_tasks_and_their_outcomes(world: Any) -> None:
+async def test_a_run_is_a_flow_run_with_its_cause_its_tasks_and_their_outcomes(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(tasks="{kind: Pull}, {kind: Verify, name: look}"))
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
@@ -75,7 +75,7 @@ async def test_a_run_is_a_flow_run_with_its_cause_its_tasks_and_their_outcomes(w
         assert await runs(alice) == [run]
 
 
-async def test_causes_tell_which_trigger_fired(world: Any) -> None:
+async def test_causes_tell_which_trigger_fired(world: World) -> None:
     """A person, blocks of the target, blocks of another dataset, and a time."""
     event, hourly = f"{ON_UPDATE[:-1]}, cooldown: 0s}}", "{kind: Interval, interval: 1h}"
     triggers = f"{{kind: Manual}}, {hourly}, {event}, {event[:-1]}, target: other}}"
@@ -99,7 +99,7 @@ async def test_causes_tell_which_trigger_fired(world: Any) -> None:
         await caused(alice, timed)
 
 
-async def caused(node: Any, trigger: dict[str, Any], beside: Any = ()) -> None:
+async def caused(node: Node, trigger: dict[str, Any], beside: Any = ()) -> None:
     """Waits for the end of a run that a trigger alone caused."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -110,7 +110,7 @@ async def caused(node: Any, trigger: dict[str, Any], beside: Any = ()) -> None:
             await turned.wait()
 
 
-async def test_a_retry_is_a_run_that_names_the_one_before_and_has_its_causes(world: Any) -> None:
+async def test_a_retry_is_a_run_that_names_the_one_before_and_has_its_causes(world: World) -> None:
     async with world.running("alice") as alice:
         more = "  retryPolicy: {maxAttempts: 3, minDelay: 1s, backoff: None}\n"
         await alice.apply(ROOT, flow(tasks="{kind: WebhookCall, endpoint: hook}", more=more), HOOK)
@@ -132,7 +132,7 @@ async def test_a_retry_is_a_run_that_names_the_one_before_and_has_its_causes(wor
         assert (third.status["phase"], third.status["code"]) == ("Failed", "flow-run")
 
 
-async def test_as_many_finished_runs_stay_as_the_flow_says_and_each_costs_the_same(world: Any) -> None:
+async def test_as_many_finished_runs_stay_as_the_flow_says_and_each_costs_the_same(world: World) -> None:
     more = "  recentRunsRetention: {maxRuns: 3, maxAge: 1h}\n"
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(tasks=VERIFY, more=more))
@@ -152,7 +152,7 @@ async def test_as_many_finished_runs_stay_as_the_flow_says_and_each_costs_the_sa
         assert (await view(alice, "often")).runs == 8
 
 
-async def asked_of(node: Any, number: int) -> int:
+async def asked_of(node: Node, number: int) -> int:
     """Counts what is written to the database until a flow has run so often."""
     count, database, write = 0, node.home.database, node.home.database.write
 
@@ -184,7 +184,7 @@ async def asked_of(node: Any, number: int) -> int:
     ("said", "rule"),
     [("{maxRuns: 0}", "number-range"), ("{maxRuns: 101}", "number-range"), ("{maxAge: 400d}", "flow-duration")],
 )
-async def test_a_retention_that_is_out_of_range_is_refused(world: Any, said: str, rule: str) -> None:
+async def test_a_retention_that_is_out_of_range_is_refused(world: World, said: str, rule: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(ROOT, flow(more=f"  recentRunsRetention: {said}\n"))
@@ -194,7 +194,7 @@ async def test_a_retention_that_is_out_of_range_is_refused(world: Any, said: str
 class Held:
     """Verifications that begin and do not end."""
 
-    def __init__(self, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.entered = trio.Event()
 
         async def forever(*_: object) -> None:
@@ -208,7 +208,7 @@ class Held:
             await self.entered.wait()
 
 
-async def test_a_run_that_is_deleted_is_cancelled_with_its_task(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_is_deleted_is_cancelled_with_its_task(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         held = Held(alice, monkeypatch)
         await alice.apply(ROOT, flow(tasks=f"{VERIFY}, {{kind: GarbageCollection}}"))
@@ -224,7 +224,7 @@ async def test_a_run_that_is_deleted_is_cancelled_with_its_task(world: Any, monk
         assert "gc" not in {each.kind for each in alice.board.list()}, "the task after it is not begun"
 
 
-async def test_the_runs_of_a_flow_go_with_it(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_runs_of_a_flow_go_with_it(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(tasks=VERIFY))
         await pass_time(alice, 60)
@@ -241,7 +241,7 @@ async def test_the_runs_of_a_flow_go_with_it(world: Any, monkeypatch: pytest.Mon
             assert store.records(connection) == {}
 
 
-async def test_a_run_that_a_stop_cut_off_goes_on_as_the_same_run(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_that_a_stop_cut_off_goes_on_as_the_same_run(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         held = Held(alice, monkeypatch)
         await alice.apply(ROOT, flow(tasks=VERIFY))
@@ -266,7 +266,7 @@ async def test_a_run_that_a_stop_cut_off_goes_on_as_the_same_run(world: Any, mon
         assert (run.status["phase"], told(run, "RunOutcome")["kind"]) == ("Failed", "Cancelled")
 
 
-async def test_an_apply_of_the_flow_or_of_a_run_changes_no_run(world: Any) -> None:
+async def test_an_apply_of_the_flow_or_of_a_run_changes_no_run(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(tasks=VERIFY))
         await pass_time(alice, 60)
@@ -287,7 +287,7 @@ async def test_an_apply_of_the_flow_or_of_a_run_changes_no_run(world: Any) -> No
         assert (first.id, second.name.startswith("rare-")) == (run.id, True)
 
 
-async def test_a_flow_of_many_datasets_has_a_run_for_each(world: Any) -> None:
+async def test_a_flow_of_many_datasets_has_a_run_for_each(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(
             ROOT,
@@ -300,7 +300,7 @@ async def test_a_flow_of_many_datasets_has_a_run_for_each(world: Any) -> None:
         assert sorted(each.spec["target"] for each in found) == ["Dataset:cities", "Dataset:towns"]
 
 
-async def test_the_runs_of_an_accounts_flow_are_its_own_and_nobody_elses(world: Any) -> None:
+async def test_the_runs_of_an_accounts_flow_are_its_own_and_nobody_elses(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         text = flow("his", target="his", tasks=VERIFY, trigger="{kind: Manual}").replace(", cooldown: 0s", "")
@@ -315,7 +315,7 @@ async def test_the_runs_of_an_accounts_flow_are_its_own_and_nobody_elses(world: 
         assert (await seen(BOB), await seen(ALICE)) == (["bob"], [])
 
 
-async def test_a_declared_run_that_had_nothing_to_do_says_so(world: Any) -> None:
+async def test_a_declared_run_that_had_nothing_to_do_says_so(world: World) -> None:
     text = "$schema: FlowRun\nheaders: {name: tidy}\nspec: {target: cities, tasks: [{kind: Compaction}]}\n"
     async with world.running("alice") as alice:
         await alice.apply(ROOT, text)
@@ -334,7 +334,7 @@ async def test_a_declared_run_that_had_nothing_to_do_says_so(world: Any) -> None
 CALLING = flow(tasks=f"{VERIFY}, {{kind: WebhookCall, endpoint: hook}}")
 
 
-async def test_a_run_means_what_its_flow_did_when_it_began(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_run_means_what_its_flow_did_when_it_began(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
         entered, may_go, honest = trio.Event(), trio.Event(), alice.api.verification._verify
 
@@ -354,7 +354,7 @@ async def test_a_run_means_what_its_flow_did_when_it_began(world: Any, monkeypat
         assert (await called(alice))["message"].startswith("WebhookTarget hook: ")
 
 
-async def called(node: Any) -> Any:
+async def called(node: Node) -> Any:
     """The outcome of the call of a run."""
     with trio.fail_after(PATIENCE):
         while not (tasks := told((await runs(node))[0], STATUS)["tasks"]):
@@ -364,7 +364,7 @@ async def called(node: Any) -> Any:
 
 
 async def test_a_run_that_a_former_program_began_gets_the_references_of_its_flow(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice:
         held = Held(alice, monkeypatch)
@@ -383,7 +383,7 @@ async def test_a_run_that_a_former_program_began_gets_the_references_of_its_flow
         assert (await called(alice))["message"].startswith("WebhookTarget hook: ")
 
 
-async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(world: Any, monkeypatch: Any) -> None:
+async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(world: World, monkeypatch: Any) -> None:
     monkeypatch.setattr(former_forms, "MOST_FINISHED", 2)
     done = ResourceStatus(phase="Ready", observed_generation=1, conditions={
         "Outcome": Condition(value={"kind": "Success"}, updated_at=Instant(1), observed_generation=1)
@@ -408,7 +408,7 @@ async def test_an_upgrade_forgets_finished_tasks_but_for_the_newest_and_says_so(
         assert kept == ["t1", "t4", "t5"], "one that waits stays"
 
 
-async def test_the_run_of_a_flow_with_the_longest_name_is_found_by_its_own(world: Any) -> None:
+async def test_the_run_of_a_flow_with_the_longest_name_is_found_by_its_own(world: World) -> None:
     long = "a" * MAX_NAME
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(long, tasks=VERIFY))

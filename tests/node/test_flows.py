@@ -28,7 +28,7 @@ from odfd.store import flow_runs as store
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownFlow, entries, flow_of, flows
 from worlds.manifests import DERIVED, ROOT, in_shards
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 
 FLOW = """$schema: Flow
 headers: {{name: {name}}}
@@ -54,24 +54,24 @@ def derived(name: str, source: str) -> str:
     return DERIVED.replace("name: towns", f"name: {name}").replace("cities", source)
 
 
-def slices(node: Any, name: str) -> list[Multihash]:
+def slices(node: Node, name: str) -> list[Multihash]:
     """The objects that hold the rows of a dataset."""
     blocks = newest_first(node.home.chains.chain(node.dataset(name)), ("AddData",), node.size(name))
     return [each.event.new_data.physical_hash for each in blocks if each.event.new_data is not None]
 
 
-async def pass_time(node: Any, seconds: float) -> None:
+async def pass_time(node: Node, seconds: float) -> None:
     """The clock goes on once what was applied is in force, as a flow owes no time before that; then it is looked at."""
     await node.parts.flows.look((EVERY,))
     node.clock.instant += int(seconds * SECOND)
     node.parts.flows.loop.poke()
 
 
-async def view(node: Any, name: str) -> ShownFlow:
+async def view(node: Node, name: str) -> ShownFlow:
     return next(each for each in await flows(node) if each.name == name)
 
 
-async def ran(node: Any, name: str, runs: int, outcome: str | None = None) -> ShownFlow:
+async def ran(node: Node, name: str, runs: int, outcome: str | None = None) -> ShownFlow:
     with trio.fail_after(PATIENCE):
         while True:
             # Taken before the look: a turn may end while it is under way.
@@ -82,7 +82,7 @@ async def ran(node: Any, name: str, runs: int, outcome: str | None = None) -> Sh
             await turned.wait()
 
 
-async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up_once(world: Any) -> None:
+async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up_once(world: World) -> None:
     async with world.running("alice") as alice:
         result = await alice.apply(ROOT, flow())
         assert [(item.kind, item.action) for item in result.items] == [("dataset", "created"), ("flow", "created")]
@@ -105,7 +105,7 @@ async def test_a_root_is_polled_by_its_schedule_and_what_was_missed_is_caught_up
         assert (await alice.api.about.status()).flows.next == "often"
 
 
-async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: Any) -> None:
+async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: World) -> None:
     """Data appears because it was declared: nobody pulls."""
     names = ["cities", *(f"d{number}" for number in range(1, 11))]
     async with world.running("alice", **FOLLOWING) as alice:
@@ -125,7 +125,7 @@ async def test_a_chain_of_ten_settles_in_order_with_one_transaction_each(world: 
         assert sum(alice.size(name) for name in names) == blocks
 
 
-async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_start(world: Any) -> None:
+async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_start(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         await alice.apply(ROOT, DERIVED)
@@ -139,7 +139,7 @@ async def test_what_an_input_got_while_nobody_was_there_is_derived_after_the_sta
         assert (await view(alice, "towns")).runs == 1, "nothing is new"
 
 
-async def test_a_flow_takes_the_place_of_following_until_it_is_deleted(world: Any) -> None:
+async def test_a_flow_takes_the_place_of_following_until_it_is_deleted(world: World) -> None:
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.apply(ROOT, DERIVED)
         assert [(each.name, each.is_declared) for each in await flows(alice)] == [("towns", False)]
@@ -153,7 +153,7 @@ async def test_a_flow_takes_the_place_of_following_until_it_is_deleted(world: An
             await alice.api.declarations.delete("Flow", "towns")
 
 
-async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None:
+async def test_a_flow_runs_when_another_dataset_has_new_data(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         news = ON_UPDATE.replace("events", "target: cities, events")
@@ -165,7 +165,7 @@ async def test_a_flow_runs_when_another_dataset_has_new_data(world: Any) -> None
         assert seen.when == "new data of cities, each 0s at most"
 
 
-async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
+async def test_a_paused_flow_rests_over_a_restart(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
         await alice.api.flows.pause("often")
@@ -178,7 +178,7 @@ async def test_a_paused_flow_rests_over_a_restart(world: Any) -> None:
         assert (seen.state, seen.runs) == ("waiting", 0)
 
 
-async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_renamed(world: Any) -> None:
+async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_renamed(world: World) -> None:
     """What it ran, and that it is paused: a rename is not a new flow."""
     text = "$schema: Dataset\nheaders: {name: raw, annotations: {schedule: {every: 1min}}}\n"
     async with world.running("alice") as alice:
@@ -196,7 +196,7 @@ async def test_a_flow_that_a_dataset_makes_goes_on_where_it_was_when_that_is_ren
         assert (await view(alice, "other")).state == "paused"
 
 
-async def said(node: Any, wanted: dict[str, str]) -> None:
+async def said(node: Node, wanted: dict[str, str]) -> None:
     """Waits until the flows by name are these, with when each runs."""
     with trio.fail_after(PATIENCE):
         while {each.name: each.when for each in await flows(node)} != wanted:
@@ -204,7 +204,7 @@ async def said(node: Any, wanted: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("on", [True, False])
-async def test_a_derived_dataset_says_how_it_follows_its_inputs(world: Any, on: bool) -> None:
+async def test_a_derived_dataset_says_how_it_follows_its_inputs(world: World, on: bool) -> None:
     """In place of the settings, and as soon as it is said."""
     text = "$schema: Dataset\nheaders: {name: towns, annotations: {derivationPolicy: %s}}\nspec:\n  kind: Derivative\n"
     text += "  metadata:\n  - kind: SetTransform\n    inputs: [{datasetRef: cities, alias: cities}]\n"
@@ -231,11 +231,11 @@ async def test_a_derived_dataset_says_how_it_follows_its_inputs(world: Any, on: 
         await said(alice, usual if on else {})
 
 
-async def test_flows_name_collections_and_not_what_is_inside(world: Any, worlds: Any) -> None:
+async def test_flows_name_collections_and_not_what_is_inside(world: World) -> None:
     """The former rendition still follows, and is not listed; what follows shards says so by one name."""
     async with world.running("alice", **FOLLOWING) as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities", "towns")))
         await alice.pull("cities")
         await alice.pull("towns")
@@ -244,17 +244,15 @@ async def test_flows_name_collections_and_not_what_is_inside(world: Any, worlds:
         await said(alice, {"towns": "new data of cities, each 0s at most"})
         assert alice.dataset("towns.r0") in {each.plan.target for _, each in alice.parts.flows.scheduler.entries()}
     async with world.running("bob", **FOLLOWING) as bob:
-        await bob.apply(in_shards(worlds.ROOT), worlds.DERIVED)
+        await bob.apply(in_shards(ROOT), DERIVED)
         assert len(bob.home.shards_of(bob.dataset("cities"))) > 1
         await said(bob, {"towns": "new data of cities, each 0s at most"})
 
 
-async def test_what_follows_is_counted_on_over_a_handover_and_its_former_rendition_is_not_counted(
-    world: Any, worlds: Any
-) -> None:
+async def test_what_follows_is_counted_on_over_a_handover_and_its_former_rendition_is_not_counted(world: World) -> None:
     async with world.running("alice", **FOLLOWING) as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities", "towns")))
         await alice.pull("cities")
         runs = (await ran(alice, "towns", 1)).runs
@@ -270,7 +268,7 @@ async def test_what_follows_is_counted_on_over_a_handover_and_its_former_renditi
         assert (await alice.api.about.status()).flows.flows == 1
 
 
-async def test_what_fails_is_told_counted_and_tried_again(world: Any) -> None:
+async def test_what_fails_is_told_counted_and_tried_again(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT.replace("{kind: FilesGlob, path: '*.csv', order: ByName}",
                                        "{kind: Url, url: 'http://127.0.0.1:9/rows.csv'}"), flow())  # fmt: skip
@@ -288,7 +286,7 @@ def tasked(name: str, *tasks: str, target: str = "cities", trigger: str = ON_UPD
     return flow(name, target, trigger, ", ".join(tasks))
 
 
-async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_nothing(world: Any) -> None:
+async def test_r63_new_blocks_are_compacted_and_verified_and_what_a_run_wrote_runs_nothing(world: World) -> None:
     for day in (1, 2, 3):
         world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
@@ -315,7 +313,7 @@ def archive(folder: Path) -> str:
     return f"$schema: Repository\nheaders: {{name: archive}}\nspec: {{url: file://{folder}}}\n"
 
 
-async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, tmp_path: Path) -> None:
+async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: World, tmp_path: Path) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     place = tmp_path / "archive" / "cities"
     async with world.running("alice", private=True) as alice:
@@ -335,7 +333,7 @@ async def test_r63_each_new_block_of_a_published_dataset_is_pushed(world: Any, t
 
 
 async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_took_its_name(
-    world: Any, tmp_path: Path
+    world: World, tmp_path: Path
 ) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
@@ -353,7 +351,7 @@ async def test_a_push_goes_to_the_repository_that_was_meant_and_not_to_one_that_
         assert not (tmp_path / "second").exists()
 
 
-async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any, tmp_path: Path) -> None:
+async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: World, tmp_path: Path) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     place = tmp_path / "archive" / "cities"
     place.mkdir(parents=True)
@@ -382,7 +380,7 @@ async def test_a_push_that_the_repository_refuses_is_told_by_its_flow(world: Any
         assert (await status())["phase"] == "Ready"
 
 
-async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: Any) -> None:
+async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_start(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         await alice.apply(ROOT, tasked("check", "{kind: VerifyChain}"))
@@ -394,7 +392,7 @@ async def test_blocks_that_came_while_nobody_was_there_are_verified_after_the_st
         assert (seen.outcome, seen.when) == ("Success", "new blocks of it, each 0s at most")
 
 
-async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not_done(world: Any) -> None:
+async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not_done(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         await alice.apply(ROOT, tasked("check", "{kind: Verify}", "{kind: Compaction}", trigger=MINUTELY))
@@ -409,7 +407,7 @@ async def test_what_is_damaged_is_refused_by_name_and_the_tasks_after_it_are_not
         assert "odfctl verify cities" in seen.message
 
 
-async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pull_it(world: Any) -> None:
+async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pull_it(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.apply(ROOT, DERIVED, tasked("check", "{kind: GarbageCollection}", target="towns"))
@@ -445,14 +443,16 @@ async def test_a_derived_dataset_follows_its_inputs_beside_flows_that_do_not_pul
         ),
     ],
 )
-async def test_tasks_and_events_that_make_no_sense_are_refused(world: Any, tasks: str, trigger: str, rule: str) -> None:
+async def test_tasks_and_events_that_make_no_sense_are_refused(
+    world: World, tasks: str, trigger: str, rule: str
+) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(ROOT, tasked("wrong", tasks, trigger=trigger))
         assert refused.value.rule == rule
 
 
-async def of(node: Any, name: str) -> list[str]:
+async def of(node: Node, name: str) -> list[str]:
     """The datasets that a flow is in force for."""
     shown = [each.target for each in await flows(node) if each.name == name]
     return sorted(entries(node, name)) or shown
@@ -465,13 +465,13 @@ def checking(name: str, target: str, labels: str = "", trigger: str = MINUTELY) 
 LABELLED = "$schema: Dataset\nheaders: {{name: {name}, labels: {labels}}}\nspec: {{kind: Root, metadata: []}}\n"
 
 
-async def joined(node: Any, name: str, expected: list[str]) -> None:
+async def joined(node: Node, name: str, expected: list[str]) -> None:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     assert await of(node, name) == expected
 
 
-async def test_r33_a_flow_selects_by_a_filter_of_labels_as_commands_do(world: Any) -> None:
+async def test_r33_a_flow_selects_by_a_filter_of_labels_as_commands_do(world: World) -> None:
     wanted = {"$or": [{"env": "prod"}, {"$not": {"team": {"$exists": True}}}]}
     target = json.dumps({"type": "Dataset", "name": "geo.%", "labels": wanted})
     labels = {"geo.a": "{env: prod, team: x}", "geo.b": "{team: x}", "geo.c": "{}", "other": "{env: prod}"}
@@ -488,7 +488,7 @@ async def test_r33_a_flow_selects_by_a_filter_of_labels_as_commands_do(world: An
         assert (refused.value.rule, "$is" in refused.value.message) == ("label-selector", True)
 
 
-async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(world: Any) -> None:
+async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(world: World) -> None:
     one, two, other = (ROOT.replace("name: cities", f"name: {name}") for name in ("geo.a", "geo.b", "other"))
     async with world.running("alice") as alice:
         await alice.apply(checking("all", "geo.%"))
@@ -514,7 +514,7 @@ async def test_r32_a_flow_of_many_datasets_has_runs_for_each_and_new_ones_join(w
         assert await of(alice, "all") == []
 
 
-async def test_r34_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: Any) -> None:
+async def test_r34_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, checking("all", "%", "env=prod,datasetKind=Root"))
         await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])
@@ -524,7 +524,7 @@ async def test_r34_a_flow_of_many_datasets_selects_by_labels_as_they_are_now(wor
         await joined(alice, "all", ["% (env=prod,datasetKind=Root)"])
 
 
-async def test_a_paused_flow_of_many_datasets_is_paused_for_those_that_join(world: Any) -> None:
+async def test_a_paused_flow_of_many_datasets_is_paused_for_those_that_join(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(checking("all", "%"))
         await alice.api.flows.pause("all")
@@ -535,7 +535,7 @@ async def test_a_paused_flow_of_many_datasets_is_paused_for_those_that_join(worl
         assert (await view(alice, "all")).state == "waiting"
 
 
-async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
+async def test_garbage_of_all_datasets_is_collected_once(world: World) -> None:
     async with world.running("alice") as alice:
         gc = flow("gc", "%", tasks="{kind: GarbageCollection}")
         await alice.apply(ROOT, ROOT.replace("name: cities", "name: towns"), gc)
@@ -548,14 +548,14 @@ async def test_garbage_of_all_datasets_is_collected_once(world: Any) -> None:
     ("target", "more", "rule"),
     [("cities", "a=b", "flow-target"), ("a!%", "", "name-pattern"), ("%", "=", "label-selector")],
 )
-async def test_selections_that_make_no_sense_are_refused(world: Any, target: str, more: str, rule: str) -> None:
+async def test_selections_that_make_no_sense_are_refused(world: World, target: str, more: str, rule: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(ROOT, checking("all", target, more))
         assert refused.value.rule == rule
 
 
-async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: Any) -> None:
+async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow())
         cities = alice.dataset("cities")
@@ -569,7 +569,7 @@ async def test_flows_of_a_dataset_that_is_deleted_are_in_force_no_longer(world: 
             assert store.records(connection) == {}
 
 
-async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(world: Any) -> None:
+async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
         with pytest.raises(Invalid) as refused:
@@ -584,14 +584,14 @@ async def test_what_is_wrong_with_a_flow_is_refused_with_its_place_and_a_hint(wo
         assert await flows(alice) == []
 
 
-async def test_an_idle_node_wakes_for_nothing(world: Any) -> None:
+async def test_an_idle_node_wakes_for_nothing(world: World) -> None:
     async with world.running("alice", **FOLLOWING) as alice:
         await alice.apply(ROOT, DERIVED)
         await alice.parts.flows.look()
         assert alice.parts.flows.scheduler.next_time() is None
 
 
-def test_records_are_read_back(world: Any) -> None:
+def test_records_are_read_back(world: World) -> None:
     alice = world.node("alice")
     record = store.Record(since=Instant(5), missed=3)
     with alice.home.database.write() as connection:
@@ -612,7 +612,7 @@ class SystemAlarm:
         await trio.sleep_forever()
 
 
-async def test_schedules_far_ahead_wake_nobody(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_schedules_far_ahead_wake_nobody(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """An alarm of the system is set for the first of them, and the loop takes no step of its own."""
     alarm, look = SystemAlarm(), FlowWorker._round
     pauses: list[float] = []
@@ -637,7 +637,7 @@ async def test_schedules_far_ahead_wake_nobody(world: Any, monkeypatch: pytest.M
 MANUAL = "{kind: Manual}"
 
 
-async def test_people_run_a_flow_that_has_a_trigger_for_them(world: Any) -> None:
+async def test_people_run_a_flow_that_has_a_trigger_for_them(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow("asked", trigger=MANUAL), flow())
@@ -652,7 +652,7 @@ async def test_people_run_a_flow_that_has_a_trigger_for_them(world: Any) -> None
                 await alice.api.flows.run(wrong, wire.FlowRunRequest(target="towns"))
 
 
-async def test_a_trigger_that_is_not_enabled_causes_no_run(world: Any) -> None:
+async def test_a_trigger_that_is_not_enabled_causes_no_run(world: World) -> None:
     trigger = "{kind: Interval, interval: 1min, enabled: false}, {kind: Interval, interval: 5min"
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow(trigger=f"{trigger}}}"))
@@ -662,7 +662,7 @@ async def test_a_trigger_that_is_not_enabled_causes_no_run(world: Any) -> None:
 COUNTED = "{kind: InputsUpdated, minRecordsToAwait: 2, maxAwaitInterval: 1h}"
 
 
-async def test_a_flow_awaits_a_number_of_records_of_inputs_or_the_age_of_one(world: Any) -> None:
+async def test_a_flow_awaits_a_number_of_records_of_inputs_or_the_age_of_one(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, DERIVED, flow("derive", "towns", COUNTED, "{kind: Transform}"))
         assert (await view(alice, "derive")).when == "2 records of cities, or one that is 1h old"
@@ -680,7 +680,7 @@ async def test_a_flow_awaits_a_number_of_records_of_inputs_or_the_age_of_one(wor
         assert load_state(alice.home.chains.chain(alice.dataset("towns"))).next_offset == 3
 
 
-async def test_inputs_updated_is_of_a_derived_dataset(world: Any) -> None:
+async def test_inputs_updated_is_of_a_derived_dataset(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT, flow("derive", trigger="{kind: InputsUpdated}", tasks="{kind: Transform}"))
         await alice.parts.reconciler.wait_settled()
@@ -698,7 +698,9 @@ async def test_inputs_updated_is_of_a_derived_dataset(world: Any) -> None:
         ("{kind: Pull, target: towns}", "Success", 2),
     ],
 )
-async def test_what_follows_a_task_that_did_nothing_or_failed(world: Any, first: str, outcome: str, tasks: int) -> None:
+async def test_what_follows_a_task_that_did_nothing_or_failed(
+    world: World, first: str, outcome: str, tasks: int
+) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.apply(ROOT, DERIVED)
@@ -711,7 +713,7 @@ async def test_what_follows_a_task_that_did_nothing_or_failed(world: Any, first:
         assert ("verified" in seen.message) == (tasks == 2)
 
 
-async def test_a_reset_moves_the_head_if_it_is_the_expected_one(world: Any) -> None:
+async def test_a_reset_moves_the_head_if_it_is_the_expected_one(world: World) -> None:
     world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
         await alice.apply(ROOT)
@@ -738,7 +740,7 @@ spec:
 """
 
 
-async def test_former_words_are_read_with_a_remark_for_each_and_printed_in_the_form_of_rfc_019(world: Any) -> None:
+async def test_former_words_are_read_with_a_remark_for_each_and_printed_in_the_form_of_rfc_019(world: World) -> None:
     async with world.running("alice") as alice:
         *_, item = (await alice.apply(ROOT, DERIVED, FORMER)).items
         assert {each for each in item.warnings if not each.startswith("m2.yaml")} == {
@@ -769,7 +771,7 @@ async def test_former_words_are_read_with_a_remark_for_each_and_printed_in_the_f
         assert [each.action for each in (await alice.apply(printed)).items] == ["unchanged"]
 
 
-async def test_nothing_of_a_batch_is_applied_if_a_word_has_no_form_in_rfc_019(world: Any) -> None:
+async def test_nothing_of_a_batch_is_applied_if_a_word_has_no_form_in_rfc_019(world: World) -> None:
     async with world.running("alice") as alice:
         wrong = tasked("wrong", "{kind: SyncTo, destination: {url: 's3://b/x', auth: {kind: Aws}}}")
         with pytest.raises(Invalid) as refused:

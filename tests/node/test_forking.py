@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 
 from chain.statements import proof
 from odfd.store.ledger.log import Ledger
 from odfd.store.mirror_specs import MirrorSpec
+from p2p.identity import peer_of_seed
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
@@ -19,18 +20,18 @@ SEED = b"\x2a" * 32
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("steps", "more"), [(1, 0), (2, 0), (1, 1), (2, -1)])
-async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps: int, more: int) -> None:
+async def test_both_branches_end_where_they_part(world: World, steps: int, more: int) -> None:
     """One block apart the proof needs nobody; more apart, who showed the other head is asked for its branch.
 
     ``more`` is by how much the other branch is longer: no size makes it less of a fork.
     """
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities, common = alice.dataset("cities"), alice.size("cities")
     world.steal("alice", "mallory", SEED)
-    mallory_peer = worlds.peer_of_seed(SEED)
+    mallory_peer = peer_of_seed(SEED)
     world.wires.cut.add(mallory_peer)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         await mallory.sign_again(alone=True)
@@ -71,9 +72,9 @@ async def test_both_branches_end_where_they_part(world: Any, worlds: Any, steps:
 
 
 @pytest.mark.slow
-async def test_who_comes_later_learns_of_the_fork(world: Any, worlds: Any) -> None:
+async def test_who_comes_later_learns_of_the_fork(world: World) -> None:
     """A proof is among the statements that peers compare: a newcomer stops there before it has a block."""
-    await test_both_branches_end_where_they_part(world, worlds, 1, 0)
+    await test_both_branches_end_where_they_part(world, 1, 0)
     async with world.running("bob"), world.running("carol") as carol:
         with trio.fail_after(PATIENCE):
             while not (found := carol.parts.board.unheld.datasets()):

@@ -15,21 +15,23 @@ from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.owner_commit import OwnerCommitter
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 MERGE = "merge: {kind: Ledger, primaryKey: [event_time, city]}"
 
 
-def newest(node: Any, dataset: Any) -> Any:
+def newest(node: Node, dataset: Any) -> Any:
     """The last head that was signed, and when."""
     with node.home.database.read() as connection:
         return Ledger(connection).newest_head(dataset)
 
 
-def promise(node: Any, name: str, upper: int) -> None:
+def promise(node: Node, name: str, upper: int) -> None:
     SqliteShards(node.home.database, node.home.chains).advance([node.dataset(name)], upper)
 
 
-async def seen(node: Any, name: str) -> wire.Frontiers:
+async def seen(node: Node, name: str) -> wire.Frontiers:
     """As get, the list and the description tell of it, which is one and the same."""
     view = await node.dataset_view(name)
     assert view in await node.dataset_views()
@@ -37,11 +39,11 @@ async def seen(node: Any, name: str) -> wire.Frontiers:
     return view.frontiers
 
 
-async def test_without_a_promise_the_last_block_is_the_frontier(world: Any, worlds: Any) -> None:
+async def test_without_a_promise_the_last_block_is_the_frontier(world: World) -> None:
     """Here and in a mirror: another block may have its time still, so that time itself is not complete."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         before = await seen(alice, "cities")
         await alice.pull("cities")
         detail = await alice.api.datasets.describe("cities")
@@ -53,9 +55,9 @@ async def test_without_a_promise_the_last_block_is_the_frontier(world: Any, worl
         assert await seen(bob, "theirs") == after
 
 
-async def test_a_promise_is_told_at_once_and_after_a_restart(world: Any, worlds: Any) -> None:
+async def test_a_promise_is_told_at_once_and_after_a_restart(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         old, size = await seen(alice, "cities"), alice.size("cities")
         upper = to_millis(instant.parse(old.upper)) + 5_000
         promise(alice, "cities", upper)
@@ -71,7 +73,7 @@ async def test_a_promise_is_told_at_once_and_after_a_restart(world: Any, worlds:
         assert "complete   for ever: it is sealed" in shown(await alice.api.datasets.describe("cities"))
 
 
-async def advanced(node: Any, name: str) -> wire.PullItem:
+async def advanced(node: Node, name: str) -> wire.PullItem:
     result = await node.done(node.api.flow.advance(name))
     (item,) = result.items
     return item
@@ -82,10 +84,10 @@ def at(upper: str | None) -> int:
     return to_millis(instant.parse(upper))
 
 
-async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: Any, worlds: Any) -> None:
+async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: World) -> None:
     """No block, and of a private dataset no signature; the next block is not before it, whatever the clock says."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.unpublish("cities")
         cities, size = alice.dataset("cities"), alice.size("cities")
         signed = newest(alice, cities)
@@ -101,17 +103,17 @@ async def test_the_frontier_moves_when_it_is_asked_for_and_adds_no_block(world: 
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         (pulled,) = await alice.pull("cities")
         assert pulled.outcome == "updated", pulled
-        await alice.apply(worlds.ROOT.replace("merge: {kind: Append}", MERGE))
+        await alice.apply(ROOT.replace("merge: {kind: Append}", MERGE))
         blocks = await alice.api.datasets.log("cities", [], 100, None, None)
         assert {block.system_time for block in blocks[: alice.size("cities") - size]} == {upper}
         assert blocks[0].event == "SetPollingSource"
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_a_derived_dataset_is_written_at_its_frontier_too(world: Any, worlds: Any) -> None:
+async def test_a_derived_dataset_is_written_at_its_frontier_too(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull("cities")
         world.clock.instant += 60 * SECOND
         await advanced(alice, "towns")
@@ -123,12 +125,12 @@ async def test_a_derived_dataset_is_written_at_its_frontier_too(world: Any, worl
 
 
 async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The first plan is refused by name; the second has a time at the promise, and no row comes twice."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         commit, refused = OwnerCommitter.commit, []
 
         async def promised_first(self: OwnerCommitter, work: Any) -> Any:
@@ -153,10 +155,10 @@ async def test_a_promise_while_rows_are_computed_makes_the_pull_plan_again(
             assert (await alice.api.datasets.describe(name)).dataset.records == 1
 
 
-async def test_only_who_alone_may_write_promises(world: Any, worlds: Any) -> None:
+async def test_only_who_alone_may_write_promises(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         before = await seen(bob, "theirs")
@@ -166,10 +168,10 @@ async def test_only_who_alone_may_write_promises(world: Any, worlds: Any) -> Non
         assert await seen(bob, "theirs") == before
 
 
-async def test_a_promise_of_a_wrong_clock_is_not_made_and_not_followed(world: Any, worlds: Any) -> None:
+async def test_a_promise_of_a_wrong_clock_is_not_made_and_not_followed(world: World) -> None:
     """What a clock that is days ahead would promise could not be taken back; where it was, nothing is written."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         before = await seen(alice, "cities")
         now = world.clock.now
         world.clock.now = lambda: Instant(now() + 30 * 86_400 * SECOND)
@@ -188,10 +190,10 @@ async def test_a_promise_of_a_wrong_clock_is_not_made_and_not_followed(world: An
             await advanced(alice, "cities")
 
 
-async def test_reading_and_idling_move_nothing(world: Any, worlds: Any) -> None:
+async def test_reading_and_idling_move_nothing(world: World) -> None:
     """Whoever looks at frontiers writes and signs nothing, however much time passed; only who asks moves them."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         cities = alice.dataset("cities")
         before, signed = await seen(alice, "cities"), newest(alice, cities)
         kept = alice.home.chains.upper(cities)

@@ -13,7 +13,9 @@ from odfd.ingest.clients.kafka import TopicPosition, decode_position, lost_range
 from odfd.ingest.fetch.kafka import state_of
 from odfd.ingest.fetch.source import AddressRange, Fetched, Unchanged
 from odfd.ingest.gaps import EXTRA
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, in_shards
+from worlds.manifests import ROOT as FROM_FILES
+from worlds.node_world import Node, World
 from worlds.topics import ModelTopic, message
 
 ROOT = """kind: DatasetSnapshot
@@ -61,7 +63,7 @@ def topic(monkeypatch: pytest.MonkeyPatch) -> ModelTopic:
     return made
 
 
-async def asked(node: Any, accept: str | None = None, ref: str = "cities") -> wire.GapView:
+async def asked(node: Node, accept: str | None = None, ref: str = "cities") -> wire.GapView:
     done: wire.GapView = await node.done(node.api.gaps.run(ref, wire.GapRequest(accept=accept)))
     return done
 
@@ -70,14 +72,14 @@ def send(topic: ModelTopic, *numbers: int, partition: int = 0) -> None:
     topic.send(*(message(CITIES[each % len(CITIES)], each) for each in numbers), partition=partition)
 
 
-async def pulled(node: Any) -> str | None:
+async def pulled(node: Node) -> str | None:
     """Pulls. Returns the rule of the fault, if any."""
     (item,) = await node.pull("cities")
     return None if item.fault is None else str(item.fault.rule)
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: Any, topic: ModelTopic, shards: int) -> None:
+async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: World, topic: ModelTopic, shards: int) -> None:
     """In that of each shard, in captures, and in what is decoded from them anew."""
     async with world.running("alice") as alice:
         await alice.apply(ROOT if shards == 1 else in_shards(ROOT))
@@ -127,9 +129,9 @@ async def test_a_gap_is_accepted_by_name_and_stays_in_the_chain(world: Any, topi
         assert anew.block != done.block
 
 
-async def test_a_gap_is_only_of_what_is_ingested_here(world: Any, worlds: Any) -> None:
+async def test_a_gap_is_only_of_what_is_ingested_here(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(FROM_FILES, DERIVED)
         assert (await asked(alice)).name is None, "files have no positions"
         with pytest.raises(Refused, match="not ingested by this node"):
             await asked(alice, ref="towns")

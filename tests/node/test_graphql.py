@@ -23,6 +23,7 @@ from odfd.api.graphql_limits import MAX_ALIASES, MAX_COST, MAX_DEPTH, MAX_PAGE, 
 from odfd.api.graphql_schema import DEFINITION
 from odfd.api.routes import application
 from worlds.eventually import PATIENCE
+from worlds.node_world import World
 
 DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
@@ -58,7 +59,7 @@ APPLY = "mutation ($m: [JSON!]!, $dry: Boolean) { apply(manifests: $m, dryRun: $
 PROBLEM = ("title", "status", "family", "rule", "hint", "place")
 
 
-async def test_r59_graphql_gives_the_answers_and_the_refusals_of_rest(world: Any) -> None:
+async def test_r59_graphql_gives_the_answers_and_the_refusals_of_rest(world: World) -> None:
     """One list of requests, asked both ways, of nodes that are alike."""
     vs, long, part = "/config/v1alpha1/variablesets", "VariableSet", "/config/v1alpha1/variables/b.x"
     asked: list[tuple[tuple[str, str, object], tuple[str, str, dict[str, Any]]]] = [
@@ -114,7 +115,7 @@ def bare(value: Any) -> Any:
     return [bare(each) for each in value] if isinstance(value, list) else value
 
 
-async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: Any) -> None:
+async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: World) -> None:
     async with world.running("alice") as alice:
         data, errors = await ask(alice.api, APPLY, m=[a_set(each) for each in "dbac"], dry=True)
         assert (errors, [each["action"] for each in data["apply"]]) == ([], ["created"] * 4)
@@ -149,7 +150,7 @@ async def test_r60_resources_datasets_blocks_and_rows_are_asked_in_pages(world: 
         assert (error["extensions"]["rule"], error["path"]) == ("multibase", ["dataset", "blocks"])
 
 
-async def test_r60_the_schema_may_be_asked_for(world: Any) -> None:
+async def test_r60_the_schema_may_be_asked_for(world: World) -> None:
     async with world.running("alice") as alice:
         data, errors = await ask(alice.api, get_introspection_query())
         assert errors == []
@@ -250,7 +251,7 @@ async def streamed(
     return found
 
 
-async def test_r60_a_subscription_tells_what_a_watch_tells(world: Any) -> None:
+async def test_r60_a_subscription_tells_what_a_watch_tells(world: World) -> None:
     async with world.running("alice") as alice:
         await ask(alice.api, APPLY, m=[a_set("a")])
 
@@ -273,7 +274,7 @@ async def test_r60_a_subscription_tells_what_a_watch_tells(world: Any) -> None:
         assert some[0][2] == {"data": {"resources": {"o": "Added"}}}
 
 
-async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: Any) -> None:
+async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: World) -> None:
     """As the protocol says, since readers of server-sent events see no body of another status."""
     async with world.running("alice") as alice:
         one = await streamed(alice.api, "{ resources { hasNextPage } }")
@@ -295,7 +296,7 @@ async def test_r60_what_is_wrong_with_a_stream_is_an_event_of_it(world: Any) -> 
         assert (status, told["errors"][0]["extensions"]["rule"]) == (400, "graphql-subscription")
 
 
-async def test_r60_only_so_many_watch(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r60_only_so_many_watch(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """By whatever way; one that ended leaves its place to another."""
     monkeypatch.setattr("odfd.services.resources.watches.WATCHES", 1)
     async with world.running("alice") as alice:

@@ -8,6 +8,7 @@ import pytest
 
 from chain.errors import Fault
 from worlds.accounts_world import ALICE, BOB, Asking, settled
+from worlds.node_world import World
 
 GROUP = "$schema: Group\nheaders: {name: curators, account: alice}\nspec: {}\n"
 ODF = "https://opendatafabric.org/schemas/"
@@ -28,7 +29,7 @@ WORDS = [("DatasetRole", "Reader", "Member"), ("role", "reader", "member"),
 
 
 @pytest.mark.parametrize(("role", "value", "member"), WORDS, ids=["rfc", "own", "uris"])
-async def test_members_have_the_roles_of_their_group(world: Any, role: str, value: str, member: str) -> None:
+async def test_members_have_the_roles_of_their_group(world: World, role: str, value: str, member: str) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GROUP, relations("roles", "Group:alice/curators", role, "Dataset:hers", value))
@@ -42,7 +43,7 @@ async def test_members_have_the_roles_of_their_group(world: Any, role: str, valu
         assert not await reads(asking, BOB)
 
 
-async def test_a_group_in_a_group_gives_its_members_both(world: Any) -> None:
+async def test_a_group_in_a_group_gives_its_members_both(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GROUP, GROUP.replace("curators", "inner"))
@@ -56,7 +57,7 @@ async def test_a_group_in_a_group_gives_its_members_both(world: Any) -> None:
         assert not await reads(asking, BOB)
 
 
-async def test_only_the_owner_of_a_group_says_who_is_in_it(world: Any) -> None:
+async def test_only_the_owner_of_a_group_says_who_is_in_it(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GROUP, relations("roles", "Group:curators", "role", "Dataset:hers", "owner"))
@@ -81,7 +82,7 @@ async def test_only_the_owner_of_a_group_says_who_is_in_it(world: Any) -> None:
         (("Dataset:hers", "Member", "Group:curators"), "reference-type"),
     ],
 )
-async def test_relations_that_mean_nothing_are_refused(world: Any, said: Any, rule: str) -> None:
+async def test_relations_that_mean_nothing_are_refused(world: World, said: Any, rule: str) -> None:
     async with world.running("node", private=True) as node:
         await settled(node)
         with pytest.raises(Fault) as refused:

@@ -27,6 +27,7 @@ from odfd.store.read_holds import ReadHolds
 from odfd.store.visibility import Visibility
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
+from worlds.node_world import Node, World
 
 DECLARED = """$schema: Account
 headers: {name: bob}
@@ -68,30 +69,30 @@ class Died(Exception):
     """The process ended after a durable effect."""
 
 
-async def begin(world: Any, node: Any) -> None:
+async def begin(world: World, node: Node) -> None:
     await node.apply(DECLARED)
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1")
     await node.pull("cities")
 
 
-async def create(node: Any, command: str | None = None, shards: int = 1) -> int:
+async def create(node: Node, command: str | None = None, shards: int = 1) -> int:
     by = ("city",) if shards > 1 else ()
     wanted = wire.RenditionRequest(origin="snapshot", shards=shards, by=by, id=command)
     made: wire.RenditionView = await node.done(node.api.renditions.create("cities", wanted))
     return made.number
 
 
-async def hand_over(node: Any, number: int, command: str | None = None) -> None:
+async def hand_over(node: Node, number: int, command: str | None = None) -> None:
     await node.done(node.api.renditions.hand_over("cities", number, wire.HandoverRequest(id=command)))
 
 
-def resources(node: Any) -> dict[tuple[str, str], Resource]:
+def resources(node: Node) -> dict[tuple[str, str], Resource]:
     with node.home.database.read() as connection:
         return {(each.type, each.name): each for each in ResourceStore(connection).all()}
 
 
-def said(node: Any) -> dict[tuple[str, str], Any]:
+def said(node: Node) -> dict[tuple[str, str], Any]:
     """What is declared of each resource, who has it, and which resources its references mean."""
     return {
         key: (each.id, each.account, each.spec, dict(each.labels), dict(each.annotations),
@@ -101,12 +102,12 @@ def said(node: Any) -> dict[tuple[str, str], Any]:
     }  # fmt: skip
 
 
-async def settled(node: Any) -> None:
+async def settled(node: Node) -> None:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
 
 
-async def counted(node: Any) -> int:
+async def counted(node: Node) -> int:
     """The rows of the dataset by its projection, once that is up to date."""
     await settled(node)
     sent = bytearray()
@@ -120,7 +121,7 @@ async def counted(node: Any) -> int:
     return int(row["n"])
 
 
-async def ingested(world: Any, node: Any, day: int) -> None:
+async def ingested(world: World, node: Node, day: int) -> None:
     """The schedule takes a new file in, and nobody pulls."""
     world.write("alice", f"d{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
     wanted = (await node.dataset_view("cities")).records + 1
@@ -134,7 +135,7 @@ async def ingested(world: Any, node: Any, day: int) -> None:
                 await turned.wait()
 
 
-async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> None:
+async def check(node: Node, before: dict[tuple[str, str], Any], rows: int) -> None:
     """What was declared stands as before, for the active rendition, and what uses the dataset finds all its rows."""
     active = node.dataset("cities")
     await settled(node)
@@ -164,7 +165,7 @@ async def check(node: Any, before: dict[tuple[str, str], Any], rows: int) -> Non
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_all_that_was_declared_stays_with_the_name(
-    world: Any, monkeypatch: pytest.MonkeyPatch, shards: int
+    world: World, monkeypatch: pytest.MonkeyPatch, shards: int
 ) -> None:
     monkeypatch.setattr(handover, "KEEP_WARM", 10**12)  # the clock moves at each look at it, however many there are
     async with world.running("alice") as alice:
@@ -203,7 +204,7 @@ async def test_all_that_was_declared_stays_with_the_name(
         assert alice.home.chains.heads() == {}, "all renditions go with it"
 
 
-async def test_a_handover_that_dies_leaves_all_with_the_name(world: Any) -> None:
+async def test_a_handover_that_dies_leaves_all_with_the_name(world: World) -> None:
     seen: list[str] = []
 
     def step(name: str) -> None:
@@ -233,7 +234,7 @@ async def test_a_handover_that_dies_leaves_all_with_the_name(world: Any) -> None
         await check(alice, before, 2)
 
 
-async def test_holds_and_the_publication_stay_with_the_name(world: Any) -> None:
+async def test_holds_and_the_publication_stay_with_the_name(world: World) -> None:
     async with world.running("alice") as alice:
         await begin(world, alice)
         held = await alice.api.holds.take(wire.HoldRequest(ref="cities", owner="reader"))
@@ -253,7 +254,7 @@ async def test_holds_and_the_publication_stay_with_the_name(world: Any) -> None:
             assert [each.id for each in ReadHolds(connection).all(alice.clock.now())] == [held.id]
 
 
-async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> None:
+async def test_the_id_of_a_former_rendition_means_the_dataset(world: World) -> None:
     """In what is declared after a handover too, by references and by the dataset's own manifest."""
     async with world.running("alice") as alice:
         await begin(world, alice)
@@ -279,7 +280,7 @@ async def test_the_id_of_a_former_rendition_means_the_dataset(world: Any) -> Non
         assert {each.name: each.target for each in await flows(alice)}["late"] == "cities"
 
 
-async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: Any) -> None:
+async def test_a_name_by_which_a_rendition_is_found_is_no_other_datasets(world: World) -> None:
     named = DECLARED.split("---\n")[1].replace("name: cities", "name: cities.r1")
     async with world.running("alice") as alice:
         await begin(world, alice)
@@ -300,7 +301,7 @@ spec: {source: SOURCE, priority: PRIORITY}
 PLAIN = DECLARED.split("---\n")[1].replace(", annotations: {schedule: {every: 1min}}", "")
 
 
-async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_does(world: Any) -> None:
+async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_does(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(PLAIN)
         world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1", "2024-01-01T00:00:00Z,Linz,2")
@@ -369,7 +370,7 @@ STEPS = st.one_of(
 class Plays:
     """Performs the steps of a program at a node; without handovers, those of renditions are left out."""
 
-    def __init__(self, world: Any, node: Any, folder: str, *, hands_over: bool) -> None:
+    def __init__(self, world: World, node: Node, folder: str, *, hands_over: bool) -> None:
         self.world, self.node, self.folder, self.hands_over = world, node, folder, hands_over
         self.name, self.day, self.label, self.role, self.flow = NAMES[0], 0, "prod", "reader", "@yearly"
         self.first, self.watermark = "", 0
@@ -468,7 +469,7 @@ def without_ids(state: Any, players: Sequence[Plays]) -> Any:
     return rows, count, {key: tuple(map(renamed, parts)) for key, parts in said.items()}, *rest
 
 
-async def play(world: Any, steps: Sequence[tuple[str, Any]]) -> None:
+async def play(world: World, steps: Sequence[tuple[str, Any]]) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         players = [Plays(world, alice, "alice", hands_over=True), Plays(world, bob, "bob", hands_over=False)]
         for each in players:
@@ -504,9 +505,9 @@ async def play(world: Any, steps: Sequence[tuple[str, Any]]) -> None:
     [("make", 2), ("over", 0), ("pull", 3), ("make", 1), ("make", 1), ("over", 0), ("abandon", 0), ("label", "test")]
 )
 def test_handovers_change_nothing_that_is_read_by_names(
-    worlds: Any, tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, Any]]
 ) -> None:
     """A random program leaves the same state as the same one without its renditions."""
-    world = worlds.World(tmp_path_factory.mktemp("world"))
+    world = World(tmp_path_factory.mktemp("world"))
     trio.run(play, world, steps)
     world.close()

@@ -9,6 +9,7 @@ import pytest
 from chain.errors import Refused
 from odfd.control import wire
 from worlds.manifests import in_shards
+from worlds.node_world import Node, World
 
 GATE = """kind: DatasetSnapshot
 version: 1
@@ -23,7 +24,7 @@ content:
 """
 
 
-async def push(node: Any, *rows: str) -> wire.PullItem:
+async def push(node: Node, *rows: str) -> wire.PullItem:
     async def chunks() -> Any:
         yield "\n".join(["event_time,city,population", *rows, ""]).encode()
 
@@ -34,7 +35,7 @@ async def push(node: Any, *rows: str) -> wire.PullItem:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_a_mirror_is_fed_by_its_owner_alone(world: Any, worlds: Any, shards: int) -> None:
+async def test_a_mirror_is_fed_by_its_owner_alone(world: World, shards: int) -> None:
     """Also where the authority of the dataset names this node's key as a writer."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(GATE if shards == 1 else in_shards(GATE))

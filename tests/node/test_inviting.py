@@ -20,12 +20,13 @@ from odfd.network.invitation import WELL_KNOWN
 from p2p.identity import peer_of_seed
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
+from worlds.node_world import Node, World
 from worlds.web_site import Site
 
 WEEK = wire.InvitationRequest(seconds=7 * 86_400)
 
 
-async def leave(node: Any) -> None:
+async def leave(node: Node) -> None:
     """Leaves the network, which a node is in by its settings or by a resource."""
     if await node.api.declarations.list("Network", None):
         await node.api.declarations.delete("Network", "wires")
@@ -33,7 +34,7 @@ async def leave(node: Any) -> None:
         await node.parts.membership.leave("wires")
 
 
-async def test_whoever_is_invited_keeps_the_networks_rules(world: Any) -> None:
+async def test_whoever_is_invited_keeps_the_networks_rules(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data & fresh"))
         made = await alice.api.networks.invite("wires", WEEK)
@@ -53,7 +54,7 @@ async def test_whoever_is_invited_keeps_the_networks_rules(world: Any) -> None:
 
 
 async def test_first_peers_are_dialled_side_by_side_and_for_a_bounded_time(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """One that answers is enough, and eight that say nothing cost no more than one. Each is dialled once, by all of its
     addresses."""
@@ -81,7 +82,7 @@ async def test_first_peers_are_dialled_side_by_side_and_for_a_bounded_time(
             await alice.api.networks.join(wire.NetworkRequest(name="wires", bootstrap=tuple(silent)))
 
 
-async def test_what_is_refused(world: Any) -> None:
+async def test_what_is_refused(world: World) -> None:
     theirs = model.Policy(network_key="did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9")
     async with world.running("alice") as alice, world.running("bob", theirs) as bob:
         await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data"))
@@ -116,7 +117,7 @@ def with_tls(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 async def test_a_network_is_joined_by_the_name_of_a_web_site(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "www" / WELL_KNOWN.lstrip("/")
     file.parent.mkdir(parents=True)
@@ -140,13 +141,13 @@ async def test_a_network_is_joined_by_the_name_of_a_web_site(
 ONCE = wire.InvitationRequest(seconds=3600, uses=1)
 
 
-async def states(node: Any) -> list[tuple[str, int, list[str]]]:
+async def states(node: Node) -> list[tuple[str, int, list[str]]]:
     return [
         (each.state, each.uses, [one.peer_id for one in each.nodes]) for each in await node.api.networks.invitations()
     ]
 
 
-async def test_a_single_use_invitation_admits_one_node(world: Any) -> None:
+async def test_a_single_use_invitation_admits_one_node(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
         made = await alice.api.networks.invite("wires", ONCE)
         assert made.uses == 1
@@ -177,7 +178,7 @@ async def test_a_single_use_invitation_admits_one_node(world: Any) -> None:
         assert await states(alice) == [("revoked", 1, [bob.member.peer_id])], "over a restart"
 
 
-async def test_tokens_that_admit_nobody_are_refused_by_name(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_tokens_that_admit_nobody_are_refused_by_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         with pytest.raises(Invalid, match="an invitation for 0 nodes"):
             await alice.api.networks.invite("wires", wire.InvitationRequest(seconds=60, uses=0))

@@ -21,7 +21,9 @@ from odfd.resources.store import ResourceStore
 from odfd.store.keys.keystore import KeyStore
 from p2p.ipfs import record
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
 from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 
@@ -32,22 +34,22 @@ def daemons() -> tuple[MemoryIpfs, MemoryIpfs]:
     return MemoryIpfs(swarm), MemoryIpfs(swarm)
 
 
-async def made(world: Any, worlds: Any, alice: Any, files: int = 1) -> Any:
+async def made(world: World, alice: Node, files: int = 1) -> Any:
     for number in range(files):
         world.write("alice", f"{number}.csv", *(f"2024-01-{number + 1:02}T00:00:00Z,c{row},{row}" for row in range(3)))
-    await alice.apply(worlds.ROOT)
+    await alice.apply(ROOT)
     await alice.pull("cities")
     return alice.dataset("cities")
 
 
-async def published(node: Any, **more: Any) -> Any:
+async def published(node: Node, **more: Any) -> Any:
     return await node.done(node.api.publications.publish(wire.PublishRequest(ref="cities", **more)))
 
 
-async def test_following_a_dataset_grows_no_log(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_following_a_dataset_grows_no_log(world: World, daemons: Any) -> None:
     """Each publication was an intent of its own, and all of them were read whenever a name was looked up."""
     async with world.running("alice", ipfs=daemons[0]) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         with alice.home.database.read() as connection:
             before = ResourceStore(connection).newest()
         for _ in range(5):
@@ -67,14 +69,14 @@ def apart(*nodes: Any) -> None:
         node.member._wires.cut.add(node.member.peer_id)
 
 
-def blocks_of(node: Any, dataset: Any) -> list[bytes]:
+def blocks_of(node: Node, dataset: Any) -> list[bytes]:
     return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
 
 
-async def mirrored_from(world: Any, worlds: Any, daemons: Any, files: int = 1) -> Any:
+async def mirrored_from(world: World, daemons: Any, files: int = 1) -> Any:
     """Blocks of a publisher who is gone by the time that a mirror asks."""
     async with world.running("alice", ipfs=daemons[0]) as alice:
-        cities = await made(world, worlds, alice, files)
+        cities = await made(world, alice, files)
         await published(alice)
         blocks = blocks_of(alice, cities)
     async with world.running("bob", ipfs=daemons[1]) as bob:
@@ -87,8 +89,8 @@ async def mirrored_from(world: Any, worlds: Any, daemons: Any, files: int = 1) -
     return cities
 
 
-async def test_a_publisher_who_is_away_is_mirrored(world: Any, worlds: Any, daemons: Any) -> None:
-    await mirrored_from(world, worlds, daemons)
+async def test_a_publisher_who_is_away_is_mirrored(world: World, daemons: Any) -> None:
+    await mirrored_from(world, daemons)
 
 
 def streams_of(monkeypatch: Any) -> list[str]:
@@ -104,26 +106,26 @@ def streams_of(monkeypatch: Any) -> list[str]:
     return asked
 
 
-async def test_long_chains_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
+async def test_long_chains_come_as_one_stream(world: World, daemons: Any, monkeypatch: Any) -> None:
     """In several steps, each shown to be the beginning of what was signed."""
     monkeypatch.setattr(IpfsTransport, "few", 2)
     monkeypatch.setattr(sync, "STEP", 3)
     streams = streams_of(monkeypatch)
-    await mirrored_from(world, worlds, daemons, files=6)
+    await mirrored_from(world, daemons, files=6)
     assert len(set(streams)) == 1
 
 
-async def test_large_blocks_come_as_one_stream(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
+async def test_large_blocks_come_as_one_stream(world: World, daemons: Any, monkeypatch: Any) -> None:
     monkeypatch.setattr(source, "FEW_BYTES", 100)
     streams = streams_of(monkeypatch)
-    await mirrored_from(world, worlds, daemons)
+    await mirrored_from(world, daemons)
     assert len(set(streams)) == 1
 
 
-async def test_only_what_is_new_is_added(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_only_what_is_new_is_added(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        cities = await made(world, worlds, alice, files=3)
+        cities = await made(world, alice, files=3)
         first = await published(alice)
         assert (first.added_blocks, first.added_objects, first.blocks) == (
             alice.size("cities"),
@@ -145,11 +147,11 @@ async def test_only_what_is_new_is_added(world: Any, worlds: Any, daemons: Any) 
         assert listed.blocks == alice.size("cities")
 
 
-async def test_what_was_cut_off_is_gone_on_with(world: Any, worlds: Any, daemons: Any, monkeypatch: Any) -> None:
+async def test_what_was_cut_off_is_gone_on_with(world: World, daemons: Any, monkeypatch: Any) -> None:
     kubo = daemons[0]
     monkeypatch.setattr("odfd.ipfs.publishing.FILES", 2)
     async with world.running("alice", ipfs=kubo) as alice:
-        cities = await made(world, worlds, alice, files=4)
+        cities = await made(world, alice, files=4)
         add, left = kubo.add, 3
 
         async def cut_off(folder: str, files: Any) -> None:
@@ -169,10 +171,10 @@ async def test_what_was_cut_off_is_gone_on_with(world: Any, worlds: Any, daemons
         assert len(names_of_blocks) == alice.size("cities")
 
 
-async def test_a_kubo_that_lost_everything_gets_everything(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_a_kubo_that_lost_everything_gets_everything(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         first = await published(alice)
         kubo.files.clear()
         alice.parts.publications.loop.touch_all()
@@ -181,10 +183,10 @@ async def test_a_kubo_that_lost_everything_gets_everything(world: Any, worlds: A
         assert listed.root == first.root
 
 
-async def test_a_kubo_that_is_away_is_told_and_tried_again(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_a_kubo_that_is_away_is_told_and_tried_again(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         await published(alice)
         kubo.away = True
         world.write("alice", "9.csv", *ROWS)
@@ -198,10 +200,10 @@ async def test_a_kubo_that_is_away_is_told_and_tried_again(world: Any, worlds: A
         assert (await alice.api.publications.list())[0].message == ""
 
 
-async def test_another_history_replaces_the_folder(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_another_history_replaces_the_folder(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        cities = await made(world, worlds, alice, files=3)
+        cities = await made(world, alice, files=3)
         await published(alice)
         before = alice.size("cities")
         request = wire.RewriteRequest(action="reset", to=f"#{before - 3}")
@@ -215,10 +217,10 @@ async def test_another_history_replaces_the_folder(world: Any, worlds: Any, daem
         assert (view.state, view.blocks.have) == ("current", before - 2)
 
 
-async def test_withdrawn_it_is_gone_and_not_published_again(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_withdrawn_it_is_gone_and_not_published_again(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         await published(alice)
         assert (await alice.api.publications.withdraw("cities")).standing is False
         assert not kubo.files
@@ -227,10 +229,10 @@ async def test_withdrawn_it_is_gone_and_not_published_again(world: Any, worlds: 
         assert await alice.api.publications.list() == []
 
 
-async def test_a_withdrawal_that_the_kubo_refuses_can_be_repeated(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_a_withdrawal_that_the_kubo_refuses_can_be_repeated(world: World, daemons: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         await published(alice)
         kubo.away = True
         with pytest.raises(Remote, match="cannot be reached"):
@@ -241,11 +243,11 @@ async def test_a_withdrawal_that_the_kubo_refuses_can_be_repeated(world: Any, wo
         assert not kubo.files
 
 
-async def test_what_is_there_and_cannot_be_kept_is_told(world: Any, worlds: Any, daemons: Any) -> None:
+async def test_what_is_there_and_cannot_be_kept_is_told(world: World, daemons: Any) -> None:
     """The settings named a Kubo once: what it holds stays there, also of a dataset that is deleted meanwhile."""
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         await published(alice)
     async with world.running("alice") as alice:
         await alice.api.declarations.delete("Dataset", "cities")
@@ -260,11 +262,11 @@ async def test_what_is_there_and_cannot_be_kept_is_told(world: Any, worlds: Any,
 @pytest.mark.parametrize("part", ["blocks/", "data/", "refs/head", "trust/head"])
 @pytest.mark.parametrize("few", [256, 1])
 async def test_a_kubo_that_lies_achieves_nothing(
-    world: Any, worlds: Any, daemons: Any, monkeypatch: Any, part: str, few: int
+    world: World, daemons: Any, monkeypatch: Any, part: str, few: int
 ) -> None:
     monkeypatch.setattr(IpfsTransport, "few", few)
     async with world.running("alice", ipfs=daemons[0]) as alice:
-        cities = await made(world, worlds, alice, files=2)
+        cities = await made(world, alice, files=2)
         await published(alice)
         blocks = blocks_of(alice, cities)
     liar = daemons[1]
@@ -287,10 +289,10 @@ async def test_a_kubo_that_lies_achieves_nothing(
         assert blocks_of(bob, cities) == blocks
 
 
-async def test_the_key_is_offline_and_the_name_stays(world: Any, worlds: Any, daemons: Any, tmp_path: Any) -> None:
+async def test_the_key_is_offline_and_the_name_stays(world: World, daemons: Any, tmp_path: Any) -> None:
     kubo = daemons[0]
     async with world.running("alice", ipfs=kubo) as alice:
-        cities = await made(world, worlds, alice)
+        cities = await made(world, alice)
         keys: KeyStore = alice.home.keys
         key = keys.dataset_key(cities)
         draft = await alice.api.authority.draft_authority(
@@ -311,7 +313,7 @@ async def test_the_key_is_offline_and_the_name_stays(world: Any, worlds: Any, da
         assert (await bob.mirror(cities, "theirs", via="ipfs")).state == "current"
 
 
-async def test_what_nobody_signed_is_taken_once(world: Any, worlds: Any, daemons: Any, tmp_path: Any) -> None:
+async def test_what_nobody_signed_is_taken_once(world: World, daemons: Any, tmp_path: Any) -> None:
     golden = Path(__file__).parents[1] / "golden" / "kamu" / "flights"
     kubo = daemons[0]
     for file in (path for path in golden.rglob("*") if path.is_file()):
@@ -327,9 +329,9 @@ async def test_what_nobody_signed_is_taken_once(world: Any, worlds: Any, daemons
             await bob.done(bob.api.publications.publish(wire.PublishRequest(ref="flights")))
 
 
-async def test_without_a_kubo_it_says_how(world: Any, worlds: Any) -> None:
+async def test_without_a_kubo_it_says_how(world: World) -> None:
     async with world.running("alice") as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         for asked in (
             alice.api.publications.publish(wire.PublishRequest(ref="cities")),
             alice.api.mirrors.add(wire.MirrorRequest(source="ipfs://bafkqaaa")),

@@ -7,7 +7,6 @@ transcripts`` says what is masked. ``tests/e2e/node/test_kamu_transcripts.py`` m
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 from chain.store.layout import HEAD
 from worlds.kamu_sessions import (
@@ -24,13 +23,14 @@ from worlds.kamu_sessions import (
     push,
     token_of,
 )
+from worlds.node_world import World
 from worlds.replaying import as_client, kamu_server
 from worlds.transcripts import Mask, read
 
 WHOLE = (EVENTS / HEAD).read_text().strip()
 
 
-async def test_kamu_gets_the_answers_that_it_pulled_by(world: Any, tmp_path: Path) -> None:
+async def test_kamu_gets_the_answers_that_it_pulled_by(world: World, tmp_path: Path) -> None:
     sessions = read(TRANSCRIPTS / "kamu-pulls.json")
     async with world.running("alice", http=TAKES) as node:
         mask = Mask(host_of(node), await token_of(node))
@@ -41,7 +41,7 @@ async def test_kamu_gets_the_answers_that_it_pulled_by(world: Any, tmp_path: Pat
         await as_client(sessions["same"], mask)
 
 
-async def test_kamu_pushes_once_more(world: Any) -> None:
+async def test_kamu_pushes_once_more(world: World) -> None:
     sessions = read(TRANSCRIPTS / "kamu-pushes.json")
     async with world.running("alice", http=TAKES) as node:
         mask = Mask(host_of(node), await token_of(node))
@@ -52,7 +52,7 @@ async def test_kamu_pushes_once_more(world: Any) -> None:
         await as_client(sessions["same"], mask)
 
 
-async def test_a_node_pulls_from_kamu_as_before(world: Any, tmp_path: Path) -> None:
+async def test_a_node_pulls_from_kamu_as_before(world: World, tmp_path: Path) -> None:
     sessions = read(TRANSCRIPTS / "kamu-is-pulled-from.json")
     async with kamu_server() as kamu, world.running("alice") as node, world.running("bob") as other:
         await know(node, kamu.host, "of-kamu")
@@ -71,7 +71,7 @@ async def test_a_node_pulls_from_kamu_as_before(world: Any, tmp_path: Path) -> N
         assert head_of(other, "more") == WHOLE
 
 
-async def test_a_node_pushes_to_kamu_as_before(world: Any, tmp_path: Path) -> None:
+async def test_a_node_pushes_to_kamu_as_before(world: World, tmp_path: Path) -> None:
     sessions = read(TRANSCRIPTS / "kamu-is-pushed-to.json")
     async with kamu_server() as kamu, world.running("alice") as node:
         await know(node, kamu.host, "of-kamu")

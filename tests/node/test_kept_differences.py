@@ -22,6 +22,8 @@ from odfd_client import Switched, col, connect
 from odfd_client.handovers import Ending, _changes, _kept_changes
 from odfd_client.relations import Selection
 from odfd_client.values import Pin
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
@@ -104,19 +106,19 @@ def test_a_kept_difference_is_the_computed_one(
     assert base.execute(check_sql(("key", "value"), READING)).fetchone() == (1,)
 
 
-async def brought(world: Any, node: Any, day: int, *rows: str) -> None:
+async def brought(world: World, node: Node, day: int, *rows: str) -> None:
     world.write("alice", f"d{day}.csv", *(f"2024-01-0{day}T00:00:00Z,{row}" for row in rows))
     await node.pull("cities")
 
 
-async def begun(world: Any, worlds: Any, node: Any) -> None:
+async def begun(world: World, node: Node) -> None:
     """A ledger, and a rendition that is decoded without one: it has a row more for each repetition of a key."""
-    await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     await node.keep_raw("cities")
     await brought(world, node, 1, "Graz,1", "Linz,2")
     await brought(world, node, 2, "Graz,3", "Graz,3", "Wels,4")
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.done(node.api.renditions.create("cities", wire.RenditionRequest()))
 
 
@@ -128,9 +130,9 @@ def crossed(path: Path) -> tuple[Counter[Any], str]:
     return as_added([tuple(row.values()) for row in rows]), switched.changes._statement[0]
 
 
-async def test_readers_cross_by_the_kept_rows(world: Any, worlds: Any, folder: Path) -> None:
+async def test_readers_cross_by_the_kept_rows(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.done(alice.api.renditions.hand_over("cities", 1, OVER))
         reading = await alice.api.renditions.reading("cities.r0")
         assert reading.difference is not None
@@ -146,13 +148,13 @@ async def test_readers_cross_by_the_kept_rows(world: Any, worlds: Any, folder: P
 
 
 async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_check_is_mended(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def die(step: str) -> None:
         assert step != "difference-written"
 
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         alice.api.renditions._effects.step = die
         with pytest.raises(Bug, match="AssertionError"):
             await alice.done(alice.api.renditions.hand_over("cities", 1, OVER))
@@ -172,10 +174,10 @@ async def test_a_wrong_difference_is_refused_by_name_and_a_death_before_the_chec
         assert (await alice.api.renditions.reading("cities.r1")).difference is not None
 
 
-async def test_equal_contents_need_none_and_other_columns_have_none(world: Any, worlds: Any) -> None:
+async def test_equal_contents_need_none_and_other_columns_have_none(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
-        await alice.apply(worlds.ROOT.replace("population BIGINT", "population STRING"))
+        await begun(world, alice)
+        await alice.apply(ROOT.replace("population BIGINT", "population STRING"))
         await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest(id="texts")))
         with pytest.raises(Refused, match="there is no difference of rows"):
             await alice.done(alice.api.renditions.hand_over("cities", 2, OVER))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from chain.ids import DatasetId, KeyDid
 from config import model
 from odfd.store.visibility import VisibilityMark
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import World
 
 
-async def test_listed_groups_and_writers_of_mirrors_are_known(world: Any, worlds: Any) -> None:
+async def test_listed_groups_and_writers_of_mirrors_are_known(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         await world.spread(alice, "cities")
         groups = (model.Group(name="others", keys=(alice.key,)),)
@@ -24,10 +24,10 @@ async def test_listed_groups_and_writers_of_mirrors_are_known(world: Any, worlds
             assert known == ({KeyDid.parse(alice.key)}, {KeyDid.parse(alice.key)}), "version 0: heads name the node"
 
 
-async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(world: Any, worlds: Any) -> None:
+async def test_peers_are_asked_of_inputs_and_listed_keys_and_of_nothing_private(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         cities, towns = alice.dataset("cities"), alice.dataset("towns")
         await world.spread(alice, "towns")

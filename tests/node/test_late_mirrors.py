@@ -14,9 +14,10 @@ from odfd.errors import Bug
 from odfd.mirrors.holders import Holders
 from odfd.queries.log_files import files_of_log
 from worlds.eventually import became
+from worlds.node_world import Node, World
 
 
-async def seen(node: Any, ref: str) -> tuple[Any, ...]:
+async def seen(node: Node, ref: str) -> tuple[Any, ...]:
     """Everything that a name shows: rows in force, the newest rows, the frontier, and where it would be held."""
     held = await node.api.holds.take(wire.HoldRequest(ref=ref))
     await node.api.holds.release(held.id)
@@ -26,7 +27,7 @@ async def seen(node: Any, ref: str) -> tuple[Any, ...]:
     return await standing(node, ref), rows, (await node.dataset_view(ref)).frontiers, held.time, pins
 
 
-def listened(node: Any, ref: str) -> tuple[Any, ...]:
+def listened(node: Node, ref: str) -> tuple[Any, ...]:
     """The cuts that a listener of the name gets."""
     asked = wire.SlicesRequest(dataset=str(node.dataset(ref)), explain=True, together=True)
     return tuple(
@@ -35,9 +36,9 @@ def listened(node: Any, ref: str) -> tuple[Any, ...]:
 
 
 @pytest.mark.parametrize(("first", "other"), [(1, 3), (3, 1)])
-async def test_rows_that_are_copied_back_are_not_shown_before(world: Any, worlds: Any, first: int, other: int) -> None:
+async def test_rows_that_are_copied_back_are_not_shown_before(world: World, first: int, other: int) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await known(world, worlds, alice)
+        await known(world, alice)
         if first > 1:
             await shard(alice, first, "city")
             await over(alice, 1)
@@ -91,6 +92,6 @@ async def test_rows_that_are_copied_back_are_not_shown_before(world: Any, worlds
         assert await standing(bob, "theirs") == await standing(alice, "cities")
 
 
-def _length(node: Any, shard: Any) -> int:
+def _length(node: Node, shard: Any) -> int:
     head = node.home.chains.chain(shard).head()
     return 0 if head is None else int(head.size)

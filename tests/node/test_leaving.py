@@ -16,6 +16,8 @@ from odfd.runtime.tasks import TaskPhase
 from odfd.services.datasets import profiles
 from odfd.store.slice_files import SliceFiles
 from odfd.verify.verify import ObjectQueue
+from worlds.manifests import ROOT
+from worlds.node_world import World
 
 COMMITS = 8
 ASKED = ContextVar("asked", default=False)
@@ -35,14 +37,12 @@ async def _take(_: object) -> None: ...
 
 
 @pytest.mark.parametrize("name", READS)
-async def test_who_leaves_ends_what_reads_for_it(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+async def test_who_leaves_ends_what_reads_for_it(world: World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     place, counted, ask = READS[name]
     async with world.running("alice") as alice:
         for number in range(COMMITS):
             world.write("alice", f"{number}.csv", f"2024-01-0{number + 1}T00:00:00Z,c{number},{number}")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         original, calls, leaving = getattr(place, counted), 0, trio.CancelScope()
 
@@ -63,12 +63,12 @@ async def test_who_leaves_ends_what_reads_for_it(
 
 
 async def test_a_verification_that_is_cancelled_takes_no_more_slices(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice:
         for number in range(COMMITS):
             world.write("alice", f"{number}.csv", f"2024-01-0{number + 1}T00:00:00Z,c{number},{number}")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         original, calls, wanted = ObjectQueue.take, 0, wire.VerifyRequest(level="data", full=True)
 

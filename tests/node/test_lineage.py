@@ -16,32 +16,33 @@ from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, R
 from engines.errors import EngineFault
 from odfd.cli.lineage_text import record_tree
 from odfd.control import wire
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROW = ProvenanceRow(input=0, offset=0, role="value", path=0)
 MORE = ("2024-01-03T00:00:00Z,Wels,62000",)
 
 
-async def filled(world: Any, worlds: Any, alice: Any) -> None:
+async def filled(world: World, alice: Node) -> None:
     """Two files, two transactions; villages repeats towns."""
     world.write("alice", "a.csv", *ROWS)
-    again = worlds.DERIVED.replace("name: towns", "name: villages").replace("cities", "towns")
-    await alice.apply(worlds.ROOT, worlds.DERIVED, again)
+    again = DERIVED.replace("name: towns", "name: villages").replace("cities", "towns")
+    await alice.apply(ROOT, DERIVED, again)
     await alice.pull()
     world.write("alice", "b.csv", *MORE)
     for name in ("cities", "towns", "villages"):
         await alice.pull(name)
 
 
-async def trace(node: Any, ref: str, record: int, **more: Any) -> wire.Lineage:
+async def trace(node: Node, ref: str, record: int, **more: Any) -> wire.Lineage:
     answer: wire.Lineage = await node.done(node.api.lineage.trace(ref, wire.LineageRequest(record=record, **more)))
     return answer
 
 
-async def test_a_record_is_followed_down_to_its_file(world: Any, worlds: Any) -> None:
+async def test_a_record_is_followed_down_to_its_file(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         for record, city, file in ((0, "Graz", "a.csv"), (1, "Linz", "a.csv"), (2, "Wels", "b.csv")):
             answer = await trace(alice, "villages", record)
             assert answer.complete
@@ -59,20 +60,20 @@ async def test_a_record_is_followed_down_to_its_file(world: Any, worlds: Any) ->
             assert bottom.block == str(blocks.block_at(bottom.sequence_number).hash)
 
 
-async def test_a_root_s_record_is_where_it_begins(world: Any, worlds: Any) -> None:
+async def test_a_root_s_record_is_where_it_begins(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         (only,) = (await trace(alice, "cities", 1)).records
         assert only.state == "ingested"
         assert only.origin is not None
         assert only.op == 0
 
 
-async def test_a_collection_of_shards_is_one_node_of_the_graph(world: Any, worlds: Any) -> None:
+async def test_a_collection_of_shards_is_one_node_of_the_graph(world: World) -> None:
     """Asked from above, from below, and described; it has the rows of all its shards."""
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,{city},{day}" for day, city in enumerate(CITIES, 1)))
-        await alice.apply(in_shards(worlds.ROOT), worlds.DERIVED)
+        await alice.apply(in_shards(ROOT), DERIVED)
         await alice.pull("cities")
         await alice.pull("towns")
         for ref, other, relation in (("towns", "cities", "upstream"), ("cities", "towns", "downstream")):
@@ -85,11 +86,11 @@ async def test_a_collection_of_shards_is_one_node_of_the_graph(world: Any, world
         assert detail.inputs == (f"cities ({alice.dataset('cities')})",)
 
 
-async def test_a_record_of_several_shards_is_that_of_each(world: Any, worlds: Any) -> None:
+async def test_a_record_of_several_shards_is_that_of_each(world: World) -> None:
     """Offsets count in each shard; the rows say which of them is meant, and an id asks for one."""
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *(f"2024-01-0{day}T00:00:00Z,{city},{day}" for day, city in enumerate(CITIES, 1)))
-        await alice.apply(in_shards(worlds.ROOT))
+        await alice.apply(in_shards(ROOT))
         await alice.pull()
         shards = alice.home.shards_of(alice.dataset("cities"))
         most = [load_state(alice.home.chains.chain(each)).next_offset for each in shards]
@@ -121,27 +122,27 @@ async def test_a_record_of_several_shards_is_that_of_each(world: Any, worlds: An
     ],
 )
 async def test_a_question_about_nothing_is_told_at_once(
-    world: Any, worlds: Any, ref: str, asked: dict[str, Any], rule: str, said: str
+    world: World, ref: str, asked: dict[str, Any], rule: str, said: str
 ) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         with pytest.raises((Invalid, NotFound), match=said) as told:
             await alice.api.lineage.trace(ref, wire.LineageRequest(**asked))
         assert told.value.rule == rule
         assert told.value.hint
 
 
-async def test_a_dataset_without_records_says_so(world: Any, worlds: Any) -> None:
+async def test_a_dataset_without_records_says_so(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         with pytest.raises(NotFound, match="cities has no record 0") as told:
             await alice.api.lineage.trace("cities", wire.LineageRequest(record=0))
         assert told.value.hint == "it has no records yet"
 
 
-async def test_what_is_not_here_is_said_where_it_is_missing(world: Any, worlds: Any) -> None:
+async def test_what_is_not_here_is_said_where_it_is_missing(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         chain = alice.home.chains.chain(alice.dataset("cities"))
         for number in range(chain.head().size):
             event = chain.block_at(number).event
@@ -166,9 +167,9 @@ async def test_what_is_not_here_is_said_where_it_is_missing(world: Any, worlds: 
             await trace(alice, "towns", 0)
 
 
-async def test_a_column_is_asked_of_the_first_record_alone(world: Any, worlds: Any) -> None:
+async def test_a_column_is_asked_of_the_first_record_alone(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         asked = []
         derive = alice.engine.derive_provenance
 
@@ -181,10 +182,10 @@ async def test_a_column_is_asked_of_the_first_record_alone(world: Any, worlds: A
         assert asked == [("city", (2,), 7), (None, (2,), 7)]
 
 
-async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_a_strangers_checkpoint_hides_no_block(world: World, monkeypatch: Any) -> None:
     """Ours says which blocks still matter; the last one is given besides, for its watermark."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         world.write("alice", "c.csv", "2024-01-04T00:00:00Z,Enns,12000")
         for name in ("cities", "towns"):
             await alice.pull(name)
@@ -203,9 +204,9 @@ async def test_a_strangers_checkpoint_hides_no_block(world: Any, worlds: Any, mo
         assert given == [[True, False], [True, True, False]]
 
 
-async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_a_transaction_that_hides_an_input_is_told(world: World, monkeypatch: Any) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         stranger = DatasetId.from_public_key(b"x" * 32)
         declared = [(stranger, TransformInput(dataset_ref=str(stranger), alias="cities"))]
         monkeypatch.setattr("odfd.services.lineage.question.input_ids", lambda _: declared)
@@ -213,9 +214,9 @@ async def test_a_transaction_that_hides_an_input_is_told(world: Any, worlds: Any
             await trace(alice, "towns", 0)
 
 
-async def test_a_long_answer_is_cut_and_says_so(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_a_long_answer_is_cut_and_says_so(world: World, monkeypatch: Any) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         monkeypatch.setattr("odfd.services.lineage.trace.MAX_FOLLOWED", 2)
         answer = await trace(alice, "villages", 0)
         assert [each.ref for each in answer.records] == ["villages", "towns"]
@@ -237,9 +238,9 @@ async def test_a_long_answer_is_cut_and_says_so(world: Any, worlds: Any, monkeyp
         ({"records": (RecordProvenance(offset=0, op=0, count=0, rows=(ROW,)),)}, "more rows"),
     ],
 )
-async def test_an_engine_is_not_believed(world: Any, worlds: Any, wrong: dict[str, Any], said: str) -> None:
+async def test_an_engine_is_not_believed(world: World, wrong: dict[str, Any], said: str) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         derive = alice.engine.derive_provenance
 
         async def other(request: Any, on_progress: Any = ignore_progress) -> Any:
@@ -251,9 +252,9 @@ async def test_an_engine_is_not_believed(world: Any, worlds: Any, wrong: dict[st
             await trace(alice, "towns", 0)
 
 
-async def test_the_graph_of_datasets(world: Any, worlds: Any) -> None:
+async def test_the_graph_of_datasets(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         graph = await alice.api.lineage.graph("towns")
         assert [(node.ref, node.relation, node.kind) for node in graph.nodes] == [
             ("towns", "self", "derivative"),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 
@@ -13,11 +11,12 @@ from odfd.services.resources.types import TYPES
 from worlds.accounts_world import ALICE, settled
 from worlds.asking import ask
 from worlds.eventually import PATIENCE
+from worlds.node_world import World
 
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
 
 
-async def test_the_node_and_its_engines_are_resources(world: Any) -> None:
+async def test_the_node_and_its_engines_are_resources(world: World) -> None:
     async with world.running("alice") as alice:
         _, (listed,) = await ask(alice, "GET", "/node/v1alpha1/nodes")
         (node,) = listed["items"]
@@ -35,7 +34,7 @@ async def test_the_node_and_its_engines_are_resources(world: Any) -> None:
         assert said["value"]["name"].startswith("duckdb ")
 
 
-async def test_they_come_in_pages_and_are_watched(world: Any) -> None:
+async def test_they_come_in_pages_and_are_watched(world: World) -> None:
     async with world.running("alice") as alice:
         _, (first,) = await ask(alice, "GET", "/node/v1alpha1/engines", "limit=1")
         _, (second,) = await ask(alice, "GET", "/node/v1alpha1/engines", f"limit=1&continue={first['continue']}")
@@ -50,7 +49,7 @@ async def test_they_come_in_pages_and_are_watched(world: Any) -> None:
         assert names == [("Added", "duckdb"), ("Added", "spark")]
 
 
-async def test_they_are_changed_in_the_settings_alone(world: Any) -> None:
+async def test_they_are_changed_in_the_settings_alone(world: World) -> None:
     with pytest.raises(Invalid, match="an Engine is made by the node itself") as refused:
         TYPES.find_schema("Engine")
     assert (refused.value.rule, "[engine] of the settings" in refused.value.hint) == ("derived-type", True)
@@ -66,7 +65,9 @@ async def test_they_are_changed_in_the_settings_alone(world: Any) -> None:
             assert (status, problem["rule"]) == (403, "derived-type"), path
 
 
-async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_beside_those_declared(world: Any) -> None:
+async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_beside_those_declared(
+    world: World,
+) -> None:
     """With what the node knows of them; what is declared of one stands in place of it."""
     groups = (model.Group(name="uni", keys=(KEY,)),)
     settings = model.Policy(validators=model.Validators(groups=groups))
@@ -92,7 +93,7 @@ async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_bes
         assert (status, "settings names it: change it there" in problem["hint"]) == (403, True)
 
 
-async def test_accounts_are_not_told_of_the_node(world: Any) -> None:
+async def test_accounts_are_not_told_of_the_node(world: World) -> None:
     async with world.running("alice") as node:
         asking = await settled(node)
         for path in ("/node/v1alpha1/nodes", "/node/v1alpha1/engines"):

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from chain.codec.manifest import parse_manifests
 from engines.contract import ValidateRequest, ValidateResponse
 from worlds.fake_engine import FakeEngine
-from worlds.manifests import text_of
+from worlds.manifests import DERIVED, ROOT, text_of
+from worlds.node_world import World
 
 TALKATIVE = """kind: DatasetSnapshot
 version: 1
@@ -36,11 +35,11 @@ content:
 
 
 @pytest.mark.parametrize("which", ["ROOT", "DERIVED", "TALKATIVE"])
-async def test_what_is_declared_applied_again_is_unchanged(world: Any, worlds: Any, which: str) -> None:
-    manifest = {"ROOT": worlds.ROOT, "DERIVED": worlds.DERIVED, "TALKATIVE": TALKATIVE}[which]
+async def test_what_is_declared_applied_again_is_unchanged(world: World, which: str) -> None:
+    manifest = {"ROOT": ROOT, "DERIVED": DERIVED, "TALKATIVE": TALKATIVE}[which]
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(*dict.fromkeys((worlds.ROOT, manifest)))
+        await alice.apply(*dict.fromkeys((ROOT, manifest)))
         await alice.pull("cities")
         (name,) = [each.content.name for each in parse_manifests(manifest, "m")]
         text = text_of(await alice.manifest(name))
@@ -53,7 +52,7 @@ async def test_what_is_declared_applied_again_is_unchanged(world: Any, worlds: A
         assert theirs == text
 
 
-async def test_a_later_declaration_takes_the_place_of_the_one_before(world: Any, worlds: Any) -> None:
+async def test_a_later_declaration_takes_the_place_of_the_one_before(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(TALKATIVE)
         await alice.apply(TALKATIVE.replace("all of it", "some of it"))
@@ -62,7 +61,7 @@ async def test_a_later_declaration_takes_the_place_of_the_one_before(world: Any,
 
 
 async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In a new manifest, in one that only names a column, and of a dataset that has said so before."""
     asked: list[tuple[str, str]] = []
@@ -75,9 +74,9 @@ async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
 
     monkeypatch.setattr(FakeEngine, "validate", seen)
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-    named = worlds.DERIVED.replace("  metadata:\n", "  metadata:\n    - {kind: SetVocab, eventTimeColumn: at}\n")
+    named = DERIVED.replace("  metadata:\n", "  metadata:\n    - {kind: SetVocab, eventTimeColumn: at}\n")
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await alice.apply(named)
         await alice.apply(named.replace("select", "SELECT"))
@@ -85,11 +84,11 @@ async def test_a_transform_is_checked_with_the_names_of_its_own_dataset(
     assert len(asked) >= 2
 
 
-async def test_what_is_declared_is_described(world: Any, worlds: Any) -> None:
+async def test_what_is_declared_is_described(world: World) -> None:
     """Licence, attachments and comments of columns; columns by their files, and no row is read for it."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000\n2024-01-02T00:00:00Z,Wien,1900000")
     async with world.running("alice") as alice:
-        await alice.apply(TALKATIVE, worlds.ROOT)
+        await alice.apply(TALKATIVE, ROOT)
         await alice.pull("cities")
         said = await alice.api.datasets.describe("readings")
         assert (said.license.short_name, said.license.website_url) == ("CC0", "https://example.org")

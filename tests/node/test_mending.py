@@ -21,14 +21,16 @@ from p2p.wire import chains, objects
 from p2p.wire.frames import PREFIX
 from p2p.wire.refusal import PeerRefusal, RefusalReason
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 THIS = "dataset = (SELECT number FROM datasets WHERE id = :id)"
 
 
-async def published(world: Any, worlds: Any, node: Any, *rows: str) -> DatasetId:
-    await node.apply(worlds.ROOT)
+async def published(world: World, node: Node, *rows: str) -> DatasetId:
+    await node.apply(ROOT)
     for number, some in enumerate((rows or ROWS, ("2024-02-03T00:00:00Z,Wels,60000",))):
         world.write("alice", f"{number}.csv", *some)
         await node.pull()
@@ -37,42 +39,42 @@ async def published(world: Any, worlds: Any, node: Any, *rows: str) -> DatasetId
     return found
 
 
-def harm(node: Any, dataset: DatasetId, *statements: str) -> None:
+def harm(node: Node, dataset: DatasetId, *statements: str) -> None:
     with node.home.database.write() as connection:
         for statement in statements:
             assert connection.execute(statement, {"id": dataset} if ":id" in statement else {}).rowcount > 0
 
 
-def flip_bytes(node: Any, table: str, column: str, where: str, values: tuple[Any, ...], at: int = 20) -> None:
+def flip_bytes(node: Node, table: str, column: str, where: str, values: tuple[Any, ...], at: int = 20) -> None:
     with node.home.database.write() as connection:
         (raw,) = connection.execute(f"SELECT {column} FROM {table} WHERE {where}", values).fetchone()
         spoilt = raw[:at] + bytes([raw[at] ^ 4]) + raw[at + 1 :]
         connection.execute(f"UPDATE {table} SET {column} = ? WHERE {where}", (spoilt, *values))
 
 
-def flip_block(node: Any, dataset: DatasetId, number: int, column: str = "raw") -> None:
+def flip_block(node: Node, dataset: DatasetId, number: int, column: str = "raw") -> None:
     flip_bytes(node, "blocks", column, "dataset = (SELECT number FROM datasets WHERE id = ?) AND sequence = ?",
                (dataset, number))  # fmt: skip
 
 
-async def verified(node: Any, name: str) -> Any:
+async def verified(node: Node, name: str) -> Any:
     return await node.done(node.api.verification.verify(name, wire.VerifyRequest()))
 
 
-def blocks(node: Any, dataset: DatasetId) -> list[bytes]:
+def blocks(node: Node, dataset: DatasetId) -> list[bytes]:
     return list(node.home.chains.chain(dataset).raw_blocks(0, 99))
 
 
-async def repaired(node: Any, name: str) -> Any:
+async def repaired(node: Node, name: str) -> Any:
     (item,) = await node.pull(name, repair=True)
     return item
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [0, 1, 2, 3, 4])
-async def test_a_damaged_block_of_a_mirror_is_fetched_anew(world: Any, worlds: Any, number: int) -> None:
+async def test_a_damaged_block_of_a_mirror_is_fetched_anew(world: World, number: int) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         flip_block(bob, cities, number)
         report = await verified(bob, "theirs")
@@ -85,9 +87,9 @@ async def test_a_damaged_block_of_a_mirror_is_fetched_anew(world: Any, worlds: A
         assert (await repaired(bob, "theirs")).outcome == "up-to-date"
 
 
-async def test_an_owner_is_mended_by_its_mirror(world: Any, worlds: Any) -> None:
+async def test_an_owner_is_mended_by_its_mirror(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         whole = blocks(alice, cities)
         for number in (1, 4):
@@ -120,10 +122,10 @@ HARMS: dict[str, tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("what", HARMS)
-async def test_what_is_spoilt_around_blocks_is_mended_alone(world: Any, worlds: Any, what: str) -> None:
+async def test_what_is_spoilt_around_blocks_is_mended_alone(world: World, what: str) -> None:
     """Without any peer: the bytes of the blocks are all there."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         whole, size = blocks(alice, cities), alice.size("cities")
         with alice.home.database.read() as connection:
             checked = connection.execute("SELECT * FROM trust_chains").fetchall()
@@ -141,9 +143,9 @@ async def test_what_is_spoilt_around_blocks_is_mended_alone(world: Any, worlds: 
         assert (view.state, view.rely_on.blocks) == ("fresh", size)
 
 
-async def test_what_nobody_has_is_said(world: Any, worlds: Any) -> None:
+async def test_what_nobody_has_is_said(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         flip_block(alice, cities, 2)
         item = await repaired(alice, "cities")
         assert item.outcome == "failed"
@@ -151,9 +153,9 @@ async def test_what_nobody_has_is_said(world: Any, worlds: Any) -> None:
         assert "#2" in item.message
 
 
-async def test_a_liar_mends_nothing(world: Any, worlds: Any) -> None:
+async def test_a_liar_mends_nothing(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         flip_block(bob, cities, 2)
         alice.member.lies.blocks = lambda given: [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in given]
@@ -164,14 +166,14 @@ async def test_a_liar_mends_nothing(world: Any, worlds: Any) -> None:
         assert (await repaired(bob, "theirs")).outcome == "updated"
 
 
-async def heard_damage(node: Any) -> str:
+async def heard_damage(node: Node) -> str:
     (event,) = await node.heard("damage.found")
     return str(event.message)
 
 
-async def test_a_damaged_block_never_leaves(world: Any, worlds: Any) -> None:
+async def test_a_damaged_block_never_leaves(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         flip_block(alice, cities, 2)
         library = alice.parts.library
         assert len(library.blocks(cities, 0, 10**6)) == 2
@@ -184,9 +186,9 @@ async def test_a_damaged_block_never_leaves(world: Any, worlds: Any) -> None:
             assert [spot.sequence for spot in Damage(connection).of(cities)] == [2]
 
 
-async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(world: Any, worlds: Any) -> None:
+async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         library = alice.parts.library
         assert library.prove(cities, 5, old=2)
         flip_block(alice, cities, 1, "hash")
@@ -199,7 +201,7 @@ async def test_blocks_out_of_place_and_hashes_that_are_not_theirs_never_leave(wo
             list(alice.home.chains.chain(cities).raw_blocks(2, 5))
 
 
-def large_file(node: Any) -> Path:
+def large_file(node: Node) -> Path:
     (path,) = [each for each in (node.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
     return path
 
@@ -217,9 +219,9 @@ def rot(path: Path, at: int) -> None:
     os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
 
 
-async def test_rot_below_a_file_that_was_given_before_never_leaves(world: Any, worlds: Any) -> None:
+async def test_rot_below_a_file_that_was_given_before_never_leaves(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice, *BIG)
+        await published(world, alice, *BIG)
         path = large_file(alice)
         name, size = Multihash.parse(path.name), path.stat().st_size
         library = alice.parts.library
@@ -240,10 +242,10 @@ async def test_rot_below_a_file_that_was_given_before_never_leaves(world: Any, w
 
 
 async def test_what_is_given_part_by_part_is_looked_up_again_when_something_was_written(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice, *BIG)
+        await published(world, alice, *BIG)
         name = Multihash.parse(large_file(alice).name)
         library, looked = alice.parts.library, []
 
@@ -263,9 +265,9 @@ async def test_what_is_given_part_by_part_is_looked_up_again_when_something_was_
             library.object_part(name, 0, part)
 
 
-async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: Any, worlds: Any) -> None:
+async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         await bob.mirror(cities, "theirs")
         path = large_file(bob)
         data = path.read_bytes()
@@ -277,10 +279,10 @@ async def test_a_mirror_mends_by_itself_what_it_finds_when_asked(world: Any, wor
         assert bob.parts.library.object_size(Multihash.parse(path.name)) == len(data)
 
 
-async def test_nothing_is_derived_from_a_damaged_slice(world: Any, worlds: Any) -> None:
+async def test_nothing_is_derived_from_a_damaged_slice(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice, *BIG)
-        await alice.apply(worlds.DERIVED)
+        await published(world, alice, *BIG)
+        await alice.apply(DERIVED)
         path = large_file(alice)
         rot(path, 60_000)
         (item,) = await alice.pull("towns")
@@ -290,10 +292,10 @@ async def test_nothing_is_derived_from_a_damaged_slice(world: Any, worlds: Any) 
         assert [each.outcome for each in await alice.pull("towns")] == ["updated"]
 
 
-async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: Any, worlds: Any) -> None:
+async def test_who_asks_for_what_is_damaged_gets_an_honest_no(world: World) -> None:
     """The very bytes that would go to the wire."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         path = large_file(alice)
         name = Multihash.parse(path.name)
         wanted = objects.ObjectRange(request=7, name=name, offset=0, length=1000)

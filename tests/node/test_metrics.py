@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import urllib.error
 import urllib.request
-from typing import Any
 
 import pytest
 import trio
@@ -15,6 +14,8 @@ from odfd.node.readings import Readings
 from odfd.obs.metric_table import METRICS, MetricKind
 from odfd.runtime.http_server import url_of
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 LISTEN = model.Metrics(listen=("127.0.0.1:0",))
 
@@ -28,7 +29,7 @@ def told(text: bytes) -> dict[tuple[str, str], float]:
     }
 
 
-async def asked(node: Any, path: str, host: str | None = None) -> tuple[int, bytes]:
+async def asked(node: Node, path: str, host: str | None = None) -> tuple[int, bytes]:
     (server,) = (each for each in node.parts.context.servers if each.name == "metrics")
     request = urllib.request.Request(url_of(server.listeners[0]) + path, headers={"host": host} if host else {})
 
@@ -42,12 +43,12 @@ async def asked(node: Any, path: str, host: str | None = None) -> tuple[int, byt
     return await trio.to_thread.run_sync(fetch)
 
 
-async def test_every_metric_is_scraped_and_tells_what_happened(world: Any, worlds: Any) -> None:
+async def test_every_metric_is_scraped_and_tells_what_happened(world: World) -> None:
     folders = model.Ingest(settle_seconds=0, folders=("/",))
     async with world.running("alice", metrics=LISTEN, ingest=folders) as alice, world.running("bob") as bob:
         await alice.api.about.doctor()
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Wels,60000", "2024-01-02T00:00:00Z,Graz,290000")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         await trio.to_thread.run_sync(alice.parts.views.all)
@@ -72,7 +73,7 @@ async def test_every_metric_is_scraped_and_tells_what_happened(world: Any, world
         assert "cities" not in text.decode(), "no name of a dataset is ever a label"
 
 
-async def test_ready_says_what_is_wrong(world: Any) -> None:
+async def test_ready_says_what_is_wrong(world: World) -> None:
     async with world.running("alice", metrics=LISTEN) as alice:
         ready = alice.parts.context.readiness
         others = b"\nok database\nok disk\nok listening\n"
@@ -91,7 +92,7 @@ async def test_ready_says_what_is_wrong(world: Any) -> None:
 
 
 @pytest.mark.parametrize("host", ["rebound.example", "127.0.0.1.example", "192.0.2.1:80"])
-async def test_a_page_of_a_stranger_reads_nothing(world: Any, host: str) -> None:
+async def test_a_page_of_a_stranger_reads_nothing(world: World, host: str) -> None:
     """A browser that resolves the stranger's name to this machine names the stranger."""
     async with world.running("alice", metrics=LISTEN) as alice:
         status, text = await asked(alice, "/metrics", host)
@@ -99,7 +100,7 @@ async def test_a_page_of_a_stranger_reads_nothing(world: Any, host: str) -> None
         assert b"odfd_" not in text
 
 
-async def test_a_scrape_costs_the_same_however_many_datasets_there_are(world: Any) -> None:
+async def test_a_scrape_costs_the_same_however_many_datasets_there_are(world: World) -> None:
     """Nothing that lists datasets, mirrors or flows is called."""
     alice = world.node("alice")
     parts = alice.parts
@@ -112,7 +113,7 @@ async def test_a_scrape_costs_the_same_however_many_datasets_there_are(world: An
     assert b"odfd_ready" in await Readings(alice.features).scrape()
 
 
-async def test_without_a_setting_nobody_listens_and_nothing_is_counted_behind(world: Any) -> None:
+async def test_without_a_setting_nobody_listens_and_nothing_is_counted_behind(world: World) -> None:
     async with world.running("alice") as alice:
         assert [server.name for server in alice.parts.context.servers if server.listeners] == []
         names = [child.name for child in alice.assembly.foundations]

@@ -19,21 +19,23 @@ from odfd.store.holdings import Holdings
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import schema, slice_at
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 DAY = instant.DAY * instant.SECOND
 HOUR = DAY // 24
 
 
-async def grow(world: Any, node: Any, day: int) -> None:
+async def grow(world: World, node: Node, day: int) -> None:
     """One slice more, a day later, less an hour."""
     world.clock.instant += DAY - HOUR
     world.write("alice", f"d{day:02}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
     await node.pull("cities")
 
 
-async def published(world: Any, worlds: Any, node: Any, days: int) -> Any:
+async def published(world: World, node: Node, days: int) -> Any:
     world.write("alice", "d01.csv", "2024-01-01T00:00:00Z,Graz,1")
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     for day in range(2, days + 1):
         await grow(world, node, day)
@@ -41,26 +43,26 @@ async def published(world: Any, worlds: Any, node: Any, days: int) -> Any:
     return node.dataset("cities")
 
 
-def slices(node: Any, dataset: Any) -> list[tuple[int, Any, int]]:
+def slices(node: Node, dataset: Any) -> list[tuple[int, Any, int]]:
     """Block, name and size of each."""
     chain = node.home.chains.chain(dataset)
     blocks = (chain.block_at(number) for number in range(chain.head().size))
     return [(block.sequence_number, name, size) for block in blocks for name, size in objects_of(block)]
 
 
-def here(node: Any, dataset: Any) -> list[int]:
+def here(node: Node, dataset: Any) -> list[int]:
     return [number for number, name, _ in slices(node, dataset) if node.home.objects.has(name)]
 
 
-async def follow(node: Any, dataset: Any, size: int) -> None:
+async def follow(node: Node, dataset: Any, size: int) -> None:
     """Until the mirror has so many blocks and is settled again."""
     await node.heard_head(size)
     await node.parts.scheduler.pass_now(dataset)
 
 
-async def test_only_the_newest_days_are_fetched_and_older_ones_are_let_go(world: Any, worlds: Any) -> None:
+async def test_only_the_newest_days_are_fetched_and_older_ones_are_let_go(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 6)
+        cities = await published(world, alice, 6)
         all_slices = slices(alice, cities)
         newest = [number for number, _, _ in all_slices[-3:]]
         view = await bob.mirror(cities, "theirs", keep="2d")
@@ -77,9 +79,9 @@ async def test_only_the_newest_days_are_fetched_and_older_ones_are_let_go(world:
         assert (await bob.api.datasets.tail("theirs", 50)).rows == (await alice.api.datasets.tail("cities", 3)).rows
 
 
-async def test_the_newest_bytes_are_kept_to_the_byte(world: Any, worlds: Any) -> None:
+async def test_the_newest_bytes_are_kept_to_the_byte(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 5)
+        cities = await published(world, alice, 5)
         sizes = [size for _, _, size in slices(alice, cities)]
         exact = sum(sizes[-2:])
         assert (await bob.mirror(cities, "theirs", keep=f"{exact}B")).held == exact
@@ -93,9 +95,9 @@ async def test_the_newest_bytes_are_kept_to_the_byte(world: Any, worlds: Any) ->
         assert (here(bob, cities), view.held, view.state) == ([], 0, "current")
 
 
-async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any) -> None:
+async def test_a_change_of_mind_fetches_what_was_let_go(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 4)
+        cities = await published(world, alice, 4)
         await bob.mirror(cities, "theirs")
         await bob.mirror(cities, "theirs", keep="1d")
         await bob.parts.scheduler.pass_now(cities)
@@ -113,10 +115,10 @@ async def test_a_change_of_mind_fetches_what_was_let_go(world: Any, worlds: Any)
 
 
 @pytest.mark.slow
-async def test_reach_says_what_was_looked_at_and_no_more(world: Any, worlds: Any) -> None:
+async def test_reach_says_what_was_looked_at_and_no_more(world: World) -> None:
     """What was here and true is relied on after it is let go; what never was here is not, unless policy asks less."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice, 4)
+        cities = await published(world, alice, 4)
         await bob.mirror(cities, "theirs")
         await bob.mirror(cities, "theirs", keep="1d")
         await bob.parts.scheduler.pass_now(cities)
@@ -130,9 +132,9 @@ async def test_reach_says_what_was_looked_at_and_no_more(world: Any, worlds: Any
         assert ((await carol.dataset_view("theirs")).rely_on.blocks, view.serving) == (size, False)
 
 
-async def test_only_what_is_here_is_given_and_asked_of_others(world: Any, worlds: Any) -> None:
+async def test_only_what_is_here_is_given_and_asked_of_others(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 4)
+        cities = await published(world, alice, 4)
         await bob.mirror(cities, "theirs", keep="1d")
         old, new = slices(alice, cities)[0][1], slices(alice, cities)[-1][1]
         assert bob.parts.library.object_size(old) is None
@@ -143,9 +145,9 @@ async def test_only_what_is_here_is_given_and_asked_of_others(world: Any, worlds
             assert (view.state, len(here(carol, cities))) == ("current", 2)
 
 
-async def test_verify_repair_and_others_know_what_is_not_to_be_here(world: Any, worlds: Any) -> None:
+async def test_verify_repair_and_others_know_what_is_not_to_be_here(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 4)
+        cities = await published(world, alice, 4)
         await bob.mirror(cities, "theirs", keep="1d")
         report = await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))
         assert (report.ok, report.checked.slices, report.checked.not_held) == (True, 2, 2)
@@ -165,12 +167,12 @@ async def test_verify_repair_and_others_know_what_is_not_to_be_here(world: Any, 
 
 
 @pytest.mark.slow
-async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: Any, worlds: Any) -> None:
+async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, 4)
+        cities = await published(world, alice, 4)
         await bob.mirror(cities, "cities", keep="1d")
         assert len(here(bob, cities)) == 2
-        await bob.apply(worlds.DERIVED)
+        await bob.apply(DERIVED)
         await bob.parts.scheduler.pass_now(cities)
         assert len(here(bob, cities)) == 4, "all is needed now"
         await bob.pull("towns")
@@ -182,12 +184,10 @@ async def test_what_a_dataset_of_ours_is_derived_from_is_never_let_go(world: Any
         assert len(here(bob, cities)) == 2
 
 
-async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cut_in_the_middle_of_letting_go_is_made_good(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Files outlive the plan at the worst, and go with the next look; a damaged plan is made anew."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 5)
+        cities = await published(world, alice, 5)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs")
             with monkeypatch.context() as patch:
@@ -208,9 +208,9 @@ async def test_a_cut_in_the_middle_of_letting_go_is_made_good(
 
 
 @pytest.mark.slow
-async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world: Any, worlds: Any) -> None:
+async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 2)
+        cities = await published(world, alice, 2)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs", keep="1d")
             first = bob.member.bytes
@@ -225,12 +225,10 @@ async def test_a_long_absence_fetches_nothing_that_would_be_let_go_at_once(world
             assert first
 
 
-async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(world: World, tmp_path: Path) -> None:
     picture, film, song = b"a picture", b"a film" * 20_000, b"a song"
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         cities = alice.dataset("cities")
         commit(alice, cities, [SetDataSchema(schema=schema())], [])
         append(alice, cities, tmp_path / "a", [picture, film])
@@ -252,14 +250,14 @@ async def test_what_rows_link_to_goes_with_the_last_slice_that_links_to_it(
             assert Holdings(connection).bytes(cities) == 0
 
 
-def append(node: Any, dataset: Any, file: Path, files: list[bytes]) -> None:
+def append(node: Node, dataset: Any, file: Path, files: list[bytes]) -> None:
     state = load_state(node.home.chains.chain(dataset))
     data = slice_at(file, [str(Multihash.sha3_256(each)) for each in files], state.next_offset)
     names = [node.home.objects.add_bytes(each) for each in (file.read_bytes(), *files)]
     commit(node, dataset, [AddData(prev_offset=state.last_offset, new_data=data)], names)
 
 
-def commit(node: Any, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
+def commit(node: Node, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
     commit_events(
         node.parts.committer, dataset, node.home.chains.chain(dataset).head(), events, node.clock.now(), names
     )

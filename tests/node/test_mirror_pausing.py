@@ -9,24 +9,26 @@ import trio
 
 from chain.errors import NotFound, Refused
 from odfd.mirrors.mirror_state import SchedulerState
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World, mirror_of
 
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 
 
-async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
+async def published(world: World, node: Node, *rows: str) -> Any:
     world.write("alice", "a.csv", *(rows or ["2024-01-01T00:00:00Z,Graz,300000"]))
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     await world.spread(node, "cities")
     return node.dataset("cities")
 
 
-async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: Any, worlds: Any) -> None:
+async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs")
-            view = worlds.mirror_of(await bob.api.mirrors.pause("theirs"))
+            view = mirror_of(await bob.api.mirrors.pause("theirs"))
             assert (view.state, view.blocks.have, view.serving) == ("paused", alice.size("cities"), True)
             world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
             await alice.pull("cities")
@@ -40,16 +42,16 @@ async def test_a_paused_mirror_fetches_nothing_until_it_is_resumed(world: Any, w
         async with world.running("bob") as bob:
             (view,) = await bob.mirrors()
             assert (view.state, view.blocks.want) == ("paused", alice.size("cities"))
-            view = worlds.mirror_of(await bob.api.mirrors.resume("theirs"))
+            view = mirror_of(await bob.api.mirrors.resume("theirs"))
             assert view.state != "paused"
             assert [item.outcome for item in await bob.pull("theirs")] != ["blocked"]
             assert bob.size("theirs") == alice.size("cities")
             assert bob.kinds().count("mirror.resumed") == 1
 
 
-async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> None:
+async def test_a_pause_in_the_middle_loses_nothing(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         (name,) = [each for each in alice.home.objects.names() if alice.home.objects.size(each) > 1 << 16]
         whole, begun = alice.home.objects.size(name), trio.Event()
         token = trio.lowlevel.current_trio_token()
@@ -63,23 +65,23 @@ async def test_a_pause_in_the_middle_loses_nothing(world: Any, worlds: Any) -> N
         async with trio.open_nursery() as nursery:
             nursery.start_soon(bob.mirror, cities, "theirs")
             await begun.wait()
-            assert worlds.mirror_of(await bob.api.mirrors.pause("theirs")).state == "paused"
+            assert mirror_of(await bob.api.mirrors.pause("theirs")).state == "paused"
         assert bob.parts.scheduler.get(cities).state is SchedulerState.PAUSED
         await bob.mirror(cities, "theirs")  # adding it anew resumes it too
         assert bob.size("theirs") == alice.size("cities")
         assert bob.member.bytes <= whole + 2 * 4096
 
 
-async def test_what_is_no_mirror_cannot_be_paused(world: Any, worlds: Any) -> None:
+async def test_what_is_no_mirror_cannot_be_paused(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         with pytest.raises(NotFound, match="not mirrored"):
             await alice.api.mirrors.pause("cities")
 
 
-async def test_a_manifest_pauses_and_resumes_too(world: Any, worlds: Any) -> None:
+async def test_a_manifest_pauses_and_resumes_too(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         text = f"$schema: Mirror\nheaders: {{name: theirs}}\nspec: {{source: '{cities}', keep: all%s}}\n"
         for more, actions in ((", paused: true", "created"), ("", "updated"), (", paused: true", "updated")):
             (made,) = (await bob.apply(text % more)).items

@@ -21,45 +21,47 @@ from odfd.mirrors.quota import MirrorQuota
 from odfd.published.staging import StagingQuota
 from odfd.store.holdings import PER_BLOCK, PER_OBJECT
 from odfd.store.mirror_specs import MirrorSpec
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(900))
 
 
-async def published(world: Any, worlds: Any, node: Any, slices: int) -> Any:
+async def published(world: World, node: Node, slices: int) -> Any:
     """Slices of some 10 kB."""
     for number in range(slices):
         world.write("alice", f"a{number}.csv", *(f"2024-01-{number + 1:02}{row[10:]}{number}" for row in ROWS))
         if number == 0:
-            await node.apply(worlds.ROOT, worlds.DERIVED)
+            await node.apply(ROOT, DERIVED)
         await node.pull()
     await world.spread(node, "cities", "towns")
     return node.dataset("cities")
 
 
-def sizes(node: Any, name: str) -> list[int]:
+def sizes(node: Node, name: str) -> list[int]:
     chain = node.home.chains.chain(node.dataset(name))
     return [size for number in range(node.size(name)) for _, size in objects_of(chain.block_at(number))]
 
 
-def on_disk(node: Any) -> int:
+def on_disk(node: Node) -> int:
     """Bytes of all objects, and of what is not whole yet."""
     objects = sum(node.home.objects.size(name) for name in node.home.objects.names())
     return objects + sum(file.stat().st_size for file in (node.home.directory / "partial").iterdir())
 
 
-def blocks_of(node: Any, name: str) -> list[int]:
+def blocks_of(node: Node, name: str) -> list[int]:
     chain = node.home.chains.chain(node.dataset(name))
     return [len(raw) for raw in chain.raw_blocks(0, 1 << 40)]
 
 
-def cost(node: Any, name: str, *, objects: bool = True) -> int:
+def cost(node: Node, name: str, *, objects: bool = True) -> int:
     """What a mirror of all of it takes: blocks, objects, and what is noted of each."""
     held = sizes(node, name) if objects else []
     blocks = blocks_of(node, name)
     return sum(blocks) + PER_BLOCK * len(blocks) + sum(held) + PER_OBJECT * len(held)
 
 
-def stored(node: Any) -> int:
+def stored(node: Node) -> int:
     """Bytes of all blocks that lie in a node's database, whoever counts them, and of what is staged as files."""
     with node.home.database.read() as connection:
         (blocks,) = connection.execute("SELECT coalesce(sum(length(raw)), 0) FROM blocks").fetchone()
@@ -72,9 +74,9 @@ def limited(count: int) -> Any:
 
 
 @pytest.mark.slow
-async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any, worlds: Any) -> None:
+async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 3)
+        cities = await published(world, alice, 3)
         exact, room = sum(sizes(alice, "cities")), cost(alice, "cities")
         async with world.running("bob", **limited(room)) as bob, world.running("carol", **limited(room - 1)) as carol:
             assert (await bob.mirror(cities, "theirs")).held == on_disk(bob) == exact
@@ -88,7 +90,7 @@ async def test_exactly_the_quota_fits_and_a_byte_less_does_not_begin(world: Any,
             assert (view.state, view.held) == ("current", on_disk(carol))
 
 
-async def test_files_that_are_staged_for_a_mirror_count_towards_the_quota_of_the_node(world: Any) -> None:
+async def test_files_that_are_staged_for_a_mirror_count_towards_the_quota_of_the_node(world: World) -> None:
     async with world.running("bob", **limited(1_000_000)) as bob:
         staging, folder = bob.parts.remotes.staging, bob.home.directory / "staged" / "theirs"
         staging.take(folder, 500_000)
@@ -103,10 +105,10 @@ LONG = "x" * 100_000
 
 
 @pytest.mark.parametrize("want", ["data", "chain"])
-async def test_a_chain_of_large_blocks_ends_at_the_quota(world: Any, worlds: Any, want: str) -> None:
+async def test_a_chain_of_large_blocks_ends_at_the_quota(world: World, want: str) -> None:
     """Blocks are written by whoever signs them, and may have 16 MiB each; there were as many as the publisher liked."""
     async with world.running("alice") as alice:
-        cities = await grown(world, worlds, alice, 30)
+        cities = await grown(world, alice, 30)
         async with world.running("bob", **limited(1_000_000)) as bob:
             with pytest.raises(Environment, match="mirrors may hold") as caught:
                 await bob.mirror(cities, "theirs", want=want)
@@ -119,18 +121,18 @@ async def test_a_chain_of_large_blocks_ends_at_the_quota(world: Any, worlds: Any
             assert (await carol.mirror(cities, "theirs", want=want)).state == "current"
 
 
-async def grown(world: Any, worlds: Any, node: Any, blocks: int) -> Any:
+async def grown(world: World, node: Node, blocks: int) -> Any:
     """A dataset with so many long descriptions, one after the other."""
     for number in range(blocks):
         described = f"    - {{kind: SetInfo, description: '{number:03}{LONG}'}}\n"
-        await node.apply(worlds.ROOT + described)
+        await node.apply(ROOT + described)
     await world.spread(node, "cities")
     return node.dataset("cities")
 
 
-async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, worlds: Any) -> None:
+async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", **limited(1)) as bob:
-        cities = await published(world, worlds, alice, 1)
+        cities = await published(world, alice, 1)
         with pytest.raises(Environment, match="bytes are missing"):
             await bob.mirror(cities, "theirs")
         for _ in range(2):
@@ -141,9 +143,9 @@ async def test_what_our_disk_has_no_room_for_is_withheld_by_nobody(world: Any, w
         assert "head.withheld" not in bob.kinds()
 
 
-async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: Any, worlds: Any) -> None:
+async def test_what_was_cut_off_counts_and_goes_before_anything_else(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 1)
+        cities = await published(world, alice, 1)
         exact, other = sum(sizes(alice, "cities")), sum(sizes(alice, "towns"))
         room = max(cost(alice, "cities"), cost(alice, "towns"))
         async with world.running("bob", **limited(room)) as bob:
@@ -206,10 +208,10 @@ def test_what_is_on_the_disk_is_not_to_come(tmp_path: Path) -> None:
 
 
 async def test_a_fetch_that_was_cut_off_needs_room_for_the_rest_alone(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice, world.running("bob", **limited(0)) as bob:
-        cities = await published(world, worlds, alice, 1)
+        cities = await published(world, alice, 1)
         (name, _), *_ = objects_of(alice.home.chains.chain(cities).block_at(alice.size("cities") - 1))
         (bob.home.directory / "partial" / str(name)).write_bytes(alice.home.objects.read(name, 0, 1000))
         needed = sum(sizes(alice, "cities")) - 1000
@@ -223,9 +225,9 @@ async def test_a_fetch_that_was_cut_off_needs_room_for_the_rest_alone(
 
 
 @pytest.mark.slow
-async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: Any, worlds: Any) -> None:
+async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 3)
+        cities = await published(world, alice, 3)
         towns, first, second = alice.dataset("towns"), sizes(alice, "cities"), sizes(alice, "towns")
         limit = cost(alice, "cities") + cost(alice, "towns") - 1
         async with world.running("bob", **limited(limit)) as bob:
@@ -246,9 +248,9 @@ async def test_lower_priorities_give_way_oldest_first_and_equals_do_not(world: A
             assert (low.held, high.held, on_disk(carol)) == (sum(first), 0, sum(first))
 
 
-async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> None:
+async def test_a_mirror_keeps_to_a_rate_of_its_own(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 2)
+        cities = await published(world, alice, 2)
         towns = alice.dataset("towns")
         async with world.running("bob") as bob:
             began = trio.current_time()
@@ -265,9 +267,9 @@ async def test_a_mirror_keeps_to_a_rate_of_its_own(world: Any, worlds: Any) -> N
                 await bob.mirror(towns, "towns", rate="fast")
 
 
-async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) -> None:
+async def test_nobody_gives_way_when_it_would_not_do(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 2)
+        cities = await published(world, alice, 2)
         towns, first = alice.dataset("towns"), sizes(alice, "cities")
         beside = cost(alice, "cities", objects=False)
         async with world.running("bob", **limited(beside + cost(alice, "towns") - 1)) as bob:
@@ -283,9 +285,9 @@ async def test_nobody_gives_way_when_it_would_not_do(world: Any, worlds: Any) ->
 
 
 @pytest.mark.slow
-async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: Any, worlds: Any) -> None:
+async def test_what_gave_way_comes_back_when_it_is_mirrored_anew(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, 3)
+        cities = await published(world, alice, 3)
         towns, first = alice.dataset("towns"), sizes(alice, "cities")
         async with world.running("bob", **limited(cost(alice, "cities") + cost(alice, "towns") - 1)) as bob:
             await bob.mirror(cities, "cities", priority=-1)

@@ -21,20 +21,22 @@ from odfd.store import mirror_specs
 from odfd.store.holdings import Extent, Holdings
 from odfd.store.ledger.cards import Cards
 from worlds.eventually import became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 CITIES = ("Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Steyr")
 
 
-async def brought(world: Any, node: Any, day: int, *cities: str) -> None:
+async def brought(world: World, node: Node, day: int, *cities: str) -> None:
     world.clock.instant += 60 * SECOND
     world.write("alice", f"d{day}.csv", *(f"2024-01-{day:02}T00:00:00Z,{city},{day}" for city in cities))
     (pulled,) = await node.pull("cities")
     assert pulled.outcome == "updated", pulled
 
 
-async def sharded(world: Any, worlds: Any, node: Any) -> None:
+async def sharded(world: World, node: Node) -> None:
     """A published collection of three shards."""
-    await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
     await node.unpublish("cities")
     await brought(world, node, 1, *CITIES[:5])
     await shard(node, 3, "city")
@@ -44,21 +46,21 @@ async def sharded(world: Any, worlds: Any, node: Any) -> None:
     await signed(node)
 
 
-async def signed(node: Any) -> None:
+async def signed(node: Node) -> None:
     """Cards are signed by a worker; here it has ended its round."""
     for each in node.home.shards_of(node.dataset("cities")):
         node.parts.cards._settle(each)
 
 
-async def passed(node: Any, name: str = "cities") -> None:
+async def passed(node: Node, name: str = "cities") -> None:
     (item,) = await node.pull(name)
     assert item.outcome in ("updated", "up-to-date"), item
 
 
-async def test_a_stranger_gets_all_shards_by_the_first(world: Any, worlds: Any) -> None:
+async def test_a_stranger_gets_all_shards_by_the_first(world: World) -> None:
     """The rows of the publisher at the same cut, by the same name, as it grows and when a shard gets no block."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
         view = await bob.dataset_view("cities")
         assert view.shards == (await alice.dataset_view("cities")).shards
@@ -79,12 +81,10 @@ async def test_a_stranger_gets_all_shards_by_the_first(world: Any, worlds: Any) 
         assert len(await standing(bob, "cities")) == len(CITIES) + 1
 
 
-async def test_a_late_shard_holds_the_cut_back_and_is_named(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_late_shard_holds_the_cut_back_and_is_named(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """No transaction is read in part; the shard that is behind is told, and its coming makes it whole."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
         before = await standing(bob, "cities")
         _, _, late = bob.home.shards_of(bob.dataset("cities"))
@@ -109,9 +109,9 @@ async def test_a_late_shard_holds_the_cut_back_and_is_named(
         assert not (await bob.dataset_view("cities")).frontiers.held_by
 
 
-async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any, worlds: Any) -> None:
+async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         await bob.mirror(alice.dataset("cities"), "cities")
         shards = bob.home.shards_of(bob.dataset("cities"))
         sizes = [bob.home.chains.chain(each).head().size for each in shards]
@@ -133,9 +133,9 @@ async def test_a_collection_is_relied_on_as_far_as_each_of_its_shards(world: Any
         assert [each.reach.use for each in (trust, *trust.shards)] == [each.rely_on.blocks for each in parts]
 
 
-async def test_a_manifest_pauses_and_resumes_all_shards(world: Any, worlds: Any) -> None:
+async def test_a_manifest_pauses_and_resumes_all_shards(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         first = alice.dataset("cities")
         await bob.mirror(first, "cities")
         shards = bob.home.shards_of(first)
@@ -148,7 +148,7 @@ async def test_a_manifest_pauses_and_resumes_all_shards(world: Any, worlds: Any)
 
 
 async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     check = ShardFollower._check_new
 
@@ -159,7 +159,7 @@ async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
         return told
 
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         first, *others = alice.home.shards_of(alice.dataset("cities"))
         monkeypatch.setattr(ShardFollower, "_check_new", deleted)
         with contextlib.suppress(NotFound):
@@ -171,11 +171,11 @@ async def test_no_shard_is_mirrored_of_what_was_deleted_meanwhile(
 
 
 async def test_shards_of_which_one_is_missing_are_not_read_as_all(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Until all are here and say so, the collection's name is refused; its shard is read by its id."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         first, _, last = alice.home.shards_of(alice.dataset("cities"))
         monkeypatch.setattr(Cards, "of", lambda *_: None)
         await bob.mirror(first, "cities")
@@ -204,12 +204,12 @@ async def test_shards_of_which_one_is_missing_are_not_read_as_all(
         assert await standing(bob, "cities") == await standing(alice, "cities")
 
 
-async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: Any, worlds: Any) -> None:
+async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: World) -> None:
     """A card that lists a dataset which does not say that it belongs: it is never read as one with the rest."""
     async with world.running("alice") as alice, world.running("carol") as carol:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         world.write("carol", "c.csv", "2024-01-01T00:00:00Z,Wien,9")
-        await carol.apply(worlds.ROOT)
+        await carol.apply(ROOT)
         await carol.pull("cities")
         first, victim = alice.dataset("cities"), carol.dataset("cities")
         with alice.home.database.read() as connection:
@@ -228,9 +228,9 @@ async def test_nobody_makes_datasets_of_others_a_part_of_his_collection(world: A
             assert refused.value.rule == "shard-missing"
 
 
-async def test_what_is_here_in_another_way_stays_so(world: Any, worlds: Any) -> None:
+async def test_what_is_here_in_another_way_stays_so(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         first, second, _ = alice.home.shards_of(alice.dataset("cities"))
         await bob.mirror(second, "mine")
         await bob.api.declarations.delete("Mirror", "mine")
@@ -243,9 +243,9 @@ async def test_what_is_here_in_another_way_stays_so(world: Any, worlds: Any) -> 
         assert await standing(bob, "cities") == await standing(alice, "cities")
 
 
-async def test_withdrawal_names_and_ends_are_of_all_shards(world: Any, worlds: Any) -> None:
+async def test_withdrawal_names_and_ends_are_of_all_shards(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         shards = alice.home.shards_of(alice.dataset("cities"))
         assert all(map(alice.parts.visibility.is_told, shards))
         with pytest.raises(Refused) as one:

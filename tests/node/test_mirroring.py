@@ -27,21 +27,23 @@ from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, until
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HOUR = 3600 * instant.SECOND
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 
 
-async def published(world: Any, worlds: Any, node: Any, *rows: str) -> Any:
+async def published(world: World, node: Node, *rows: str) -> Any:
     world.write("alice", "a.csv", *(rows or ROWS))
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     await world.spread(node, "cities", "towns")
     return node.dataset("cities")
 
 
-async def mirrored(node: Any, name: str, size: int) -> None:
+async def mirrored(node: Node, name: str, size: int) -> None:
     """Until the mirror has so many blocks."""
     with trio.fail_after(PATIENCE):
         while node.size(name) < size:
@@ -49,9 +51,9 @@ async def mirrored(node: Any, name: str, size: int) -> None:
             await mirror.turned.wait()
 
 
-async def test_what_is_mirrored_is_the_same_and_follows(world: Any, worlds: Any) -> None:
+async def test_what_is_mirrored_is_the_same_and_follows(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert (view.state, view.blocks.have, view.peers, view.serving) == ("current", alice.size("cities"), 1, True)
         ((peer_id, peer),) = (await bob.api.peers.states()).items()
@@ -92,11 +94,11 @@ def test_slices_are_those_counted_and_those_that_just_came() -> None:
     assert slices_of(MirrorProgress(), held=5) == wire.Share(have=5, want=5)
 
 
-async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_task_tells_in_the_end_how_much_came(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """However long ago its progress was told last."""
     monkeypatch.setattr("odfd.services.network.mirror_wait.SHOW_SECONDS", 3600.0)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         (task,) = bob.board.list()
         blocks = alice.size("cities")
@@ -104,11 +106,11 @@ async def test_a_task_tells_in_the_end_how_much_came(world: Any, worlds: Any, mo
         assert task.report.done == task.report.total
 
 
-async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
+async def test_who_is_gone_is_not_counted(world: World) -> None:
     """Also before anybody looks for more: a mirror of which this is the last copy must not seem to have another."""
     async with world.running("bob") as bob:
         async with world.running("alice") as alice:
-            cities = await published(world, worlds, alice)
+            cities = await published(world, alice)
             assert (await bob.mirror(cities, "theirs")).peers == 1
             assert [view.peers for view in await bob.mirrors()] == [1]
             network = await bob.api.networks.state("wires")
@@ -119,9 +121,9 @@ async def test_who_is_gone_is_not_counted(world: Any, worlds: Any) -> None:
         assert {each.id: each.peers for each in network.datasets}[str(cities)] == 0
 
 
-async def test_a_pull_asks_for_what_gossip_did_not_bring(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_a_pull_asks_for_what_gossip_did_not_bring(world: World, monkeypatch: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
 
         async def lost(_topic: Any, _envelope: bytes) -> None:
@@ -135,10 +137,10 @@ async def test_a_pull_asks_for_what_gossip_did_not_bring(world: Any, worlds: Any
         assert bob.size("theirs") == alice.size("cities")
 
 
-async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds: Any) -> None:
+async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: World) -> None:
     """What is pulled by the way says so too; what came is told even if its giver is gone by then."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         world.wires.cut.add(alice.member.peer_id)
         newest = f"the newest block here is #{alice.size('cities') - 1}, of 2026-"
@@ -153,10 +155,10 @@ async def test_with_nobody_to_ask_it_is_not_called_up_to_date(world: Any, worlds
         assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
 
 
-async def test_with_no_answer_it_is_not_called_up_to_date(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_with_no_answer_it_is_not_called_up_to_date(world: World, monkeypatch: Any) -> None:
     """Its peer is connected and says nothing, as a machine that sleeps; another one that answers never had it."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         ask = bob.member.pull_statements
 
@@ -175,10 +177,10 @@ async def test_with_no_answer_it_is_not_called_up_to_date(world: Any, worlds: An
             assert [item.outcome for item in await bob.pull("theirs")] == ["up-to-date"]
 
 
-async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, worlds: Any) -> None:
+async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: World) -> None:
     """Each block that comes begins the day anew; when all is here nothing is left of it."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         alice.member.lies.blocks = lambda _: []
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
@@ -203,9 +205,9 @@ async def test_blocks_that_nobody_gives_for_a_day_are_withheld(world: Any, world
         assert bob.size("theirs") == alice.size("cities")
 
 
-async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> None:
+async def test_a_mirror_is_a_source_for_the_next(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs")
             world.wires.cut.add(alice.member.peer_id)
@@ -213,9 +215,9 @@ async def test_a_mirror_is_a_source_for_the_next(world: Any, worlds: Any) -> Non
                 assert (await carol.mirror(cities, "theirs")).state == "current"
 
 
-async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
+async def test_blocks_of_a_liar_are_not_taken(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         alice.member.lies.blocks = lambda blocks: [raw[:-1] + bytes([raw[-1] ^ 1]) for raw in blocks]
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0
@@ -224,9 +226,9 @@ async def test_blocks_of_a_liar_are_not_taken(world: Any, worlds: Any) -> None:
         await mirrored(bob, "theirs", alice.size("cities"))
 
 
-async def test_flipped_bytes_on_the_way_are_fetched_again(world: Any, worlds: Any) -> None:
+async def test_flipped_bytes_on_the_way_are_fetched_again(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         flips = iter([1])
 
         def flip(data: bytes) -> bytes:
@@ -238,9 +240,9 @@ async def test_flipped_bytes_on_the_way_are_fetched_again(world: Any, worlds: An
 
 
 @pytest.mark.slow
-async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: Any) -> None:
+async def test_a_damaged_file_is_never_served_and_is_mended(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         await bob.mirror(cities, "theirs")
         (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
         name = Multihash.parse(path.name)
@@ -269,9 +271,9 @@ async def test_a_damaged_file_is_never_served_and_is_mended(world: Any, worlds: 
 
 
 @pytest.mark.slow
-async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) -> None:
+async def test_pull_repair_mends_what_nobody_noticed(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         await bob.mirror(cities, "theirs")
         (path,) = [each for each in (bob.home.directory / "objects").rglob("f1620*") if each.stat().st_size > 65536]
         path.chmod(0o644)
@@ -288,9 +290,9 @@ async def test_pull_repair_mends_what_nobody_noticed(world: Any, worlds: Any) ->
         assert item.outcome == "up-to-date"
 
 
-async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
+async def test_chain_first_then_data(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs", want="chain")
         assert (await bob.dataset_view("theirs")).rely_on.fact.startswith("data at #")
         with pytest.raises(NotFound, match="without its data"):
@@ -307,9 +309,9 @@ async def test_chain_first_then_data(world: Any, worlds: Any) -> None:
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: Any, worlds: Any) -> None:
+async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice, *BIG)
+        cities = await published(world, alice, *BIG)
         whole = alice.home.objects.size(next(iter(alice.home.objects.names())))
         async with world.running("bob") as bob:
             given = 0
@@ -333,10 +335,10 @@ async def test_what_was_fetched_before_a_cut_is_not_fetched_again(world: Any, wo
             assert bob.member.bytes <= whole - first + 4096
 
 
-async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_again(world: Any, worlds: Any) -> None:
+async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_again(world: World) -> None:
     """The owner signs a chain whose slice is not what its block says: the rows differ from their logical hash."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         lie(alice, cities)
         await world.spread(alice, "cities")
         with pytest.raises(Invalid, match="slice"):
@@ -350,10 +352,10 @@ async def test_a_signed_tree_that_breaks_a_rule_is_refused_and_not_looked_at_aga
         )
 
 
-async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later(world: Any, worlds: Any) -> None:
+async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_later(world: World) -> None:
     """Each head has another tree, and the same wrong block in it: the first is looked at, the others wait."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         lie(alice, cities)
         await world.spread(alice, "cities")
         with pytest.raises(Invalid, match="slice"):
@@ -374,11 +376,11 @@ async def test_a_publisher_that_signs_on_over_a_wrong_block_is_fetched_ever_late
 
 
 async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Not that of who gives it. The mirror keeps what it has, and says everywhere which rule it was."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         before = bob.size("theirs")
         with monkeypatch.context() as lawless:
@@ -402,7 +404,7 @@ async def test_a_signed_block_that_breaks_a_rule_is_its_owners_fault(
         assert f"block #{before}" in listed.message
 
 
-def lie(node: Any, dataset: Any) -> None:
+def lie(node: Node, dataset: Any) -> None:
     """Add a block whose slice has the bytes it names but other rows than it says."""
     chain = node.home.chains.chain(dataset)
     state = load_state(chain)
@@ -416,9 +418,9 @@ def lie(node: Any, dataset: Any) -> None:
     commit_events(node.parts.committer, dataset, chain.head(), [event], state.system_time, [wrong.physical_hash])
 
 
-async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -> None:
+async def test_a_hash_learned_elsewhere_must_be_there(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         with pytest.raises(Invalid, match="does not hold the block"):
             await bob.mirror(cities, "theirs", expect=str(Multihash.sha3_256(b"another")))
         assert bob.size("theirs") == 0
@@ -427,9 +429,9 @@ async def test_a_hash_learned_elsewhere_must_be_there(world: Any, worlds: Any) -
         assert (await bob.mirror(cities, "theirs", expect=known)).state == "current"
 
 
-async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: Any) -> None:
+async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         bob.parts.object_fetcher._limits = lambda: ObjectLimits(object_bytes=10)
         with pytest.raises(Refused, match="bytes"):
             await bob.mirror(cities, "theirs")
@@ -441,9 +443,9 @@ async def test_limits_are_obeyed_before_a_byte_is_asked_for(world: Any, worlds: 
         assert bob.member.bytes == 0
 
 
-async def test_own_datasets_and_names_taken_are_refused(world: Any, worlds: Any) -> None:
+async def test_own_datasets_and_names_taken_are_refused(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         with pytest.raises(Refused, match="own"):
             await alice.mirror(cities, "again")
         await bob.mirror(cities, "theirs")
@@ -455,9 +457,9 @@ async def test_own_datasets_and_names_taken_are_refused(world: Any, worlds: Any)
             await bob.mirror(cities, "theirs", use="sometimes")
 
 
-async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
+async def test_deleting_a_mirror_ends_it(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.heard_head(alice.size("cities"))
         await bob.mirror(cities, "theirs")
         await bob.api.declarations.delete("Dataset", "theirs")
@@ -471,17 +473,17 @@ async def test_deleting_a_mirror_ends_it(world: Any, worlds: Any) -> None:
 
 
 async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 0.2)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         world.wires.cut.add(alice.member.peer_id)
         async with world.running("carol") as carol:
             view = await carol.mirror(cities, "theirs")
             assert view.state == "waiting"
             waits = carol.parts.scheduler.get(cities)
-            await worlds.until(lambda: waits.message == "no connected peer serves it that far")
+            await until(lambda: waits.message == "no connected peer serves it that far")
             monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 60)
             task = carol.board.get(
                 (await carol.api.mirrors.add(wire.MirrorRequest(source=view.id, as_name="theirs"))).id
@@ -493,7 +495,7 @@ async def test_a_mirror_that_waits_holds_no_place_and_can_be_taken_back(
         assert bob.member.peer_id
 
 
-async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """The command that waits for it names the dataset, what was tried, and what to do next."""
     monkeypatch.setattr("odfd.services.network.mirror_wait.PATIENCE_SECONDS", 0.0)
     nowhere = DatasetId.parse("did:odf:fed0103a107bff3ce10be1d70dd18e74bc09967e4d6309ba50d5f1ddc8664125531b8")
@@ -522,11 +524,11 @@ async def test_a_mirror_that_nobody_has_says_whom_it_asked(world: Any, monkeypat
 
 
 async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was answered between a commit and its signature is not repeated after it."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         library, commit, answers = alice.parts.library, alice.home.chains.commit, []
 
         def asked_meanwhile(*given: Any) -> None:
@@ -541,12 +543,12 @@ async def test_whoever_hears_a_head_may_ask_for_all_that_it_names(
         assert answers == [before, before + 1] == [before, alice.size("cities")]
 
 
-async def test_serving_stays_within_reach(world: Any, worlds: Any) -> None:
+async def test_serving_stays_within_reach(world: World) -> None:
     """Bob serves only what Dave attested, and nobody did."""
     group = model.Group(name="dave", keys=("did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9",))
     policy = model.Policy(serve="data & attested:1", validators=model.Validators(f=0, groups=(group,)))
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         towns = alice.dataset("towns")
         view = await bob.mirror(towns, "towns")
         assert (view.state, view.serving) == ("current", False)

@@ -12,15 +12,17 @@ from chain.errors import NotFound, Refused
 from odfd.mirrors import object_fetcher, sinks, sync
 from odfd.mirrors.mirror_state import SchedulerState
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 DAYS = 9
 
 
-async def published(world: Any, worlds: Any, node: Any) -> Any:
+async def published(world: World, node: Node) -> Any:
     """A chain of a dozen blocks."""
     await_rows = [f"2024-01-{day:02}T00:00:00Z,Graz,{day}" for day in range(1, DAYS + 1)]
     world.write("alice", "a0.csv", await_rows[0])
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     for number, row in enumerate(await_rows[1:], 1):
         await node.pull("cities")
         world.write("alice", f"a{number}.csv", row)
@@ -29,7 +31,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
     return node.dataset("cities")
 
 
-async def settled(node: Any, name: str, size: int) -> None:
+async def settled(node: Node, name: str, size: int) -> None:
     with trio.fail_after(PATIENCE):
         while node.size(name) < size:
             await node.parts.scheduler.get(node.dataset(name)).turned.wait()
@@ -54,9 +56,9 @@ def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return commits
 
 
-async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, counted: list[int]) -> None:
+async def test_each_step_is_kept(world: World, short_steps: None, counted: list[int]) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         view = await bob.mirror(cities, "theirs")
         size = alice.size("cities")
         assert size > 9
@@ -68,7 +70,7 @@ async def test_each_step_is_kept(world: Any, worlds: Any, short_steps: None, cou
 
 
 async def test_the_next_step_is_fetched_while_one_is_kept(
-    world: Any, worlds: Any, short_steps: None, monkeypatch: pytest.MonkeyPatch
+    world: World, short_steps: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked = threading.Event()
     commit = sync.MirrorSync._commit
@@ -78,7 +80,7 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
         return commit(self, spec, *more)
 
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         blocks = alice.parts.library.blocks
 
         def watched(dataset: Any, start: int, *more: Any) -> Any:
@@ -92,13 +94,11 @@ async def test_the_next_step_is_fetched_while_one_is_kept(
 
 
 @pytest.mark.slow
-async def test_large_blocks_make_short_steps(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, counted: list[int]
-) -> None:
+async def test_large_blocks_make_short_steps(world: World, monkeypatch: pytest.MonkeyPatch, counted: list[int]) -> None:
     """As soon as more bytes wait than may, what is here is proven and kept; unless the whole is to show something."""
     monkeypatch.setattr(sinks, "MAX_PENDING_BYTES", 1000)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         alice.member.lies.blocks = lambda blocks: blocks[:2]
         known = str(alice.home.chains.chain(cities).block_at(1).hash)
         with pytest.raises(Refused, match="not yet proven"):
@@ -112,10 +112,10 @@ async def test_large_blocks_make_short_steps(
 
 
 @pytest.mark.slow
-async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_steps: None) -> None:
+async def test_what_nobody_proves_is_not_kept(world: World, short_steps: None) -> None:
     """Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         library, prove = alice.parts.library, alice.parts.library.prove
         library.prove = lambda *args, **more: [bytes(32)] * 3
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
@@ -126,9 +126,9 @@ async def test_what_nobody_proves_is_not_kept(world: Any, worlds: Any, short_ste
 
 
 @pytest.mark.slow
-async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any, short_steps: None) -> None:
+async def test_a_way_that_ends_in_the_middle_is_gone_on(world: World, short_steps: None) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         library, prove = alice.parts.library, alice.parts.library.prove
 
         def tired(dataset: Any, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
@@ -144,9 +144,7 @@ async def test_a_way_that_ends_in_the_middle_is_gone_on(world: Any, worlds: Any,
         await settled(bob, "theirs", alice.size("cities"))
 
 
-async def test_others_are_fetched_while_slices_are_checked(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_others_are_fetched_while_slices_are_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those that were begun together are checked together; the line goes on with others, and with no more at once."""
     fetch, check = object_fetcher.ObjectFetcher._have, object_fetcher.check_event
     fetching = most = begun = 0
@@ -171,7 +169,7 @@ async def test_others_are_fetched_while_slices_are_checked(
     monkeypatch.setattr(object_fetcher.ObjectFetcher, "_have", counted)
     monkeypatch.setattr(object_fetcher, "check_event", checked)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         assert (await bob.mirror(cities, "theirs", want="data", serve="data")).state == "current"
     assert begun == DAYS
     assert most <= object_fetcher.AT_ONCE

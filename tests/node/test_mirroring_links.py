@@ -22,13 +22,15 @@ from odfd.store.references import references_to
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, schema, slice_at
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 NAMES = [Multihash.sha3_256(each) for each in FILES]
 
 
-async def published(world: Any, worlds: Any, node: Any, folder: Path, *more: bytes) -> Any:
+async def published(world: World, node: Node, folder: Path, *more: bytes) -> Any:
     """Two slices: the second links to one more file beside the first one's."""
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     cities = node.dataset("cities")
     commit(node, cities, [SetDataSchema(schema=schema())], [])
     append(node, cities, folder / "a", FILES)
@@ -37,7 +39,7 @@ async def published(world: Any, worlds: Any, node: Any, folder: Path, *more: byt
     return cities
 
 
-def append(node: Any, dataset: Any, file: Path, files: list[bytes]) -> None:
+def append(node: Node, dataset: Any, file: Path, files: list[bytes]) -> None:
     state = load_state(node.home.chains.chain(dataset))
     data = slice_at(file, [str(Multihash.sha3_256(each)) for each in files], state.next_offset)
     staged = node.home.objects.stage()
@@ -46,19 +48,19 @@ def append(node: Any, dataset: Any, file: Path, files: list[bytes]) -> None:
     commit(node, dataset, [AddData(prev_offset=state.last_offset, new_data=data)], names)
 
 
-def commit(node: Any, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
+def commit(node: Node, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
     commit_events(
         node.parts.committer, dataset, node.home.chains.chain(dataset).head(), events, node.clock.now(), names
     )
 
 
-def whole(node: Any, name: str = "theirs") -> bool:
+def whole(node: Node, name: str = "theirs") -> bool:
     with node.home.database.read() as connection:
         checked = Ledger(connection).chain(node.dataset(name))
     return bool(checked.data == checked.frontier.size == node.size(name) > 0)
 
 
-async def until(node: Any, name: str, done: Any) -> None:
+async def until(node: Node, name: str, done: Any) -> None:
     with trio.fail_after(PATIENCE):
         while not done():
             mirror = node.parts.scheduler.get(node.dataset(name))
@@ -67,9 +69,9 @@ async def until(node: Any, name: str, done: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_it_comes_along_and_is_passed_on(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_it_comes_along_and_is_passed_on(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         assert (await bob.mirror(cities, "theirs")).state == "current"
         assert whole(bob)
         world.wires.cut.add(alice.member.peer_id)
@@ -78,12 +80,10 @@ async def test_it_comes_along_and_is_passed_on(world: Any, worlds: Any, tmp_path
         assert all(carol.home.objects.read(name) == each for name, each in zip(NAMES, FILES, strict=True))
 
 
-async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(
-    world: Any, worlds: Any, tmp_path: Path
-) -> None:
+async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(world: World, tmp_path: Path) -> None:
     song = Multihash.sha3_256(b"a song")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         append(alice, cities, tmp_path / "c", [b"a play"])
         commit(alice, cities, [SetInfo(description="later")], [])
         append(alice, cities, tmp_path / "d", [b"a poem"])
@@ -112,9 +112,9 @@ async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(
             assert references_to(connection, song) == references_to(connection, poem) == []
 
 
-async def test_without_it_nothing_counts_and_what_came_stays(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_without_it_nothing_counts_and_what_came_stays(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         alice.home.objects.remove(NAMES[1])
         mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert NAMES[1].short in mirror.message
@@ -128,18 +128,18 @@ async def test_without_it_nothing_counts_and_what_came_stays(world: Any, worlds:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", [lambda _: 1 << 50, lambda size: size - 1, lambda size: size + 1])
-async def test_a_size_that_is_a_lie_spoils_nothing(world: Any, worlds: Any, tmp_path: Path, lie: Any) -> None:
+async def test_a_size_that_is_a_lie_spoils_nothing(world: World, tmp_path: Path, lie: Any) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         assert (await carol.mirror(cities, "theirs")).state == "current"
         alice.member.lies.size = lie
         assert (await bob.mirror(cities, "theirs")).state == "current"
         assert whole(bob)
 
 
-async def test_one_that_is_too_large_is_not_asked_for(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_one_that_is_too_large_is_not_asked_for(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         bob.parts.object_fetcher._limits = lambda: ObjectLimits(object_bytes=len(FILES[1]) - 1)
         mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: bool(mirror.message))
         assert "object-bytes allows" in mirror.message
@@ -153,12 +153,12 @@ async def test_one_that_is_too_large_is_not_asked_for(world: Any, worlds: Any, t
 
 @pytest.mark.slow
 async def test_a_slice_that_links_to_too_much_is_refused(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Many links are read a page at a time; more than may be are refused, and nothing is kept."""
     monkeypatch.setattr(object_fetcher, "PAGE", 2)
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))
+        cities = await published(world, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))
         assert (await carol.mirror(cities, "theirs")).state == "current"
         assert whole(carol)
         monkeypatch.setattr(object_links, "MAX_LINKS", 10)
@@ -167,9 +167,9 @@ async def test_a_slice_that_links_to_too_much_is_refused(
         assert bob.size("theirs") == 0
 
 
-async def test_chain_first_then_data(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_chain_first_then_data(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         await bob.mirror(cities, "theirs", want="chain")
         assert not any(bob.home.objects.has(name) for name in NAMES)
         await bob.mirror(cities, "theirs", want="data")
@@ -178,13 +178,13 @@ async def test_chain_first_then_data(world: Any, worlds: Any, tmp_path: Path) ->
 
 
 async def test_a_cut_before_links_are_noted_is_mended(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def cut(*_: Any) -> None:
         raise Environment("the power went")
 
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         monkeypatch.setattr(sync, "note_links", cut)
         with pytest.raises(Environment, match="the power went"):
             await bob.mirror(cities, "theirs")
@@ -196,9 +196,9 @@ async def test_a_cut_before_links_are_noted_is_mended(
         assert bob.parts.library.object_size(NAMES[0]) == len(FILES[0])
 
 
-async def test_what_our_disk_spoilt_is_fetched_anew(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_what_our_disk_spoilt_is_fetched_anew(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice, tmp_path)
+        cities = await published(world, alice, tmp_path)
         await bob.mirror(cities, "theirs")
         path = bob.home.objects.path(NAMES[1])
         path.chmod(0o644)
@@ -208,9 +208,9 @@ async def test_what_our_disk_spoilt_is_fetched_anew(world: Any, worlds: Any, tmp
         assert bob.home.objects.read(NAMES[1]) == FILES[1]
 
 
-async def test_an_import_passes_it_on_too(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_an_import_passes_it_on_too(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await published(world, worlds, alice, tmp_path)
+        await published(world, alice, tmp_path)
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(tmp_path / "out"))))
         await bob.done(bob.api.flow.import_(wire.ImportRequest(source=str(tmp_path / "out"), as_name="theirs")))
         with bob.home.database.read() as connection:

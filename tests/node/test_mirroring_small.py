@@ -14,13 +14,15 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.mirrors.object_fetcher import together
 from p2p.wire.limits import MAX_PACKED
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 DAYS = 9
 
 
-async def published(world: Any, worlds: Any, node: Any) -> Any:
+async def published(world: World, node: Node) -> Any:
     """A dozen blocks, most of them with a slice."""
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     for day in range(1, DAYS + 1):
         world.write("alice", f"a{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
         await node.pull("cities")
@@ -28,7 +30,7 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
     return node.dataset("cities")
 
 
-def slices(node: Any, name: str) -> list[Any]:
+def slices(node: Node, name: str) -> list[Any]:
     chain = node.home.chains.chain(node.dataset(name))
     events = [chain.block_at(number).event for number in range(node.size(name))]
     return [event.new_data.physical_hash for event in events if isinstance(event, AddData) and event.new_data]
@@ -60,10 +62,10 @@ def test_what_is_packed_is_what_lies_in_the_database() -> None:
 
 
 async def test_they_come_together_and_no_file_is_made(
-    world: Any, worlds: Any, asked: list[int], monkeypatch: pytest.MonkeyPatch
+    world: World, asked: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         files: list[Any] = []
         path = DiskObjects.path
 
@@ -81,9 +83,9 @@ async def test_they_come_together_and_no_file_is_made(
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
 
 
-async def test_one_that_nobody_has_is_named_and_the_others_stay(world: Any, worlds: Any, asked: list[int]) -> None:
+async def test_one_that_nobody_has_is_named_and_the_others_stay(world: World, asked: list[int]) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         names = slices(alice, "cities")
         data = alice.home.objects.read(names[4])
         alice.home.objects.remove(names[4])
@@ -99,9 +101,9 @@ async def test_one_that_nobody_has_is_named_and_the_others_stay(world: Any, worl
         assert sum(asked) <= len(names) - 4, "what came is not asked for again"
 
 
-async def test_a_flipped_byte_is_never_kept(world: Any, worlds: Any) -> None:
+async def test_a_flipped_byte_is_never_kept(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         alice.member.lies.object = lambda data: bytes([data[0] ^ 1]) + data[1:]
         await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
         assert bob.size("theirs") == 0

@@ -18,20 +18,22 @@ from odfd.store.ledger.cards import Cards
 from odfd.store.shares import NetworkScopes
 from odfd.store.visibility import Marks, VisibilityMark
 from p2p.ports import Topic
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 A, B = Network(name="a"), Network(name="b")
 
 
-def inside(node: Any, network: str) -> Any:
+def inside(node: Node, network: str) -> Any:
     """The node as members of a network see it."""
     member = SimpleNamespace(library=node.parts.library.within(network), board=node.parts.board.within(network))
     return SimpleNamespace(member=member)
 
 
-async def published_to(world: Any, worlds: Any, node: Any, *networks: str) -> Subject:
+async def published_to(world: World, node: Node, *networks: str) -> Subject:
     node.member.networks = (A, B)
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     (done,) = await node.api.visibility.publish(wire.VisibilityRequest(refs=("cities",), to=networks))
     assert (done.changed, done.published, done.networks) == (True, True, networks)
@@ -43,9 +45,9 @@ async def published_to(world: Any, worlds: Any, node: Any, *networks: str) -> Su
     return Subject(cities, *named_in(seen, cities, STRANGER))
 
 
-async def test_each_way_out_is_open_in_one_network_alone(world: Any, worlds: Any) -> None:
+async def test_each_way_out_is_open_in_one_network_alone(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        cities = await published_to(world, worlds, alice, "a")
+        cities = await published_to(world, alice, "a")
         there, elsewhere, nowhere = inside(alice, "a"), inside(alice, "b"), Subject()
         for way, ask in WAYS.items():
             assert ask(there, STRANGER, cities) != ask(there, STRANGER, nowhere), way
@@ -64,9 +66,7 @@ async def test_each_way_out_is_open_in_one_network_alone(world: Any, worlds: Any
             assert len(costs) == 1, (way, costs)
 
 
-async def test_gossip_and_what_is_taken_back_stay_in_the_network(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_gossip_and_what_is_taken_back_stay_in_the_network(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice", private=True) as alice:
         told: list[frozenset[str]] = []
 
@@ -74,7 +74,7 @@ async def test_gossip_and_what_is_taken_back_stay_in_the_network(
             told.append(frozenset(networks))
 
         alice.member.announce_in = announce_in
-        cities = await published_to(world, worlds, alice, "b")
+        cities = await published_to(world, alice, "b")
         await alice.parts.outbox._loop._work()
         alice.parts.cards._settle(cities.dataset)
         await alice.unpublish("cities")
@@ -95,12 +95,12 @@ async def test_gossip_and_what_is_taken_back_stay_in_the_network(
         assert inside(alice, "a").member.board.envelope(card.sid) is None
 
 
-async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: Any, worlds: Any) -> None:
+async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: World) -> None:
     """bob is in both; alice publishes in one of them. Of what nobody mirrors, and of his own mirror."""
     async with world.running("alice") as alice, world.running("bob", private=True) as bob:
         bob.member.networks = (A, B)
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         refs = alice.parts.board.refs([cities])
@@ -118,7 +118,7 @@ async def test_what_is_said_in_one_network_is_not_passed_on_in_another(world: An
         assert bob.parts.board.within("b").refs([cities]), "it is told there too"
 
 
-async def test_mirrors_stay_where_they_were_found(world: Any, worlds: Any) -> None:
+async def test_mirrors_stay_where_they_were_found(world: World) -> None:
     async with world.running("alice") as alice:
         mirror = DatasetId.from_public_key(b"\5" * 32)
         with alice.home.database.write() as connection:
@@ -130,11 +130,11 @@ async def test_mirrors_stay_where_they_were_found(world: Any, worlds: Any) -> No
         assert visibility.limit_mirrors("b", alice.clock.now()) == 0, "it has a place"
 
 
-async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world: Any, worlds: Any) -> None:
+async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world: World) -> None:
     """Nowhere else, and a network that this node is not in is a mistake and not passed over."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
@@ -149,9 +149,9 @@ async def test_a_mirror_is_looked_for_in_the_network_that_its_owner_names(world:
         )  # fmt: skip
 
 
-async def test_mistakes_of_publishing_to_networks(world: Any, worlds: Any) -> None:
+async def test_mistakes_of_publishing_to_networks(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        cities = (await published_to(world, worlds, alice, "a")).dataset
+        cities = (await published_to(world, alice, "a")).dataset
         api = alice.api.visibility
         with pytest.raises(NotFound, match="not in the network c"):
             await api.publish(wire.VisibilityRequest(refs=("cities",), to=("c",)))

@@ -15,6 +15,8 @@ from chain.model.wire import I32, I64, U64, Time
 from chain.multihash import Multihash
 from chain.store.base import Append
 from odfd.cli.offline.block import describe
+from worlds.manifests import ROOT
+from worlds.node_world import World
 
 
 class Newer(msgspec.Struct, frozen=True, kw_only=True, tag_field="kind", tag="Newer"):
@@ -30,9 +32,9 @@ def newer_block(after: Multihash, number: int, at: Instant) -> bytes:
     return flat.encode(manifest(blocks.KIND, blocks.CURRENT_VERSION, inner))
 
 
-async def test_an_unknown_event_is_shown_by_its_number(world: Any, worlds: Any) -> None:
+async def test_an_unknown_event_is_shown_by_its_number(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         dataset: DatasetId = alice.dataset("cities")
         head = alice.home.chains.chain(dataset).head()
         block = blocks.decode_block(newer_block(head.hash, head.size, alice.clock.now()))

@@ -15,7 +15,7 @@ from odfd.network.joined_networks import Network
 from odfd.store.ledger.cards import NodeCards
 from p2p.ports import Topic
 from worlds.manifests import ROOT
-from worlds.node_world import PATIENCE, Node
+from worlds.node_world import PATIENCE, Node, World
 from worlds.node_world import until as comes
 
 T = TypeVar("T")
@@ -57,7 +57,7 @@ def resettled(of: Node, **settings: Any) -> None:
     of.parts.reload(dataclasses.replace(of.parts.settings, **settings))
 
 
-async def test_a_name_is_told_kept_while_away_changed_and_taken_back(world: Any) -> None:
+async def test_a_name_is_told_kept_while_away_changed_and_taken_back(world: World) -> None:
     async with world.running("bob") as bob:
         async with world.running("alice", **named("Graz", contact="mail@example.org", about="Air")) as alice:
             peer = await until(bob, sees(bob, alice, "Graz"))
@@ -96,7 +96,7 @@ def _is(true: Callable[[], bool]) -> Callable[[], Awaitable[bool]]:
     return look
 
 
-async def test_nothing_is_told_that_a_person_did_not_ask_for(world: Any) -> None:
+async def test_nothing_is_told_that_a_person_did_not_ask_for(world: World) -> None:
     """A name for logs and cards of datasets is not told as the node's; nor does its dataset name the node."""
     async with world.running("alice", private=True, **SILENT) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
@@ -112,7 +112,7 @@ async def _found(node: Node) -> tuple[wire.CardView, ...]:
     return (await node.api.search.search(wire.SearchRequest())).found
 
 
-async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: Any) -> None:
+async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: World) -> None:
     async with world.running("alice", private=True, **named("Graz")) as alice, world.running("bob") as bob:
         await alice.apply(ROOT)
         world.write("alice", "cities.csv", "2024-01-01T00:00:00Z,Graz,300000")
@@ -129,7 +129,7 @@ async def test_a_dataset_shows_the_node_that_signed_to_publish_it(world: Any) ->
         assert mirror.node == node
 
 
-async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(world: Any) -> None:
+async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(world: World) -> None:
     async with (
         world.running("alice", **named("Graz")) as alice,
         world.running("mallory", **named("Gr\u0430z")) as mallory,
@@ -144,7 +144,7 @@ async def test_a_second_node_of_a_name_that_looks_the_same_is_told_apart_by_id(w
         }
 
 
-async def test_a_name_that_cannot_be_told_is_not_signed(world: Any) -> None:
+async def test_a_name_that_cannot_be_told_is_not_signed(world: World) -> None:
     """Settings are checked before; this holds whatever they say."""
     async with world.running("alice", **named("Graz")) as alice:
         alice.parts.node_card.loop._work()
@@ -155,7 +155,7 @@ async def test_a_name_that_cannot_be_told_is_not_signed(world: Any) -> None:
         assert told is not None
 
 
-async def test_a_damaged_card_is_signed_anew(world: Any) -> None:
+async def test_a_damaged_card_is_signed_anew(world: World) -> None:
     async with world.running("alice", **named("Graz")) as alice:
         alice.parts.node_card.loop._work()
         with alice.home.database.write() as connection:
@@ -167,11 +167,11 @@ async def test_a_damaged_card_is_signed_anew(world: Any) -> None:
         assert kept.claims is not None
 
 
-def _heads(node: Any) -> list[bytes]:
+def _heads(node: Node) -> list[bytes]:
     return [raw for topic, raw in node.member.announced if topic is Topic.HEADS]
 
 
-async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: Any) -> None:
+async def test_a_card_that_was_heard_in_one_network_is_told_in_no_other(world: World) -> None:
     """A node in two networks tells its own card in both, and a stranger's where it came from."""
     async with (
         world.running("alice", private=True, **named("Graz")) as alice,

@@ -21,6 +21,8 @@ from odfd.ingest.plan import plan_ingest
 from odfd.store.ledger import kinds
 from odfd.store.ledger.observations import Observations
 from p2p.ports import Topic
+from worlds.manifests import ROOT as CITIES
+from worlds.node_world import Node, World
 
 ROOT = """kind: DatasetSnapshot
 version: 1
@@ -77,20 +79,20 @@ def page() -> Iterator[Any]:
 
 
 @pytest.fixture
-def open_world(world: Any) -> Any:
+def open_world(world: World) -> Any:
     """One in which the loopback is as good as the Internet."""
     world.may_dial = lambda _: True
     return world
 
 
-async def published(world: Any, page: Any, alice: Any) -> Any:
+async def published(world: World, page: Any, alice: Node) -> Any:
     await alice.apply(ROOT.format(url=page.url))
     await alice.pull()
     await world.spread(alice, "cities")
     return alice.dataset("cities")
 
 
-def counts(bob: Any) -> model.Policy:
+def counts(bob: Node) -> model.Policy:
     groups = (model.Group(name="bob", keys=(bob.key,)),)
     return model.Policy(use="data & observed:1", validators=model.Validators(f=0, groups=groups))
 
@@ -189,7 +191,7 @@ async def test_a_source_that_is_gone_is_asked_again(open_world: Any, page: Any) 
         assert [each.result for each in said] == ["same-bytes"]
 
 
-async def test_a_stranger_sends_nobody_into_his_own_house(world: Any, page: Any) -> None:
+async def test_a_stranger_sends_nobody_into_his_own_house(world: World, page: Any) -> None:
     """A source on the loopback is never asked by an observer, whoever declared it."""
     async with world.running("alice") as alice, world.running("bob", OBSERVES) as bob:
         cities = await published(world, page, alice)
@@ -224,11 +226,11 @@ async def test_what_is_lacking_here_is_not_said_of_the_source(open_world: Any, p
         assert "observation.signed" not in bob.kinds()
 
 
-async def test_files_of_the_publisher_are_nobodys_to_fetch(open_world: Any, worlds: Any) -> None:
+async def test_files_of_the_publisher_are_nobodys_to_fetch(open_world: Any) -> None:
     world = open_world
     async with world.running("alice") as alice, world.running("bob", OBSERVES) as bob:
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
-        await alice.apply(worlds.ROOT)
+        await alice.apply(CITIES)
         await alice.pull()
         await bob.mirror(alice.dataset("cities"), "theirs")
         assert await bob.parts.observer.observe(alice.dataset("cities"))

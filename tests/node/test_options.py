@@ -20,6 +20,7 @@ from p2p.identity import peer_of_seed
 from p2p.pace import Bandwidth
 from p2p.web.client import Patience
 from worlds.manifests import ROOT
+from worlds.node_world import World
 
 RELAY, PEER = peer_of_seed(b"r" * 32), peer_of_seed(b"p" * 32)
 
@@ -58,12 +59,12 @@ def test_sources_see_the_variables_that_the_settings_name_and_no_other(tmp_path:
         assert ingest_settings(allowing, home, environ).variables == {"TOKEN": "hush"}
 
 
-def test_a_node_hands_its_environment_to_no_source(world: Any, monkeypatch: Any) -> None:
+def test_a_node_hands_its_environment_to_no_source(world: World, monkeypatch: Any) -> None:
     monkeypatch.setenv("SOME_TOKEN", "hush")
     assert world.node("alice").parts.ingest_deps.settings.variables == {}
 
 
-async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> None:
+async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: World) -> None:
     """A node's own sources, and within their bounds those that strangers declared, which run no commands."""
     said = model.Ingest(source_bytes=1000, silence_seconds=7, pipe="user", pipe_seconds=9, container="offline")
     async with world.running("alice", ingest=said) as alice:
@@ -92,7 +93,7 @@ async def test_what_ingestion_may_do_is_set_and_follows_a_reload(world: Any) -> 
             alice.assembly.reload(model.Settings(ingest=said))
 
 
-async def test_uploads_and_ingestion_keep_the_reserve_of_the_disk(world: Any) -> None:
+async def test_uploads_and_ingestion_keep_the_reserve_of_the_disk(world: World) -> None:
     """They filled it to its last byte; the reserve and the size of an upload follow a reload."""
 
     async def chunks() -> AsyncIterator[bytes]:
@@ -126,7 +127,7 @@ def test_a_relay_is_named_with_its_peer_and_where_it_is(tmp_path: Path, text: st
     assert refused.value.hint
 
 
-async def test_caps_follow_a_reload(world: Any) -> None:
+async def test_caps_follow_a_reload(world: World) -> None:
     """Of the line, of objects, of all mirrors' data, of what the disk keeps: also for what is under way."""
     async with world.running("alice") as alice:
         line, object_fetcher = alice.parts.bandwidth, alice.parts.object_fetcher

@@ -15,7 +15,8 @@ from p2p.ports import PiecesAsk
 from p2p.wire import swarm
 from p2p.wire.swarm import PieceList, piece_count, sign_list
 from worlds.eventually import PATIENCE
-from worlds.node_world import Member
+from worlds.manifests import ROOT
+from worlds.node_world import Member, Node, World
 
 PIECE = 128
 
@@ -39,9 +40,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     return taken
 
 
-async def published(world: Any, worlds: Any, node: Any) -> tuple[Any, Any, int]:
+async def published(world: World, node: Node) -> tuple[Any, Any, int]:
     """A dataset, and the name and size of its slice."""
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     world.write("alice", "a.csv", *(f"2024-01-{day:02}T00:00:00Z,Graz {day * 7919},{day}" for day in range(1, 29)))
     await node.pull("cities")
     await world.spread(node, "cities")
@@ -49,7 +50,7 @@ async def published(world: Any, worlds: Any, node: Any) -> tuple[Any, Any, int]:
     return cities, *large(node, cities)
 
 
-def large(node: Any, cities: Any) -> tuple[Any, int]:
+def large(node: Node, cities: Any) -> tuple[Any, int]:
     """The name and size of its slice."""
     chain = node.home.chains.chain(cities)
     blocks = (chain.block_at(number) for number in range(node.size("cities")))
@@ -57,18 +58,18 @@ def large(node: Any, cities: Any) -> tuple[Any, int]:
     return found
 
 
-def counts(node: Any) -> Any:
+def counts(node: Node) -> Any:
     return node.parts.arriving.counts
 
 
-async def test_pieces_go_from_mirror_to_mirror(world: Any, worlds: Any, taken: Counter[tuple[str, str]]) -> None:
+async def test_pieces_go_from_mirror_to_mirror(world: World, taken: Counter[tuple[str, str]]) -> None:
     async with (
         world.running("alice") as alice,
         world.running("bob") as bob,
         world.running("carol") as carol,
         world.running("dora") as dora,
     ):
-        await published(world, worlds, alice)
+        await published(world, alice)
         cities = alice.dataset("cities")
         mirrors = (bob, carol, dora)
         with trio.fail_after(PATIENCE):
@@ -83,11 +84,11 @@ async def test_pieces_go_from_mirror_to_mirror(world: Any, worlds: Any, taken: C
 
 
 async def test_a_false_piece_is_its_givers_fault(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is refused, and the object comes from whoever gives what fits."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities, _, _ = await published(world, worlds, alice)
+        cities, _, _ = await published(world, alice)
         await carol.mirror(cities, "ours")
         carol.member.lies.object = lambda data: b"?" * len(data)
         with trio.fail_after(PATIENCE):
@@ -97,7 +98,7 @@ async def test_a_false_piece_is_its_givers_fault(
 
 
 async def test_a_list_that_the_publisher_did_not_sign_is_refused(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     penalised: list[str] = []
     monkeypatch.setattr(Member, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
@@ -107,7 +108,7 @@ async def test_a_list_that_the_publisher_did_not_sign_is_refused(
 
     monkeypatch.setattr(Member, "piece_list", forged)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, worlds, alice)
+        cities, _, _ = await published(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"
         assert not taken, "it is fetched whole"
@@ -115,13 +116,13 @@ async def test_a_list_that_the_publisher_did_not_sign_is_refused(
 
 
 async def test_a_false_list_of_the_publisher_costs_one_object(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The pieces fit the list, and the whole is not the object: it is fetched in order, and its signer penalised."""
     penalised: list[str] = []
     monkeypatch.setattr(Member, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, worlds, alice)
+        cities, _, _ = await published(world, alice)
         key, lists = alice.home.keys.node_key(), alice.parts.arriving.lists
         give = Member.fetch_object
 
@@ -145,9 +146,9 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
         assert set(penalised) == {alice.member.peer_id}
 
 
-async def test_nothing_private_is_told(world: Any, worlds: Any, taken: Counter[tuple[str, str]]) -> None:
+async def test_nothing_private_is_told(world: World, taken: Counter[tuple[str, str]]) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.write("alice", "a.csv", *(f"2024-01-{day:02}T00:00:00Z,Graz {day * 7919},{day}" for day in range(1, 29)))
         await alice.pull("cities")
         cities, library = alice.dataset("cities"), alice.parts.library.to(bob.member.peer_id)
@@ -165,7 +166,7 @@ async def test_nothing_private_is_told(world: Any, worlds: Any, taken: Counter[t
 
 
 async def test_where_nobody_shows_a_list_all_comes_whole(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def silent(*_: Any) -> None:
         await trio.sleep_forever()
@@ -173,7 +174,7 @@ async def test_where_nobody_shows_a_list_all_comes_whole(
     monkeypatch.setattr(Member, "piece_list", silent)
     monkeypatch.setattr(piece_fetcher, "LIST_PATIENCE", 0.1)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, worlds, alice)
+        cities, _, _ = await published(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"
         assert not taken

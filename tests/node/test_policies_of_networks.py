@@ -11,13 +11,14 @@ from odfd.control import wire
 from odfd.network.joined_networks import Network, keep
 from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.store.shares import NetworkScopes
+from worlds.node_world import World
 
 NOW = instant.parse("2026-11-20T08:00:00Z")
 ONE, OTHER = (SigningKey(name * 32).dataset_id for name in (b"1", b"2"))
 BANK, TOWN = (SigningKey(name * 32).did for name in (b"b", b"t"))
 
 
-async def test_the_policy_of_a_dataset_is_that_of_its_network(world: Any) -> None:
+async def test_the_policy_of_a_dataset_is_that_of_its_network(world: World) -> None:
     async with world.running("alice") as alice:
         parts = alice.parts
         own = parts.policy
@@ -34,7 +35,7 @@ async def test_the_policy_of_a_dataset_is_that_of_its_network(world: Any) -> Non
         assert parts.visibility.met_in(OTHER) == ["town"], "with one network hearsay changes nothing"
 
 
-async def test_an_invitation_to_a_second_network_brings_its_key(world: Any) -> None:
+async def test_an_invitation_to_a_second_network_brings_its_key(world: World) -> None:
     """And what each says of the policy is shown and can be accepted."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.api.policies.publish_rules(wire.NetworkRulesRequest(use="data & fresh"))

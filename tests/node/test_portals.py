@@ -28,7 +28,9 @@ from odfd.verify.report import VerificationRequest
 from odfd.verify.verify import verify_chain
 from worlds.accounts_world import ACCOUNT, BOB, NOBODY, Asking
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
 from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.node_world import Node, World, until
 
 PUBLISHED = """$schema: Dataset
 headers: {name: census}
@@ -70,24 +72,24 @@ def row(day: int, city: str, people: int) -> str:
     return f"2024-01-{day:02}T00:00:00Z,{city},{people}"
 
 
-async def begun(world: Any, worlds: Any, node: Any, portal: str, *rows: str) -> Any:
+async def begun(world: World, node: Node, portal: str, *rows: str) -> Any:
     """The item of the first pull of the portal."""
     world.write("alice", "1.csv", *rows)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull("cities")
     await node.apply(PUBLISHED, portal)
     (item,) = await node.pull("census")
     return item
 
 
-async def more(world: Any, node: Any, file: int, *rows: str) -> Any:
+async def more(world: World, node: Node, file: int, *rows: str) -> Any:
     world.write("alice", f"{file}.csv", *rows)
     await node.pull("cities")
     (item,) = await node.pull("census")
     return item
 
 
-def rows_of(node: Any, name: str = "census") -> list[tuple[Any, ...]]:
+def rows_of(node: Node, name: str = "census") -> list[tuple[Any, ...]]:
     """City and people of each row, in the order of their offsets."""
     chain, found = node.home.chains.chain(node.dataset(name)), []
     for at in range(node.size(name)):
@@ -97,20 +99,20 @@ def rows_of(node: Any, name: str = "census") -> list[tuple[Any, ...]]:
     return found
 
 
-def events_of(node: Any, name: str = "census") -> list[str]:
+def events_of(node: Node, name: str = "census") -> list[str]:
     chain = node.home.chains.chain(node.dataset(name))
     return [type(chain.block_at(at).event).__name__ for at in range(node.size(name))]
 
 
-async def verified(node: Any, name: str = "census") -> wire.VerifyReport:
+async def verified(node: Node, name: str = "census") -> wire.VerifyReport:
     found = await node.done(node.api.verification.verify(name, wire.VerifyRequest(level="data")))
     assert isinstance(found, wire.VerifyReport)
     return found
 
 
-async def test_small_counts_are_left_out_and_rows_tell_no_order(world: Any, worlds: Any) -> None:
+async def test_small_counts_are_left_out_and_rows_tell_no_order(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4), row(1, "Linz", 5))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4), row(1, "Linz", 5))
         assert rows_of(alice) == [("Linz", 5), ("Wien", 7)], "sorted"
         assert events_of(alice) == ["Seed", "SetInfo", "SetDataSchema", "AddData"]
         await more(world, alice, 2, row(2, "Wien", 8), row(2, "Graz", 1))
@@ -125,20 +127,20 @@ async def test_small_counts_are_left_out_and_rows_tell_no_order(world: Any, worl
         }  # fmt: skip
 
 
-async def test_a_group_is_not_published_twice(world: Any, worlds: Any) -> None:
+async def test_a_group_is_not_published_twice(world: World) -> None:
     """Two counts of one group tell by their difference of fewer than each does."""
     async with world.running("alice", private=True) as alice:
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 5))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 5))
         item = await more(world, alice, 2, row(1, "Wien", 8), row(2, "Wien", 9))
         assert (item.outcome, item.records) == ("blocked", 0)
         assert "1 group of event_time, city is published again" in item.message
         assert rows_of(alice) == [("Linz", 5), ("Wien", 7)]
 
 
-async def test_rows_wait_until_k_of_them_are_alike(world: Any, worlds: Any) -> None:
+async def test_rows_wait_until_k_of_them_are_alike(world: World) -> None:
     """In what one block adds, and not in all that is there: two versions tell what came between them."""
     async with world.running("alice", private=True) as alice:
-        item = await begun(world, worlds, alice, ALIKE, row(1, "Wien", 1), row(1, "Graz", 2), row(2, "Wien", 3))
+        item = await begun(world, alice, ALIKE, row(1, "Wien", 1), row(1, "Graz", 2), row(2, "Wien", 3))
         assert item.outcome == "blocked"
         assert "1 group of fewer rows than 2 among 2 groups alike in city" in item.message
         assert "Graz" not in item.message
@@ -151,19 +153,19 @@ async def test_rows_wait_until_k_of_them_are_alike(world: Any, worlds: Any) -> N
         assert (await verified(alice)).checked.portal == "k = 2 in city"
 
 
-async def test_a_portal_follows_its_input_by_itself(world: Any, worlds: Any) -> None:
+async def test_a_portal_follows_its_input_by_itself(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         world.write("alice", "1.csv", row(1, "Wien", 7))
-        await alice.apply(worlds.ROOT, PUBLISHED, COUNTS)
+        await alice.apply(ROOT, PUBLISHED, COUNTS)
         await alice.pull("cities")
-        await worlds.until(lambda: alice.size("census") == 4)
+        await until(lambda: alice.size("census") == 4)
         assert rows_of(alice) == [("Wien", 7)]
 
 
-async def test_a_derived_dataset_is_an_input_too_and_stays_private(world: Any, worlds: Any) -> None:
+async def test_a_derived_dataset_is_an_input_too_and_stays_private(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         world.write("alice", "1.csv", row(1, "Wien", 7), row(1, "Graz", 2))
-        await alice.apply(worlds.ROOT, worlds.DERIVED, PUBLISHED, TOWNS)
+        await alice.apply(ROOT, DERIVED, PUBLISHED, TOWNS)
         await alice.pull()
         await alice.pull("census")
         await alice.publish("census")
@@ -172,16 +174,16 @@ async def test_a_derived_dataset_is_an_input_too_and_stays_private(world: Any, w
         assert views == {"cities": False, "towns": False, "census": True}
 
 
-async def test_what_would_change_the_promise_is_refused(world: Any, worlds: Any) -> None:
+async def test_what_would_change_the_promise_is_refused(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7))
         await alice.apply(COUNTS.replace("below: 5", "below: 2"))
         for portal, why in (("below: 2", "has another rule"), ("below: 5", "")):
             await alice.apply(COUNTS.replace("below: 5", portal))
             (item,) = await alice.pull("census")
             assert why in item.message
             assert item.outcome == ("failed" if why else "up-to-date")
-        await alice.apply(worlds.ROOT.replace("name: cities", "name: others"), COUNTS.replace("cities", "others"))
+        await alice.apply(ROOT.replace("name: cities", "name: others"), COUNTS.replace("cities", "others"))
         (item,) = await alice.pull("census")
         assert "takes from another dataset" in item.message
         rewrite = wire.RewriteRequest(action="reset", to="#2")
@@ -201,10 +203,10 @@ async def test_what_would_change_the_promise_is_refused(world: Any, worlds: Any)
         assert "its schema and its rule stay as they are" in str(done.items)
 
 
-async def test_what_cannot_be_a_portal_is_refused(world: Any, worlds: Any) -> None:
+async def test_what_cannot_be_a_portal_is_refused(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         world.write("alice", "1.csv", row(1, "Wien", 7))
-        await alice.apply(worlds.ROOT, worlds.ROOT.replace("name: cities", "name: census"), COUNTS)
+        await alice.apply(ROOT, ROOT.replace("name: cities", "name: census"), COUNTS)
         await alice.pull("cities")
         (item,) = await alice.pull("census")
         assert "census is no root without a source" in item.message
@@ -232,7 +234,7 @@ async def test_what_cannot_be_a_portal_is_refused(world: Any, worlds: Any) -> No
         ("input: cities, dataset: census, suppress: [{count: n, below: 5, groups: [a, a]}]", "named twice"),
     ],
 )
-async def test_a_rule_that_protects_nobody_is_refused(world: Any, spec: str, rule: str) -> None:
+async def test_a_rule_that_protects_nobody_is_refused(world: World, spec: str, rule: str) -> None:
     async with world.running("alice", private=True) as alice:
         with pytest.raises((Fault, ExceptionGroup)) as told:
             await alice.apply(_PORTAL.replace("input: Dataset:cities, dataset: Dataset:census, %s", spec))
@@ -240,13 +242,13 @@ async def test_a_rule_that_protects_nobody_is_refused(world: Any, spec: str, rul
 
 
 async def test_rows_that_no_portal_would_publish_are_found_by_whoever_has_them(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A publisher that does not check its own rule is found out, in a folder as on a node."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         monkeypatch.setattr("odfd.services.portals.publication.breaches", lambda *_: ())
         monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows)
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4))
         await more(world, alice, 2, row(1, "Wien", 8))
         monkeypatch.undo()
         await world.spread(alice, "census")
@@ -260,10 +262,10 @@ async def test_rows_that_no_portal_would_publish_are_found_by_whoever_has_them(
         assert [each.rule for each in report.failures] == ["portal-small-count", "portal-difference"]
 
 
-async def test_an_auditor_who_was_given_the_input_vouches_for_it(world: Any, worlds: Any) -> None:
+async def test_an_auditor_who_was_given_the_input_vouches_for_it(world: World) -> None:
     """Carol, who has only the portal, relies on what Bob signed of it."""
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Graz", 4))
         await more(world, alice, 2, row(2, "Wien", 8))
         await alice.publish("census")
         await world.spread(alice, "census")
@@ -290,12 +292,10 @@ async def test_an_auditor_who_was_given_the_input_vouches_for_it(world: Any, wor
             assert (await carol.api.trust.show("census")).reach.use == carol.size("census")
 
 
-async def test_an_auditor_finds_rows_that_come_from_elsewhere(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_auditor_finds_rows_that_come_from_elsewhere(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         monkeypatch.setattr("odfd.services.portals.publication.filter_rows", lambda _, rows: rows.slice(1))
-        await begun(world, worlds, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 9))
+        await begun(world, alice, COUNTS, row(1, "Wien", 7), row(1, "Linz", 9))
         monkeypatch.undo()
         await world.spread(alice, "census", "cities")
         for name in ("census", "cities"):
@@ -314,7 +314,7 @@ async def test_an_auditor_finds_rows_that_come_from_elsewhere(
 class Private:
     """All by which the private dataset could be known."""
 
-    def __init__(self, node: Any, *names: str) -> None:
+    def __init__(self, node: Node, *names: str) -> None:
         self.words = [b"Gmunden", b"4444"]
         for name in names:
             dataset, chain = node.dataset(name), node.home.chains.chain(node.dataset(name))
@@ -329,12 +329,12 @@ class Private:
         return [each for each in self.words if each in data]
 
 
-async def test_nothing_but_the_rows_of_a_portal_leaves(world: Any, worlds: Any) -> None:
+async def test_nothing_but_the_rows_of_a_portal_leaves(world: World) -> None:
     """Gossip, presence, search, evidence, blocks and objects, the site, IPFS names, and the API of other accounts."""
     async with world.running("alice", private=True, http=HTTP) as alice, world.running("bob") as bob:
         world.write("alice", "1.csv", row(1, "Wien", 7), row(1, "Gmunden", 4), row(1, "Linz", 4444))
-        text = worlds.ROOT.replace("name: cities", "name: wages9")
-        derived = worlds.DERIVED.replace("cities", "wages9").replace("name: towns", "name: means9")
+        text = ROOT.replace("name: cities", "name: wages9")
+        derived = DERIVED.replace("cities", "wages9").replace("name: towns", "name: means9")
         await alice.apply(text, derived, PUBLISHED, COUNTS.replace("cities", "means9"))
         await alice.pull()
         await alice.pull("census")
@@ -386,7 +386,7 @@ async def test_nothing_but_the_rows_of_a_portal_leaves(world: Any, worlds: Any) 
         assert (state.source_state.kind, len(rule.input)) == (PORTAL, len(str(Multihash.sha3_256(b""))))
 
 
-async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world: Any, worlds: Any) -> None:
+async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world: World) -> None:
     """IPFS; queries, tail and metadata over HTTP; what Flight lists; SQL of an account without relations.
 
     A private dataset is answered for as one that is not there.
@@ -395,7 +395,7 @@ async def test_no_question_is_answered_with_more_than_the_rows_of_a_portal(world
     asked = model.Http(listen=("127.0.0.1:0",), query=True, prove=True)
     async with world.running("alice", private=True, http=asked, ipfs=ipfs) as alice:
         world.write("alice", "1.csv", row(1, "Wien", 7), row(1, "Gmunden", 4), row(1, "Linz", 4444))
-        text = worlds.ROOT.replace("name: cities", "name: wages9")
+        text = ROOT.replace("name: cities", "name: wages9")
         await alice.apply(text, PUBLISHED, COUNTS.replace("cities", "wages9"))
         await alice.pull()
         await alice.pull("census")

@@ -15,6 +15,7 @@ from odfd.resources.types import ResourceType
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.views import manifest_of
 from worlds import rfc_schemas
+from worlds.node_world import Node, World
 
 MORE = {
     "PersistentVolume": """$schema: PersistentVolume
@@ -56,7 +57,7 @@ OURS = {
 """Names of resources that the format's schema has no words for."""
 
 
-async def everything(node: Any) -> list[ResourceType]:
+async def everything(node: Node) -> list[ResourceType]:
     """Applies the example of each type, and returns all types of which there is something."""
     for kind in TYPES.acting:
         await node.apply(*filter(None, (kind.example, MORE.get(kind.name))))
@@ -64,7 +65,7 @@ async def everything(node: Any) -> list[ResourceType]:
     return [kind for kind in TYPES if kind.spec is not None]
 
 
-async def listed(node: Any, type_: str) -> list[Any]:
+async def listed(node: Node, type_: str) -> list[Any]:
     """Lists what is stored of a type: the tasks of commands are of kinds that nobody declares."""
     with node.home.database.read() as connection:
         stored = {each.id for each in ResourceStore(connection).all(type_)}
@@ -72,7 +73,7 @@ async def listed(node: Any, type_: str) -> list[Any]:
     return [each for each in views if each.id in stored or type_ != "Task"]
 
 
-async def test_r03_each_manifest_that_is_printed_is_valid_by_the_schema_that_it_names(world: Any) -> None:
+async def test_r03_each_manifest_that_is_printed_is_valid_by_the_schema_that_it_names(world: World) -> None:
     async with world.running("alice") as alice:
         for kind in await everything(alice):
             views = await listed(alice, kind.name)
@@ -94,7 +95,7 @@ def shown_of(manifest: Any) -> dict[str, Any]:
     return sent
 
 
-async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change(world: Any) -> None:
+async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change(world: World) -> None:
     async with world.running("alice") as alice:
         for kind in await everything(alice):
             for view in await listed(alice, kind.name):
@@ -103,7 +104,7 @@ async def test_r08_what_is_shown_of_a_resource_is_applied_again_without_a_change
                     assert (item.action, item.fault) == ("unchanged", None), (kind.name, view.name, item)
 
 
-async def test_r09_an_account_is_written_by_its_id_its_did_or_its_name(world: Any) -> None:
+async def test_r09_an_account_is_written_by_its_id_its_did_or_its_name(world: World) -> None:
     account = "$schema: Account\nheaders: {name: bob}\nspec: {email: b@example.org, did: 'did:odf:fed01bob'}\n"
     made = "$schema: VariableSet\nheaders: {name: a, account: {name: bob}}\nspec: {variables: {}}\n"
 
@@ -125,7 +126,7 @@ async def test_r09_an_account_is_written_by_its_id_its_did_or_its_name(world: An
             await alice.apply(account.replace("did:odf:fed01bob", "bob"))
 
 
-async def test_a_did_alone_names_a_dataset_that_is_here(world: Any) -> None:
+async def test_a_did_alone_names_a_dataset_that_is_here(world: World) -> None:
     text = "$schema: Dataset\nheaders: {{name: {}}}\nspec: {{did: {}}}\n"
     async with world.running("alice") as alice:
         await alice.apply("$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n")

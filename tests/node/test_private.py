@@ -29,7 +29,9 @@ from odfd.store.visibility import Marks, VisibilityMark
 from p2p.ports import Topic
 from p2p.wire import lan
 from worlds.eventually import became
+from worlds.manifests import DERIVED, ROOT
 from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.node_world import Node, World, add_to_first
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,200000")
@@ -44,23 +46,23 @@ content: {name: other, kind: Root, metadata: []}
 """
 
 
-async def made(world: Any, worlds: Any, node: Any, name: str = "alice") -> tuple[DatasetId, DatasetId]:
+async def made(world: World, node: Node, name: str = "alice") -> tuple[DatasetId, DatasetId]:
     world.write(name, "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     return node.dataset("cities"), node.dataset("towns")
 
 
-def blocks_of(node: Any, dataset: DatasetId) -> list[bytes]:
+def blocks_of(node: Node, dataset: DatasetId) -> list[bytes]:
     return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
 
 
-def objects(node: Any, dataset: DatasetId) -> list[Multihash]:
+def objects(node: Node, dataset: DatasetId) -> list[Multihash]:
     chain = node.home.chains.chain(dataset)
     return [name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at))]
 
 
-def told_of(node: Any, dataset: DatasetId) -> list[str]:
+def told_of(node: Node, dataset: DatasetId) -> list[str]:
     """The ways in which another peer learns of a dataset, or gets something of it."""
     library, board = node.member.library, node.member.board
     found = []
@@ -87,7 +89,7 @@ def is_withdrawal(told: tuple[Any, bytes] | None) -> bool:
     return isinstance(said, Card) and said.is_withdrawal
 
 
-def given(node: Any, name: Multihash) -> bool:
+def given(node: Node, name: Multihash) -> bool:
     library = node.member.library
     if list(library.small_objects([name], 10**6)) or library.object_size(name) is not None:
         return True
@@ -101,10 +103,10 @@ def given(node: Any, name: Multihash) -> bool:
 EVERY_WAY = ["presence", "by did", "proof", "statements", "by hash"]
 
 
-async def test_nothing_is_said_or_given_before_it_is_published(world: Any, worlds: Any) -> None:
+async def test_nothing_is_said_or_given_before_it_is_published(world: World) -> None:
     """By presence, by did, by object hash, in proofs, in the exchange of statements; and then all of it."""
     async with world.running("alice", private=True) as alice:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         assert told_of(alice, cities) == told_of(alice, towns) == []
         (view,) = await alice.publish("cities")
         assert (view.published, view.changed, view.notes) == (True, True, ())
@@ -122,9 +124,9 @@ async def test_nothing_is_said_or_given_before_it_is_published(world: Any, world
         assert told_of(alice, cities) == told_of(alice, towns) == EVERY_WAY
 
 
-async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any) -> None:
+async def test_a_peer_hears_no_gossip_of_what_is_private(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("eve") as eve:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         await alice.parts.outbox._loop._work()
         assert alice.member.announced == []
         await alice.publish("cities")
@@ -145,15 +147,15 @@ async def test_a_peer_hears_no_gossip_of_what_is_private(world: Any, worlds: Any
         assert len(alice.member.announced) == before
 
 
-async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, worlds: Any) -> None:
+async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: World) -> None:
     """Own heads are signed also while a dataset is private, and a person who looks must not read that they are told."""
 
-    async def shown(node: Any) -> list[str]:
+    async def shown(node: Node) -> list[str]:
         network = await node.api.networks.state("wires")
         return [each.id for each in network.datasets]
 
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         assert await shown(alice) == []
         await alice.publish("cities")
         assert await shown(alice) == [str(cities)]
@@ -168,16 +170,16 @@ async def test_a_network_shows_what_is_announced_in_it_and_no_more(world: Any, w
         assert await shown(alice) == []
 
 
-def withdrawals(node: Any) -> set[Any]:
+def withdrawals(node: Node) -> set[Any]:
     """The statements by which a node takes its cards back: they tell that there is nothing any more."""
     with node.home.database.read() as connection:
         return set(Cards(connection).list_withdrawn().values())
 
 
-async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, worlds: Any) -> None:
+async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: World) -> None:
     """Deleted, then joined: its did was in all that a peer was told."""
     async with world.running("alice", private=True) as alice:
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         await alice.publish("cities")
         await alice.api.declarations.delete("Dataset", "towns")
         await alice.api.declarations.delete("Dataset", "cities")
@@ -190,10 +192,10 @@ async def test_what_is_deleted_is_withdrawn_also_after_a_restart(world: Any, wor
         assert {ref.sid for ref in eve.member.board.refs([cities])} <= withdrawals(alice)
 
 
-async def test_an_object_that_a_public_dataset_names_too_is_given(world: Any, worlds: Any) -> None:
+async def test_an_object_that_a_public_dataset_names_too_is_given(world: World) -> None:
     """Of two that hold the same slice the published one lets it out, and no block of the other."""
     async with world.running("alice", private=True) as alice:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         shared = set(objects(alice, cities)) & set(objects(alice, towns))
         await alice.publish("towns")
         mine = [name for name in objects(alice, cities) if given(alice, name)]
@@ -201,9 +203,9 @@ async def test_an_object_that_a_public_dataset_names_too_is_given(world: Any, wo
         assert alice.member.library.size(cities) == 0
 
 
-async def test_a_site_gives_and_names_nothing_private(world: Any, worlds: Any) -> None:
+async def test_a_site_gives_and_names_nothing_private(world: World) -> None:
     async with world.running("alice", private=True, http=HTTP) as alice, httpx.AsyncClient() as client:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         (url,) = (await alice.api.about.status()).http
         assert (await client.get(url)).json() == {"datasets": []}
         await alice.publish("towns")
@@ -219,10 +221,10 @@ async def test_a_site_gives_and_names_nothing_private(world: Any, worlds: Any) -
                 assert answer.text.replace(ref, "") == unknown.text.replace("nothing-of-the-kind", "")
 
 
-async def test_nothing_private_is_put_on_ipfs(world: Any, worlds: Any) -> None:
+async def test_nothing_private_is_put_on_ipfs(world: World) -> None:
     kubo = MemoryIpfs(Swarm())
     async with world.running("alice", ON_IPFS, kubo, private=True) as alice:
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         await alice.parts.publications._round()
         assert not await alice.api.publications.list()
         with pytest.raises(Refused, match="cities is private") as told:
@@ -237,7 +239,7 @@ async def test_nothing_private_is_put_on_ipfs(world: Any, worlds: Any) -> None:
         assert await alice.parts.remotes.publisher.root(cities) is None
 
 
-async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worlds: Any) -> None:
+async def test_no_public_witness_is_asked_about_what_is_private(world: World) -> None:
     class Posts:
         asked = 0
 
@@ -246,7 +248,7 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
             raise Refused("enough")
 
     async with world.running("alice", private=True) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         posts, like = Posts(), alice.submissions()
         asking = WitnessSubmission(
             like._home, lambda: (read_witness(WITNESS),), world.clock, like._cosigned, alice.logger, posts
@@ -260,11 +262,11 @@ async def test_no_public_witness_is_asked_about_what_is_private(world: Any, worl
 
 
 @asynccontextmanager
-async def accused(world: Any, worlds: Any, policy: model.Policy) -> AsyncIterator[tuple[Any, Any]]:
+async def accused(world: World, policy: model.Policy) -> AsyncIterator[tuple[Any, Any]]:
     """Bob, who lets nobody know, finds that Alice lies."""
     async with world.running("alice") as alice, world.running("bob", policy, private=True) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
-        cities, towns = await made(world, worlds, alice)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
+        cities, towns = await made(world, alice)
         await world.spread(alice, "cities", "towns")
         await bob.mirror(cities, "cities", private=True)
         await bob.mirror(towns, "towns", private=True)
@@ -273,10 +275,10 @@ async def accused(world: Any, worlds: Any, policy: model.Policy) -> AsyncIterato
         yield alice, bob
 
 
-async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: Any, worlds: Any) -> None:
+async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: World) -> None:
     """Its own attestation, the bundle by its hash, and cosignatures: signed here, and told to nobody."""
     policy = model.Policy(serve="data", publish=model.Publish(attest=True, cosign=True))
-    async with accused(world, worlds, policy) as (alice, bob):
+    async with accused(world, policy) as (alice, bob):
         cities, towns = alice.dataset("cities"), alice.dataset("towns")
         (kept,) = bob.parts.bundles._paths
         assert told_of(bob, cities) == told_of(bob, towns) == []
@@ -291,23 +293,23 @@ async def test_no_verdict_or_evidence_of_a_private_mirror_leaves(world: Any, wor
         assert any(bob.member.board.envelope(ref.sid)[0] is Topic.ATTEST for ref in said)
 
 
-async def test_a_verdict_on_a_public_dataset_does_not_tell_of_its_private_inputs(world: Any, worlds: Any) -> None:
+async def test_a_verdict_on_a_public_dataset_does_not_tell_of_its_private_inputs(world: World) -> None:
     async with world.running("alice") as alice:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         speaker = alice.parts.validator._speaker
         assert [each.dataset for each in speaker._inputs(towns)] == [cities]
         await alice.unpublish("cities")
         assert speaker._inputs(towns) == []
 
 
-async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_not(world: Any, worlds: Any) -> None:
+async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_not(world: World) -> None:
     """And peers are not asked for what came from a server that they may not reach."""
     async with (
         world.running("alice", http=HTTP) as alice,
         world.running("bob", private=True) as bob,
         world.running("carol", private=True) as carol,
     ):
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         await world.spread(alice, "cities")
         assert (await bob.mirror(cities, "theirs")).serving
         assert told_of(bob, cities) == EVERY_WAY
@@ -330,7 +332,7 @@ async def test_mirrors_of_a_network_are_passed_on_and_those_of_a_web_server_are_
         assert told_of(carol, cities) == [], "a person's word stays until another"
 
 
-async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
+async def test_what_comes_from_a_folder_is_private(world: World) -> None:
     policy = model.Policy(serve="data")
     async with world.running("alice", policy, private=True) as alice:
         source = wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")
@@ -346,9 +348,9 @@ async def test_what_comes_from_a_folder_is_private(world: Any) -> None:
         assert told_of(alice, flights) == []
 
 
-async def test_publishing_what_derives_from_private_data_says_so(world: Any, worlds: Any) -> None:
+async def test_publishing_what_derives_from_private_data_says_so(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        await made(world, worlds, alice)
+        await made(world, alice)
         (view,) = await alice.publish("towns")
         assert view.notes == (
             "it derives from cities, private here, whose id stands in its blocks, and without which nobody else can run"
@@ -359,24 +361,24 @@ async def test_publishing_what_derives_from_private_data_says_so(world: Any, wor
         assert view.notes == ("towns derives from it and stays published, with its id in the blocks",)
 
 
-async def test_names_that_are_none_publish_nothing(world: Any, worlds: Any) -> None:
+async def test_names_that_are_none_publish_nothing(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         with pytest.raises(NotFound):
             await alice.publish("cities", "nobody")
         assert told_of(alice, cities) == []
 
 
-async def test_a_node_that_gave_before_goes_on_and_says_so(world: Any, worlds: Any) -> None:
+async def test_a_node_that_gave_before_goes_on_and_says_so(world: World) -> None:
     """Its state directory is from a version without marks; nothing changes silently, either way."""
 
-    def as_before(node: Any) -> None:
+    def as_before(node: Node) -> None:
         with node.home.database.write() as connection:
             connection.execute("DELETE FROM visibility")
             connection.execute("INSERT INTO visibility (dataset, mark, at) VALUES (x'', 'unsettled', 0)")
 
     async with world.running("alice", private=True) as alice:
-        cities, _ = await made(world, worlds, alice)
+        cities, _ = await made(world, alice)
         as_before(alice)
     async with world.running("alice", private=True) as alice:
         assert told_of(alice, cities) == [], "it was in no network, and had no site"
@@ -395,9 +397,9 @@ async def test_a_node_that_gave_before_goes_on_and_says_so(world: Any, worlds: A
         assert (probe.result, probe.message) == ("ok", "1 of 3 datasets")
 
 
-async def test_a_mark_that_is_damaged_publishes_nothing(world: Any, worlds: Any) -> None:
+async def test_a_mark_that_is_damaged_publishes_nothing(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        cities, towns = await made(world, worlds, alice)
+        cities, towns = await made(world, alice)
         await alice.publish()
         with alice.home.database.write() as connection:
             connection.execute("UPDATE visibility SET at = at + 1 WHERE dataset = ?", (cities,))
@@ -435,7 +437,7 @@ def test_a_packet_on_the_lan_says_who_and_where_and_nothing_else() -> None:
 PEER: Any = "12D3KooWGRUVh7PNDWUWwSgkVCHcBrrS2wwnVVJyTzsjUx8V8wjp"
 
 
-async def test_publishing_what_nobody_signed_says_that_peers_do_not_see_it(world: Any) -> None:
+async def test_publishing_what_nobody_signed_says_that_peers_do_not_see_it(world: World) -> None:
     async with world.running("alice", private=True) as alice:
         await alice.done(
             alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "airlines"), as_name="airlines"))

@@ -16,7 +16,8 @@ from odfd.control import wire
 from odfd.queries.askers import Asker
 from odfd.store.directory import PROJECTIONS
 from worlds.eventually import PATIENCE
-from worlds.manifests import in_shards
+from worlds.manifests import ROOT, in_shards
+from worlds.node_world import Node, World
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 LARGE = """
@@ -29,7 +30,7 @@ spec:
 COUNTED = "select count(*) as n, max(population) as most from projection.large"
 
 
-async def ask(alice: Any, sql: str, asker: Asker | None = None, **more: Any) -> tuple[wire.QueryHead, list[Any]]:
+async def ask(alice: Node, sql: str, asker: Asker | None = None, **more: Any) -> tuple[wire.QueryHead, list[Any]]:
     """The head of an answer, and its rows."""
     said = bytearray()
 
@@ -45,7 +46,7 @@ async def ask(alice: Any, sql: str, asker: Asker | None = None, **more: Any) -> 
     return msgspec.json.decode(frames[0][1], type=wire.QueryHead), rows
 
 
-async def status(alice: Any) -> dict[str, Any]:
+async def status(alice: Node) -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
         await alice.parts.reconciler.wait_settled()
@@ -58,7 +59,7 @@ def table(said: dict[str, Any]) -> Any:
     return found
 
 
-async def test_a_projection_is_a_table_that_follows_its_inputs(world: Any, worlds: Any) -> None:
+async def test_a_projection_is_a_table_that_follows_its_inputs(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(LARGE)
         said = await status(alice)
@@ -69,7 +70,7 @@ async def test_a_projection_is_a_table_that_follows_its_inputs(world: Any, world
             await ask(alice, "select * from large")
         assert told.value.hint == "its table is projection.large"
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert (await status(alice))["code"] == "query-schema", "which has no columns yet"
         await alice.pull()
         said = await status(alice)
@@ -104,10 +105,10 @@ async def test_a_projection_is_a_table_that_follows_its_inputs(world: Any, world
         assert gone.value.rule == "query-dataset"
 
 
-async def test_a_table_that_is_damaged_is_computed_again_and_never_read(world: Any, worlds: Any) -> None:
+async def test_a_table_that_is_damaged_is_computed_again_and_never_read(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT, LARGE)
+        await alice.apply(ROOT, LARGE)
         await alice.pull()
         await status(alice)
         (kept,) = alice.home.folder(PROJECTIONS).glob("*.parquet")
@@ -123,10 +124,10 @@ async def test_a_table_that_is_damaged_is_computed_again_and_never_read(world: A
         assert (await ask(alice, COUNTED))[1] == [{"n": 2, "most": 300_000}]
 
 
-async def test_what_fails_is_told_beside_the_table_that_stands(world: Any, worlds: Any) -> None:
+async def test_what_fails_is_told_beside_the_table_that_stands(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT, LARGE)
+        await alice.apply(ROOT, LARGE)
         await alice.pull()
         await status(alice)
         await alice.apply(LARGE.replace("SELECT city", "SELECT town"))
@@ -143,10 +144,10 @@ async def test_what_fails_is_told_beside_the_table_that_stands(world: Any, world
         assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_a_table_is_for_its_owner_and_is_not_proven_or_pinned(world: Any, worlds: Any) -> None:
+async def test_a_table_is_for_its_owner_and_is_not_proven_or_pinned(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT, LARGE)
+        await alice.apply(ROOT, LARGE)
         await alice.pull()
         await status(alice)
         for more in ({"prove": True}, {"require": "data"}):
@@ -169,7 +170,7 @@ async def test_a_table_is_for_its_owner_and_is_not_proven_or_pinned(world: Any, 
     ],
 )
 async def test_what_is_wrong_with_a_projection_is_told_when_it_is_applied(
-    world: Any, wrong: str, by: str, rule: str
+    world: World, wrong: str, by: str, rule: str
 ) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
@@ -177,11 +178,11 @@ async def test_what_is_wrong_with_a_projection_is_told_when_it_is_applied(
         assert refused.value.rule == rule
 
 
-async def test_the_table_of_a_collection_follows_all_its_shards(world: Any, worlds: Any) -> None:
+async def test_the_table_of_a_collection_follows_all_its_shards(world: World) -> None:
     """Here and at a mirror, also after transactions of which some shards get nothing."""
     counted = f"{LARGE.partition('  project:')[0]}  project: {{kind: Sql, query: 'SELECT count(*) AS n FROM cities'}}\n"
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(in_shards(worlds.ROOT), counted)
+        await alice.apply(in_shards(ROOT), counted)
         for day, city in enumerate(CITIES[:6], start=1):
             await brought(world, alice, day, city)
             said = await status(alice)

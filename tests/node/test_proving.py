@@ -18,6 +18,7 @@ from odfd.cli.offline import answer_recheck
 from odfd.cli.session import Session
 from odfd.cli.sql.proof_file import prove
 from odfd.control import wire
+from worlds.node_world import Node, World
 
 AIRLINES = Path(__file__).parents[1] / "golden" / "kamu" / "airlines"
 SQL = "select carrier, name from current.airlines where carrier < 'B' order by name"
@@ -26,7 +27,7 @@ SQL = "select carrier, name from current.airlines where carrier < 'B' order by n
 class Asked:
     """A client that is served by a node of this process."""
 
-    def __init__(self, alice: Any) -> None:
+    def __init__(self, alice: Node) -> None:
         self._alice = alice
 
     def frames(self, call: Any, _meanwhile: object = None) -> Any:
@@ -43,17 +44,17 @@ class Asked:
         return nullcontext(AnswerFrameReader().feed(bytes(said)))
 
 
-def session(alice: Any) -> Session:
+def session(alice: Node) -> Session:
     made = Session(Namespace(output="json", quiet=True, verbose=False, socket=None))
     made._client = Asked(alice)  # type: ignore[assignment]
     return made
 
 
-async def taken(node: Any, name: str) -> None:
+async def taken(node: Node, name: str) -> None:
     await node.done(node.api.flow.import_(wire.ImportRequest(source=str(AIRLINES), as_name=name)))
 
 
-async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, capfd: Any) -> None:
+async def test_an_answer_is_proven_and_rechecked(world: World, tmp_path: Path, capfd: Any) -> None:
     file = tmp_path / "answer.json"
     async with world.running("alice") as alice, world.running("bob") as bob:
         await taken(alice, "airlines")
@@ -95,7 +96,7 @@ async def test_an_answer_is_proven_and_rechecked(world: Any, tmp_path: Path, cap
         answer_recheck.read(str(file))
 
 
-def forged(alice: Any, proven: Any) -> Any:
+def forged(alice: Node, proven: Any) -> Any:
     """The same, signed over other rows."""
     import msgspec
     import pyarrow as pa

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import httpx
 import trio
 
@@ -18,16 +16,18 @@ from odfd.site.application import SUBMIT
 from odfd.store.ledger.cosignatures import Cosignatures
 from p2p.web.client import Posts
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HTTP = model.Http(listen=("127.0.0.1:0",), witness=True)
 
 
-async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -> None:
+async def test_a_node_is_a_public_witness_for_another(world: World) -> None:
     """They are in no network together: what one cosigns is brought there and back by the publisher alone."""
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice, Posts() as posts:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         policy = model.Policy(publish=model.Publish(witness=(str(cities),)))
@@ -52,7 +52,7 @@ async def test_a_node_is_a_public_witness_for_another(world: Any, worlds: Any) -
             assert witness.home.chains.datasets() == []
 
 
-async def test_requests_over_the_limit_end_unread(world: Any, worlds: Any) -> None:
+async def test_requests_over_the_limit_end_unread(world: World) -> None:
     dataset = "did:odf:fed01" + "3b" * 32
     policy = model.Policy(publish=model.Publish(witness=(dataset,)))
     async with world.running("witness", policy, http=HTTP) as witness, httpx.AsyncClient() as client:
@@ -62,7 +62,7 @@ async def test_requests_over_the_limit_end_unread(world: Any, worlds: Any) -> No
         assert (await client.get(url)).status_code == 404
 
 
-async def test_a_site_takes_nothing_unless_it_was_asked_to(world: Any, worlds: Any) -> None:
+async def test_a_site_takes_nothing_unless_it_was_asked_to(world: World) -> None:
     async with world.running("plain", http=model.Http(listen=("127.0.0.1:0",))) as plain, httpx.AsyncClient() as client:
         with trio.fail_after(PATIENCE):
             answer = await client.post(plain.parts.site.urls[0] + SUBMIT, content=b"old 0\n\n")

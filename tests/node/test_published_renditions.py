@@ -16,38 +16,40 @@ from odfd.renditions import successor
 from odfd.renditions.chain_timeline import rows_of
 from odfd.services.renditions import effects as rendition_effects
 from worlds.eventually import became
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 
-async def create(node: Any, origin: str = "snapshot") -> wire.RenditionView:
+async def create(node: Node, origin: str = "snapshot") -> wire.RenditionView:
     request = wire.RenditionRequest(origin=origin)  # type: ignore[arg-type]
     made: wire.RenditionView = await node.done(node.api.renditions.create("cities", request))
     return made
 
 
-async def hand_over(node: Any, number: int) -> wire.RenditionView:
+async def hand_over(node: Node, number: int) -> wire.RenditionView:
     request = wire.HandoverRequest()
     done: wire.RenditionView = await node.done(node.api.renditions.hand_over("cities", number, request))
     return done
 
 
-async def rows(node: Any, ref: str) -> list[Any]:
+async def rows(node: Node, ref: str) -> list[Any]:
     return sorted(tuple(row)[3:] for row in (await node.api.datasets.tail(ref, 100)).rows)
 
 
-async def pulled(world: Any, node: Any, day: int, city: str) -> None:
+async def pulled(world: World, node: Node, day: int, city: str) -> None:
     world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{city},{day}")
     await node.pull("cities")
 
 
-def states(node: Any, ref: str) -> list[tuple[int, str, str, str]]:
+def states(node: Node, ref: str) -> list[tuple[int, str, str, str]]:
     state = node.api.renditions._effects.state(node.dataset(ref))
     views = [node.api.renditions._view(state, each) for each in state.members]
     return [(each.number, each.dataset, each.origin, each.state) for each in views]
 
 
-async def test_a_mirror_goes_on_with_the_rendition_that_its_owner_made_active(world: Any, worlds: Any) -> None:
+async def test_a_mirror_goes_on_with_the_rendition_that_its_owner_made_active(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         await pulled(world, alice, 2, "Linz")
         old = alice.dataset("cities")
@@ -73,12 +75,10 @@ async def test_a_mirror_goes_on_with_the_rendition_that_its_owner_made_active(wo
 
 
 @pytest.mark.parametrize(("shared", "shards"), [(False, 1), (False, 3), (True, 3)])
-async def test_what_was_private_says_its_handovers_when_it_is_shown(
-    world: Any, worlds: Any, shared: bool, shards: int
-) -> None:
+async def test_what_was_private_says_its_handovers_when_it_is_shown(world: World, shared: bool, shards: int) -> None:
     """All of them, in the chain that is active then, once."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.unpublish("cities")
         await pulled(world, alice, 1, "Graz")
         for number, count in ((1, 2), (2, shards)):
@@ -116,9 +116,9 @@ async def test_what_was_private_says_its_handovers_when_it_is_shown(
         ] == [0, 1, 2, 0]
 
 
-async def test_a_handover_back_and_a_restart_are_followed(world: Any, worlds: Any) -> None:
+async def test_a_handover_back_and_a_restart_are_followed(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         old = alice.dataset("cities")
         async with world.running("bob") as bob:
@@ -140,10 +140,10 @@ async def test_a_handover_back_and_a_restart_are_followed(world: Any, worlds: An
             assert [each[3] for each in states(bob, "theirs")] == ["Active", "Superseded"]
 
 
-async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: Any) -> None:
+async def test_all_handovers_are_in_the_chain_that_goes_on(world: World) -> None:
     """Who mirrors the active rendition alone knows when others held, and answers for no time of theirs."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         before = await alice.manifest("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
@@ -185,9 +185,9 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
         detail = await alice.api.datasets.describe("cities")
         assert (detail.keywords, detail.description) == ((), None), "nobody declared that"
         assert (await alice.manifest("cities")).spec == before.spec
-        (item,) = (await alice.apply(worlds.ROOT)).items
+        (item,) = (await alice.apply(ROOT)).items
         assert item.action == "unchanged"
-        await alice.apply(f"{worlds.ROOT}    - {{kind: SetInfo, description: towns, keywords: [a]}}\n")
+        await alice.apply(f"{ROOT}    - {{kind: SetInfo, description: towns, keywords: [a]}}\n")
         assert (await alice.api.datasets.describe("cities")).keywords == ("a",)
         chain = alice.home.chains.chain(alice.dataset("cities"))
         assert [each.number for each in rows_of(chain, alice.dataset("cities"))] == [0, 1, 2, 3]
@@ -195,12 +195,12 @@ async def test_all_handovers_are_in_the_chain_that_goes_on(world: Any, worlds: A
 
 @pytest.mark.parametrize("rule", ["rendition-promised", "rendition-timeline"])
 async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, rule: str
+    world: World, monkeypatch: pytest.MonkeyPatch, rule: str
 ) -> None:
     """A handover at a time that was decided, and handovers that were signed and then left out."""
     said, words = rendition_effects.announce, successor.words_of
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         await bob.mirror(alice.dataset("cities"), "theirs")
         await create(alice)
@@ -223,9 +223,9 @@ async def test_an_owner_that_goes_back_on_a_promise_is_not_followed(
         assert view.until == view.upper, "no frontier goes back"
 
 
-async def test_a_successor_that_is_here_by_another_name_is_left_so(world: Any, worlds: Any) -> None:
+async def test_a_successor_that_is_here_by_another_name_is_left_so(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         old = alice.dataset("cities")
         await bob.mirror(old, "theirs")
@@ -239,9 +239,9 @@ async def test_a_successor_that_is_here_by_another_name_is_left_so(world: Any, w
         assert (bob.dataset("theirs"), bob.dataset("elsewhere")) == (old, new)
 
 
-async def test_what_is_shared_with_some_stays_so(world: Any, worlds: Any) -> None:
+async def test_what_is_shared_with_some_stays_so(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(str(bob.key),)))
         await create(alice)
@@ -252,13 +252,13 @@ async def test_what_is_shared_with_some_stays_so(world: Any, worlds: Any) -> Non
         assert len(alice.parts.visibility.shared_with(new)) == 1
 
 
-async def test_what_derives_from_a_mirror_hands_over_with_it(world: Any, worlds: Any) -> None:
+async def test_what_derives_from_a_mirror_hands_over_with_it(world: World) -> None:
     """Its rows are those of the new rendition, its name is the same, and it goes on with what comes."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         await bob.mirror(alice.dataset("cities"), "theirs")
-        await bob.apply(worlds.DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
+        await bob.apply(DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
         await bob.pull("towns")
         old = bob.dataset("towns")
         await create(alice)
@@ -283,13 +283,13 @@ async def test_what_derives_from_a_mirror_hands_over_with_it(world: Any, worlds:
         assert len(await rows(bob, "towns")) == 3
 
 
-async def test_a_transform_that_cannot_run_stays_and_is_named(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_a_transform_that_cannot_run_stays_and_is_named(world: World, monkeypatch: Any) -> None:
     """What one reader here cannot do keeps no mirror from its owner's choice."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await pulled(world, alice, 1, "Graz")
         await bob.mirror(alice.dataset("cities"), "theirs")
-        await bob.apply(worlds.DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
+        await bob.apply(DERIVED.replace("datasetRef: cities", "datasetRef: theirs"))
         await bob.pull("towns")
         old = bob.dataset("towns")
 

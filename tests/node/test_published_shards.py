@@ -26,23 +26,25 @@ from odfd.store.ledger import kinds
 from odfd.store.ledger.cards import Cards
 from odfd.store.references import objects_of
 from worlds.eventually import became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 
-async def over(node: Any, number: int, name: str = "cities") -> None:
+async def over(node: Node, number: int, name: str = "cities") -> None:
     await node.done(node.api.renditions.hand_over(name, number, wire.HandoverRequest()))
     await signed(node)
 
 
-async def known(world: Any, worlds: Any, node: Any) -> None:
+async def known(world: World, node: Node) -> None:
     """A published collection of one chain."""
-    await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
     await brought(world, node, 1, "Graz", "Linz", "Wels", "Enns", "Melk")
     await signed(node)
 
 
-async def test_mirrors_follow_to_any_number_of_shards_and_back(world: Any, worlds: Any) -> None:
+async def test_mirrors_follow_to_any_number_of_shards_and_back(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await bob.mirror(alice.dataset("cities"), "theirs")
         for number, count in enumerate((3, 5, 1, 2), start=1):
             await shard(alice, count, *(("city",) if count > 1 else ()))
@@ -68,10 +70,10 @@ async def test_mirrors_follow_to_any_number_of_shards_and_back(world: Any, world
             assert (reading.time, pinned(reading)) == (said.time, pinned(said)), "it reads the same difference"
 
 
-async def test_what_is_withdrawn_by_name_is_withdrawn_with_former_renditions(world: Any, worlds: Any) -> None:
+async def test_what_is_withdrawn_by_name_is_withdrawn_with_former_renditions(world: World) -> None:
     """They have the same rows; who wants to keep one in public names it."""
     async with world.running("alice") as alice:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await shard(alice, 3, "city")
         await over(alice, 1)
         chains = [*alice.home.shards_of(alice.dataset("cities")), alice.dataset("cities.r0")]
@@ -99,9 +101,9 @@ def test_columns_that_no_card_can_name_are_not_handed_over_to_in_public() -> Non
     check_card_of(Member(row=msgspec.structs.replace(row, by=("c" * 64,)), origin="snapshot"), "cities")
 
 
-async def test_former_shards_that_are_sealed_are_read_and_held_at_a_mirror(world: Any, worlds: Any) -> None:
+async def test_former_shards_that_are_sealed_are_read_and_held_at_a_mirror(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await bob.mirror(alice.dataset("cities"), "theirs")
         before = await standing(bob, "theirs")
         for number, count in ((1, 3), (2, 2)):
@@ -121,10 +123,10 @@ async def test_former_shards_that_are_sealed_are_read_and_held_at_a_mirror(world
         assert (await bob.api.renditions.reading("theirs.r1")).equal is False
 
 
-async def test_a_mirror_that_is_behind_goes_on_with_the_old_shards(world: Any, worlds: Any) -> None:
+async def test_a_mirror_that_is_behind_goes_on_with_the_old_shards(world: World) -> None:
     """One late shard of the new rendition keeps the name where it was; what comes meanwhile is read when it crosses."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await bob.mirror(alice.dataset("cities"), "theirs")
         old, before = bob.dataset("theirs"), await standing(bob, "theirs")
         asked, late = Holders.of, list[Any]()
@@ -152,10 +154,10 @@ async def test_a_mirror_that_is_behind_goes_on_with_the_old_shards(world: Any, w
         assert await standing(bob, "theirs") == await standing(alice, "cities")
 
 
-async def test_a_mirror_that_missed_a_handover_and_the_way_back_stays(world: Any, worlds: Any) -> None:
+async def test_a_mirror_that_missed_a_handover_and_the_way_back_stays(world: World) -> None:
     """Also if the rendition between them is gone; the chain says that it is the collection again."""
     async with world.running("alice") as alice:
-        await known(world, worlds, alice)
+        await known(world, alice)
         old = alice.dataset("cities")
         async with world.running("bob") as bob:
             await bob.mirror(old, "theirs")
@@ -175,7 +177,7 @@ async def test_a_mirror_that_missed_a_handover_and_the_way_back_stays(world: Any
             assert {each.spec.name for each in bob.parts.scheduler.all()} == {"theirs"}
 
 
-async def test_a_death_right_after_the_handover_leaves_nothing_unsaid(world: Any, worlds: Any) -> None:
+async def test_a_death_right_after_the_handover_leaves_nothing_unsaid(world: World) -> None:
     """The frontiers that mirrors wait for are signed by the next life of the publisher."""
 
     def step(name: str) -> None:
@@ -183,7 +185,7 @@ async def test_a_death_right_after_the_handover_leaves_nothing_unsaid(world: Any
             raise Died(name)
 
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await bob.mirror(alice.dataset("cities"), "theirs")
         await shard(alice, 2, "city")
         alice.api.renditions._effects.step = step
@@ -199,10 +201,10 @@ async def test_a_death_right_after_the_handover_leaves_nothing_unsaid(world: Any
         assert await standing(bob, "theirs") == await standing(alice, "cities")
 
 
-async def test_nothing_of_a_rendition_is_told_before_its_handover(world: Any, worlds: Any) -> None:
+async def test_nothing_of_a_rendition_is_told_before_its_handover(world: World) -> None:
     """Each shard of one that is made, and of one that is abandoned, is answered for like what is nowhere."""
     async with world.running("alice", private=True) as alice:
-        await known(world, worlds, alice)
+        await known(world, alice)
         await alice.publish("cities")
         made = await shard(alice, 3, "city")
         await brought(world, alice, 2, "Krems")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from typing import Any
 
 import pytest
 
@@ -11,14 +10,16 @@ from chain.errors import Environment, Invalid, NotFound, Refused
 from engines.contract import Diagnostic, Severity, ValidateResponse
 from engines.errors import ALIVE, JVM_LOST, EngineFault, EngineLost
 from odfd.control import wire
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 
 
-async def test_a_root_and_what_derives_from_it(world: Any, worlds: Any) -> None:
+async def test_a_root_and_what_derives_from_it(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        made = await alice.apply(worlds.DERIVED, worlds.ROOT)
+        made = await alice.apply(DERIVED, ROOT)
         assert [(item.name, item.action) for item in made.items] == [("cities", "created"), ("towns", "created")]
         items = await alice.pull()
         assert [(item.ref, item.outcome, item.records) for item in items] == [
@@ -29,13 +30,13 @@ async def test_a_root_and_what_derives_from_it(world: Any, worlds: Any) -> None:
         assert [(item.ref, item.outcome) for item in again] == [("cities", "up-to-date"), ("towns", "up-to-date")]
         views = {view.name: view for view in await alice.dataset_views()}
         assert (views["towns"].records, views["towns"].state, views["towns"].rely_on.fact) == (2, "fresh", "data")
-        assert [item.action for item in (await alice.apply(worlds.ROOT, worlds.DERIVED)).items] == ["unchanged"] * 2
+        assert [item.action for item in (await alice.apply(ROOT, DERIVED)).items] == ["unchanged"] * 2
 
 
-async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
+async def test_one_failure_harms_no_other(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.ROOT.replace("name: cities", "name: villages"), worlds.DERIVED)
+        await alice.apply(ROOT, ROOT.replace("name: cities", "name: villages"), DERIVED)
         alice.engine.fault = Environment("no Java", rule="java")
         outcomes = {item.ref: (item.outcome, item.message) for item in await alice.pull()}
         assert outcomes["towns"] == ("failed", "no Java")
@@ -54,29 +55,29 @@ async def test_one_failure_harms_no_other(world: Any, worlds: Any) -> None:
     ],
 )
 async def test_refusals_name_the_place_and_leave_nothing(
-    world: Any, worlds: Any, old: str, new: str, rule: str, place: str
+    world: World, old: str, new: str, rule: str, place: str
 ) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         keys = sorted(path.name for path in (alice.home.directory / "keys").iterdir())
-        (item,) = (await alice.apply(worlds.DERIVED.replace(old, new))).items
+        (item,) = (await alice.apply(DERIVED.replace(old, new))).items
         assert (item.action, item.fault.rule) == ("failed", rule)
         assert item.fault.place.startswith(place)
         assert len(alice.home.chains.datasets()) == 1
         assert sorted(path.name for path in (alice.home.directory / "keys").iterdir()) == keys
 
 
-async def test_a_dataset_that_exists_as_something_else(world: Any, worlds: Any) -> None:
+async def test_a_dataset_that_exists_as_something_else(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
-        (item,) = (await alice.apply(worlds.ROOT.replace("kind: Root", "kind: Derivative"))).items
+        await alice.apply(ROOT)
+        (item,) = (await alice.apply(ROOT.replace("kind: Root", "kind: Derivative"))).items
         assert item.action == "failed"
         assert "exists as a Root" in item.fault.detail
         with pytest.raises(Invalid, match=r"m0\.yaml:4: they refer to each other in a circle: Cities -> Cities"):
-            await alice.apply(worlds.DERIVED.replace("name: towns", "name: Cities"))
+            await alice.apply(DERIVED.replace("name: towns", "name: Cities"))
         with pytest.raises(Invalid, match=r"m0\.yaml:4: headers\.name: 'kamu/towns' names an account"):
-            await alice.apply(worlds.DERIVED.replace("name: towns", "name: kamu/towns"))
+            await alice.apply(DERIVED.replace("name: towns", "name: kamu/towns"))
         assert alice.size("cities") == 2
 
 
@@ -90,11 +91,11 @@ content:
 """
 
 
-async def test_a_query_that_cannot_be_judged_yet_says_which_input_lacks_what(world: Any, worlds: Any) -> None:
+async def test_a_query_that_cannot_be_judged_yet_says_which_input_lacks_what(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(BARE)
-        second = worlds.DERIVED.replace("name: towns", "name: more").replace("datasetRef: cities", "datasetRef: towns")
-        for text, why in ((worlds.DERIVED, "states no columns"), (second, "derived itself and was never pulled")):
+        second = DERIVED.replace("name: towns", "name: more").replace("datasetRef: cities", "datasetRef: towns")
+        for text, why in ((DERIVED, "states no columns"), (second, "derived itself and was never pulled")):
             (item,) = (await alice.apply(text)).items
             assert item.action == "created"
             assert "is not judged yet" in item.warnings[0]
@@ -108,7 +109,7 @@ DECLARED = BARE.replace(
 )
 
 
-async def test_a_preprocess_query_is_judged_when_it_is_applied(world: Any) -> None:
+async def test_a_preprocess_query_is_judged_when_it_is_applied(world: World) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(DECLARED.replace("QUERY", "select * from others"))).items
         assert (item.action, item.fault.rule) == ("failed", "unknown-input")
@@ -118,7 +119,7 @@ async def test_a_preprocess_query_is_judged_when_it_is_applied(world: Any) -> No
         assert (item.action, item.warnings) == ("created", ())
 
 
-async def test_a_preprocess_query_over_columns_that_nobody_declared_is_judged_later(world: Any) -> None:
+async def test_a_preprocess_query_over_columns_that_nobody_declared_is_judged_later(world: World) -> None:
     text = DECLARED.replace(", ddlSchema: ['event_time TIMESTAMP', 'n INT']", "").replace(
         "QUERY", "select * from input"
     )
@@ -133,7 +134,7 @@ async def test_a_preprocess_query_over_columns_that_nobody_declared_is_judged_la
 
 @pytest.mark.parametrize("rule", ["engine-start", "java", ALIVE, JVM_LOST, "engine"])
 async def test_a_query_that_no_engine_was_asked_about_is_judged_later(
-    world: Any, worlds: Any, rule: str, monkeypatch: pytest.MonkeyPatch
+    world: World, rule: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An engine that does not start in its time is no fault of the query; one that ends over it may be."""
     fault = (EngineFault if rule == "engine" else EngineLost)("the engine did not start", rule=rule)
@@ -142,9 +143,9 @@ async def test_a_query_that_no_engine_was_asked_about_is_judged_later(
         raise fault
 
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         monkeypatch.setattr(alice.engine, "validate", nothing)
-        texts = (worlds.DERIVED, DECLARED.replace("name: cities", "name: more").replace("QUERY", "select * from input"))
+        texts = (DERIVED, DECLARED.replace("name: cities", "name: more").replace("QUERY", "select * from input"))
         for text, what in zip(texts, ("the query", "the preprocess query"), strict=True):
             (item,) = (await alice.apply(text)).items
             if rule in ("engine-start", "java"):
@@ -156,9 +157,7 @@ async def test_a_query_that_no_engine_was_asked_about_is_judged_later(
                 assert (item.action, item.fault.rule) == ("failed", rule)
 
 
-async def test_a_refusal_tells_what_the_engine_doubts_too(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_refusal_tells_what_the_engine_doubts_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A name in double quotes is a text to Spark, which is why the event time is no time."""
     doubt = Diagnostic(
         code="quoted-name", severity=Severity.WARNING, message='"event_time" is a text', line=1, column=8,
@@ -172,17 +171,17 @@ async def test_a_refusal_tells_what_the_engine_doubts_too(
         return ValidateResponse(ok=False, diagnostics=(doubt, wrong))
 
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         monkeypatch.setattr(alice.engine, "validate", judged)
-        (item,) = (await alice.apply(worlds.DERIVED)).items
+        (item,) = (await alice.apply(DERIVED)).items
         assert (item.action, item.fault.rule) == ("failed", "event-time-type")
         assert item.fault.detail == 'event_time is string; "event_time" is a text'
         assert item.fault.hint == "instead: select a TIMESTAMP; `event_time`"
 
 
-async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, worlds: Any) -> None:
+async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: World) -> None:
     async with world.running("alice") as alice:
-        planned = await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)
+        planned = await alice.apply(ROOT, DERIVED, dry_run=True)
         assert [item.action for item in planned.items] == ["created", "created"]
         assert [item.warnings for item in planned.items] == [(), ()], (
             "the query is checked over what the input shall be"
@@ -191,14 +190,14 @@ async def test_a_dry_run_does_nothing_and_knows_its_own_promises(world: Any, wor
         assert [path.stem for path in (alice.home.directory / "keys").glob("*.key")] == ["node"]
 
 
-async def test_two_applies_at_once_make_one_dataset(world: Any, worlds: Any) -> None:
+async def test_two_applies_at_once_make_one_dataset(world: World) -> None:
     import trio
 
     async with world.running("alice") as alice:
         results: list[str] = []
 
         async def one() -> None:
-            results.append((await alice.apply(worlds.ROOT)).items[0].action)
+            results.append((await alice.apply(ROOT)).items[0].action)
 
         async with trio.open_nursery() as nursery:
             for _ in range(4):
@@ -209,24 +208,24 @@ async def test_two_applies_at_once_make_one_dataset(world: Any, worlds: Any) -> 
         assert len(list((alice.home.directory / "keys").glob("f*.key"))) == 1
 
 
-async def test_a_changed_manifest_adds_what_changed(world: Any, worlds: Any) -> None:
+async def test_a_changed_manifest_adds_what_changed(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
-        more = worlds.ROOT + "    - {kind: SetInfo, description: where people live}\n"
+        await alice.apply(ROOT)
+        more = ROOT + "    - {kind: SetInfo, description: where people live}\n"
         (item,) = (await alice.apply(more)).items
         assert (item.action, item.changes) == ("updated", ("SetInfo",))
         assert (await alice.apply(more)).items[0].action == "unchanged"
 
 
-async def test_deleting(world: Any, worlds: Any) -> None:
+async def test_deleting(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         with pytest.raises(Refused, match="towns derives from cities") as told:
             await alice.api.declarations.delete("Dataset", "cities")
         assert told.value.hint.startswith("delete it first")
-        await alice.apply(worlds.DERIVED.replace("name: towns", "name: hamlets"))
+        await alice.apply(DERIVED.replace("name: towns", "name: hamlets"))
         with pytest.raises(Refused, match=r"\w+, \w+ derive from cities") as told:
             await alice.api.declarations.delete("Dataset", "cities")
         assert told.value.hint.startswith("delete them first")
@@ -244,10 +243,10 @@ async def test_deleting(world: Any, worlds: Any) -> None:
             await alice.dataset_view("cities")
 
 
-async def test_deleting_is_one_transaction(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_deleting_is_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever stops it leaves all of it."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
 
         def stop(*_: object) -> None:
             raise Environment("the disk is full")
@@ -281,9 +280,9 @@ content:
 """
 
 
-async def test_a_push_to_what_polls_is_refused_by_its_name(world: Any, worlds: Any) -> None:
+async def test_a_push_to_what_polls_is_refused_by_its_name(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         upload = await alice.api.flow.stage("a.csv", chunks(b"event_time,city,population\n"))
         with pytest.raises(Refused) as refused:
             await alice.done(alice.api.flow.ingest("cities", wire.IngestRequest(uploads=(upload.id,))))
@@ -291,7 +290,7 @@ async def test_a_push_to_what_polls_is_refused_by_its_name(world: Any, worlds: A
 
 
 @pytest.mark.parametrize("name", ["a.csv", "../../etc/passwd", "..", "", "\0", "ü" * 300])
-async def test_uploads_whatever_they_are_called(world: Any, name: str) -> None:
+async def test_uploads_whatever_they_are_called(world: World, name: str) -> None:
     text = "event_time,city,population\n" + "\n".join(ROWS) + "\n"
     async with world.running("alice") as alice:
         await alice.apply(PUSHED)
@@ -305,7 +304,7 @@ async def test_uploads_whatever_they_are_called(world: Any, name: str) -> None:
             await alice.api.flow.ingest("pushed", request)
 
 
-async def test_an_upload_that_breaks_off_leaves_nothing(world: Any) -> None:
+async def test_an_upload_that_breaks_off_leaves_nothing(world: World) -> None:
     async def broken() -> AsyncIterator[bytes]:
         yield b"x"
         raise Invalid("the client went away")
@@ -316,7 +315,7 @@ async def test_an_upload_that_breaks_off_leaves_nothing(world: Any) -> None:
         assert list((alice.home.directory / "uploads").iterdir()) == []
 
 
-async def test_what_was_left_in_folders_of_work_is_gone_after_a_start(world: Any) -> None:
+async def test_what_was_left_in_folders_of_work_is_gone_after_a_start(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.api.flow.stage("a.csv", chunks(b"x"))
         (alice.home.directory / "staging" / "transform-left").mkdir()
@@ -326,9 +325,9 @@ async def test_what_was_left_in_folders_of_work_is_gone_after_a_start(world: Any
 
 
 @pytest.mark.parametrize("at", ["9", "#9", "9" * 30, "²", "f1620" + "0" * 64])
-async def test_a_block_that_is_not_there(world: Any, worlds: Any, at: str) -> None:
+async def test_a_block_that_is_not_there(world: World, at: str) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         with pytest.raises(Invalid):
             await alice.api.datasets.block("cities", at)
         assert (await alice.api.datasets.block("cities", "#1")).manifest["sequenceNumber"] == 1

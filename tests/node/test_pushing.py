@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from odfd.control import wire
+from worlds.node_world import Node, World
 
 GATE = """kind: DatasetSnapshot
 version: 1
@@ -22,7 +23,7 @@ content:
 ROWS = b"event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n"
 
 
-async def push(node: Any, name: str, data: bytes = ROWS, **terms: Any) -> wire.PullItem:
+async def push(node: Node, name: str, data: bytes = ROWS, **terms: Any) -> wire.PullItem:
     async def chunks() -> Any:
         yield data
 
@@ -32,7 +33,7 @@ async def push(node: Any, name: str, data: bytes = ROWS, **terms: Any) -> wire.P
     return item
 
 
-async def test_once_over_restarts_and_told_as_the_first_time(world: Any) -> None:
+async def test_once_over_restarts_and_told_as_the_first_time(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(GATE)
         first = await push(alice, "a.csv")
@@ -49,7 +50,7 @@ async def test_once_over_restarts_and_told_as_the_first_time(world: Any) -> None
         assert alice.size("readings") == 5
 
 
-async def test_a_push_goes_with_the_blocks_that_a_reset_gives_up(world: Any) -> None:
+async def test_a_push_goes_with_the_blocks_that_a_reset_gives_up(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(GATE)
         await push(alice, "a.csv", id="one")
@@ -64,7 +65,7 @@ async def test_a_push_goes_with_the_blocks_that_a_reset_gives_up(world: Any) -> 
 
 
 @pytest.mark.slow
-async def test_a_push_is_known_in_a_compacted_history(world: Any) -> None:
+async def test_a_push_is_known_in_a_compacted_history(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(GATE)
         for name in "abcd":
@@ -76,7 +77,7 @@ async def test_a_push_is_known_in_a_compacted_history(world: Any) -> None:
         assert alice.size("readings") == size
 
 
-async def test_a_dataset_made_anew_under_its_name_knows_nothing(world: Any) -> None:
+async def test_a_dataset_made_anew_under_its_name_knows_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(GATE)
         await push(alice, "a.csv")

@@ -43,7 +43,8 @@ from odfd_client import (
     connect,
 )
 from worlds.eventually import became
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
@@ -56,17 +57,17 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
-async def filled(world: Any, worlds: Any, alice: Any) -> None:
+async def filled(world: World, alice: Node) -> None:
     world.write("alice", "a.csv", *ROWS_A)
-    await alice.apply(worlds.ROOT)
+    await alice.apply(ROOT)
     await alice.pull()
     world.write("alice", "b.csv", *ROWS_B)
     await alice.pull("cities")
 
 
-async def test_a_dataset_is_read_as_people_ask(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_dataset_is_read_as_people_ask(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             await away(lambda: read_as_people_ask(connect(path)))
 
@@ -92,9 +93,7 @@ def read_as_people_ask(c: Client) -> None:
         assert connection.sql("select count(*) from cities").fetchall() == [(4,)]
 
 
-async def test_a_log_is_read_from_its_slices(
-    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_log_is_read_from_its_slices(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The same rows, types and pins as by a query; what was opened is there though the node has dropped it.
 
     The node looks each slice up once: a small one is read from the database and hashed each time.
@@ -107,7 +106,7 @@ async def test_a_log_is_read_from_its_slices(
         return path_of(objects, name)
 
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         names = data_of(alice.home.chains.chain(alice.dataset("cities")))
         slices = list(map(alice.home.objects.path, names))
         async with served(alice, folder) as path:
@@ -163,11 +162,11 @@ def data_of(chain: Any) -> list[Any]:
     return [each.event.new_data.physical_hash for each in blocks if getattr(each.event, "new_data", None)]
 
 
-async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> None:
+async def test_an_answer_is_proven(world: World, folder: Path) -> None:
     """Its file is one that ``odfctl trust recheck`` reads, signed by the node, with the rows that came."""
     file = folder / "answer.json"
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
             query = c.sql("select city from current.cities where population > 200000")
@@ -183,17 +182,17 @@ async def test_an_answer_is_proven(world: Any, worlds: Any, folder: Path) -> Non
         proof.save(folder / "nowhere" / "answer.json")
 
 
-async def test_rows_are_polars(world: Any, worlds: Any, folder: Path) -> None:
+async def test_rows_are_polars(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             frame = await away(lambda: connect(path).open("cities").to_polars())
     assert frame["city"].to_list() == ["Graz", "Linz", "Wels", "O'Hara"]
 
 
-async def test_what_is_wrong_is_an_error_of_its_family(world: Any, worlds: Any, folder: Path) -> None:
+async def test_what_is_wrong_is_an_error_of_its_family(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             await away(lambda: mistaken(connect(path)))
         with pytest.raises(Unreachable, match="no node listens"):
@@ -234,10 +233,10 @@ def mistaken(c: Client) -> None:
         assert connection.execute("show tables").fetchall() == []
 
 
-async def test_one_object_is_one_cut(world: Any, worlds: Any, folder: Path) -> None:
+async def test_one_object_is_one_cut(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
@@ -254,9 +253,9 @@ async def test_one_object_is_one_cut(world: Any, worlds: Any, folder: Path) -> N
             assert (await away(counted.to_arrow)).to_pylist() == [{"n": 2}]
 
 
-async def test_a_hold_keeps_rows_and_tells_when_it_is_lost(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_hold_keeps_rows_and_tells_when_it_is_lost(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
 
             def pass_by(seconds: int) -> None:
@@ -267,7 +266,7 @@ async def test_a_hold_keeps_rows_and_tells_when_it_is_lost(world: Any, worlds: A
             await away(lambda: lose_a_hold(connect(path), alice))
 
 
-def read_under_a_hold(c: Client, alice: Any, pass_by: Callable[[int], None]) -> None:
+def read_under_a_hold(c: Client, alice: Node, pass_by: Callable[[int], None]) -> None:
     before = c.open("cities").to_arrow()
     with c.hold("cities", seconds=60, note="a test") as held:
         (seen,) = trio.from_thread.run(alice.api.holds.list)
@@ -284,11 +283,11 @@ def read_under_a_hold(c: Client, alice: Any, pass_by: Callable[[int], None]) -> 
         c.hold("cities", at="2100-01-01T00:00:00Z")
 
 
-async def test_several_datasets_are_read_at_one_time(world: Any, worlds: Any, folder: Path) -> None:
+async def test_several_datasets_are_read_at_one_time(world: World, folder: Path) -> None:
     """What is committed to one of them later is in none; where one cannot be held, none is."""
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull("cities")
         await alice.pull("towns")
         world.clock.instant += 10 * SECOND
@@ -301,7 +300,7 @@ async def test_several_datasets_are_read_at_one_time(world: Any, worlds: Any, fo
             assert await alice.api.holds.list() == []
 
 
-def read_together(c: Client, alice: Any) -> None:
+def read_together(c: Client, alice: Node) -> None:
     with c.at(None, "cities", "towns") as held:
         assert [each.time for each in trio.from_thread.run(alice.api.holds.list)] == [held.time] * 2
         assert [held[name].to_arrow().num_rows for name in ("cities", "towns")] == [2, 2]
@@ -320,7 +319,7 @@ def read_together(c: Client, alice: Any) -> None:
         c.at(None, "cities", "cities")
 
 
-def lose_a_hold(c: Client, alice: Any) -> None:
+def lose_a_hold(c: Client, alice: Node) -> None:
     """At its end, when it is looked at, and when it is renewed."""
     held = c.hold("cities", seconds=60)
     trio.from_thread.run(alice.api.holds.release, held.id)
@@ -344,7 +343,7 @@ def cities_of(updates: list[Update]) -> list[str]:
 
 
 async def test_rows_come_once_from_a_saved_position_on(
-    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Without a where they come from the slices, a few at a time, and no query process is started for them."""
     monkeypatch.setattr("odfd.queries.log_files.MOST_SLICES", 1)
@@ -353,7 +352,7 @@ async def test_rows_come_once_from_a_saved_position_on(
     monkeypatch.setattr(QueryProcesses, "one", lambda self: begun.append(self) or one_process(self))
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
@@ -391,10 +390,10 @@ async def test_rows_come_once_from_a_saved_position_on(
             assert fault.value.rule == "listen-rewritten"
 
 
-async def test_a_subscription_begins_with_what_holds(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_subscription_begins_with_what_holds(world: World, folder: Path) -> None:
     """The snapshot and the differences after it are what holds in the end, whatever came between them."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             cities = await away(lambda: connect(path).open("cities"))
             others = cities.where(col("city") != "Linz")
@@ -415,10 +414,10 @@ async def test_a_subscription_begins_with_what_holds(world: Any, worlds: Any, fo
                 cities.limit(1).subscribe()
 
 
-async def test_who_listens_is_told_of_a_handover_after_all_rows(world: Any, worlds: Any, folder: Path) -> None:
+async def test_who_listens_is_told_of_a_handover_after_all_rows(world: World, folder: Path) -> None:
     """Neither goes it on in silence with what gets no rows, nor from a position of another rendition."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
         await alice.keep_raw("cities")
         world.write("alice", "a.csv", *ROWS_A)
@@ -455,9 +454,9 @@ def applied(state: Counter[Any], item: Any) -> None:
         state[row["city"], row["population"]] += 1 if row["op"] in (0, 3) else -1
 
 
-async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_reader_crosses_handovers_by_their_exact_differences(world: World, folder: Path) -> None:
     """From raw, with other rows; from a snapshot, with none; back again; live, and from a position of long ago."""
-    ledger = worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
+    ledger = ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [city]}")
     async with world.running("alice") as alice:
 
         async def made(origin: str, number: int) -> None:
@@ -483,7 +482,7 @@ async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any,
                 applied(has, item)
             saved = str(first[-1].position)
             live = cities.cross(saved, seconds=1e6)
-            await alice.apply(worlds.ROOT)
+            await alice.apply(ROOT)
             seen: list[Any] = []
 
             def heard() -> None:
@@ -517,10 +516,10 @@ async def test_a_reader_crosses_handovers_by_their_exact_differences(world: Any,
 
 @pytest.mark.parametrize("shards", [1, 3])
 async def test_a_reader_learns_that_time_passed_without_rows(
-    world: Any, worlds: Any, folder: Path, tmp_path_factory: pytest.TempPathFactory, shards: int
+    world: World, folder: Path, tmp_path_factory: pytest.TempPathFactory, shards: int
 ) -> None:
     """At the owner and at a mirror; what was delivered by then is all of earlier times, over a handover too."""
-    root = worlds.ROOT if shards == 1 else in_shards(worlds.ROOT)
+    root = ROOT if shards == 1 else in_shards(ROOT)
     there = tmp_path_factory.mktemp("b")
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(root)
@@ -574,9 +573,9 @@ async def test_a_reader_learns_that_time_passed_without_rows(
                 cities.require("data").cross(progress=True)
 
 
-async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
             updates = await away(lambda: c.open("cities").listen(seconds=1e6))

@@ -9,7 +9,8 @@ import pytest
 from chain.errors import Environment, Invalid
 from odfd.control import wire
 from odfd.store.ledger.log import Ledger
-from worlds.manifests import text_of
+from worlds.manifests import ROOT, text_of
+from worlds.node_world import Node, World
 
 POLICY = "onError: quarantine"
 GOOD = ("2024-01-01T00:00:00Z,Graz,1", "2024-01-02T00:00:00Z,Linz,2")
@@ -34,23 +35,23 @@ def setting_aside(manifest: str, policy: str = POLICY) -> str:
     return manifest.replace("header: true\n", f"header: true\n        {policy}\n")
 
 
-async def begun(world: Any, worlds: Any, node: Any) -> wire.PullItem:
+async def begun(world: World, node: Node) -> wire.PullItem:
     """Two good rows, and one that cannot be read."""
     world.write("alice", "a.csv", GOOD[0], "2024-01-01T12:00:00Z,Wien,many", GOOD[1])
-    await node.apply(setting_aside(worlds.ROOT))
+    await node.apply(setting_aside(ROOT))
     (item,) = await node.pull("cities")
     return item
 
 
-async def rows_of(node: Any, name: str) -> list[dict[str, Any]]:
+async def rows_of(node: Node, name: str) -> list[dict[str, Any]]:
     found = await node.api.datasets.tail(name, 100)
     names = [column.name for column in found.columns]
     return [dict(zip(names, row, strict=True)) for row in found.rows]
 
 
-async def test_a_pull_goes_on_and_tells_where_the_others_are(world: Any, worlds: Any) -> None:
+async def test_a_pull_goes_on_and_tells_where_the_others_are(world: World) -> None:
     async with world.running("alice") as alice:
-        item = await begun(world, worlds, alice)
+        item = await begun(world, alice)
         assert (item.outcome, item.records) == ("updated", 2)
         assert "what could not be read is in cities.quarantine" in item.message
         assert item.rows is not None
@@ -70,37 +71,37 @@ async def test_a_pull_goes_on_and_tells_where_the_others_are(world: Any, worlds:
         assert (aside.rows.read, aside.rows.appended) == (1, 1)
 
 
-async def test_nothing_is_made_where_all_can_be_read(world: Any, worlds: Any) -> None:
+async def test_nothing_is_made_where_all_can_be_read(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *GOOD)
-        await alice.apply(setting_aside(worlds.ROOT))
+        await alice.apply(setting_aside(ROOT))
         await alice.pull("cities")
         assert [view.name for view in await alice.dataset_views()] == ["cities"]
 
 
-async def test_without_the_policy_the_file_is_refused(world: Any, worlds: Any) -> None:
+async def test_without_the_policy_the_file_is_refused(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", GOOD[0], "2024-01-01T12:00:00Z,Wien,many")
-        await alice.apply(setting_aside(worlds.ROOT, "onError: fail"))
+        await alice.apply(setting_aside(ROOT, "onError: fail"))
         (item,) = await alice.pull("cities")
         assert item.outcome == "failed"
         assert [view.name for view in await alice.dataset_views()] == ["cities"]
 
 
-async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: Any, worlds: Any) -> None:
+async def test_the_same_manifest_is_unchanged_and_so_is_what_is_shown_of_it(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
-        for text in (setting_aside(worlds.ROOT), text_of(await alice.manifest("cities"))):
+        await begun(world, alice)
+        for text in (setting_aside(ROOT), text_of(await alice.manifest("cities"))):
             (item,) = (await alice.apply(text)).items
             assert item.action == "unchanged"
-        changed = setting_aside(worlds.ROOT, "onError: {quarantine: {maxPercent: 1}}")
+        changed = setting_aside(ROOT, "onError: {quarantine: {maxPercent: 1}}")
         assert (await alice.apply(changed)).items[0].action == "updated"
-        assert (await alice.apply(worlds.ROOT)).items[0].action == "updated"
+        assert (await alice.apply(ROOT)).items[0].action == "updated"
 
 
-async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, worlds: Any) -> None:
+async def test_the_next_ones_are_appended_over_restarts_and_renames(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.api.applying.rename("Dataset", "cities", "towns")
         await alice.api.applying.rename("Dataset", "cities.quarantine", "bad")
     async with world.running("alice") as alice:
@@ -111,9 +112,9 @@ async def test_the_next_ones_are_appended_over_restarts_and_renames(world: Any, 
         assert {view.name for view in await alice.dataset_views()} == {"towns", "bad"}
 
 
-async def test_one_that_was_deleted_is_made_again(world: Any, worlds: Any) -> None:
+async def test_one_that_was_deleted_is_made_again(world: World) -> None:
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.api.declarations.delete("Dataset", "cities.quarantine")
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
         await alice.pull("cities")
@@ -122,10 +123,10 @@ async def test_one_that_was_deleted_is_made_again(world: Any, worlds: Any) -> No
         assert [row["file"] for row in await rows_of(alice, "cities.quarantine")] == ["b.csv"]
 
 
-async def test_a_name_that_is_taken_refuses_the_file_and_loses_nothing(world: Any, worlds: Any) -> None:
+async def test_a_name_that_is_taken_refuses_the_file_and_loses_nothing(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT.replace("name: cities", "name: cities.quarantine"))
-        item = await begun(world, worlds, alice)
+        await alice.apply(ROOT.replace("name: cities", "name: cities.quarantine"))
+        item = await begun(world, alice)
         assert item.outcome == "failed"
         assert "cities.quarantine is already the name of" in item.message
         assert alice.size("cities") == 2
@@ -135,19 +136,19 @@ async def test_a_name_that_is_taken_refuses_the_file_and_loses_nothing(world: An
         assert len(await rows_of(alice, "cities.quarantine")) == 1
 
 
-async def test_what_a_reset_gives_up_is_read_again_by_the_mended_manifest(world: Any, worlds: Any) -> None:
+async def test_what_a_reset_gives_up_is_read_again_by_the_mended_manifest(world: World) -> None:
     """What was set aside stays said: it happened, after a block that is told."""
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#1")))
-        await alice.apply(setting_aside(worlds.ROOT).replace("population BIGINT", "population STRING"))
+        await alice.apply(setting_aside(ROOT).replace("population BIGINT", "population STRING"))
         (item,) = await alice.pull("cities")
         assert item.rows is not None
         assert (item.rows.read, item.rows.appended, item.rows.quarantined) == (3, 3, 0)
         assert len(await rows_of(alice, "cities.quarantine")) == 1
 
 
-async def push(node: Any, name: str, *rows: str) -> wire.PullItem:
+async def push(node: Node, name: str, *rows: str) -> wire.PullItem:
     async def chunks() -> Any:
         yield "\n".join(["event_time,city,population", *rows, ""]).encode()
 
@@ -156,7 +157,7 @@ async def push(node: Any, name: str, *rows: str) -> wire.PullItem:
     return item
 
 
-async def test_a_push_of_which_nothing_is_new_sets_its_records_aside_once(world: Any) -> None:
+async def test_a_push_of_which_nothing_is_new_sets_its_records_aside_once(world: World) -> None:
     """No block of the dataset remembers it, and it is remembered all the same."""
     rows = (*GOOD, "2024-01-01T12:00:00Z,Wien,many")
     async with world.running("alice") as alice:
@@ -174,7 +175,7 @@ async def test_a_push_of_which_nothing_is_new_sets_its_records_aside_once(world:
         assert alice.size("readings") == size
 
 
-def signed(node: Any, name: str) -> int:
+def signed(node: Node, name: str) -> int:
     """Blocks that the newest signed head speaks of."""
     with node.home.database.read() as connection:
         newest = Ledger(connection).newest_head(node.dataset(name))
@@ -182,7 +183,7 @@ def signed(node: Any, name: str) -> int:
 
 
 @pytest.mark.parametrize("step", ["commit-begun", "commit-blocks", "commit-also", "commit-durable"])
-async def test_a_kill_leaves_both_or_none(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
+async def test_a_kill_leaves_both_or_none(world: World, monkeypatch: pytest.MonkeyPatch, step: str) -> None:
     names = ("cities", "cities.quarantine")
 
     def dies(name: str) -> None:
@@ -190,7 +191,7 @@ async def test_a_kill_leaves_both_or_none(world: Any, worlds: Any, monkeypatch: 
             raise Environment("the process is gone", rule="killed")
 
     async with world.running("alice") as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         before = [alice.size(name) for name in names]
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Bruck,3", "never,Enns,4")
         with monkeypatch.context() as patch:
@@ -217,16 +218,16 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("policy", REFUSED)
-async def test_what_is_not_meant_is_refused_with_its_line(world: Any, worlds: Any, policy: str) -> None:
+async def test_what_is_not_meant_is_refused_with_its_line(world: World, policy: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=r"m0\.yaml:12: .*onError") as told:
-            await alice.apply(setting_aside(worlds.ROOT, policy))
+            await alice.apply(setting_aside(ROOT, policy))
         assert told.value.rule == "on-error"
         assert REFUSED[policy] in told.value.hint
 
 
-async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: Any, worlds: Any) -> None:
-    manifest = setting_aside(worlds.ROOT)
+async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: World) -> None:
+    manifest = setting_aside(ROOT)
     columns = "ddlSchema: ['event_time TIMESTAMP, city STRING, population BIGINT']"
     wrong = {
         "no columns are declared": manifest.replace(columns, "inferSchema: true"),
@@ -241,9 +242,9 @@ async def test_where_nothing_says_what_is_good_or_a_gap_says_too_much(world: Any
             assert item.fault.rule == "on-error"
 
 
-async def test_it_is_private_until_it_is_published(world: Any, worlds: Any) -> None:
+async def test_it_is_private_until_it_is_published(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        await begun(world, worlds, alice)
+        await begun(world, alice)
         await alice.publish("cities")
         published = {view.name: view.published for view in await alice.dataset_views()}
         assert published == {"cities": True, "cities.quarantine": False}

@@ -22,6 +22,8 @@ from odfd.runtime.supervision import Life
 from odfd.services.execution.feature import run_readers
 from odfd.store.slice_files import MISSING
 from worlds.eventually import PATIENCE, became
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
@@ -30,17 +32,17 @@ ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
 AIRLINES = Path(__file__).parents[1] / "golden" / "kamu" / "airlines"
 
 
-async def filled(world: Any, worlds: Any, alice: Any) -> None:
+async def filled(world: World, alice: Node) -> None:
     """Two files, two blocks of data; towns repeats cities."""
     world.write("alice", "a.csv", *ROWS_A)
-    await alice.apply(worlds.ROOT, worlds.DERIVED)
+    await alice.apply(ROOT, DERIVED)
     await alice.pull()
     world.write("alice", "b.csv", *ROWS_B)
     for name in ("cities", "towns"):
         await alice.pull(name)
 
 
-async def ask(alice: Any, sql: str, **more: Any) -> tuple[wire.QueryHead, list[dict[str, Any]]]:
+async def ask(alice: Node, sql: str, **more: Any) -> tuple[wire.QueryHead, list[dict[str, Any]]]:
     """The head of an answer, and its rows."""
     said = bytearray()
 
@@ -68,15 +70,15 @@ def shown(frames: list[tuple[bytes, bytes]]) -> tuple[wire.QueryHead, list[dict[
     return answer.head, rows
 
 
-async def refused(alice: Any, sql: str, **more: Any) -> Fault:
+async def refused(alice: Node, sql: str, **more: Any) -> Fault:
     with pytest.raises(Fault) as refusal:
         await ask(alice, sql, **more)
     return refusal.value
 
 
-async def test_datasets_are_asked_and_joined_and_cut(world: Any, worlds: Any) -> None:
+async def test_datasets_are_asked_and_joined_and_cut(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         head, rows = await ask(alice, 'select "offset", op, city from cities')
         assert [tuple(row.values()) for row in rows] == [(0, 0, "Graz"), (1, 0, "Linz"), (2, 0, "Wels")]
         some = "select city, event_time, range(2) as l, $x::decimal(3, 1) as d from cities limit 1"
@@ -107,21 +109,21 @@ async def test_datasets_are_asked_and_joined_and_cut(world: Any, worlds: Any) ->
         assert (await refused(alice, "select 1 from cities as of 'noon'")).rule == "query-time"
 
 
-async def test_who_has_no_rows_yet_is_told_how_they_come(world: Any, worlds: Any) -> None:
+async def test_who_has_no_rows_yet_is_told_how_they_come(world: World) -> None:
     """A dataset that files are pushed into is not pulled."""
-    pushed = worlds.ROOT.replace("SetPollingSource", "AddPushSource").replace("name: cities", "name: pushed")
+    pushed = ROOT.replace("SetPollingSource", "AddPushSource").replace("name: cities", "name: pushed")
     source = pushed[: pushed.index("fetch:")] + "sourceName: default\n" + pushed[pushed.index("      read:") :]
     async with world.running("alice") as alice:
-        for text in (worlds.ROOT, source):
+        for text in (ROOT, source):
             await alice.apply(text)
         for name, way in (("cities", "odfctl pull cities"), ("pushed", "odfctl ingest pushed FILE")):
             assert (await refused(alice, f"select 1 from {name}")).hint.endswith(way)
 
 
-async def test_a_pin_gives_the_same_rows_for_ever(world: Any, worlds: Any) -> None:
+async def test_a_pin_gives_the_same_rows_for_ever(world: World) -> None:
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS_A)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         sql = "select count(*) n from cities"
         head, before = await ask(alice, sql)
@@ -146,9 +148,9 @@ async def test_a_pin_gives_the_same_rows_for_ever(world: Any, worlds: Any) -> No
         )
 
 
-async def test_what_is_wrong_is_told_before_any_row(world: Any, worlds: Any) -> None:
+async def test_what_is_wrong_is_told_before_any_row(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         fault = await refused(alice, "select * from\n citis")
         assert isinstance(fault, NotFound)
         assert fault.place == "line 2, column 2"
@@ -160,9 +162,9 @@ async def test_what_is_wrong_is_told_before_any_row(world: Any, worlds: Any) -> 
         assert isinstance(await refused(alice, "select * from read_csv('/etc/passwd')"), Invalid)
 
 
-async def test_what_is_required_is_satisfied_or_refused(world: Any, worlds: Any) -> None:
+async def test_what_is_required_is_satisfied_or_refused(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         sql = "select count(*) n from towns, cities"
         assert (await ask(alice, sql, require="data"))[1] == [{"n": 9}]
         fault = await refused(alice, sql, require="attested:2 & data")
@@ -182,9 +184,9 @@ async def test_what_is_required_is_satisfied_or_refused(world: Any, worlds: Any)
             assert (await refused(alice, sql, prove=True, **form)).rule == "query-prove"
 
 
-async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any) -> None:
+async def test_a_damaged_slice_is_told_and_never_skipped(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         dataset = alice.dataset("cities")
         chain = alice.home.chains.chain(dataset)
         last = chain.last_of(("AddData",))
@@ -207,12 +209,12 @@ async def test_a_damaged_slice_is_told_and_never_skipped(world: Any, worlds: Any
         assert (await ask(alice, f"select count(*) n from cities at block '#{last.sequence_number - 1}'"))[1]
 
 
-async def test_bytes_that_are_lost_after_they_were_hashed_are_told(world: Any, worlds: Any) -> None:
+async def test_bytes_that_are_lost_after_they_were_hashed_are_told(world: World) -> None:
     """The time of the file does not change, as no program wrote it."""
     async with world.running("alice") as alice:
         names = (hashlib.sha256(bytes(number % 256 for number in (n, n >> 8))).hexdigest() for n in range(3000))
         world.write("alice", "a.csv", *(f"2024-01-01T00:00:00Z,{name},1" for name in names))
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         last = alice.home.chains.chain(alice.dataset("cities")).last_of(("AddData",))
         await ask(alice, "select count(*) from cities")
@@ -227,9 +229,9 @@ async def test_bytes_that_are_lost_after_they_were_hashed_are_told(world: Any, w
         assert (fault.rule, fault.place) == (DAMAGED, f"cities block #{last.sequence_number}")
 
 
-async def test_what_is_read_is_held_and_let_go(world: Any, worlds: Any) -> None:
+async def test_what_is_read_is_held_and_let_go(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         chain = alice.home.chains.chain(alice.dataset("cities"))
         name = chain.last_of(("AddData",)).event.new_data.physical_hash
         seen = []
@@ -243,9 +245,9 @@ async def test_what_is_read_is_held_and_let_go(world: Any, worlds: Any) -> None:
         assert not alice.home.objects.holds.is_held(name)
 
 
-async def test_a_query_has_its_time_and_its_turn(world: Any, worlds: Any) -> None:
+async def test_a_query_has_its_time_and_its_turn(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         readers = alice.parts.readers
         readers._turns.total_tokens = 1
         order: list[int] = []
@@ -272,9 +274,9 @@ async def test_a_query_has_its_time_and_its_turn(world: Any, worlds: Any) -> Non
         assert (await refused(alice, "select 1")).rule == "query-deadline"
 
 
-async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -> None:
+async def test_who_goes_away_leaves_no_process_behind(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         begun = trio.Event()
 
         async def never(_: bytes) -> None:
@@ -291,7 +293,7 @@ async def test_who_goes_away_leaves_no_process_behind(world: Any, worlds: Any) -
         assert rows == [{"one": 1}]
 
 
-async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
+async def test_what_held_is_kept_and_folded_on(world: World) -> None:
     """At an earlier block, then on from there; a fold that is damaged, or of another history, is dropped."""
     async with world.running("alice") as alice:
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(AIRLINES), as_name="airlines")))
@@ -323,10 +325,10 @@ async def test_what_held_is_kept_and_folded_on(world: Any) -> None:
         assert not list(folder.glob("*/*"))
 
 
-async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, worlds: Any) -> None:
+async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: World) -> None:
     """The small engine copies its one input: what holds and what is cut are made ready for it."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         for table in ("cities at block '#2' \"my c\"", "cities as at '2024-01-02'", "current.cities", "cities"):
             sql = f"SELECT * FROM {table}"
             expected, rows = await ask(alice, f'{sql} order by "offset"', plain=True)
@@ -351,7 +353,7 @@ async def test_an_engine_of_transforms_answers_over_the_same_cuts(world: Any, wo
         assert not list(alice.home.folder("staging").iterdir())
 
 
-async def test_queries_are_served_before_their_part_is_ready(world: Any) -> None:
+async def test_queries_are_served_before_their_part_is_ready(world: World) -> None:
     """A node is ready when its parts are: a query that comes then must not be told that none are served."""
     alice, life = world.node("alice"), Life()
     async with trio.open_nursery() as nursery:

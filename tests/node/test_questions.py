@@ -6,7 +6,6 @@ import dataclasses
 import difflib
 from collections.abc import AsyncGenerator
 from functools import partial
-from typing import Any
 
 import httpx
 import msgspec
@@ -26,7 +25,8 @@ from odfd.queries.planning import HINT_READABLE
 from odfd.services.queries.fair_turns import WAITING
 from odfd.services.queries.public_queries import ReaderQueries
 from worlds.eventually import PATIENCE
-from worlds.node_world import until
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, until
 from worlds.sql_texts import endless
 
 ASKED = model.Http(listen=("127.0.0.1:0",), query=True)
@@ -34,23 +34,23 @@ ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000", 
 CITIES = "select city, population from cities order by city"
 
 
-def url_of(node: Any) -> str:
+def url_of(node: Node) -> str:
     (url,) = node.parts.site.urls
     return str(url)
 
 
-async def filled(world: Any, worlds: Any, node: Any) -> None:
+async def filled(world: World, node: Node) -> None:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
 
 
-async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any) -> None:
+async def test_a_question_is_answered_as_kamu_answers_it(world: World) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         given = (await client.post("/query", json={"query": CITIES})).json()
         assert given["output"] == {
@@ -79,12 +79,12 @@ async def test_a_question_is_answered_as_kamu_answers_it(world: Any, worlds: Any
         assert newest["output"] == {"data": {"city": ["Enns"], "population": [12000]}, "dataFormat": "JsonSoA"}
 
 
-async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, worlds: Any) -> None:
+async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: World) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         state = {"id": str(alice.dataset("cities")), "alias": "x/y"}
         sql = 'select count(*) n from "x/y"'
@@ -102,12 +102,12 @@ async def test_datasets_of_a_question_are_bound_to_names_and_blocks(world: Any, 
         assert said.status_code == 400
 
 
-async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: Any) -> None:
+async def test_what_is_private_is_not_there_for_questions(world: World) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         towns = str(alice.dataset("towns"))
         for name in ("towns", "Towns", f'"{towns}"', "current.towns", "(select * from towns)", "nothing"):
@@ -124,14 +124,14 @@ async def test_what_is_private_is_not_there_for_questions(world: Any, worlds: An
 
 
 async def test_no_answer_tells_a_private_name_from_one_that_is_none(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Word for word, by every path of HTTP; and no answer walks over all names, which would take time for it alone."""
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
 
         async def answers(name: str) -> list[str]:
@@ -150,12 +150,12 @@ async def test_no_answer_tells_a_private_name_from_one_that_is_none(
         assert await answers("towns") == await answers("gowns")
 
 
-async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -> None:
+async def test_the_tail_and_the_metadata_of_a_dataset(world: World) -> None:
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         given = (await client.get("/cities/tail", params={"skip": 1, "limit": 1, "schemaFormat": "OdfJson"})).json()
         assert [(row["offset"], row["op"], row["city"]) for row in given["data"]] == [(1, 0, "Linz")]
@@ -170,7 +170,7 @@ async def test_the_tail_and_the_metadata_of_a_dataset(world: Any, worlds: Any) -
         assert given["schema"]["fields"][0]["name"] == "offset"
 
 
-async def test_the_door_is_shut_until_it_is_opened(world: Any, worlds: Any) -> None:
+async def test_the_door_is_shut_until_it_is_opened(world: World) -> None:
     closed = model.Http(listen=("127.0.0.1:0",))
     async with (
         world.running("alice", http=closed) as alice,
@@ -180,10 +180,10 @@ async def test_the_door_is_shut_until_it_is_opened(world: Any, worlds: Any) -> N
         assert (await client.post("/query", json={"query": "select 1"})).status_code == 405
 
 
-async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worlds: Any) -> None:
+async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: World) -> None:
     """Four readers: two for others, whatever they ask; sixteen wait, and the next is told at once."""
     async with world.running("alice", private=True, http=ASKED) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         stuck, told = 0, []
 
@@ -215,7 +215,7 @@ async def test_a_crowd_of_questions_leaves_readers_to_the_owner(world: Any, worl
                 nursery.cancel_scope.cancel()
 
 
-async def test_an_endless_query_ends_with_its_client(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_endless_query_ends_with_its_client(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its process too, while DuckDB computes and nothing is sent."""
     begun: list[QueryProcess] = []
     ended: list[QueryProcess] = []
@@ -232,7 +232,7 @@ async def test_an_endless_query_ends_with_its_client(world: Any, worlds: Any, mo
     monkeypatch.setattr(QueryProcess, "execute", executed)
     monkeypatch.setattr(QueryProcess, "stop", stopped)
     async with world.running("alice", private=True, http=ASKED) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         readers = alice.parts.readers
         async with httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client:
@@ -245,7 +245,7 @@ async def test_an_endless_query_ends_with_its_client(world: Any, worlds: Any, mo
             assert (await client.post("/query", json={"query": CITIES})).status_code == 200
 
 
-async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
+async def test_our_client_asks_by_a_url(world: World) -> None:
     def ask(url: str, towns: str) -> None:
         client = odfd_client.connect(url)
         assert [each.name for each in client.datasets()] == ["cities"]
@@ -268,7 +268,7 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
             client.sql("select citi from cities").to_arrow()
 
     async with world.running("alice", private=True, http=ASKED) as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         with trio.fail_after(PATIENCE):
             await trio.to_thread.run_sync(ask, url_of(alice), str(alice.dataset("towns")))
@@ -280,14 +280,14 @@ async def test_our_client_asks_by_a_url(world: Any, worlds: Any) -> None:
         odfd_client.connect("ftp://127.0.0.1:1")
 
 
-async def test_others_have_answers_proven_where_the_owner_says_so(world: Any, worlds: Any) -> None:
+async def test_others_have_answers_proven_where_the_owner_says_so(world: World) -> None:
     """And checked by any node that has the data: a later one too."""
     asks = model.Http(listen=("127.0.0.1:0",), query=True, prove=True)
     async with (
         world.running("alice", private=True, http=asks) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         given = (await client.get("/query", params={"query": "from cities", "limit": 2, "include": "proof"})).json()
         assert [row["city"] for row in given["output"]["data"]] == ["Graz", "Linz"]
@@ -307,14 +307,14 @@ async def test_others_have_answers_proven_where_the_owner_says_so(world: Any, wo
             assert told["error"]["kind"] == "VerificationFailed::DatasetNotFound"
 
 
-async def test_nobody_but_the_owner_has_an_answer_signed(world: Any, worlds: Any) -> None:
+async def test_nobody_but_the_owner_has_an_answer_signed(world: World) -> None:
     """By no door: what the node signs is its own word."""
     asked = wire.QueryRequest(sql=CITIES, prove=True)
     async with (
         world.running("alice", private=True, http=ASKED) as alice,
         httpx.AsyncClient(base_url=url_of(alice), timeout=PATIENCE) as client,
     ):
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.publish("cities")
         given = await client.post("/node/v1alpha1/query", content=msgspec.json.encode(asked))
         assert given.status_code == 403

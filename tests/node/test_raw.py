@@ -14,12 +14,13 @@ from odfd.datasets.manifest import DATASET_TYPE
 from odfd.ingest.source_manifest import SOURCE_TYPE
 from odfd.store import captures
 from worlds.accounts_world import ALICE, BOB, settled
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import Node, World
 
 LEDGER = "{kind: Ledger, primaryKey: [city]}"
 
 
-async def replayed(node: Any, ref: str = "cities") -> wire.RawReplayResult:
+async def replayed(node: Node, ref: str = "cities") -> wire.RawReplayResult:
     return await node.done(node.api.raw.replay(ref))
 
 
@@ -40,7 +41,7 @@ content:
 """
 
 
-async def push(node: Any, name: str, *rows: str) -> None:
+async def push(node: Node, name: str, *rows: str) -> None:
     async def chunks() -> Any:
         yield "\n".join(["event_time,city,population", *rows, ""]).encode()
 
@@ -48,8 +49,8 @@ async def push(node: Any, name: str, *rows: str) -> None:
     await node.done(node.api.flow.ingest("readings", wire.IngestRequest(uploads=(upload.id,))))
 
 
-async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append}", shards: int = 1) -> None:
-    root = worlds.ROOT.replace("{kind: Append}", merge)
+async def filled(world: World, node: Node, merge: str = "{kind: Append}", shards: int = 1) -> None:
+    root = ROOT.replace("{kind: Append}", merge)
     await node.apply(root if shards == 1 else in_shards(root))
     await node.keep_raw("cities")
     for day, rows in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Graz,3")):
@@ -58,10 +59,10 @@ async def filled(world: Any, worlds: Any, node: Any, merge: str = "{kind: Append
 
 
 @pytest.mark.parametrize(("merge", "shards"), [("{kind: Append}", 1), (LEDGER, 1), ("{kind: Append}", 3), (LEDGER, 3)])
-async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, merge: str, shards: int) -> None:
+async def test_every_block_comes_again_from_its_bytes(world: World, merge: str, shards: int) -> None:
     """Of every merge strategy, in any later state of the chains, after a restart and without the source."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, merge, shards)
+        await filled(world, alice, merge, shards)
         with alice.home.database.read() as connection:
             bound = captures.of(connection, alice.dataset("cities"))
         assert len({each.time for each in bound}) == len(bound)
@@ -83,7 +84,7 @@ async def test_every_block_comes_again_from_its_bytes(world: Any, worlds: Any, m
 
 
 @pytest.mark.parametrize("root", [GATE, in_shards(GATE)], ids=["one", "shards"])
-async def test_what_is_pushed_is_kept_as_it_came(world: Any, root: str) -> None:
+async def test_what_is_pushed_is_kept_as_it_came(world: World, root: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root)
         await push(alice, "before.csv", "2024-01-01T00:00:00Z,Graz,1")
@@ -103,10 +104,10 @@ async def test_what_is_pushed_is_kept_as_it_came(world: Any, root: str) -> None:
 
 
 @pytest.mark.parametrize("shards", [1, 3])
-async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any, shards: int) -> None:
+async def test_another_block_than_its_bytes_give_is_told(world: World, shards: int) -> None:
     """As when a decoder errs, or somebody wrote other rows than the source gave."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, shards=shards)
+        await filled(world, alice, shards=shards)
         dataset = alice.dataset("cities")
         with alice.home.database.write() as connection:
             first, second, *_ = captures.of(connection, dataset)
@@ -122,10 +123,10 @@ async def test_another_block_than_its_bytes_give_is_told(world: Any, worlds: Any
             await replayed(alice)
 
 
-async def test_bytes_outlive_the_history_that_they_became(world: Any, worlds: Any) -> None:
+async def test_bytes_outlive_the_history_that_they_became(world: World) -> None:
     """A reset and a compaction leave them, a deletion and a drop do not; the collector follows."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         view = await alice.api.raw.show("cities")
         names = [Multihash.parse(file.object) for each in view.captures for file in each.files]
         await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
@@ -162,13 +163,13 @@ def declared(annotations: str = "", kind: str = "Root", metadata: str = POLLED) 
     return DECLARED % (f", annotations: {{{annotations}}}" if annotations else "", kind, metadata)
 
 
-async def keeps(node: Any, ref: str = "cities") -> bool:
+async def keeps(node: Node, ref: str = "cities") -> bool:
     said = (await node.api.raw.show(ref)).keeping
     assert (await node.api.datasets.describe(ref)).keeps_raw == said
     return bool(said)
 
 
-async def test_that_bytes_are_kept_is_declared(world: Any) -> None:
+async def test_that_bytes_are_kept_is_declared(world: World) -> None:
     """By the short name or the URI, in a manifest or by hand, and it stays with the dataset under another name."""
     (long, _) = DATASET_TYPE.annotation_uris("keepRaw")
     async with world.running("alice") as alice:
@@ -195,7 +196,7 @@ async def test_that_bytes_are_kept_is_declared(world: Any) -> None:
         assert not await keeps(alice), "a dataset that is made again is another one"
 
 
-async def test_an_account_says_whether_its_bytes_are_kept(world: Any) -> None:
+async def test_an_account_says_whether_its_bytes_are_kept(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         path = f"/dataset/v1alpha1/datasets/{node.dataset('alice/hers')}/labels"
@@ -206,9 +207,9 @@ async def test_an_account_says_whether_its_bytes_are_kept(world: Any) -> None:
         assert await keeps(node, "alice/hers")
 
 
-async def test_only_what_is_ingested_here_is_kept(world: Any, worlds: Any) -> None:
+async def test_only_what_is_ingested_here_is_kept(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         for ref, said, rule in (("towns", True, "raw-owner"), ("cities", "yes", "manifest-type")):
             with pytest.raises(Fault) as refused:
                 await alice.api.declarations.label("dataset", ref, wire.LabelRequest(annotations={"keepRaw": said}))
@@ -234,19 +235,19 @@ spec:
 """
 
 
-def source(node: Any, merge: str = LEDGER, keep_raw: str = "true", ingress: str = "") -> str:
+def source(node: Node, merge: str = LEDGER, keep_raw: str = "true", ingress: str = "") -> str:
     polled = f"{{kind: FilesGlob, path: '{node.home.directory.parent / 'source'}/*.csv', order: ByName}}"
     return SOURCE % (ingress or polled, merge, keep_raw)
 
 
-async def taken(world: Any, node: Any, day: int, row: str, ref: str = "cities") -> None:
+async def taken(world: World, node: Node, day: int, row: str, ref: str = "cities") -> None:
     world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{row}")
     (item,) = await node.pull(ref, source="readings")
     assert item.outcome == "updated", item
 
 
 @pytest.mark.parametrize("shards", ["", "\n  shards: {number: 3, by: [city]}"], ids=["one", "shards"])
-async def test_a_source_keeps_what_datasets_take_from_it(world: Any, shards: str) -> None:
+async def test_a_source_keeps_what_datasets_take_from_it(world: World, shards: str) -> None:
     """Over a handover to a snapshot, and to a rendition from the bytes, read as the Source says then."""
     async with world.running("alice") as alice:
         other = declared(metadata="[]").replace("cities", "other")
@@ -274,7 +275,7 @@ async def test_a_source_keeps_what_datasets_take_from_it(world: Any, shards: str
         assert counts(await replayed(alice)) == (5, 0, 0, 0)
 
 
-async def test_what_was_pushed_to_a_source_is_kept_when_it_is_taken(world: Any) -> None:
+async def test_what_was_pushed_to_a_source_is_kept_when_it_is_taken(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(alice, ingress="{kind: RestEndpoint}"), declared(metadata="[]"))
         body = b"event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n"
@@ -286,7 +287,7 @@ async def test_what_was_pushed_to_a_source_is_kept_when_it_is_taken(world: Any) 
         assert counts(await replayed(alice)) == (1, 0, 0, 0)
 
 
-async def test_a_source_that_keeps_nothing_any_more_or_is_gone(world: Any) -> None:
+async def test_a_source_that_keeps_nothing_any_more_or_is_gone(world: World) -> None:
     """The bytes are named by what the Source is, and not by its name."""
     async with world.running("alice") as alice:
         await alice.apply(source(alice), declared(metadata="[]"))

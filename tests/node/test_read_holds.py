@@ -14,34 +14,36 @@ from odfd.cli import formatting
 from odfd.cli.details import dataset as shown
 from odfd.control import wire
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 FOLLOW = model.Policy(rewrite=model.Rewrite(follow="follow"))
 
 
-async def cities(world: Any, worlds: Any, node: Any) -> Any:
+async def cities(world: World, node: Node) -> Any:
     """Of three files, one slice each."""
     for day in (1, 2, 3):
         world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     return node.dataset("cities")
 
 
-async def take(node: Any, ref: str, **more: Any) -> wire.HoldView:
+async def take(node: Node, ref: str, **more: Any) -> wire.HoldView:
     return await node.api.holds.take(wire.HoldRequest(ref=ref, **more))
 
 
-async def compact(node: Any) -> wire.RewriteResult:
+async def compact(node: Node) -> wire.RewriteResult:
     return await node.done(node.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
 
 
-async def collected(node: Any) -> wire.CollectResult:
+async def collected(node: Node) -> wire.CollectResult:
     return await node.done(node.api.collection.collect(wire.CollectRequest(dry_run=False)))
 
 
-async def test_while_a_hold_lives_history_stays(world: Any, worlds: Any) -> None:
+async def test_while_a_hold_lives_history_stays(world: World) -> None:
     async with world.running("alice") as alice:
-        dataset = await cities(world, worlds, alice)
+        dataset = await cities(world, alice)
         head = alice.home.chains.chain(dataset).head()
         hold = await take(alice, "cities", note="monthly report", seconds=60)
         assert hold.pin is not None
@@ -66,9 +68,9 @@ async def test_while_a_hold_lives_history_stays(world: Any, worlds: Any) -> None
             await alice.api.holds.release(hold.id)
 
 
-async def test_a_hold_outlives_a_restart_and_expires_unless_it_is_renewed(world: Any, worlds: Any) -> None:
+async def test_a_hold_outlives_a_restart_and_expires_unless_it_is_renewed(world: World) -> None:
     async with world.running("alice") as alice:
-        await cities(world, worlds, alice)
+        await cities(world, alice)
         hold = await take(alice, "cities", seconds=60)
         other = await take(alice, "cities", seconds=90)
     async with world.running("alice") as alice:
@@ -90,10 +92,10 @@ async def test_a_hold_outlives_a_restart_and_expires_unless_it_is_renewed(world:
             await alice.api.holds.renew(hold.id, wire.HoldRenewal())
 
 
-async def test_a_time_is_held_where_it_is_complete(world: Any, worlds: Any) -> None:
+async def test_a_time_is_held_where_it_is_complete(world: World) -> None:
     """The pin is the last block of that time; a time that may still get blocks is refused."""
     async with world.running("alice") as alice:
-        dataset = await cities(world, worlds, alice)
+        dataset = await cities(world, alice)
         chain = alice.home.chains.chain(dataset)
         blocks = await alice.api.datasets.log("cities", [], 100, None, None)
         last = blocks[0].system_time
@@ -115,9 +117,9 @@ async def test_a_time_is_held_where_it_is_complete(world: Any, worlds: Any) -> N
 
 
 @pytest.mark.slow
-async def test_a_mirror_follows_a_rewritten_history_once_nobody_reads_the_old_one(world: Any, worlds: Any) -> None:
+async def test_a_mirror_follows_a_rewritten_history_once_nobody_reads_the_old_one(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", FOLLOW) as bob:
-        dataset = await cities(world, worlds, alice)
+        dataset = await cities(world, alice)
         await world.spread(alice, "cities")
         await bob.mirror(dataset, "theirs")
         before = bob.home.chains.chain(dataset).head()
@@ -134,9 +136,9 @@ async def test_a_mirror_follows_a_rewritten_history_once_nobody_reads_the_old_on
                 await bob.parts.scheduler.get(dataset).turned.wait()
 
 
-async def test_a_held_mirror_lets_go_of_no_data(world: Any, worlds: Any) -> None:
+async def test_a_held_mirror_lets_go_of_no_data(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        dataset = await cities(world, worlds, alice)
+        dataset = await cities(world, alice)
         await world.spread(alice, "cities")
         whole = (await bob.mirror(dataset, "theirs")).held
         hold = await take(bob, "theirs")
@@ -151,10 +153,10 @@ async def test_a_held_mirror_lets_go_of_no_data(world: Any, worlds: Any) -> None
         assert view.held == 0
 
 
-async def test_an_owned_hold_lasts_and_fences_off_earlier_processes(world: Any, worlds: Any) -> None:
+async def test_an_owned_hold_lasts_and_fences_off_earlier_processes(world: World) -> None:
     """Over restarts and any time; the newest process moves it forward, and is the only one."""
     async with world.running("alice") as alice:
-        await cities(world, worlds, alice)
+        await cities(world, alice)
         first = await take(alice, "cities", owner="pipeline")
         assert (first.owner, first.fence, first.expires_at) == ("pipeline", 1, None)
     world.clock.instant += 400 * 86_400 * SECOND
@@ -193,9 +195,9 @@ async def test_an_owned_hold_lasts_and_fences_off_earlier_processes(world: Any, 
             await take(alice, "cities", owner="x" * 101)
 
 
-async def test_a_person_ends_an_owned_hold_and_a_leased_one_has_no_fence(world: Any, worlds: Any) -> None:
+async def test_a_person_ends_an_owned_hold_and_a_leased_one_has_no_fence(world: World) -> None:
     async with world.running("alice") as alice:
-        await cities(world, worlds, alice)
+        await cities(world, alice)
         owned, leased = await take(alice, "cities", owner="pipeline"), await take(alice, "cities")
         with pytest.raises(Refused, match="leased, not owned"):
             await alice.api.holds.renew(leased.id, wire.HoldRenewal(fence=1))

@@ -14,6 +14,8 @@ from engines.query.reader import QueryProcesses
 from odfd.control import wire
 from odfd.store.read_holds import HistoryHeld
 from odfd_client import HandedOver, NotFound, Position, Snapshot, Switched, Update, connect
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
@@ -26,19 +28,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
-async def brought(world: Any, node: Any, day: int, *cities: str) -> None:
+async def brought(world: World, node: Node, day: int, *cities: str) -> None:
     world.write("alice", f"d{day}.csv", *(f"2024-01-{day:02}T00:00:00Z,{city},{day}" for city in cities))
     await node.pull("cities")
 
 
-async def rendition(node: Any, number: int, shards: int, origin: Literal["snapshot", "raw"] = "snapshot") -> None:
+async def rendition(node: Node, number: int, shards: int, origin: Literal["snapshot", "raw"] = "snapshot") -> None:
     request = wire.RenditionRequest(origin=origin, shards=shards, by=("city",) if shards > 1 else ())
     await node.done(node.api.renditions.create("cities", request))
     await node.done(node.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
 
 
-async def sharded(world: Any, worlds: Any, node: Any) -> None:
-    await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+async def sharded(world: World, node: Node) -> None:
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     await brought(world, node, 1, *CITIES[:5])
     await rendition(node, 1, 3)
@@ -48,9 +50,7 @@ def names(items: Any) -> list[str]:
     return [name for item in items for name in item.batch.column("city").to_pylist()]
 
 
-async def test_all_shards_are_followed_as_one(
-    world: Any, worlds: Any, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_all_shards_are_followed_as_one(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each row once from any saved position on; the last of a cut says that it is complete, in every shard.
 
     The rows come from the slices: no query process is started for them.
@@ -61,7 +61,7 @@ async def test_all_shards_are_followed_as_one(
 
     monkeypatch.setattr(QueryProcesses, "one", none)
     async with world.running("alice") as alice:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         async with served(alice, folder) as path:
             cities = await away(lambda: connect(path).open("cities"))
             found = await away(lambda: list(cities.listen(follow=False)))
@@ -91,9 +91,9 @@ async def test_all_shards_are_followed_as_one(
                 await away(lambda: list(one.listen(found[0].position, follow=False)))
 
 
-async def test_a_hold_and_a_subscription_are_of_all_shards_at_one_time(world: Any, worlds: Any, folder: Path) -> None:
+async def test_a_hold_and_a_subscription_are_of_all_shards_at_one_time(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
-        await sharded(world, worlds, alice)
+        await sharded(world, alice)
         async with served(alice, folder) as path:
             c = await away(lambda: connect(path))
             items = await away(lambda: c.open("cities").subscribe(follow=False))
@@ -127,14 +127,14 @@ def applied(state: Counter[str], item: Update | Switched) -> None:
 
 @pytest.mark.parametrize("origin", ["snapshot", "raw"])
 async def test_a_reader_crosses_from_one_chain_to_shards_and_back(
-    world: Any, worlds: Any, folder: Path, origin: Literal["snapshot", "raw"]
+    world: World, folder: Path, origin: Literal["snapshot", "raw"]
 ) -> None:
     """From each position that was ever saved, the reader has in the end what the collection contains.
 
     Decoded from raw, every other rendition has other rows, as another decoder makes them.
     """
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+        await alice.apply(ROOT.replace("{kind: Append}", LEDGER))
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
         await alice.keep_raw("cities")
         await brought(world, alice, 1, *CITIES[:2])
@@ -158,7 +158,7 @@ async def test_a_reader_crosses_from_one_chain_to_shards_and_back(
                 await brought(world, alice, day, CITIES[day], "Graz")
                 if origin == "raw":
                     merge = "{kind: Append}" if number % 2 else "{kind: Ledger, primaryKey: [city]}"
-                    await alice.apply(worlds.ROOT.replace("{kind: Append}", merge))
+                    await alice.apply(ROOT.replace("{kind: Append}", merge))
                 await rendition(alice, number, shards, origin)
             await brought(world, alice, 5, *CITIES[5:])
             rows = Counter(await away(lambda: c.open("cities").current().to_arrow()["city"].to_pylist()))

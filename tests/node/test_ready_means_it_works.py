@@ -8,6 +8,8 @@ import trio
 
 from chain.errors import Environment
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 PUSHED = """$schema: Dataset
 headers: {name: pushed}
@@ -24,16 +26,16 @@ spec: {target: pushed, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind
 """
 
 
-async def status(node: Any, word: str, name: str) -> dict[str, Any]:
+async def status(node: Node, word: str, name: str) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
     return found
 
 
-async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: Any, worlds: Any) -> None:
+async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
         alice.engine.fault = Environment("the engine has no room", rule="engine-room")
         await alice.pull("cities")
@@ -54,7 +56,7 @@ async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: 
         assert (view.state, view.conditions) == ("fresh", ())
 
 
-async def test_a_flow_that_ingests_into_what_takes_no_pull_is_failed_before_its_first_run(world: Any) -> None:
+async def test_a_flow_that_ingests_into_what_takes_no_pull_is_failed_before_its_first_run(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SOURCE, PUSHED, OFTEN)
         told = await status(alice, "Flow", "often")

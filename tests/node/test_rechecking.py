@@ -20,6 +20,8 @@ from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.runs import BACKOFF, Rechecks
 from odfd.trust.validation import evidence_rechecker
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, add_to_first
 
 ROWS = "2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000"
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
@@ -31,12 +33,12 @@ def listens_to(*keys: str, f: int = 0, recheck: bool = True) -> model.Policy:
 
 
 @asynccontextmanager
-async def accusing(world: Any, worlds: Any, *, lies: bool) -> AsyncIterator[tuple[Any, Any]]:
+async def accusing(world: World, *, lies: bool) -> AsyncIterator[tuple[Any, Any]]:
     """Bob says that Alice's derivation is wrong: so it is, or his machine is."""
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        (alice if lies else bob).engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        (alice if lies else bob).engine.wrong = partial(add_to_first, "population", 1000)
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         await world.spread(alice, "cities", "towns")
         for name in ("cities", "towns"):
@@ -45,13 +47,13 @@ async def accusing(world: Any, worlds: Any, *, lies: bool) -> AsyncIterator[tupl
         yield alice, bob
 
 
-async def mirrored(node: Any, source: Any) -> None:
+async def mirrored(node: Node, source: Any) -> None:
     for name in ("cities", "towns"):
         await node.mirror(source.dataset(name), name)
     await node.heard("attestation.heard")
 
 
-async def at_rest(node: Any) -> float:
+async def at_rest(node: Node) -> float:
     """Until a round found nothing to do; how many seconds that is so."""
     with trio.fail_after(PATIENCE):
         while True:
@@ -60,7 +62,7 @@ async def at_rest(node: Any) -> float:
                 return float(node.parts.rechecker.rests)
 
 
-async def put_off(node: Any, count: int) -> float:
+async def put_off(node: Node, count: int) -> float:
     """Until so many attempts were put off; how long until the next."""
     with trio.fail_after(PATIENCE):
         while [event for event, _ in node.logger.said].count("evidence put off") < count:
@@ -68,13 +70,13 @@ async def put_off(node: Any, count: int) -> float:
     return await at_rest(node)
 
 
-def kept(node: Any) -> list[str]:
+def kept(node: Node) -> list[str]:
     return [path.name for path in (node.home.directory / "evidence").iterdir()]
 
 
 @pytest.mark.slow
-async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: Any, worlds: Any) -> None:
-    async with accusing(world, worlds, lies=True) as (alice, bob):
+async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: World) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
         async with world.running("carol", listens_to(bob.key)) as carol:
             await mirrored(carol, alice)
             (event,) = await carol.heard("evidence.rechecked")
@@ -103,9 +105,9 @@ async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: An
 
 
 @pytest.mark.slow
-async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds: Any) -> None:
+async def test_a_broken_machine_among_validators_harms_nobody(world: World) -> None:
     async with (
-        accusing(world, worlds, lies=False) as (alice, bob),
+        accusing(world, lies=False) as (alice, bob),
         world.running("carol", listens_to(bob.key, alice.key, f=1)) as carol,
     ):
         await mirrored(carol, alice)
@@ -127,9 +129,9 @@ async def test_a_broken_machine_among_validators_harms_nobody(world: Any, worlds
 
 
 @pytest.mark.slow
-async def test_where_nobody_may_err_a_false_accusation_splits(world: Any, worlds: Any) -> None:
+async def test_where_nobody_may_err_a_false_accusation_splits(world: World) -> None:
     async with (
-        accusing(world, worlds, lies=False) as (alice, bob),
+        accusing(world, lies=False) as (alice, bob),
         world.running("carol", listens_to(bob.key)) as carol,
     ):
         await mirrored(carol, alice)
@@ -138,13 +140,13 @@ async def test_where_nobody_may_err_a_false_accusation_splits(world: Any, worlds
 
 
 @pytest.mark.slow
-async def test_runs_that_differ_here_accuse_nobody(world: Any, worlds: Any) -> None:
+async def test_runs_that_differ_here_accuse_nobody(world: World) -> None:
     async with (
-        accusing(world, worlds, lies=True) as (alice, bob),
+        accusing(world, lies=True) as (alice, bob),
         world.running("carol", listens_to(bob.key)) as carol,
     ):
         numbers = itertools.count()
-        carol.engine.wrong = lambda request: worlds.add_to_first("population", next(numbers), request)
+        carol.engine.wrong = lambda request: add_to_first("population", next(numbers), request)
         await mirrored(carol, alice)
         (event,) = await carol.heard("evidence.rechecked")
         assert event.data["result"] == "unable"
@@ -154,9 +156,9 @@ async def test_runs_that_differ_here_accuse_nobody(world: Any, worlds: Any) -> N
 
 
 @pytest.mark.slow
-async def test_without_an_engine_one_bundle_is_kept(world: Any, worlds: Any) -> None:
+async def test_without_an_engine_one_bundle_is_kept(world: World) -> None:
     async with (
-        accusing(world, worlds, lies=True) as (alice, bob),
+        accusing(world, lies=True) as (alice, bob),
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         carol.engine.why_not = Invalid("no Java here")
@@ -171,8 +173,8 @@ async def test_without_an_engine_one_bundle_is_kept(world: Any, worlds: Any) -> 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("whom", ["nobody", "switched off"])
-async def test_nothing_is_fetched_on_the_word_of_strangers_or_unasked(world: Any, worlds: Any, whom: str) -> None:
-    async with accusing(world, worlds, lies=True) as (alice, bob):
+async def test_nothing_is_fetched_on_the_word_of_strangers_or_unasked(world: World, whom: str) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
         policy = listens_to() if whom == "nobody" else listens_to(bob.key, recheck=False)
         async with world.running("carol", policy) as carol:
             await mirrored(carol, alice)
@@ -180,17 +182,17 @@ async def test_nothing_is_fetched_on_the_word_of_strangers_or_unasked(world: Any
             assert (kept(carol), carol.engine.transforms) == ([], 0)
 
 
-async def test_who_publishes_does_not_check_himself(world: Any, worlds: Any) -> None:
-    async with accusing(world, worlds, lies=True) as (alice, bob):
+async def test_who_publishes_does_not_check_himself(world: World) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
         alice.assembly.reload(model.Settings(policy=listens_to(bob.key)))
         assert await at_rest(alice) > 1e9
         assert kept(alice) == []
 
 
 @pytest.mark.slow
-async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any, worlds: Any) -> None:
+async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: World) -> None:
     async with (
-        accusing(world, worlds, lies=True) as (alice, bob),
+        accusing(world, lies=True) as (alice, bob),
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         await mirrored(carol, alice)
@@ -210,10 +212,10 @@ async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: Any
 
 
 @pytest.mark.slow
-async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(world: Any, worlds: Any) -> None:
+async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(world: World) -> None:
     """What lies on the shelf under the name is a bundle about a block that does not stand here."""
     async with (
-        accusing(world, worlds, lies=True) as (alice, bob),
+        accusing(world, lies=True) as (alice, bob),
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         await mirrored(carol, alice)
@@ -226,14 +228,14 @@ async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(worl
 
 
 @pytest.mark.slow
-async def test_a_refuted_dataset_feeds_no_derivation(world: Any, worlds: Any) -> None:
+async def test_a_refuted_dataset_feeds_no_derivation(world: World) -> None:
     """Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it."""
     async with (
-        accusing(world, worlds, lies=True) as (alice, bob),
+        accusing(world, lies=True) as (alice, bob),
         world.running("carol", listens_to(bob.key, recheck=False)) as carol,
     ):
         await mirrored(carol, alice)
-        mine = worlds.DERIVED.replace("name: towns", "name: mine").replace("cities", "towns")
+        mine = DERIVED.replace("name: towns", "name: mine").replace("cities", "towns")
         await carol.apply(mine)
         (item,) = await carol.pull("mine")
         assert (item.outcome, item.records) == ("blocked", 0)

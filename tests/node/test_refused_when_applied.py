@@ -34,6 +34,7 @@ from odfd.ingest.preparation import prepare
 from odfd.ingest.settings import IngestSettings
 from odfd.services.resources.reading import read_drafts
 from worlds.eventually import PATIENCE
+from worlds.node_world import World
 
 GLOB = "{kind: FilesGlob, path: '*.csv'}"
 CSV = "{kind: Csv, header: true, ddlSchema: ['event_time TIMESTAMP, a STRING']}"
@@ -146,7 +147,7 @@ def wrong_ddl() -> list[str]:
 
 
 @pytest.mark.parametrize("dry_run", [True, False])
-async def test_refused_with_its_place(world: Any, dry_run: bool) -> None:
+async def test_refused_with_its_place(world: World, dry_run: bool) -> None:
     """By one node: after each refusal it has nothing, as before."""
     async with world.running("alice") as alice:
         for rule, part, text in BAD:
@@ -164,7 +165,7 @@ def test_a_kind_that_is_not_known_is_refused_by_its_name(kind: str) -> None:
     assert refused.value.rule == "unknown-kind"
 
 
-async def test_ddl_that_means_nothing(world: Any) -> None:
+async def test_ddl_that_means_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         for read in wrong_ddl():
             (item,) = (await alice.apply(manifest(read=read))).items
@@ -172,7 +173,7 @@ async def test_ddl_that_means_nothing(world: Any) -> None:
             assert await alice.dataset_views() == [], read
 
 
-async def test_a_dataset_that_is_there_keeps_its_source(world: Any) -> None:
+async def test_a_dataset_that_is_there_keeps_its_source(world: World) -> None:
     async with world.running("alice", ingest=OPEN) as alice:
         for text in GOOD:
             (item,) = (await alice.apply(text)).items
@@ -185,7 +186,7 @@ async def test_a_dataset_that_is_there_keeps_its_source(world: Any) -> None:
         assert item.action == "unchanged"
 
 
-async def test_a_push_source_is_looked_at_too(world: Any) -> None:
+async def test_a_push_source_is_looked_at_too(world: World) -> None:
     text = f"""kind: DatasetSnapshot
 version: 1
 content:
@@ -206,7 +207,7 @@ content:
         assert (item.fault.rule, item.fault.place) == ("read-encoding", "m0.yaml:13")
 
 
-async def test_a_source_names_no_file_of_the_node(world: Any, tmp_path: Any) -> None:
+async def test_a_source_names_no_file_of_the_node(world: World, tmp_path: Any) -> None:
     """Its keys lie there, and what is ingested may be published."""
     async with world.running("alice") as alice:
         for fetch in (
@@ -225,7 +226,7 @@ SET = "$schema: VariableSet\nheaders: {name: X}\nspec: {variables: {TOKEN: abc}}
 
 
 @pytest.mark.parametrize("fetch", [SHUT, "{kind: Url, url: 'http://a.example/${{env.TOKEN }}/x'}"])
-async def test_a_variable_that_sources_may_not_see(world: Any, fetch: str) -> None:
+async def test_a_variable_that_sources_may_not_see(world: World, fetch: str) -> None:
     """The daemon's own secrets are in its environment; a set of the dataset's name opens, applied with it or before."""
     text = manifest(fetch=fetch)
     async with world.running("alice", ingest=OPEN) as alice:
@@ -250,7 +251,7 @@ async def test_a_variable_that_sources_may_not_see(world: Any, fetch: str) -> No
          "preprocess"),
     ],
 )  # fmt: skip
-async def test_a_variable_where_none_is_filled_in(world: Any, text: str, part: str) -> None:
+async def test_a_variable_where_none_is_filled_in(world: World, text: str, part: str) -> None:
     """Also not one that sources may see: it would be read as it stands."""
     async with world.running("alice", ingest=OPEN) as alice:
         (item,) = (await alice.apply(text)).items
@@ -258,7 +259,7 @@ async def test_a_variable_where_none_is_filled_in(world: Any, text: str, part: s
         assert (item.fault.rule, item.fault.place) == ("source-variable", f"m0.yaml:{line}")
 
 
-async def test_a_variable_in_a_transform(world: Any) -> None:
+async def test_a_variable_in_a_transform(world: World) -> None:
     text = """kind: DatasetSnapshot
 version: 1
 content:
@@ -275,7 +276,7 @@ content:
         assert (item.fault.rule, item.fault.place) == ("source-variable", "m0.yaml:9")
 
 
-async def test_a_pipe_that_is_allowed_is_taken(world: Any) -> None:
+async def test_a_pipe_that_is_allowed_is_taken(world: World) -> None:
     async with world.running("alice", ingest=model.Ingest(pipe="user")) as alice:
         (item,) = (await alice.apply(manifest(more="prepare: [{kind: Pipe, command: [cat]}]"))).items
         assert item.action == "created"

@@ -25,6 +25,7 @@ from odfd.resources.resource import Resource
 from odfd.resources.types import ResourceType, TypeOperations, TypeRegistry
 from odfd.services.resources.types import TYPES
 from worlds.asking import ask
+from worlds.node_world import World
 
 DELETED: list[str] = []
 
@@ -60,7 +61,7 @@ def _registered(monkeypatch: pytest.MonkeyPatch) -> None:
     DELETED.clear()
 
 
-async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(world: Any) -> None:
+async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(world: World) -> None:
     async with world.running("alice") as alice:
         status, (item,) = await ask(alice, "POST", "/play/v1alpha1/toys", body=BEAR)
         assert (status, item["kind"], item["action"]) == (201, "toy", "created")
@@ -144,7 +145,7 @@ def toy(name: str, sound: str = "Brumm", **headers: str) -> str:
 
 
 async def test_r07_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     controller = ToyController()
     monkeypatch.setattr(features, "Controllers", lambda each: Controllers([*each, controller]))

@@ -39,7 +39,7 @@ from worlds.called_services import CalledServices
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
 from worlds.manifests import HOOKED
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 
 ACCOUNT = "$schema: Account\nheaders: {{name: {name}}}\nspec: {{email: {name}@example.com}}\n"
 DATASET = """$schema: Dataset
@@ -57,7 +57,7 @@ spec:
 class Remote:
     """A node with accounts alice and bob, a dataset of alice and one of its owner, asked over TLS."""
 
-    def __init__(self, node: Any, folder: Path) -> None:
+    def __init__(self, node: Node, folder: Path) -> None:
         self.node, self.folder = node, folder
         self.access = access_of(node.features, node.services)
         self.certificate, self.key = certified(folder)
@@ -130,7 +130,7 @@ class Remote:
 
 
 @asynccontextmanager
-async def served(world: Any, folder: Path) -> AsyncIterator[Remote]:
+async def served(world: World, folder: Path) -> AsyncIterator[Remote]:
     async with world.running("node", private=True) as node:
         await node.apply(ACCOUNT.format(name="alice"), ACCOUNT.format(name="bob"))
         await node.apply(DATASET.format(name="hers", more=", account: alice"), DATASET.format(name="theirs", more=""))
@@ -144,7 +144,7 @@ async def served(world: Any, folder: Path) -> AsyncIterator[Remote]:
                 nursery.cancel_scope.cancel()
 
 
-async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_path: Path) -> None:
+async def test_a_token_gives_the_rights_of_its_account_over_tls(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         alice, bob = await there.token("alice"), await there.token("bob")
         assert there.server.urls[0].startswith("https://localhost:")
@@ -164,7 +164,7 @@ async def test_a_token_gives_the_rights_of_its_account_over_tls(world: Any, tmp_
         assert (view.value.name, view.value.node_owner) == ("alice", False)
 
 
-async def test_a_token_reaches_no_further_than_it_says(world: Any, tmp_path: Path) -> None:
+async def test_a_token_reaches_no_further_than_it_says(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         reader = await there.token("alice", role="reader")
         assert await there.names(reader) == ["hers"]
@@ -191,7 +191,7 @@ async def test_a_token_reaches_no_further_than_it_says(world: Any, tmp_path: Pat
         assert await there.names(whole) == []
 
 
-async def test_a_token_makes_no_other_and_revokes_itself_alone(world: Any, tmp_path: Path) -> None:
+async def test_a_token_makes_no_other_and_revokes_itself_alone(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         one, other = await there.token("alice", note="one"), await there.token("alice", note="other")
         ids = {each.note: each.id for each in there.tokens.list()}
@@ -207,7 +207,7 @@ async def test_a_token_makes_no_other_and_revokes_itself_alone(world: Any, tmp_p
         assert await there.names(other) == ["hers"]
 
 
-async def test_a_token_ends_with_its_account(world: Any, tmp_path: Path) -> None:
+async def test_a_token_ends_with_its_account(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         token = await there.token("bob")
         assert await there.names(token) == []
@@ -217,7 +217,7 @@ async def test_a_token_ends_with_its_account(world: Any, tmp_path: Path) -> None
         assert (await there.ask("GET", "/dataset/v1alpha1/datasets", token))[0] == 401
 
 
-async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Path) -> None:
+async def test_without_a_good_token_nothing_is_answered(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         mistyped = good[:-1] + ("1" if good.endswith("0") else "0")
@@ -233,7 +233,7 @@ async def test_without_a_good_token_nothing_is_answered(world: Any, tmp_path: Pa
         assert await there.names(good) == ["hers"]
 
 
-async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: Any, tmp_path: Path) -> None:
+async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
         with capture_logs() as logs:
@@ -246,7 +246,7 @@ async def test_a_flood_of_wrong_tokens_is_refused_and_a_right_one_is_not(world: 
         assert await there.names(good) == ["hers"]
 
 
-async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path) -> None:
+async def test_the_node_keeps_no_token_and_tells_none(world: World, tmp_path: Path) -> None:
     """A canary, used rightly and wrongly, through every way: no answer, log line or file has it."""
     async with served(world, tmp_path) as there:
         with capture_logs() as logs:
@@ -272,7 +272,7 @@ async def test_the_node_keeps_no_token_and_tells_none(world: Any, tmp_path: Path
         assert not [path for path in files if secret.encode() in path.read_bytes()]
 
 
-async def test_an_answer_that_is_kept_is_of_the_token_that_asked(world: Any, tmp_path: Path) -> None:
+async def test_an_answer_that_is_kept_is_of_the_token_that_asked(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         alice, bob = await there.token("alice"), await there.token("bob")
         kept = {"idempotency_key": "k1"}
@@ -280,7 +280,7 @@ async def test_an_answer_that_is_kept_is_of_the_token_that_asked(world: Any, tmp
         assert (await there.ask("POST", "/node/v1alpha1/publish", bob, {"refs": ["hers"]}, **kept))[0] != 200
 
 
-async def test_files_are_not_given_over_tcp(world: Any, tmp_path: Path) -> None:
+async def test_files_are_not_given_over_tcp(world: World, tmp_path: Path) -> None:
     admins = (
         '$schema: Relations\nheaders: {name: admins}\nspec: {attributes: [{object: "Account:alice", name: admin, '
         "value: true}]}\n"
@@ -292,7 +292,7 @@ async def test_files_are_not_given_over_tcp(world: Any, tmp_path: Path) -> None:
         assert (status, problem["rule"]) == (403, "query-slices")
 
 
-async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(world: Any, tmp_path: Path) -> None:
+async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(world: World, tmp_path: Path) -> None:
     """Silence before and after TLS, a head that never ends, and a body that never comes keep nobody out."""
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
@@ -323,7 +323,7 @@ async def test_who_sends_no_more_than_a_head_is_left_and_others_are_answered(wor
     assert LIMITS.drain_seconds <= 2
 
 
-async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: Any, tmp_path: Path) -> None:
+async def test_a_huge_head_is_refused_before_anything_is_looked_at(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         good = await there.token("alice")
 
@@ -413,7 +413,7 @@ def test_a_node_that_cannot_be_asked_is_told_of_before_it_is(mistake: int, tmp_p
     assert caught.value.hint
 
 
-async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_path: Path) -> None:
+async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         client = there.client(await there.token("alice"))
         assert (await trio.to_thread.run_sync(client.ask, calls.accounts_me()))["name"] == "alice"
@@ -428,7 +428,7 @@ async def test_odfctl_tells_a_certificate_that_it_does_not_know(world: Any, tmp_
             await trio.to_thread.run_sync(ControlClient(Path("/nowhere"), remote=plain).ask, calls.accounts_me())
 
 
-async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path) -> None:
+async def test_the_client_for_python_asks_by_a_token(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         url, token = there.server.urls[0], await there.token("alice")
 
@@ -448,7 +448,7 @@ async def test_the_client_for_python_asks_by_a_token(world: Any, tmp_path: Path)
         odfd_client.connect("/nowhere", token=token)
 
 
-async def test_the_client_for_python_appends_with_the_rights_of_its_account(world: Any, tmp_path: Path) -> None:
+async def test_the_client_for_python_appends_with_the_rights_of_its_account(world: World, tmp_path: Path) -> None:
     rows = pyarrow.table({"x": pyarrow.array([1, 2], pyarrow.int64())})
     async with served(world, tmp_path) as there:
         url, token, other = there.server.urls[0], await there.token("alice"), await there.token("bob")
@@ -469,7 +469,7 @@ async def test_the_client_for_python_appends_with_the_rights_of_its_account(worl
     assert refused.value.rule == "flight-question"
 
 
-async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: Any, tmp_path: Path) -> None:
+async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(world: World, tmp_path: Path) -> None:
     async with served(world, tmp_path) as there:
         await there.node.apply(HOOKED)
 
@@ -503,7 +503,7 @@ async def test_a_signed_call_needs_no_token_and_another_learns_of_no_source(worl
         assert (await call("hooked", b'{"x": 3}', key))[0] == 201, "whoever signs right is never refused for it"
 
 
-async def test_queries_of_an_account_leave_a_place_to_the_owner(world: Any, tmp_path: Path) -> None:
+async def test_queries_of_an_account_leave_a_place_to_the_owner(world: World, tmp_path: Path) -> None:
     """Four readers: an account that asks six times at once has three."""
     async with served(world, tmp_path) as there:
         token, queries = await there.token("alice"), there.node.api.queries

@@ -18,7 +18,9 @@ from odfd.resources.store import ResourceStore
 from odfd.services.transfer.repository_controller import RepositoryController
 from odfd.verify import objects
 from p2p.ipfs import record
+from worlds.manifests import ROOT
 from worlds.memory_ipfs import MemoryIpfs, Swarm
+from worlds.node_world import Node, World
 from worlds.sftp import PASSWORD, Served, sftp_served
 
 SFTP = """$schema: SecretSet
@@ -40,25 +42,25 @@ def served(tmp_path: Path) -> Iterator[Served]:
         yield running
 
 
-async def grown(world: Any, worlds: Any, node: Any, files: int = 1) -> Any:
+async def grown(world: World, node: Node, files: int = 1) -> Any:
     for number in range(files):
         world.write("alice", f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,c{number},{number}")
     if not node.home.chains.datasets():
-        await node.apply(worlds.ROOT)
+        await node.apply(ROOT)
     await node.pull("cities")
     return node.dataset("cities")
 
 
-async def pushed(node: Any, ref: str = "cities", **more: Any) -> wire.PushItem:
+async def pushed(node: Node, ref: str = "cities", **more: Any) -> wire.PushItem:
     (item,) = (await node.done(node.api.pushing.push(wire.PushRequest(refs=(ref,), **more)))).items
     return item
 
 
 @pytest.mark.slow
-async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: Any, worlds: Any, served: Served) -> None:
+async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: World, served: Served) -> None:
     manifest = SFTP % (PASSWORD, served.url("/odf", "reader"), served.host_key)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        dataset = await grown(world, worlds, alice, 2)
+        dataset = await grown(world, alice, 2)
         told = repr(await alice.apply(manifest))
         item = await pushed(alice)
         assert (item.outcome, item.blocks, item.fault) == ("pushed", alice.size("cities"), None)
@@ -67,7 +69,7 @@ async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: Any, worlds: A
         (come,) = await bob.pull("archive/cities")
         assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
         assert bob.dataset("cities") == dataset
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         more = await pushed(alice)
         assert (more.outcome, more.objects) == ("pushed", 1)
         assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
@@ -78,13 +80,13 @@ async def test_an_sftp_server_is_pushed_to_and_pulled_from(world: Any, worlds: A
         assert PASSWORD not in told
 
 
-async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any) -> None:
+async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: World) -> None:
     swarm = Swarm()
     async with (
         world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
         world.running("bob", ipfs=MemoryIpfs(swarm)) as bob,
     ):
-        dataset = await grown(world, worlds, alice, 2)
+        dataset = await grown(world, alice, 2)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         await alice.apply(SHELF % f"ipns://{name}")
         item = await pushed(alice)
@@ -96,7 +98,7 @@ async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any
         (come,) = await bob.pull("shelf/cities")
         assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
         assert bob.dataset("cities") == dataset
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         more = await pushed(alice, to="shelf")
         assert (more.outcome, more.objects) == ("pushed", 1)
         assert (await bob.pull("shelf/cities"))[0].blocks == more.blocks
@@ -111,7 +113,7 @@ async def test_an_ipns_name_is_pushed_to_and_pulled_from(world: Any, worlds: Any
 
 
 async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The bytes are hashed as they come, and the rows checked then: not again when the chain is taken in."""
     swarm, checked, hashed = Swarm(), [], []
@@ -122,7 +124,7 @@ async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
         world.running("alice", ipfs=MemoryIpfs(swarm)) as alice,
         world.running("bob", ipfs=MemoryIpfs(swarm)) as bob,
     ):
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         for node in (alice, bob):
             await node.apply(SHELF % f"ipns://{name}")
@@ -131,7 +133,7 @@ async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
         hashed.clear()
         await bob.pull("shelf/cities")
         assert (len(checked), len(set(checked)), hashed) == (2, 2, [])
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         await pushed(alice)
         checked.clear()
         hashed.clear()
@@ -139,10 +141,10 @@ async def test_rows_that_come_are_read_once_and_those_that_are_here_not_at_all(
         assert (len(checked), hashed) == (1, [])
 
 
-async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(world: Any, worlds: Any) -> None:
+async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(world: World) -> None:
     ipfs = MemoryIpfs()
     async with world.running("alice", ipfs=ipfs) as alice:
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         await alice.apply(SHELF % f"ipns://{name}")
         time = [int(alice.clock.now())]
@@ -179,10 +181,10 @@ async def test_the_record_of_a_repositorys_name_is_signed_again_without_a_push(w
         assert await alone.observe(resource) == ObservedState()
 
 
-async def test_another_history_under_an_ipns_name_is_told(world: Any, worlds: Any) -> None:
+async def test_another_history_under_an_ipns_name_is_told(world: World) -> None:
     ipfs = MemoryIpfs()
     async with world.running("alice", ipfs=ipfs) as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         await alice.apply(SHELF % f"ipns://{name}")
         await pushed(alice)
@@ -195,10 +197,10 @@ async def test_another_history_under_an_ipns_name_is_told(world: Any, worlds: An
         assert (await pushed(alice)).outcome == "up-to-date"
 
 
-async def test_a_name_points_to_one_place(world: Any, worlds: Any) -> None:
+async def test_a_name_points_to_one_place(world: World) -> None:
     """A dataset whose key is offline has the node's own name; a repository would take it away, and the reverse."""
     async with world.running("alice", ipfs=MemoryIpfs()) as alice:
-        dataset = await grown(world, worlds, alice)
+        dataset = await grown(world, alice)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         await alice.apply(SHELF % f"ipns://{name}")
         alice.home.keys.take_offline(dataset)
@@ -208,9 +210,9 @@ async def test_a_name_points_to_one_place(world: Any, worlds: Any) -> None:
         assert told.fault.rule == "ipns-name-taken"
 
 
-async def test_without_kubo_and_with_odd_urls_it_is_refused(world: Any, worlds: Any) -> None:
+async def test_without_kubo_and_with_odd_urls_it_is_refused(world: World) -> None:
     async with world.running("alice") as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         name = record.name_of(alice.home.keys.node_key().dataset_id)
         await alice.apply(SHELF % f"ipns://{name}")
         told = await pushed(alice)

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from chain.errors import Invalid, NotFound
 from chain.ids import DatasetId
 from chain.state import transform_of
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 
-async def test_a_renamed_dataset_goes_on_under_its_new_name(world: Any, worlds: Any) -> None:
+async def test_a_renamed_dataset_goes_on_under_its_new_name(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull("cities", "towns")
         before = await alice.api.datasets.describe("cities")
         renamed = await alice.api.applying.rename("Dataset", "cities", "places")
@@ -31,10 +31,10 @@ async def test_a_renamed_dataset_goes_on_under_its_new_name(world: Any, worlds: 
         assert (await alice.api.datasets.describe("places")).created_at == before.created_at
 
 
-async def test_a_mirror_goes_by_its_new_name_too(world: Any, worlds: Any) -> None:
+async def test_a_mirror_goes_by_its_new_name_too(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         cities = alice.dataset("cities")
         await bob.mirror(cities, "theirs")
@@ -46,9 +46,9 @@ async def test_a_mirror_goes_by_its_new_name_too(world: Any, worlds: Any) -> Non
         assert bob.size("ours") == alice.size("cities")
 
 
-async def test_a_name_that_is_taken_or_none_is_refused(world: Any, worlds: Any) -> None:
+async def test_a_name_that_is_taken_or_none_is_refused(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         for name, rule in (("towns", "name-taken"), ("no name", "dataset-name"), ("", "dataset-name")):
             with pytest.raises(Invalid) as caught:
                 await alice.api.applying.rename("Dataset", "cities", name)
@@ -78,18 +78,18 @@ def over(name: str, of: str) -> str:
     return PLAIN.format(name=name, more="", kind="Derivative", event=OVER.format(of=of))
 
 
-async def ids_of(node: Any, kind: str = "Dataset") -> dict[str, str]:
+async def ids_of(node: Node, kind: str = "Dataset") -> dict[str, str]:
     return {each.name: each.id for each in await node.api.declarations.list(kind, None)}
 
 
-def inputs_of(node: Any, name: str) -> list[DatasetId]:
+def inputs_of(node: Node, name: str) -> list[DatasetId]:
     found = transform_of(node.home.chains.chain(node.dataset(name)))
     assert found is not None
     return [DatasetId.parse(each.dataset_ref) for each in found.inputs]
 
 
 async def test_r14_an_apply_of_an_id_with_another_name_renames_a_dataset_and_leaves_its_name_to_a_new_one(
-    world: Any,
+    world: World,
 ) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root("a", ", labels: {k: v}"), over("d", "a"))
@@ -109,7 +109,7 @@ async def test_r14_an_apply_of_an_id_with_another_name_renames_a_dataset_and_lea
         assert alice.kinds().count("dataset.renamed") == 1
 
 
-async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: Any) -> None:
+async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the_new_ones(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root("a"), root("b"))
         ids, a, b = await ids_of(alice), alice.dataset("a"), alice.dataset("b")
@@ -124,7 +124,7 @@ async def test_r14_names_are_swapped_in_one_batch_and_a_new_derivative_means_the
         assert await ids_of(alice) == {"a": ids["b"], "c": ids["a"], "d": (await ids_of(alice))["d"]}
 
 
-async def test_a_name_that_a_dataset_gives_up_is_not_found_by_what_is_applied_with_it(world: Any) -> None:
+async def test_a_name_that_a_dataset_gives_up_is_not_found_by_what_is_applied_with_it(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(root("a"))
         ids = await ids_of(alice)
@@ -137,10 +137,10 @@ async def test_a_name_that_a_dataset_gives_up_is_not_found_by_what_is_applied_wi
 MIRROR = "$schema: Mirror\nheaders: {{name: {name}, id: {id}}}\nspec: {{source: '{did}'{more}}}\n"
 
 
-async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: Any, worlds: Any) -> None:
+async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_renamed(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT, root("other"))
+        await alice.apply(ROOT, root("other"))
         await alice.pull("cities")
         cities, other = alice.dataset("cities"), alice.dataset("other")
         await bob.mirror(cities, "theirs")
@@ -175,7 +175,7 @@ async def test_r14_a_mirror_and_its_dataset_get_a_name_together_whichever_is_ren
         assert sorted(each.name for each in await bob.mirrors()) == ["more", "ours"]
 
 
-async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: Any) -> None:
+async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(world: World) -> None:
     key = "did:key:z6MkiTBz1ymuepAQ4HEHYSF1H8quG5GLVVQR3djdX3mDooWp"
     peer = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
     texts = (
@@ -193,7 +193,7 @@ async def test_r14_a_peer_and_a_validator_are_renamed_and_stay_what_they_were(wo
         assert held.spec["group"] == "uni"
 
 
-async def test_a_network_is_another_one_under_another_name(world: Any) -> None:
+async def test_a_network_is_another_one_under_another_name(world: World) -> None:
     text = "$schema: Network\nheaders: {name: NAME}\nspec: {bootstrap: []}\n"
     async with world.running("alice") as alice:
         await alice.apply(text.replace("NAME", "food"))

@@ -14,26 +14,27 @@ from chain.model.events import AddData
 from odfd.control import wire
 from odfd.errors import Bug
 from odfd.store import captures
-from worlds.manifests import in_shards
+from worlds.manifests import DERIVED, ROOT, in_shards
+from worlds.node_world import Node, World
 
 
-async def create(node: Any, name: str | None = None) -> wire.RenditionView:
+async def create(node: Node, name: str | None = None) -> wire.RenditionView:
     made: wire.RenditionView = await node.done(node.api.renditions.create("cities", wire.RenditionRequest(id=name)))
     return made
 
 
-async def hand_over(node: Any, number: int, name: str | None = None) -> wire.RenditionView:
+async def hand_over(node: Node, number: int, name: str | None = None) -> wire.RenditionView:
     done: wire.RenditionView = await node.done(
         node.api.renditions.hand_over("cities", number, wire.HandoverRequest(id=name))
     )
     return done
 
 
-async def rows(node: Any, ref: str) -> list[Any]:
+async def rows(node: Node, ref: str) -> list[Any]:
     return [tuple(row)[4:] for row in (await node.api.datasets.tail(ref, 100)).rows]
 
 
-def times(node: Any, ref: str) -> list[int]:
+def times(node: Node, ref: str) -> list[int]:
     """The times of a rendition's blocks of data, in all shards."""
     found = set()
     for each in node.home.shards_of(node.dataset(ref)):
@@ -43,8 +44,8 @@ def times(node: Any, ref: str) -> list[int]:
     return sorted(found)
 
 
-def cities(worlds: Any, merge: str, shards: int = 1) -> str:
-    root = str(worlds.ROOT.replace("{kind: Append}", merge))
+def cities(merge: str, shards: int = 1) -> str:
+    root = str(ROOT.replace("{kind: Append}", merge))
     return root if shards == 1 else in_shards(root)
 
 
@@ -54,9 +55,9 @@ LEDGER = "{kind: Ledger, primaryKey: [city]}"
 SHARDS = pytest.mark.parametrize("shards", [1, 3])
 
 
-async def filled(world: Any, worlds: Any, node: Any, shards: int = 1) -> None:
+async def filled(world: World, node: Node, shards: int = 1) -> None:
     """A source whose declaration is wrong: a ledger by city loses all but the first row of each."""
-    await node.apply(cities(worlds, LEDGER, shards))
+    await node.apply(cities(LEDGER, shards))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     await node.keep_raw("cities")
     for day, said in ((1, "Graz,1"), (2, "Linz,2"), (3, "Graz,3"), (4, "Wels,4")):
@@ -65,12 +66,12 @@ async def filled(world: Any, worlds: Any, node: Any, shards: int = 1) -> None:
 
 
 @SHARDS
-async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any, shards: int) -> None:
+async def test_a_decoder_that_was_wrong_is_mended(world: World, shards: int) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, shards)
+        await filled(world, alice, shards)
         before, old = await rows(alice, "cities"), alice.dataset("cities")
         assert len(before) == 3, "what was decoded wrongly"
-        await alice.apply(cities(worlds, "{kind: Append}", shards))
+        await alice.apply(cities("{kind: Append}", shards))
         made = await create(alice)
         assert len(made.shards) == (shards if shards > 1 else 0), "it has as many as the active one"
         assert (made.number, made.dataset, made.state) == (1, "cities.r1", "Building")
@@ -94,11 +95,11 @@ async def test_a_decoder_that_was_wrong_is_mended(world: Any, worlds: Any, shard
 
 
 @SHARDS
-async def test_a_handover_back_is_exact_too(world: Any, worlds: Any, shards: int) -> None:
+async def test_a_handover_back_is_exact_too(world: World, shards: int) -> None:
     """What came in meanwhile is decoded by the one that was wrong, as it always did."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, shards)
-        await alice.apply(cities(worlds, "{kind: Append}", shards))
+        await filled(world, alice, shards)
+        await alice.apply(cities("{kind: Append}", shards))
         await create(alice)
         await hand_over(alice, 1)
         world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
@@ -114,13 +115,11 @@ async def test_a_handover_back_is_exact_too(world: Any, worlds: Any, shards: int
 
 
 @SHARDS
-async def test_what_waits_for_a_handover_goes_to_the_rendition_that_is_active_then(
-    world: Any, worlds: Any, shards: int
-) -> None:
+async def test_what_waits_for_a_handover_goes_to_the_rendition_that_is_active_then(world: World, shards: int) -> None:
     """A pull and an advance that were asked for by the name of the collection, before it handed over."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, shards)
-        await alice.apply(cities(worlds, "{kind: Append}", shards))
+        await filled(world, alice, shards)
+        await alice.apply(cities("{kind: Append}", shards))
         await create(alice)
         old = alice.dataset("cities")
         world.write("alice", "d5.csv", "2024-01-05T00:00:00Z,Steyr,5")
@@ -145,9 +144,9 @@ async def test_what_waits_for_a_handover_goes_to_the_rendition_that_is_active_th
         assert (5,) not in {row[-1:] for row in await rows(alice, "cities.r0")}
 
 
-async def test_a_command_has_one_effect_and_one_meaning(world: Any, worlds: Any) -> None:
+async def test_a_command_has_one_effect_and_one_meaning(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await create(alice, "anew")
         assert await create(alice, "anew") == made
         done = await hand_over(alice, 1, "over")
@@ -160,9 +159,9 @@ async def test_a_command_has_one_effect_and_one_meaning(world: Any, worlds: Any)
             await hand_over(alice, 7)
 
 
-async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any) -> None:
+async def test_what_cannot_be_is_refused_by_name(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await alice.apply(cities("{kind: Append}"))
         world.write("alice", "d0.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
         await alice.keep_raw("cities")
@@ -175,13 +174,13 @@ async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any) -> Non
         assert [each.state for each in await alice.api.renditions.list("cities")] == ["Active"]
 
 
-async def test_a_derived_dataset_hands_over_with_its_input(world: Any, worlds: Any) -> None:
+async def test_a_derived_dataset_hands_over_with_its_input(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
-        await alice.apply(worlds.DERIVED)
+        await filled(world, alice)
+        await alice.apply(DERIVED)
         await alice.pull("towns")
         before, old = await rows(alice, "towns"), alice.dataset("towns")
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await alice.apply(cities("{kind: Append}"))
         await create(alice)
         with pytest.raises(Refused, match="is not ingested by this node"):
             await alice.done(alice.api.renditions.create("towns", wire.RenditionRequest(origin="snapshot")))
@@ -205,11 +204,11 @@ async def test_a_derived_dataset_hands_over_with_its_input(world: Any, worlds: A
         assert (await alice.done(alice.api.verification.verify("towns", wire.VerifyRequest()))).ok
 
 
-async def test_shards_are_decoded_from_one_chain_and_back(world: Any, worlds: Any) -> None:
+async def test_shards_are_decoded_from_one_chain_and_back(world: World) -> None:
     """The same bytes give the same rows in any number of shards, at the same times, across each handover."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
-        await alice.apply(cities(worlds, "{kind: Append}"))
+        await filled(world, alice)
+        await alice.apply(cities("{kind: Append}"))
         for number, shards in ((1, 3), (2, 1), (3, 2)):
             by = ("city",) if shards > 1 else ()
             wanted = wire.RenditionRequest(shards=shards, by=by)
@@ -236,10 +235,10 @@ async def test_shards_are_decoded_from_one_chain_and_back(world: Any, worlds: An
         assert len({each.time for each in one}) == len(one) == 8
 
 
-async def test_bytes_of_one_time_are_not_decoded_into_shards(world: Any, worlds: Any) -> None:
+async def test_bytes_of_one_time_are_not_decoded_into_shards(world: World) -> None:
     """As captures have that were made before times grew strictly."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         dataset = alice.dataset("cities")
         with alice.home.database.write() as connection:
             first, second, *_ = captures.of(connection, dataset)
@@ -250,9 +249,9 @@ async def test_bytes_of_one_time_are_not_decoded_into_shards(world: Any, worlds:
         assert [each.state for each in await alice.api.renditions.list("cities")] == ["Active"]
 
 
-async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: Any) -> None:
+async def test_one_that_was_never_active_can_be_abandoned(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await create(alice)
         assert (await alice.api.renditions.abandon("cities", 1)).state == "Dropped"
         assert (await create(alice)).number == 2, "numbers are not used again"
@@ -268,11 +267,11 @@ async def test_one_that_was_never_active_can_be_abandoned(world: Any, worlds: An
         assert await alice.api.declarations.list("Dataset", None) == []
 
 
-async def test_a_new_rendition_is_private_whatever_is_published(world: Any, worlds: Any) -> None:
+async def test_a_new_rendition_is_private_whatever_is_published(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await create(alice)
-        await alice.apply(worlds.ROOT.replace("name: cities", "name: other"))
+        await alice.apply(ROOT.replace("name: cities", "name: other"))
         told = {ref: alice.parts.visibility.is_told(alice.dataset(ref)) for ref in ("cities", "cities.r1", "other")}
         assert told == {"cities": False, "cities.r1": False, "other": True}
 
@@ -282,14 +281,14 @@ class Died(Exception):
 
 
 @SHARDS
-async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any, shards: int) -> None:
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: World, shards: int) -> None:
     """The next process is asked the same, by the same ids; what comes out is what one life gives."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, shards)
+        await filled(world, alice, shards)
         if shards == 1:  # the small engine knows no union
-            await alice.apply(worlds.DERIVED)
+            await alice.apply(DERIVED)
             await alice.pull("towns")
-        await alice.apply(cities(worlds, "{kind: Append}", shards))
+        await alice.apply(cities("{kind: Append}", shards))
     seen: list[str] = []
 
     def step(name: str) -> None:

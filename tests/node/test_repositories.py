@@ -17,6 +17,8 @@ from chain.model.events import SetInfo
 from chain.store.layout import DirectoryChain, DirectoryWriter
 from odfd.control import wire
 from odfd.published.signed import signed_state
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World, until
 from worlds.s3_server import new_bucket, s3_server
 from worlds.web_site import Site
 
@@ -31,25 +33,25 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield opened
 
 
-async def grown(world: Any, worlds: Any, node: Any, files: int = 1) -> Any:
+async def grown(world: World, node: Node, files: int = 1) -> Any:
     """A dataset ``cities`` with so many slices."""
     for number in range(files):
         world.write("alice", f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,c{number},{number}")
     if not node.home.chains.datasets():
-        await node.apply(worlds.ROOT)
+        await node.apply(ROOT)
     await node.pull("cities")
     return node.dataset("cities")
 
 
-async def pushed(node: Any, *refs: str, **more: Any) -> tuple[wire.PushItem, ...]:
+async def pushed(node: Node, *refs: str, **more: Any) -> tuple[wire.PushItem, ...]:
     done = await node.done(node.api.pushing.push(wire.PushRequest(refs=refs, all=not refs, **more)))
     assert isinstance(done, wire.PushResult)
     return done.items
 
 
-async def test_what_is_pushed_is_pulled_elsewhere_and_read_from_the_web(world: Any, worlds: Any, site: Site) -> None:
+async def test_what_is_pushed_is_pulled_elsewhere_and_read_from_the_web(world: World, site: Site) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        dataset = await grown(world, worlds, alice, 2)
+        dataset = await grown(world, alice, 2)
         await alice.apply(ARCHIVE % site.folder.as_uri())
         (item,) = await pushed(alice, "cities")
         assert (item.outcome, item.place, item.blocks) == ("pushed", "archive/cities", alice.size("cities"))
@@ -60,14 +62,14 @@ async def test_what_is_pushed_is_pulled_elsewhere_and_read_from_the_web(world: A
         assert bob.dataset("towns") == dataset
         (same,) = await bob.pull("archive/cities")
         assert (same.ref, same.outcome) == ("towns", "up-to-date")
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         (more,) = await pushed(alice, "cities", to="archive")
         assert (more.outcome, more.objects) == ("pushed", 1)
         assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
         assert (await bob.done(bob.api.verification.verify("towns", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_kamu_s_dataset_comes_out_of_a_folder_as_it_went_in(world: Any, site: Site) -> None:
+async def test_kamu_s_dataset_comes_out_of_a_folder_as_it_went_in(world: World, site: Site) -> None:
     shutil.copytree(GOLDEN / "flights", site.folder / "nyc.flights")
     async with world.running("alice") as alice:
         await alice.apply(
@@ -92,19 +94,19 @@ spec: {url: "%s/odf", credentials: house-key}
 
 
 @pytest.mark.slow
-async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: Any, worlds: Any) -> None:
+async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: World) -> None:
     with s3_server() as server:
         url = new_bucket(server, "house")
         async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-            dataset = await grown(world, worlds, alice, 2)
-            await worlds.until(lambda: signed_state(alice.home.database, alice.home.chains, dataset).files)
+            dataset = await grown(world, alice, 2)
+            await until(lambda: signed_state(alice.home.database, alice.home.chains, dataset).files)
             told = repr(await alice.apply(BUCKET % url))
             (item,) = await pushed(alice, "cities")
             assert (item.outcome, item.blocks, item.fault) == ("pushed", alice.size("cities"), None)
             await bob.apply(ARCHIVE % (url + "/odf"))
             (come,) = await bob.pull("archive/cities")
             assert (come.ref, come.outcome, come.blocks) == ("cities", "updated", item.blocks), come
-            await grown(world, worlds, alice, 3)
+            await grown(world, alice, 3)
             (more,) = await pushed(alice, "cities")
             assert (await bob.pull("archive/cities"))[0].blocks == more.blocks
             assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
@@ -123,11 +125,11 @@ async def test_a_bucket_is_pushed_to_pulled_from_and_mirrored_over_http(world: A
 
 
 @pytest.mark.slow
-async def test_a_bucket_that_lies_achieves_nothing(world: Any, worlds: Any) -> None:
+async def test_a_bucket_that_lies_achieves_nothing(world: World) -> None:
     with s3_server() as server:
         url = new_bucket(server, "house")
         async with world.running("alice") as alice, world.running("bob") as bob:
-            await grown(world, worlds, alice)
+            await grown(world, alice)
             await alice.apply(BUCKET % url)
             await pushed(alice, "cities")
             data = alice.home.chains.chain(alice.dataset("cities")).last_of(["AddData"]).event.new_data.physical_hash
@@ -147,9 +149,9 @@ async def test_a_bucket_that_lies_achieves_nothing(world: Any, worlds: Any) -> N
             assert (await bob.pull("archive/cities"))[0].outcome == "updated"
 
 
-async def test_what_is_private_goes_nowhere_unless_it_is_said_of_this_push(world: Any, worlds: Any, site: Site) -> None:
+async def test_what_is_private_goes_nowhere_unless_it_is_said_of_this_push(world: World, site: Site) -> None:
     async with world.running("alice", private=True) as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         await alice.apply(ARCHIVE % site.folder.as_uri())
         (named,) = await pushed(alice, "cities")
         assert named.fault is not None
@@ -162,9 +164,9 @@ async def test_what_is_private_goes_nowhere_unless_it_is_said_of_this_push(world
         assert [each.outcome for each in await pushed(alice)] == ["pushed"]
 
 
-async def test_of_two_histories_the_second_is_told_where_they_part(world: Any, worlds: Any, site: Site) -> None:
+async def test_of_two_histories_the_second_is_told_where_they_part(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         await alice.apply(ARCHIVE % site.folder.as_uri())
         await pushed(alice, "cities")
         folder = site.folder / "cities"
@@ -183,13 +185,13 @@ async def test_of_two_histories_the_second_is_told_where_they_part(world: Any, w
         assert behind.fault is not None
         assert behind.fault.rule == "push-behind"
         assert (await alice.pull("archive/cities"))[0].outcome != "failed"
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         assert (await pushed(alice, "cities"))[0].outcome == "pushed"
 
 
-async def test_what_cannot_be_is_refused_by_name(world: Any, worlds: Any, site: Site) -> None:
+async def test_what_cannot_be_is_refused_by_name(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         for url, why in (
             ("https://user:s3cr3t@data.example/odf", "neither a password"),
             ("ftp://data.example/odf", "nothing is known of ftp"),

@@ -21,25 +21,28 @@ from config import model
 from odfd.control import wire
 from odfd.mirrors.epoch_switch import RewriteWaiting
 from odfd.store.ledger.log import Ledger
+from p2p.identity import peer_of_seed
 from p2p.ports import Judgement, PeerId, Topic
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, add_to_first
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 SEED = b"\x2a" * 32
 PEER = PeerId("12D3KooWPeer")
 
 
-async def resolve(node: Any, ref: str, follow: object = None) -> tuple[str, ...]:
+async def resolve(node: Node, ref: str, follow: object = None) -> tuple[str, ...]:
     request = wire.ResolveRequest(follow=None if follow is None else str(follow), abandon=follow is None)
     done: wire.Resolved = await node.api.resolving.resolve(ref, request)
     return done.settles
 
 
-def block(node: Any, name: str, number: int) -> Multihash:
+def block(node: Node, name: str, number: int) -> Multihash:
     return node.home.chains.chain(node.dataset(name)).block_at(number).hash
 
 
-def decisions(node: Any, name: str) -> list[dict[str, Any]]:
+def decisions(node: Node, name: str) -> list[dict[str, Any]]:
     with node.home.database.read() as connection:
         rows = connection.execute(
             "SELECT body FROM trust_ledger WHERE dataset = ? AND type = 'decision'", (node.dataset(name),)
@@ -50,20 +53,20 @@ def decisions(node: Any, name: str) -> list[dict[str, Any]]:
 class Forked:
     """Alice and Mallory publish two histories of ``cities``; Bob mirrors Alice's and was shown both."""
 
-    def __init__(self, world: Any, worlds: Any) -> None:
-        self.world, self.worlds = world, worlds
-        self.peer = worlds.peer_of_seed(SEED)
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.peer = peer_of_seed(SEED)
 
     async def before(self) -> None:
         self.world.write("alice", "a.csv", *ROWS)
         async with self.world.running("alice") as alice:
-            await alice.apply(self.worlds.ROOT)
+            await alice.apply(ROOT)
             await alice.pull()
             self.cities, self.common = alice.dataset("cities"), alice.size("cities")
         self.world.steal("alice", "mallory", SEED)
         self.world.wires.cut.add(self.peer)
 
-    async def part(self, alice: Any, bob: Any, mallory: Any) -> None:
+    async def part(self, alice: Node, bob: Node, mallory: Node) -> None:
         """Bob mirrors Alice's history, while nobody sees Mallory."""
         self.world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,1")
         await alice.pull("cities")
@@ -72,19 +75,19 @@ class Forked:
         await bob.mirror(self.cities, "theirs")
         self.world.wires.cut.clear()
 
-    async def meet(self, bob: Any, mallory: Any) -> None:
+    async def meet(self, bob: Node, mallory: Node) -> None:
         """Mallory shows her head to everybody."""
         with mallory.home.database.read() as connection:
             newest = Ledger(connection).newest_head(self.cities)
         await mallory.member.announce(Topic.HEADS, newest[1].envelope)
         await bob.heard("dataset.forked")
 
-    async def fork(self, alice: Any, bob: Any, mallory: Any) -> None:
+    async def fork(self, alice: Node, bob: Node, mallory: Node) -> None:
         await self.part(alice, bob, mallory)
         await self.meet(bob, mallory)
 
     @asynccontextmanager
-    async def with_carol(self, alice: Any, bob: Any, mallory: Any, policy: Any = None) -> AsyncIterator[Any]:
+    async def with_carol(self, alice: Node, bob: Node, mallory: Node, policy: Any = None) -> AsyncIterator[Any]:
         """She mirrors Mallory's history, decides for it, and so serves it."""
         await self.part(alice, bob, mallory)
         self.world.wires.cut.update({alice.member.peer_id, bob.member.peer_id})
@@ -100,14 +103,14 @@ class Forked:
 
 
 @pytest.fixture
-async def forked(world: Any, worlds: Any) -> Forked:
-    made = Forked(world, worlds)
+async def forked(world: World) -> Forked:
+    made = Forked(world)
     await made.before()
     return made
 
 
 @pytest.mark.slow
-async def test_the_history_that_is_here_is_followed(world: Any, forked: Forked) -> None:
+async def test_the_history_that_is_here_is_followed(world: World, forked: Forked) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         await forked.fork(alice, bob, mallory)
         shown = await bob.api.trust.show("theirs")
@@ -134,7 +137,7 @@ async def test_the_history_that_is_here_is_followed(world: Any, forked: Forked) 
 
 
 @pytest.mark.slow
-async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None:
+async def test_the_other_history_is_followed(world: World, forked: Forked) -> None:
     """What is here is given up from where they part; heads of the other one change nothing until the chosen is here."""
     async with (
         world.running("alice") as alice,
@@ -165,7 +168,7 @@ async def test_the_other_history_is_followed(world: Any, forked: Forked) -> None
 
 
 @pytest.mark.slow
-async def test_neither_is_followed(world: Any, forked: Forked) -> None:
+async def test_neither_is_followed(world: World, forked: Forked) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("mallory") as mallory:
         with pytest.raises(Invalid, match="either"):
             await bob.api.resolving.resolve("theirs", wire.ResolveRequest())
@@ -193,7 +196,7 @@ async def test_neither_is_followed(world: Any, forked: Forked) -> None:
 
 
 @pytest.mark.slow
-async def test_an_owner_settles_a_fork_in_the_open(world: Any, forked: Forked) -> None:
+async def test_an_owner_settles_a_fork_in_the_open(world: World, forked: Forked) -> None:
     """A new epoch names the history kept; who follows and holds the other one goes back to where they part."""
     follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
     async with (
@@ -225,11 +228,11 @@ ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
 
 
 @pytest.mark.slow
-async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any) -> None:
+async def test_a_person_lifts_the_quarantine_of_one_step(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         await world.spread(alice, "cities", "towns")
         groups = (model.Group(name="g", keys=(bob.key,)),)
@@ -256,10 +259,10 @@ async def test_a_person_lifts_the_quarantine_of_one_step(world: Any, worlds: Any
                 await resolve(carol, "cities")
 
 
-async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world: Any, worlds: Any) -> None:
+async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities, size = alice.dataset("cities"), alice.size("cities")
         await world.spread(alice, "cities")
@@ -280,7 +283,7 @@ async def test_an_epoch_that_gives_up_blocks_is_followed_on_a_persons_word(world
         assert (await bob.api.trust.show("theirs")).epoch == 1
 
 
-def version_of(node: Any, dataset: Any, writer: bytes) -> bytes:
+def version_of(node: Node, dataset: Any, writer: bytes) -> bytes:
     """A first version of the authority, signed by the dataset's key; two of them contradict each other."""
     key, now = node.home.keys.dataset_key(dataset), node.clock.now()
     said = Authority(
@@ -298,11 +301,11 @@ def version_of(node: Any, dataset: Any, writer: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("held", [True, False])
-async def test_one_of_two_versions_is_followed(world: Any, worlds: Any, held: bool) -> None:
+async def test_one_of_two_versions_is_followed(world: World, held: bool) -> None:
     """While two are known nobody's heads are followed; a person names one, and its writers may write."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
@@ -331,7 +334,7 @@ async def test_one_of_two_versions_is_followed(world: Any, worlds: Any, held: bo
         assert not (await bob.api.authority.show_authority("theirs")).disputed
 
 
-def newest_of(node: Any, dataset: Any) -> Any:
+def newest_of(node: Node, dataset: Any) -> Any:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(dataset)
     assert found is not None

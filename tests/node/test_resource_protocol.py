@@ -14,12 +14,13 @@ from odfd.api.resource_operations import merged, texts_of
 from odfd.services.resources.types import TYPES
 from worlds.asking import ask, ask_whole
 from worlds.eventually import PATIENCE
+from worlds.node_world import Node, World
 
 SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: {env}}}}}\nspec: {{variables: {{x: '1'}}}}\n"
 DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
 
-async def test_r57_resources_are_at_their_context_version_and_type(world: Any) -> None:
+async def test_r57_resources_are_at_their_context_version_and_type(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), SET.format(name="b", env="dev"), DATASET)
         status, (listed,) = await ask(alice, "GET", "/config/v1alpha1/VariableSet")
@@ -45,7 +46,7 @@ async def test_r57_resources_are_at_their_context_version_and_type(world: Any) -
             assert (status, one["headers"]["id"]) == (200, headers["id"])
 
 
-async def test_r57_a_watch_goes_on_from_what_was_listed(world: Any) -> None:
+async def test_r57_a_watch_goes_on_from_what_was_listed(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), DATASET)
         _, (listed,) = await ask(alice, "GET", "/config/v1alpha1/vs")
@@ -61,7 +62,7 @@ async def test_r57_a_watch_goes_on_from_what_was_listed(world: Any) -> None:
         assert {each["$schema"] for _, each in changes} == {TYPES.find_schema("VariableSet").uri}
 
 
-async def test_r57_a_list_comes_in_pages(world: Any) -> None:
+async def test_r57_a_list_comes_in_pages(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(*(SET.format(name=name, env="prod") for name in "abc"))
         _, (first,) = await ask(alice, "GET", "/config/v1alpha1/vs", "limit=2")
@@ -89,7 +90,7 @@ async def test_r57_a_list_comes_in_pages(world: Any) -> None:
         ("/nowhere/v1alpha1/VariableSet", "route"),
     ],
 )
-async def test_r57_what_is_not_there_is_said_to_be_not_found(world: Any, path: str, rule: str) -> None:
+async def test_r57_what_is_not_there_is_said_to_be_not_found(world: World, path: str, rule: str) -> None:
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", path)
         assert (status, problem["rule"]) == (404, rule)
@@ -103,7 +104,7 @@ def a_set(name: str = "a", **more: Any) -> dict[str, Any]:
     return {"$schema": "VariableSet", "headers": {"name": name, **more}, "spec": {"variables": {"x": "1"}}}
 
 
-async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world: Any) -> None:
+async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world: World) -> None:
     async with world.running("alice") as alice:
         status, (item,) = await ask(alice, "POST", VS, "dryRun=true", body=a_set())
         assert (status, item["action"]) == (200, "created")
@@ -126,7 +127,7 @@ async def test_r56_a_resource_is_made_changed_read_and_deleted_at_its_path(world
         assert (await ask(alice, "DELETE", f"{VS}/a"))[0] == 404
 
 
-async def test_r56_a_merge_patch_changes_parts_and_renames(world: Any) -> None:
+async def test_r56_a_merge_patch_changes_parts_and_renames(world: World) -> None:
     async with world.running("alice") as alice:
         await ask(alice, "POST", VS, body=a_set(labels={"env": "prod", "team": "x"}))
         patch = {"headers": {"name": "c", "labels": {"env": None}}, "spec": {"variables": {"y": "2"}}}
@@ -139,7 +140,7 @@ async def test_r56_a_merge_patch_changes_parts_and_renames(world: Any) -> None:
         assert (await ask(alice, "PATCH", f"{VS}/nobody", body={}))[0] == 404
 
 
-async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: Any) -> None:
+async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: World) -> None:
     path, whole = "/config/v1alpha1/vs/a", {**a_set("a"), "spec": {"variables": {"y": "2"}}}
     async with world.running("alice") as alice:
         status, _ = await ask(alice, "PUT", path, body=a_set("a"), if_none_match="*")
@@ -173,7 +174,7 @@ async def test_r56_an_etag_is_a_condition_as_the_generation_is(world: Any) -> No
         assert (await ask(alice, "DELETE", path, if_match=seen["etag"]))[0] == 200
 
 
-async def test_r56_what_was_changed_by_others_is_left_alone(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r56_what_was_changed_by_others_is_left_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """``generation``: as somebody read it. A status is no change."""
     async with world.running("alice") as alice:
         path, raw = "/config/v1alpha1/vs/a", "/dataset/v1alpha1/datasets/raw"
@@ -196,7 +197,7 @@ async def test_r56_what_was_changed_by_others_is_left_alone(world: Any, monkeypa
             assert (await ask(alice, "DELETE", each, "generation=2"))[0] == 200
 
 
-async def test_r56_patches_at_the_same_time_are_all_made(world: Any) -> None:
+async def test_r56_patches_at_the_same_time_are_all_made(world: World) -> None:
     """Those without a generation are made anew of what others left; of those with one, one is."""
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"))
@@ -233,7 +234,7 @@ APPLY = "/resource/v1alpha1/apply"
 
 
 @pytest.mark.parametrize("form", ["json", "yaml"])
-async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: Any, form: str) -> None:
+async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: World, form: str) -> None:
     """Each that cannot is told with what is wrong with it, whenever that is found."""
     body: object = BATCH if form == "json" else yaml.safe_dump_all(BATCH)
     async with world.running("alice") as alice:
@@ -258,7 +259,7 @@ async def test_r52_where_one_cannot_be_done_the_others_are_if_so_asked(world: An
             assert (status, problem["family"]) in ((400, "Usage"), (422, "Invalid"))
 
 
-async def test_r17_each_manager_has_labels_of_its_own(world: Any) -> None:
+async def test_r17_each_manager_has_labels_of_its_own(world: World) -> None:
     """Those of others stay through an apply; whose spec is written over is told."""
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"))
@@ -285,7 +286,7 @@ async def test_r17_each_manager_has_labels_of_its_own(world: Any) -> None:
             assert (status, problem["rule"]) == (422, "manager")
 
 
-async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: Any) -> None:
+async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: World) -> None:
     scheduled = "$schema: Dataset\nheaders: {name: raw, annotations: {schedule: {cron: '0 5 * * *'}}}\n"
     async with world.running("alice") as alice:
         await alice.apply(scheduled + "spec: {kind: Root, metadata: []}\n")
@@ -302,12 +303,12 @@ async def test_r35_what_another_resource_made_is_changed_by_force_alone(world: A
         assert (await ask(alice, "DELETE", path))[1][0]["rule"] == "owned"
 
 
-async def is_ready(node: Any, path: str) -> bool:
+async def is_ready(node: Node, path: str) -> bool:
     status, (held,) = await ask(node, "GET", path)
     return status == 200 and held["status"]["phase"] == "Ready"
 
 
-async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -> None:
+async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(DATASET)
         ds = "/dataset/v1alpha1/datasets/raw"
@@ -320,7 +321,7 @@ async def test_r56_a_dataset_is_patched_and_deleted_with_its_chain(world: Any) -
         assert [each.name for each in await alice.dataset_views()] == []
 
 
-async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: Any) -> None:
+async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: World) -> None:
     flow = {"$schema": "Flow", "headers": {"name": "f"}, "spec": {
         "target": "Dataset:raw", "triggers": [{"kind": "Schedule", "cron": "0 * * * *"}], "tasks": [{"kind": "Ingest"}],
     }}  # fmt: skip
@@ -360,7 +361,7 @@ async def test_r56_a_batch_is_applied_whole_or_refused_with_every_item(world: An
     ],
 )  # fmt: skip
 async def test_r56_what_is_not_meant_is_refused_and_nothing_changes(
-    world: Any, method: str, path: str, body: object, status: int, rule: str
+    world: World, method: str, path: str, body: object, status: int, rule: str
 ) -> None:
     async with world.running("alice") as alice:
         if method != "GET":
@@ -371,7 +372,7 @@ async def test_r56_what_is_not_meant_is_refused_and_nothing_changes(
         assert [each["headers"]["name"] for each in left["items"]] == ["kept"] * (method != "GET")
 
 
-async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(world: Any) -> None:
+async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(world: World) -> None:
     async with world.running("alice") as alice:
         status, (problem,) = await ask(alice, "GET", "/config/v2/VariableSet")
         assert (status, "v1alpha1" in problem["hint"]) == (404, True)
@@ -380,7 +381,7 @@ async def test_r06_a_version_that_is_not_served_is_refused_with_those_that_are(w
         assert (status, "v1alpha1" in problem["hint"]) == (422, True), problem
 
 
-async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(world: Any) -> None:
+async def test_a_parameter_that_is_not_taken_is_refused_with_what_was_meant(world: World) -> None:
     async with world.running("alice") as alice:
         for path, query, hint in (
             (VS, "lables=env%3Dprod", "did you mean labels?"),
@@ -410,7 +411,7 @@ def test_a_merge_patch_of_what_differs_makes_one_of_the_other(before: Any, after
     assert merged(merged(before, after), after) == merged(before, after)
 
 
-async def test_r57_all_types_are_listed_and_watched_at_once(world: Any) -> None:
+async def test_r57_all_types_are_listed_and_watched_at_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SET.format(name="a", env="prod"), DATASET)
         _, (types,) = await ask(alice, "GET", "/resource/v1alpha1/types")
@@ -429,7 +430,7 @@ async def test_r57_all_types_are_listed_and_watched_at_once(world: Any) -> None:
         assert ("resource.created", "b") in {(each["kind"], each["subject"]) for each in events}
 
 
-async def test_schemas_are_at_the_paths_of_their_types(world: Any) -> None:
+async def test_schemas_are_at_the_paths_of_their_types(world: World) -> None:
     async with world.running("alice") as alice:
         former = await ask(alice, "GET", "/schemas/flow/v1alpha1/Task")
         assert former == await ask(alice, "GET", "/schemas/tasks/v1alpha1/Task")
@@ -440,7 +441,7 @@ async def test_schemas_are_at_the_paths_of_their_types(world: Any) -> None:
             assert (await ask(alice, "GET", path))[0] == 200
 
 
-async def test_a_patch_of_a_dataset_keeps_what_only_its_manifest_says(world: Any, tmp_path: Any) -> None:
+async def test_a_patch_of_a_dataset_keeps_what_only_its_manifest_says(world: World, tmp_path: Any) -> None:
     volume = f"$schema: PersistentVolume\nheaders: {{name: cellar}}\nspec: {{kind: HostPath, path: {tmp_path}}}\n"
     dataset = "$schema: Dataset\nheaders: {name: one}\nspec: {kind: Root, volume: cellar, metadata: []}\n"
     async with world.running("alice") as alice:

@@ -36,12 +36,14 @@ from odfd.trust.signing.owner_commit import OwnerCommitter
 from p2p.ports import PeerId
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flows
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 EXAMPLES = [each.example for each in TYPES.acting if each.name not in ("Network", "Peer")]
 """The network of these nodes is a dictionary; docs/resources.md applies the others to a daemon."""
 
 
-async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(world: Any) -> None:
+async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(world: World) -> None:
     async with world.running("alice") as alice:
         first = await alice.apply(*EXAMPLES)
         assert {item.action for item in first.items} == {"created"}
@@ -52,17 +54,17 @@ async def test_the_examples_of_the_reference_are_applied_and_then_unchanged(worl
         assert len(first.items) == len(again.items) == len(EXAMPLES)
 
 
-async def test_r61_a_snapshot_and_the_resource_of_it_are_one_dataset(world: Any, worlds: Any) -> None:
+async def test_r61_a_snapshot_and_the_resource_of_it_are_one_dataset(world: World) -> None:
     """What is written the old way and the new is the same chain."""
-    body = worlds.ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
+    body = ROOT.partition("content:\n")[2].replace("  name: cities\n", "")
     resource = f"$schema: Dataset\nheaders: {{name: cities}}\nspec:\n{body}"
     async with world.running("alice") as alice:
-        (made,) = (await alice.apply(worlds.ROOT)).items
+        (made,) = (await alice.apply(ROOT)).items
         (again,) = (await alice.apply(resource)).items
         assert (made.action, again.action, made.id) == ("created", "unchanged", again.id)
 
 
-async def test_r61_a_snapshot_leaves_what_it_cannot_state(world: Any, tmp_path: Path) -> None:
+async def test_r61_a_snapshot_leaves_what_it_cannot_state(world: World, tmp_path: Path) -> None:
     volume = (
         "$schema: PersistentVolume\nheaders: {name: attic}\nspec: {kind: HostPath, path: '"
         f"{tmp_path / 'attic'}', capacity: {{storage: 1Gi}}}}\n"
@@ -81,7 +83,7 @@ async def test_r61_a_snapshot_leaves_what_it_cannot_state(world: Any, tmp_path: 
         assert (held.spec["volume"], held.spec["metadata"][0]["description"]) == ("attic", "anew")
 
 
-async def test_what_is_wrong_with_a_dataset_is_told_at_its_line(world: Any) -> None:
+async def test_what_is_wrong_with_a_dataset_is_told_at_its_line(world: World) -> None:
     lines = [
         "$schema: Dataset",
         "headers: {name: a}",
@@ -110,11 +112,11 @@ def plain(name: str, more: str = "") -> str:
     return PLAIN.format(name=name, more=more)
 
 
-async def names(node: Any, word: str | None = None, labels: str | None = None) -> list[str]:
+async def names(node: Node, word: str | None = None, labels: str | None = None) -> list[str]:
     return [each.name for each in await node.api.declarations.list(word, labels)]
 
 
-async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any) -> None:
+async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one", ", labels: {env: prod, n: 5}"), plain("two"))
         assert await names(alice, None, "env=prod") == ["one", "a"]
@@ -135,7 +137,7 @@ async def test_r32_resources_are_selected_by_labels_whoever_set_them(world: Any)
             await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"x": "y" * 2_000}))
 
 
-async def test_r20_datasets_are_found_by_their_kind_by_an_index(world: Any, worlds: Any) -> None:
+async def test_r20_datasets_are_found_by_their_kind_by_an_index(world: World) -> None:
     """Also in a state from before it had the kinds; a dataset that no manifest declares is found by its chain."""
     derived = """$schema: Dataset
 headers: {name: two}
@@ -145,7 +147,7 @@ spec:
   - {kind: SetTransform, inputs: [{datasetRef: one}], transform: {kind: Sql, engine: spark, query: select 1}}
 """
     async with world.running("alice") as alice:
-        await alice.apply(plain("one"), derived, worlds.ROOT)
+        await alice.apply(plain("one"), derived, ROOT)
 
         def read(kind: str) -> list[str]:
             with alice.home.database.read() as connection:
@@ -169,10 +171,10 @@ spec:
         }
 
 
-async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(world: Any, worlds: Any) -> None:
+async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(world: World) -> None:
     """Also a dataset that no manifest of a resource made; a second id is a label, in the one grammar of ``-l``."""
     async with world.running("alice") as alice:
-        await alice.apply(plain("one", ", labels: {env: prod}"), a_set(), worlds.ROOT)
+        await alice.apply(plain("one", ", labels: {env: prod}"), a_set(), ROOT)
         one = await alice.api.declarations.get("dataset", "one")
         cities = await alice.api.declarations.get("dataset", "cities")
         assert one.system_labels == {"datasetKind": "Root", "did": one.headers["did"]}
@@ -192,7 +194,7 @@ async def test_r20_r16_datasets_are_selected_by_what_the_node_knows_of_them(worl
             assert first.resource.system_labels == cities.system_labels
 
 
-async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: Any) -> None:
+async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: World) -> None:
     async with world.running("alice") as alice:
         same = plain("one", ", labels: {datasetKind: Root}")
         assert {item.action for item in (await alice.apply(same, a_set())).items} == {"created"}
@@ -209,10 +211,10 @@ async def test_r20_labels_that_contradict_those_of_the_node_are_refused(world: A
         await alice.api.declarations.label("vs", "a", wire.LabelRequest(labels={"did": "free"}))
 
 
-async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: Any, worlds: Any) -> None:
+async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restarts(world: World) -> None:
     """Also one that was made by an older manifest, or came from others."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         first = await alice.api.declarations.label("dataset", "cities", wire.LabelRequest(labels={"k": [1]}))
         assert (first.headers["did"], first.generation) == (str(alice.dataset("cities")), 2)
         await alice.api.applying.rename("Dataset", "cities", "towns")
@@ -223,7 +225,7 @@ async def test_r15_a_resource_keeps_its_id_and_labels_through_renames_and_restar
         assert await names(alice) == []
 
 
-async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
+async def test_r52_where_one_cannot_be_done_nothing_is(world: World) -> None:
     bad = "$schema: Dataset\nheaders: {name: f}\nspec:\n  kind: Derivative\n  metadata:\n  - kind: SetTransform\n"
     bad += "    inputs: [{datasetRef: nowhere}]\n    transform: {kind: Sql, engine: spark, query: select 1}\n"
     async with world.running("alice") as alice:
@@ -237,7 +239,7 @@ async def test_r52_where_one_cannot_be_done_nothing_is(world: Any) -> None:
         assert await names(alice) == []
 
 
-async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world: Any) -> None:
+async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         await status(alice, "vs", "a")
@@ -251,14 +253,14 @@ async def test_r53_p08_a_dry_run_says_what_would_change_and_writes_nothing(world
         assert dump(alice) == before
 
 
-def dump(node: Any) -> list[str]:
+def dump(node: Node) -> list[str]:
     """Lists the rows of the database, without cards, which a worker signs a while after a change."""
     with node.home.database.read() as connection:
         rows = (row for row in connection.iterdump() if not row.startswith('INSERT INTO "trust_cards"'))
         return [row for row in rows if f"'{CARD}'" not in row]
 
 
-async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: Any, worlds: Any) -> None:
+async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set())
         seen = await told(alice, None, 2)
@@ -266,7 +268,7 @@ async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(worl
         at = seen[-1][0]
         await alice.apply(a_set(value="2"), plain("one"))
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.api.declarations.delete("vs", "a")
         news = await told(alice, at, 5)
         assert sorted((op, name) for _, op, name in news) == [
@@ -280,7 +282,7 @@ async def test_p04_a_watch_goes_on_over_restarts_and_tells_each_change_once(worl
                 await told(alice, other, 1)
 
 
-async def test_events_say_what_became_of_resources_also_of_those_that_are_gone(world: Any) -> None:
+async def test_events_say_what_became_of_resources_also_of_those_that_are_gone(world: World) -> None:
     secret = "$schema: SecretSet\nheaders: {{name: s}}\nspec: {{secrets: {{k: {value}}}}}\n"
     async with world.running("alice") as alice:
         history = alice.api.history
@@ -313,7 +315,7 @@ async def test_events_say_what_became_of_resources_also_of_those_that_are_gone(w
 
 
 async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The events of an apply may all have been heard before its declarations are written."""
     async with world.running("alice") as alice:
@@ -333,7 +335,7 @@ async def test_what_was_declared_is_acted_upon_though_nothing_else_happens(
                     """Until it is."""
 
 
-async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
+async def test_a_watch_tells_what_comes_while_it_waits(world: World) -> None:
     async with (
         world.running("alice") as alice,
         trio.open_nursery() as nursery,
@@ -346,7 +348,7 @@ async def test_a_watch_tells_what_comes_while_it_waits(world: Any) -> None:
         assert (change.op, change.resource.name) == ("Added", "a")
 
 
-async def told(node: Any, since: str | None, count: int) -> list[tuple[str, str, str]]:
+async def told(node: Node, since: str | None, count: int) -> list[tuple[str, str, str]]:
     """What a watch tells of declarations; of what became of them, tests of phases tell."""
     found: list[tuple[str, str, str]] = []
     async with aclosing(node.api.declarations.watch(since, None)) as news:
@@ -364,9 +366,9 @@ MIRROR = "$schema: Mirror\nheaders: {{name: {name}, labels: {{env: prod}}}}\nspe
 PEER = "12D3KooWEyopopk2Ka2tf5fvGDPQEbYWrSnWFk8T9Bks5pZuWnaz"
 
 
-async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, worlds: Any) -> None:
+async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
         await alice.publish("cities")
@@ -391,7 +393,7 @@ async def test_a_mirror_is_made_by_a_manifest_and_a_command_alike(world: Any, wo
         assert await names(bob, "datasets") == ["ours"]
 
 
-async def test_a_validator_is_listed_by_a_manifest(world: Any) -> None:
+async def test_a_validator_is_listed_by_a_manifest(world: World) -> None:
     kind = TYPES.word("validator")
     assert kind is not None
     async with world.running("alice") as alice:
@@ -412,7 +414,7 @@ async def test_a_validator_is_listed_by_a_manifest(world: Any) -> None:
         assert await names(alice) == ["self"]
 
 
-async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: Any) -> None:
+async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: World) -> None:
     async with world.running("alice") as alice:
         with alice.home.database.write() as connection:
             joined_networks.block(connection, PeerId(PEER), alice.clock.now())
@@ -434,7 +436,7 @@ async def test_peers_that_are_shut_out_are_resources_under_their_ids(world: Any)
         ("$schema: Network\nheaders: {name: a}\nspec: {bootstrap: [/ip4/1.2.3.4/tcp/1]}\n", "does not say whose"),
     ],
 )
-async def test_what_is_wrong_with_an_intent_is_told_at_its_line(world: Any, text: str, told: str) -> None:
+async def test_what_is_wrong_with_an_intent_is_told_at_its_line(world: World, text: str, told: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=told) as caught:
             await alice.apply(text)
@@ -447,7 +449,7 @@ spec: {target: one, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind: P
 """
 
 
-async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: Any) -> None:
+async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: World) -> None:
     labelled = ", labels: {env: prod}"
     async with world.running("alice") as alice:
         await alice.apply(plain("one", labelled), FLOW, a_set("a"), a_set("b"), a_set("other").replace("prod", "dev"))
@@ -463,8 +465,8 @@ async def test_what_is_left_out_is_pruned_by_its_labels_alone(world: Any) -> Non
             await alice.apply(a_set("a"), prune="=")
 
 
-async def test_what_another_manager_wrote_is_not_pruned(world: Any) -> None:
-    async def apply(node: Any, manager: str | None, *texts: str, prune: str | None = None) -> dict[str, Any]:
+async def test_what_another_manager_wrote_is_not_pruned(world: World) -> None:
+    async def apply(node: Node, manager: str | None, *texts: str, prune: str | None = None) -> dict[str, Any]:
         given = tuple(wire.ManifestText(source="m.yaml", text=text) for text in texts)
         request = wire.ApplyRequest(manifests=given, manager=manager, prune=prune)
         return {each.name: each for each in (await node.done(node.api.applying.apply(request))).items}
@@ -483,7 +485,7 @@ async def test_what_another_manager_wrote_is_not_pruned(world: Any) -> None:
         }  # fmt: skip
 
 
-async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) -> None:
+async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set(), plain("one"))
         first = await alice.api.declarations.get("vs", "a")
@@ -498,7 +500,7 @@ async def test_r38_times_and_r49_what_is_unchanged_writes_nothing(world: Any) ->
         assert again.headers["updatedAt"] > first.headers["updatedAt"]
 
 
-async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r50_p08_a_batch_is_one_transaction(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault in the middle of it leaves nothing of it."""
     async with world.running("alice") as alice:
         await alice.apply(a_set("a"))
@@ -519,7 +521,9 @@ async def test_r50_p08_a_batch_is_one_transaction(world: Any, monkeypatch: pytes
         assert await names(alice) == ["a", "b", "c"]
 
 
-async def test_r51_an_apply_answers_before_anything_is_reconciled(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_r51_an_apply_answers_before_anything_is_reconciled(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It waits for no controller, and for no peer of a network."""
     may, observe = trio.Event(), SetController.observe
 
@@ -545,7 +549,7 @@ async def test_r51_an_apply_answers_before_anything_is_reconciled(world: Any, mo
 
 
 async def test_a_network_that_is_declared_and_not_joined_yet_has_not_failed(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An apply commits a network before it joins it, and the reconciler may look at it in between."""
     looked, observe = trio.Event(), NetworkController.observe
@@ -572,7 +576,7 @@ async def test_a_network_that_is_declared_and_not_joined_yet_has_not_failed(
         assert "Failed" not in {each.change for each in told}
 
 
-async def status(node: Any, word: str, name: str) -> dict[str, Any]:
+async def status(node: Node, word: str, name: str) -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
@@ -580,7 +584,7 @@ async def status(node: Any, word: str, name: str) -> dict[str, Any]:
     return found
 
 
-async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(world: Any) -> None:
+async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(world: World) -> None:
     secret = "$schema: SecretSet\nheaders: {name: s}\nspec: {secrets: {k: v}}\n"
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), secret)
@@ -602,7 +606,7 @@ async def test_r40_a_phase_and_conditions_say_what_is_and_not_what_was_intended(
 
 
 async def test_an_attempt_that_takes_too_long_is_given_up_and_comes_again(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hangs, observe = [True], SetController.observe
 
@@ -625,7 +629,7 @@ async def test_an_attempt_that_takes_too_long_is_given_up_and_comes_again(
         assert (await status(alice, "vs", "a"))["phase"] == "Ready"
 
 
-async def test_a_start_looks_at_what_was_as_declared_later(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_start_looks_at_what_was_as_declared_later(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of datasets at rest are not between a node that has just started and who asks it something."""
     looked = []
 
@@ -649,7 +653,7 @@ async def test_a_start_looks_at_what_was_as_declared_later(world: Any, monkeypat
         assert sorted(looked) == ["one", "two"]
 
 
-async def test_p03_observed_generations_follow_and_nothing_is_written_at_rest(world: Any) -> None:
+async def test_p03_observed_generations_follow_and_nothing_is_written_at_rest(world: World) -> None:
     async with world.running("alice") as alice:
         for value in "123":
             await alice.apply(a_set(value=value))
@@ -670,7 +674,7 @@ def kill(*_: object) -> NoReturn:
 
 @pytest.mark.parametrize("at", ["before the key", "before the commit", "after the commit"])
 async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
-    world: Any, monkeypatch: pytest.MonkeyPatch, at: str
+    world: World, monkeypatch: pytest.MonkeyPatch, at: str
 ) -> None:
     """And no other: not that of a dataset that was committed, nor of one that was deleted since."""
     place = {
@@ -704,7 +708,7 @@ async def test_r45_a_key_whose_dataset_came_to_nothing_goes_at_the_start(
         assert not [name for name in keys() if name.endswith(".unborn")]
 
 
-async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: Any) -> None:
+async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(a_set())
         await status(alice, "vs", "a")
@@ -726,7 +730,7 @@ async def test_r42_an_attempt_that_a_crash_cut_off_is_told_after_the_start(world
         assert seen == ["Pending", "Reconciling", "Failed", "Pending", "Reconciling", "Ready"]
 
 
-async def test_p04_a_version_that_is_too_old_is_said_to_be(world: Any) -> None:
+async def test_p04_a_version_that_is_too_old_is_said_to_be(world: World) -> None:
     """A reader goes on from what is kept, and is told where something is missing."""
     async with world.running("alice") as alice:
         await alice.apply(a_set())
@@ -755,7 +759,7 @@ spec: {target: one, triggers: [{kind: Event, target: two, events: {type: dataset
 """
 
 
-async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: Any) -> None:
+async def test_r29_p05_a_flow_waits_for_datasets_and_begins_when_the_last_is_here(world: World) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(WAITING)).items
         assert item.action == "created"
@@ -793,7 +797,7 @@ DERIVED = (
 )
 
 
-async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_meant_is_gone(world: Any) -> None:
+async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_meant_is_gone(world: World) -> None:
     derived, flow = DERIVED.format(name="d", of="one"), WAITING.replace("two", "one")
     async with world.running("alice") as alice:
         await alice.apply(plain("one"), derived, flow)
@@ -818,7 +822,7 @@ async def test_r28_names_that_are_used_again_capture_nothing_until_what_was_mean
         assert (await status(alice, "flow", "f"))["references"][0]["did"] == str(alice.dataset("one")) != str(first)
 
 
-async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tmp_path: Path) -> None:
+async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: World, tmp_path: Path) -> None:
     async with world.running("alice") as alice:
         flow = WAITING.replace("two", "one").replace("kind: Pull", "kind: Verify")
         await alice.apply(plain("one"), flow)
@@ -840,7 +844,7 @@ async def test_r30_what_is_referred_to_is_deleted_and_comes_again(world: Any, tm
         assert (await flows(alice))[0].target == "other"
 
 
-async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any) -> None:
+async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(plain("one"))
         made = await alice.api.declarations.get("dataset", "one")
@@ -856,7 +860,7 @@ async def test_r22_r27_a_reference_is_an_id_a_type_and_name_or_a_did(world: Any)
 EVERY = ", annotations: {schedule: {every: %s}}"
 
 
-async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with_it(world: Any) -> None:
+async def test_a_dataset_that_says_when_it_is_pulled_makes_a_flow_that_goes_with_it(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(plain("one", EVERY % "1h"))
         said = await status(alice, "flow", "one")
@@ -904,7 +908,7 @@ spec: {{{part}: {{API_KEY: "one", host: "two"}}}}
 """
 
 
-async def settled_names(node: Any, word: str) -> list[str]:
+async def settled_names(node: Node, word: str) -> list[str]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
@@ -912,7 +916,7 @@ async def settled_names(node: Any, word: str) -> list[str]:
 
 
 @pytest.mark.parametrize(("type_", "part"), [("VariableSet", "variables"), ("SecretSet", "secrets")])
-async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: Any, type_: str, part: str) -> None:
+async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: World, type_: str, part: str) -> None:
     element = type_.removesuffix("Set")
     async with world.running("alice") as alice:
         text = HOUSE.format(type=type_, name="house", part=part)
@@ -946,7 +950,7 @@ async def test_r64_a_set_makes_its_elements_which_hold_no_values(world: Any, typ
         assert await names(alice, element) == []
 
 
-async def test_r64_elements_follow_sets_that_swap_their_names(world: Any) -> None:
+async def test_r64_elements_follow_sets_that_swap_their_names(world: World) -> None:
     async with world.running("alice") as alice:
         text = HOUSE.format(type="VariableSet", name="house", part="variables")
         await alice.apply(text, text.replace("house", "home"))
@@ -965,7 +969,7 @@ async def test_r64_elements_follow_sets_that_swap_their_names(world: Any) -> Non
         }  # fmt: skip
 
 
-async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: Any) -> None:
+async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: World) -> None:
     spec = "{url: 'https://a.example/', secretRef: 'Secret:house#host'}"
     hook = f"$schema: WebhookTarget\nheaders: {{name: h}}\nspec: {spec}\n"
     async with world.running("alice") as alice:
@@ -979,7 +983,7 @@ async def test_r64_an_element_is_referred_to_as_its_set_and_key(world: Any) -> N
             await alice.apply(hook.replace("house#host", "house"))
 
 
-async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: Any, worlds: Any) -> None:
+async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_way(world: World) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid, match=r"circle: b -> c -> b|circle: c -> b -> c") as refused:
             await alice.apply(DERIVED.format(name="b", of="c"), DERIVED.format(name="c", of="b"))
@@ -992,7 +996,7 @@ async def test_r21_what_derives_from_what_derives_from_it_is_refused_with_the_wa
             await alice.apply(f"kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: b\n{body}")
 
 
-async def test_a_flow_that_waits_is_deleted_and_one_in_force_waits_where_its_dataset_is_changed(world: Any) -> None:
+async def test_a_flow_that_waits_is_deleted_and_one_in_force_waits_where_its_dataset_is_changed(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(WAITING)
         await status(alice, "flow", "f")
@@ -1011,5 +1015,5 @@ async def test_a_flow_that_waits_is_deleted_and_one_in_force_waits_where_its_dat
         assert await in_force(alice) == ["f"]
 
 
-async def in_force(node: Any) -> list[str]:
+async def in_force(node: Node) -> list[str]:
     return [each.name for each in await flows(node)]

@@ -27,41 +27,44 @@ from odfd.store.ledger.history_rewrite import give_up, kept_tree
 from odfd.store.ledger.log import CheckedChain, Ledger
 from odfd.store.ledger.runs import Runs
 from odfd.trust.signing import authority_versions, owner_commit
+from p2p.identity import peer_of_seed
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, until
 
 FILES = ("a", "b", "c", "d")
 FOLLOW = model.Policy(rewrite=model.Rewrite(follow="follow"))
 
 
-def write_files(world: Any, *names: str) -> None:
+def write_files(world: World, *names: str) -> None:
     for name in names:
         day = ord(name) - ord("a") + 1
         rows = [f"2024-01-{day:02}T00:00:00Z,{name}{number},{number}" for number in range(3)]
         world.write("alice", f"{name}.csv", *rows)
 
 
-async def published(world: Any, worlds: Any, node: Any, *manifests: str) -> Any:
+async def published(world: World, node: Node, *manifests: str) -> Any:
     """Cities of four files, one slice each."""
     write_files(world, *FILES)
-    await node.apply(worlds.ROOT, *manifests)
+    await node.apply(ROOT, *manifests)
     await node.pull()
     return node.dataset("cities")
 
 
-async def rewrite(node: Any, ref: str, action: str, **more: Any) -> wire.RewriteResult:
+async def rewrite(node: Node, ref: str, action: str, **more: Any) -> wire.RewriteResult:
     return await node.done(node.api.rewriting.rewrite(ref, wire.RewriteRequest(action=action, **more)))
 
 
-async def records(node: Any, ref: str) -> list[Any]:
+async def records(node: Node, ref: str) -> list[Any]:
     return list((await node.api.datasets.tail(ref, 1000)).rows)
 
 
-async def verified(node: Any, ref: str) -> bool:
+async def verified(node: Node, ref: str) -> bool:
     return (await node.done(node.api.verification.verify(ref, wire.VerifyRequest(level="data")))).ok
 
 
-async def settled(node: Any, ref: str, epoch: int) -> None:
+async def settled(node: Node, ref: str, epoch: int) -> None:
     """Everything that stands beside the blocks speaks of the blocks that are there."""
     dataset = node.dataset(ref)
     chain, size = node.home.chains.chain(dataset), node.size(ref)
@@ -89,9 +92,9 @@ async def settled(node: Any, ref: str, epoch: int) -> None:
     assert await verified(node, ref)
 
 
-async def test_compaction_keeps_every_record(world: Any, worlds: Any) -> None:
+async def test_compaction_keeps_every_record(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         before, rows = alice.size("cities"), await records(alice, "cities")
         assert await verified(alice, "cities")
         plan = await rewrite(alice, "cities", "compact", dry_run=True)
@@ -112,9 +115,9 @@ async def test_compaction_keeps_every_record(world: Any, worlds: Any) -> None:
         assert event.subject == "cities"
 
 
-async def test_limits_of_a_merged_slice(world: Any, worlds: Any) -> None:
+async def test_limits_of_a_merged_slice(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         rows = await records(alice, "cities")
         assert (await rewrite(alice, "cities", "compact", max_slice_rows=5)).outcome == "unchanged"
         assert (await rewrite(alice, "cities", "compact", max_slice_bytes=1)).outcome == "unchanged"
@@ -125,9 +128,9 @@ async def test_limits_of_a_merged_slice(world: Any, worlds: Any) -> None:
             await rewrite(alice, "cities", "compact", max_slice_rows=0)
 
 
-async def test_after_a_reset_the_source_is_read_from_where_the_chain_ends(world: Any, worlds: Any) -> None:
+async def test_after_a_reset_the_source_is_read_from_where_the_chain_ends(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         size, rows = alice.size("cities"), await records(alice, "cities")
         done = await rewrite(alice, "cities", "reset", to=f"#{size - 3}")
         assert (done.outcome, done.before, done.blocks, done.kept) == ("rewritten", size, size - 2, size - 2)
@@ -140,14 +143,14 @@ async def test_after_a_reset_the_source_is_read_from_where_the_chain_ends(world:
         seed = str(alice.home.chains.chain(alice.dataset("cities")).block_at(0).hash)
         assert (await rewrite(alice, "cities", "reset", to=seed)).blocks == 1
         await settled(alice, "cities", 2)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         assert [row[3:] for row in await records(alice, "cities")] == plain
 
 
-async def test_what_a_reset_refuses(world: Any, worlds: Any) -> None:
+async def test_what_a_reset_refuses(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await world.spread(alice, "cities")
         last = alice.size("cities") - 1
         for to, fault, why in (
@@ -168,24 +171,24 @@ async def test_what_a_reset_refuses(world: Any, worlds: Any) -> None:
         assert alice.size("cities") == bob.size("theirs") == last + 1
 
 
-async def test_a_reset_waits_for_a_pull(world: Any, worlds: Any) -> None:
+async def test_a_reset_waits_for_a_pull(world: World) -> None:
     """What was fetched after one block must not be committed after another: files between them would be lost."""
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         size = alice.size("cities")
         async with alice.home.turns.of(alice.dataset("cities")):
             ref = await alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="reset", to="#0"))
             task = alice.board.get(ref.id)
-            await worlds.until(lambda: "waiting until nobody else writes" in task.report.message)
+            await until(lambda: "waiting until nobody else writes" in task.report.message)
             assert alice.size("cities") == size
         with trio.fail_after(PATIENCE):
             await task.finished.wait()
         assert alice.size("cities") == 1
 
 
-async def test_metadata_alone_of_root_and_derivative(world: Any, worlds: Any) -> None:
+async def test_metadata_alone_of_root_and_derivative(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice, worlds.DERIVED)
+        await published(world, alice, DERIVED)
         rows = await records(alice, "towns")
         with pytest.raises(Invalid, match="is a derivative") as caught:
             await rewrite(alice, "towns", "compact")
@@ -203,9 +206,9 @@ async def test_metadata_alone_of_root_and_derivative(world: Any, worlds: Any) ->
         assert await records(alice, "cities") == []
 
 
-async def test_what_derives_from_blocks_that_went_says_so_and_is_derived_anew(world: Any, worlds: Any) -> None:
+async def test_what_derives_from_blocks_that_went_says_so_and_is_derived_anew(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice, worlds.DERIVED)
+        await published(world, alice, DERIVED)
         rows, size = await records(alice, "towns"), alice.size("towns")
         await rewrite(alice, "cities", "compact")
         (item,) = await alice.pull("towns")
@@ -220,10 +223,10 @@ async def test_what_derives_from_blocks_that_went_says_so_and_is_derived_anew(wo
         await settled(alice, "towns", 1)
 
 
-async def test_what_derives_from_blocks_that_stay_goes_on(world: Any, worlds: Any) -> None:
+async def test_what_derives_from_blocks_that_stay_goes_on(world: World) -> None:
     async with world.running("alice") as alice:
         write_files(world, "a", "b")
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         size = alice.size("cities")
         write_files(world, "c", "d")
@@ -234,9 +237,9 @@ async def test_what_derives_from_blocks_that_stay_goes_on(world: Any, worlds: An
         assert len(await records(alice, "towns")) == 15
 
 
-async def test_an_offline_key_signs_the_draft(world: Any, worlds: Any) -> None:
+async def test_an_offline_key_signs_the_draft(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         seed = bytes.fromhex((await alice.api.authority.dataset_key("cities")).seed)
         draft = await alice.api.authority.draft_authority("cities", wire.AuthorityDraftRequest(action="rotate"))
         await alice.api.authority.change_authority(
@@ -269,11 +272,11 @@ async def test_an_offline_key_signs_the_draft(world: Any, worlds: Any) -> None:
 @pytest.mark.parametrize("days", [100, 300, 500])
 @pytest.mark.parametrize("offline", [False, True])
 async def test_the_right_to_write_outlasts_its_year_while_the_root_is_here(
-    world: Any, worlds: Any, days: int, offline: bool
+    world: World, days: int, offline: bool
 ) -> None:
     """Before its first rewrite a dataset's key writes for ever; no rewrite makes a dataset that nobody can write."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         seed = bytes.fromhex((await alice.api.authority.dataset_key("cities")).seed)
         await rewrite(alice, "cities", "compact")
         if offline:
@@ -306,10 +309,10 @@ def signed_by(seed: bytes, draft: Any, kind: Any, **more: Any) -> Any:
 @pytest.mark.slow
 @pytest.mark.parametrize("action", ["reset", "compact", "keep-metadata"])
 @pytest.mark.parametrize("follow", ["follow", "ask"])
-async def test_mirrors_follow_by_policy(world: Any, worlds: Any, action: str, follow: str) -> None:
+async def test_mirrors_follow_by_policy(world: World, action: str, follow: str) -> None:
     policy = model.Policy(rewrite=model.Rewrite(follow=follow))
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
         size, rows = bob.size("theirs"), await records(bob, "theirs")
@@ -347,11 +350,11 @@ def shown(detail: wire.BlockDetail) -> str:
 
 
 @pytest.mark.slow
-async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any, worlds: Any) -> None:
+async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: World) -> None:
     """Where they are rewritten and where a mirror follows; one epoch more than is kept, and the oldest goes."""
     keeps = model.Policy(rewrite=model.Rewrite(follow="follow", keep_epochs=2))
     async with world.running("alice", keeps) as alice, world.running("bob", keeps) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await world.spread(alice, "cities")
         await bob.mirror(cities, "theirs")
         counted = await alice.api.datasets.log("cities", [], 50, None)
@@ -386,10 +389,10 @@ async def test_blocks_and_slices_of_former_epochs_stay_as_policy_says(world: Any
 
 
 @pytest.mark.slow
-async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
+async def test_who_was_away_and_who_comes_late(world: World) -> None:
     """Two epochs are turned to at once, and a newcomer is shown that each was rightly opened."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("bob", FOLLOW) as bob:
             await bob.mirror(cities, "theirs")
             assert bob.size("theirs") == alice.size("cities")
@@ -408,10 +411,10 @@ async def test_who_was_away_and_who_comes_late(world: Any, worlds: Any) -> None:
                 assert "dataset.forked" not in node.kinds()
 
 
-async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
+async def test_who_imported_it_may_mirror_it(world: World) -> None:
     """A folder tells no epoch: its blocks are of the one whose signed tree they are."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await rewrite(alice, "cities", "compact")
         folder = str(world.folder / "out")
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=folder)))
@@ -428,11 +431,11 @@ async def test_who_imported_it_may_mirror_it(world: Any, worlds: Any) -> None:
 
 
 async def test_an_authority_version_is_announced_however_soon_its_head_is_signed(
-    world: Any, worlds: Any, monkeypatch: Any
+    world: World, monkeypatch: Any
 ) -> None:
     """Only heads replace each other while they wait: peers refuse a head of an epoch that they were not told of."""
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         with monkeypatch.context() as patch:
             patch.setattr(alice.parts.outbox, "_poke", lambda: None)
             await rewrite(alice, "cities", "reset", to="#3")
@@ -442,22 +445,22 @@ async def test_an_authority_version_is_announced_however_soon_its_head_is_signed
             raws = [raw for _, raw in alice.member.announced]
             return [statement.decode_any(envelope.unseal(raw, len(raw)).payload) for raw in raws]
 
-        await worlds.until(lambda: any(getattr(each, "epoch", 0) == 1 for each in said()))
+        await until(lambda: any(getattr(each, "epoch", 0) == 1 for each in said()))
         assert [each.KIND for each in said()[-2:]] == [statement.AUTHORITY, statement.HEAD]
 
 
-def head_of(node: Any, dataset: Any) -> str | None:
+def head_of(node: Node, dataset: Any) -> str | None:
     head = node.home.chains.chain(dataset).head()
     return str(head.hash) if head else None
 
 
 @pytest.mark.slow
-async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> None:
+async def test_a_rewrite_without_an_epoch_is_a_fork(world: World) -> None:
     """As whoever has the dataset's key and not its journal can do it."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
     world.steal("alice", "mallory", b"m" * 32)
-    mallory_peer = worlds.peer_of_seed(b"m" * 32)
+    mallory_peer = peer_of_seed(b"m" * 32)
     world.wires.cut.add(mallory_peer)
     async with (
         world.running("alice") as alice,
@@ -484,7 +487,7 @@ async def test_a_rewrite_without_an_epoch_is_a_fork(world: Any, worlds: Any) -> 
             assert node.size(name) == size
 
 
-def rewrite_in_secret(node: Any, dataset: Any, keep: int) -> None:
+def rewrite_in_secret(node: Node, dataset: Any, keep: int) -> None:
     """Blocks go, and no epoch says so; her ledger forgets what she signed of them."""
     home, chain = node.home, node.home.chains.chain(dataset)
     checked = CheckedChain(kept_tree(chain, keep), keep, 0)
@@ -503,14 +506,14 @@ class Killed(Exception):
 
 @pytest.mark.parametrize("action", ["reset", "compact", "keep-metadata"])
 @pytest.mark.parametrize("moment", ["keep_version", "settle", "note_version", "_announce", "_sign"])
-async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, action: str, moment: str) -> None:
+async def test_killed_at_any_moment(world: World, monkeypatch: Any, action: str, moment: str) -> None:
     """Before the transaction ends there is the old history, and it can be done again; after it the new one."""
 
     def die(*_: Any) -> None:
         raise Killed
 
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         before, head = alice.size("cities"), head_of(alice, cities)
         places = (owner_commit, owner_commit.RewrittenHistory, alice.parts.committer)
         target = next(place for place in places if hasattr(place, moment))
@@ -519,7 +522,7 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
             with pytest.raises(Bug):
                 await rewrite(alice, "cities", action, to="#3")
     async with world.running("alice") as alice:
-        await worlds.until(lambda: signed_head(alice, cities) == head_of(alice, cities))
+        await until(lambda: signed_head(alice, cities) == head_of(alice, cities))
         if moment in ("keep_version", "settle"):
             assert (alice.size("cities"), head_of(alice, cities)) == (before, head)
             await settled(alice, "cities", 0)
@@ -534,14 +537,14 @@ async def test_killed_at_any_moment(world: Any, worlds: Any, monkeypatch: Any, a
         await settled(alice, "cities", 2)
 
 
-def signed_head(node: Any, dataset: Any) -> str | None:
+def signed_head(node: Node, dataset: Any) -> str | None:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(dataset)
     return None if found is None else str(found[0].head)
 
 
 @pytest.mark.slow
-async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world: Any, worlds: Any) -> None:
+async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world: World) -> None:
     """Kept under its number, it would speak of another block, and the steps before it would never be run again."""
     policy = model.Policy(
         profile="validator", publish=model.Publish(attest=True), rewrite=model.Rewrite(follow="follow")
@@ -549,7 +552,7 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
         for name in FILES[:3]:
             write_files(world, name)
-            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.apply(ROOT, DERIVED)
             await alice.pull()
         await world.spread(alice, "cities", "towns")
         towns = alice.dataset("towns")
@@ -571,19 +574,19 @@ async def test_a_step_that_was_running_when_its_chain_turned_is_forgotten(world:
         bob.engine.wrong = turn
         await bob.mirror(alice.dataset("cities"), "cities")
         await bob.mirror(towns, "towns")
-        await worlds.until(lambda: late and runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
+        await until(lambda: late and runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
         await alice.pull("towns")
-        await worlds.until(lambda: runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
+        await until(lambda: runs_of(bob, towns) == {first_step(alice, towns): alice.size("towns") - 1})
 
 
-def first_step(node: Any, dataset: Any) -> int:
+def first_step(node: Node, dataset: Any) -> int:
     chain, number = node.home.chains.chain(dataset), 0
     while type(chain.block_at(number).event).__name__ != "ExecuteTransform":
         number += 1
     return number
 
 
-def runs_of(node: Any, dataset: Any) -> dict[int, int]:
+def runs_of(node: Node, dataset: Any) -> dict[int, int]:
     """First step of each stretch that was reproduced, and its length; each of its last blocks is in the chain."""
     with node.home.database.read() as connection:
         runs = Runs(connection).of(dataset)
@@ -595,9 +598,9 @@ def runs_of(node: Any, dataset: Any) -> dict[int, int]:
     return {run.sequence_number if run.first is None else run.first: number for number, run in runs.items()}
 
 
-async def test_damage_that_went_with_its_blocks_is_known_no_more(world: Any, worlds: Any) -> None:
+async def test_damage_that_went_with_its_blocks_is_known_no_more(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         last = alice.size("cities") - 1
         name = alice.home.chains.chain(cities).block_at(last).event.new_data.physical_hash
         alice.home.objects.remove(name)
@@ -613,10 +616,10 @@ async def test_damage_that_went_with_its_blocks_is_known_no_more(world: Any, wor
         await settled(alice, "cities", 1)
 
 
-async def test_a_restored_backup_rewrites_nothing(world: Any, worlds: Any) -> None:
+async def test_a_restored_backup_rewrites_nothing(world: World) -> None:
     """It would say that the history ended where the backup was made."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
     state = world.folder / "alice" / "state"
     shutil.copytree(state, world.folder / "backup")
     write_files(world, "e")
@@ -635,9 +638,9 @@ async def test_a_restored_backup_rewrites_nothing(world: Any, worlds: Any) -> No
         assert head_of(alice, cities) == head
 
 
-async def test_an_imported_or_repaired_dataset_stays_in_its_epoch(world: Any, worlds: Any) -> None:
+async def test_an_imported_or_repaired_dataset_stays_in_its_epoch(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         await rewrite(alice, "cities", "compact")
         folder = str(world.folder / "out")
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=folder)))

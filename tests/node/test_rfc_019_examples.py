@@ -12,6 +12,7 @@ from node.test_rfc_examples import ACCOUNT, GROUPS, examples
 from chain.errors import Fault, Invalid, Refused
 from worlds.accounts_world import BOB, DATASET, settled
 from worlds.eventually import PATIENCE
+from worlds.node_world import Node, World
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rfc019"
 TEXT = """$schema: https://opendatafabric.org/schemas/flows/v1alpha1/Flow
@@ -68,12 +69,12 @@ OUTSIDE = ("PersistentVolume ", "Source ", "WebhookTarget ", "Flow sensor.temp.h
 declare, of which a run of one may look for what the other no longer names."""
 
 
-async def phases(node: Any) -> dict[str, str]:
+async def phases(node: Node) -> dict[str, str]:
     found = await node.api.declarations.list(None, None)
     return {f"{each.type} {each.name}": str(each.status["phase"]) for each in found}
 
 
-async def test_the_examples_of_both_rfcs_end_ready_on_one_node(world: Any) -> None:
+async def test_the_examples_of_both_rfcs_end_ready_on_one_node(world: World) -> None:
     texts = [path.read_text() for path in sorted(GOLDEN.glob("*.yaml"))]
     async with world.running("alice") as alice:
         await alice.apply(ACCOUNT, THEIRS)
@@ -110,7 +111,7 @@ def run(tasks: str, target: str = "raw", more: str = "") -> str:
 RAW = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
 
 
-async def ended(node: Any, name: str = "once") -> dict[str, Any]:
+async def ended(node: Node, name: str = "once") -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         while True:
             grown = node.parts.context.events.grown
@@ -120,7 +121,7 @@ async def ended(node: Any, name: str = "once") -> dict[str, Any]:
             await grown.wait()
 
 
-async def test_a_run_is_done_once_and_its_tasks_in_order(world: Any) -> None:
+async def test_a_run_is_done_once_and_its_tasks_in_order(world: World) -> None:
     text = run("{kind: VerifyChain}, {kind: Ext, $schema: Verify, name: all}")
     async with world.running("alice") as alice:
         (_, item) = (await alice.apply(RAW, text)).items
@@ -146,7 +147,7 @@ async def test_a_run_is_done_once_and_its_tasks_in_order(world: Any) -> None:
         ("{kind: Verify}, {kind: Verify, target: absent}", "Failed"),
     ],
 )
-async def test_a_run_fails_with_the_first_task_that_does(world: Any, tasks: str, phase: str) -> None:
+async def test_a_run_fails_with_the_first_task_that_does(world: World, tasks: str, phase: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(RAW, run(tasks))
         found = await ended(alice)
@@ -167,7 +168,7 @@ async def test_a_run_fails_with_the_first_task_that_does(world: Any, tasks: str,
         (run("{kind: Dance}"), "unknown-kind"),
     ],
 )
-async def test_a_run_that_makes_no_sense_is_refused(world: Any, text: str, rule: str) -> None:
+async def test_a_run_that_makes_no_sense_is_refused(world: World, text: str, rule: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(RAW, text)
@@ -175,7 +176,7 @@ async def test_a_run_that_makes_no_sense_is_refused(world: Any, text: str, rule:
         assert await alice.api.declarations.list(None, None) == []
 
 
-async def test_a_run_of_an_account_does_what_the_account_may(world: Any) -> None:
+async def test_a_run_of_an_account_does_what_the_account_may(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         with pytest.raises(Fault) as refused:

@@ -24,6 +24,7 @@ from odfd.services.volumes.volume_paths import MARK
 from worlds.asking import ask
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
+from worlds.node_world import Node, World
 from worlds.s3_server import new_bucket, s3_server
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "rfc018"
@@ -94,7 +95,9 @@ def examples(group: str) -> list[str]:
 
 
 @pytest.mark.parametrize("group", GROUPS)
-async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_come_again(world: Any, group: str) -> None:
+async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_come_again(
+    world: World, group: str
+) -> None:
     texts = examples(group)
     async with world.running("alice") as alice:
         await alice.apply(ACCOUNT)
@@ -108,7 +111,7 @@ async def test_r62_the_examples_of_the_rfc_apply_and_are_unchanged_when_they_com
         assert b"swordfish" not in state
 
 
-async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(world: Any) -> None:
+async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(world: World) -> None:
     async with world.running("alice") as alice:
         (item,) = (await alice.apply(TEXT)).items
         assert (item.action, set(item.warnings)) == (
@@ -125,7 +128,7 @@ async def test_r62_the_dialect_of_the_text_is_read_with_a_warning_for_each_word(
         assert kept["tasks"] == [{"kind": "Compaction", "maxSliceSize": "100MiB", "maxSliceRecords": 10000}]
 
 
-async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of_that_one(world: Any) -> None:
+async def test_r62_a_dataset_that_is_named_with_its_account_is_found_if_it_is_of_that_one(world: World) -> None:
     owned = "$schema: Dataset\nheaders: {name: temps, account: sergiimk}\nspec: {kind: Root, metadata: []}\n"
     async with world.running("alice") as alice:
         done = await alice.apply(ACCOUNT, owned, CHECKS.format("sergiimk"))
@@ -205,14 +208,14 @@ def of_here(group: str, outside: Any) -> list[str]:
     return [re.sub(r"scale: 19(\s+)precision: 6", r"scale: 6\1precision: 19", each) for each in texts]
 
 
-async def check_ready(node: Any) -> None:
+async def check_ready(node: Node) -> None:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     for view in await node.api.declarations.list(None, None):
         assert view.type == "Task" or view.status["phase"] == "Ready", (view.type, view.name, view.status)
 
 
-def records(node: Any, name: str) -> int:
+def records(node: Node, name: str) -> int:
     offset = load_state(node.home.chains.chain(node.dataset(name))).last_offset
     return 0 if offset is None else offset + 1
 
@@ -220,14 +223,14 @@ def records(node: Any, name: str) -> int:
 @pytest.mark.parametrize(
     "group", ["auth-accounts-permissions", "flow-compact", "flow-gc", "labels-annotations", "secrets-and-variables"]
 )
-async def test_r62_the_examples_are_ready(world: Any, outside: Any, group: str) -> None:
+async def test_r62_the_examples_are_ready(world: World, outside: Any, group: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ACCOUNT)
         await alice.apply(*of_here(group, outside))
         await check_ready(alice)
 
 
-async def test_r62_the_polled_example_is_ready_and_its_data_arrives_when_it_is_time(world: Any, outside: Any) -> None:
+async def test_r62_the_polled_example_is_ready_and_its_data_arrives_when_it_is_time(world: World, outside: Any) -> None:
     async with world.running("alice") as alice:
         done = await alice.apply(*VALUES, *of_here("source-polling-url", outside))
         assert {text for each in done.items for text in each.warnings} == {
@@ -241,7 +244,7 @@ async def test_r62_the_polled_example_is_ready_and_its_data_arrives_when_it_is_t
         await became(lambda: records(alice, "ca.bankofcanada") == 2)
 
 
-async def test_r62_the_pushed_example_is_ready_and_its_data_arrives(world: Any, outside: Any) -> None:
+async def test_r62_the_pushed_example_is_ready_and_its_data_arrives(world: World, outside: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(*of_here("source-push-http", outside))
         await check_ready(alice)
@@ -253,7 +256,7 @@ async def test_r62_the_pushed_example_is_ready_and_its_data_arrives(world: Any, 
 
 
 async def test_r62_the_webhook_of_the_example_is_ready_and_called_once_for_each_change(
-    world: Any, outside: Any
+    world: World, outside: Any
 ) -> None:
     async with world.running("alice", **INSIDE) as alice:
         texts = of_here("sink-webhook-dataset-events", outside)
@@ -280,7 +283,7 @@ async def test_r62_the_webhook_of_the_example_is_ready_and_called_once_for_each_
 
 
 @pytest.mark.slow
-async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_dataset(world: Any) -> None:
+async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_dataset(world: World) -> None:
     texts = [SEALED.sub(r"\1: AKIAHOUSE", path.read_text()) for path in sorted(GOLDEN.glob("storage-volume.*.yaml"))]
 
     async def rows() -> Any:
@@ -314,7 +317,7 @@ async def test_r62_the_volume_of_the_example_is_ready_and_takes_the_data_of_its_
     ],
 )
 async def test_r62_examples_for_engines_that_are_not_here_are_refused_by_the_engine(
-    world: Any, outside: Any, refused: str, rule: str, said: str
+    world: World, outside: Any, refused: str, rule: str, said: str
 ) -> None:
     async with world.running("alice") as alice:
         await alice.apply(*VALUES, *of_here(refused.partition(".")[0], outside))

@@ -10,13 +10,14 @@ from chain.errors import Invalid, NotFound, Refused
 from config import model
 from odfd.control import wire
 from odfd.store.ledger import kinds
+from worlds.node_world import World
 
 
 def under(key: str, **more: Any) -> model.Policy:
     return model.Policy(network_key=key, **more)
 
 
-async def test_tightening_holds_at_once_and_loosening_waits(world: Any) -> None:
+async def test_tightening_holds_at_once_and_loosening_waits(world: World) -> None:
     async with world.running("alice") as alice:
         own = under(alice.key, use="chain", serve="data")
         async with world.running("bob", own) as bob, world.running("carol") as carol:
@@ -46,7 +47,7 @@ async def test_tightening_holds_at_once_and_loosening_waits(world: Any) -> None:
             assert (await dave.api.policies.policy()).network[-1].version == 2, "who comes later pulls them"
 
 
-async def test_what_is_refused(world: Any) -> None:
+async def test_what_is_refused(world: World) -> None:
     async with world.running("alice") as alice:
         publish, accept = alice.api.policies.publish_rules, alice.api.policies.accept_rules
         with pytest.raises(Invalid, match="attested:2 without any validator groups"):

@@ -24,6 +24,7 @@ from odfd.services.resources.reading import read_drafts
 from odfd.services.resources.set_controllers import SetValues
 from odfd.store.keys.secret_keys import SecretKeys, seal_to
 from worlds.eventually import PATIENCE
+from worlds.node_world import Node, World
 
 TOKEN = "s3cr3t-t0ken"
 MANIFEST = """kind: DatasetSnapshot
@@ -80,7 +81,7 @@ SECRET = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY
 @pytest.mark.parametrize("status", [200, 404, 503])
 @pytest.mark.parametrize("by", ["variable", "SecretSet"])
 async def test_a_filled_value_is_nowhere_to_be_read(
-    world: Any, server: str, monkeypatch: Any, status: int, by: str
+    world: World, server: str, monkeypatch: Any, status: int, by: str
 ) -> None:
     if by == "variable":
         monkeypatch.setenv("KEY", TOKEN)
@@ -123,7 +124,7 @@ def found_in(folder: Path, value: str) -> list[str]:
     return [str(path) for path in files if any(each in path.read_bytes() for each in spelt)]
 
 
-async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: Any) -> None:
+async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: World) -> None:
     """Not by what is printed, not by a dry run, not by what was superseded, not to another set."""
     async with world.running("alice") as alice:
         dry = await alice.apply(SECRET, dry_run=True)
@@ -153,7 +154,7 @@ async def test_r48_secrets_are_sealed_for_their_place_and_told_by_nobody(world: 
         assert "contentEncoding" not in "\n".join(dump(alice))
 
 
-async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key_alone(world: Any) -> None:
+async def test_what_is_sealed_away_from_the_node_opens_for_the_named_set_and_key_alone(world: World) -> None:
     async with world.running("alice") as alice:
         public = msgspec.to_builtins(await alice.api.declarations.secret_key())
         assert set(public) == {"kty", "crv", "x", "kid"}
@@ -181,7 +182,7 @@ def test_a_value_is_sealed_to_no_other_kind_of_key(tmp_path: Path, wrong: dict[s
     assert refused.value.rule == "secret-key"
 
 
-async def test_secrets_are_lost_with_their_key_and_said_to_be(world: Any, server: str) -> None:
+async def test_secrets_are_lost_with_their_key_and_said_to_be(world: World, server: str) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SECRET, MANIFEST % server)
         (alice.home.directory / "keys" / "secrets.jwks").unlink()
@@ -195,7 +196,7 @@ async def test_secrets_are_lost_with_their_key_and_said_to_be(world: Any, server
         assert item.outcome == "updated"
 
 
-async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world: Any) -> None:
+async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world: World) -> None:
     """A rotation that a crash cut off loses nothing, and the next one ends it; as does one under an apply."""
 
     def keys() -> list[str]:
@@ -231,7 +232,7 @@ async def test_secrets_are_sealed_to_a_new_key_and_the_former_is_destroyed(world
         assert not found_in(alice.home.directory, second)
 
 
-async def status(node: Any) -> dict[str, Any]:
+async def status(node: Node) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("ss", "cities")).status
@@ -246,21 +247,21 @@ NO_SECRETS = ["5", "{value: x, contentEncoding: rot13}", "{value: x, contentEnco
 
 
 @pytest.mark.parametrize("said", [*NO_SECRETS, "{value: 'a.b.c.d.e', contentEncoding: jwe}"])
-async def test_what_is_no_secret_is_refused_without_being_told(world: Any, said: str) -> None:
+async def test_what_is_no_secret_is_refused_without_being_told(world: World, said: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as caught:
             await alice.apply(SECRET.replace(TOKEN, said))
         assert "m0.yaml" in str(caught.value)
 
 
-def dump(node: Any) -> list[str]:
+def dump(node: Node) -> list[str]:
     """What SQL reads, blobs as text."""
     with node.home.database.read() as connection:
         tables = ("res_events", "declarations")
         return [str(row) for table in tables for row in connection.execute(f"SELECT * FROM {table}")]
 
 
-async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: Any, server: str) -> None:
+async def test_a_source_reads_the_set_that_is_named_as_its_dataset(world: World, server: str) -> None:
     """Of its own dataset, and before what the daemon was started with."""
     sets = "$schema: VariableSet\nheaders: {name: %s}\nspec: {variables: {KEY: there}}\n"
     async with world.running("alice") as alice:

@@ -26,24 +26,25 @@ from odfd.resources.types import Deletion
 from odfd.services.resources.types import TYPES
 from worlds.accounts_world import ACCOUNT, BOB, GRANT, Asking
 from worlds.eventually import PATIENCE, became
-from worlds.manifests import in_shards
+from worlds.manifests import ROOT, in_shards
+from worlds.node_world import Node, World
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
 
 
-async def shard(node: Any, shards: int, *by: str, ref: str = "cities") -> wire.RenditionView:
+async def shard(node: Node, shards: int, *by: str, ref: str = "cities") -> wire.RenditionView:
     request = wire.RenditionRequest(origin="snapshot", shards=shards, by=by)
     made: wire.RenditionView = await node.done(node.api.renditions.create(ref, request))
     return made
 
 
-async def hand_over(node: Any, number: int) -> wire.RenditionView:
+async def hand_over(node: Node, number: int) -> wire.RenditionView:
     done: wire.RenditionView = await node.done(node.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
     return done
 
 
 async def answered(
-    node: Any, request: wire.QueryRequest, api: Any = None, *more: Any
+    node: Node, request: wire.QueryRequest, api: Any = None, *more: Any
 ) -> tuple[list[dict[str, Any]], bytes]:
     said = bytearray()
 
@@ -58,28 +59,28 @@ async def answered(
     return rows, frames[0][1]
 
 
-async def standing(node: Any, ref: str) -> list[tuple[Any, ...]]:
+async def standing(node: Node, ref: str) -> list[tuple[Any, ...]]:
     """The rows in force, without system columns."""
     sql = f'SELECT event_time, city, population FROM current."{ref}" ORDER BY ALL'
     rows, _ = await answered(node, wire.QueryRequest(sql=sql))
     return [tuple(row.values()) for row in rows]
 
 
-async def pulled(world: Any, node: Any, day: int, city: str, count: int) -> None:
+async def pulled(world: World, node: Node, day: int, city: str, count: int) -> None:
     world.write("alice", f"d{day}.csv", f"2024-01-{day:02}T00:00:00Z,{city},{count}")
     await node.pull("cities")
 
 
-async def filled(world: Any, worlds: Any, node: Any, merge: str = LEDGER) -> None:
-    await node.apply(worlds.ROOT.replace("{kind: Append}", merge))
+async def filled(world: World, node: Node, merge: str = LEDGER) -> None:
+    await node.apply(ROOT.replace("{kind: Append}", merge))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels")):
         await pulled(world, node, day, city, day)
 
 
-async def test_rows_in_shards_are_those_in_one(world: Any, worlds: Any) -> None:
+async def test_rows_in_shards_are_those_in_one(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         before = await standing(alice, "cities")
         made = await shard(alice, 3, "city")
         assert (made.dataset, len(made.shards), made.by, made.state) == ("cities.r1", 3, ("city",), "Building")
@@ -96,16 +97,16 @@ async def test_rows_in_shards_are_those_in_one(world: Any, worlds: Any) -> None:
         assert sum(bool(part) for part in parts) > 1
 
 
-async def correct(node: Any, city: str, day: int, count: int | None) -> None:
+async def correct(node: Node, city: str, day: int, count: int | None) -> None:
     key = {"event_time": f"2024-01-{day:02}T00:00:00Z", "city": city}
     more: dict[str, Any] = {"retract": True} if count is None else {"values": {"population": str(count)}}
     await node.done(node.api.flow.correct("cities", wire.CorrectRequest(key=key, **more)))
 
 
-async def test_the_number_grows_and_shrinks_and_goes_back(world: Any, worlds: Any) -> None:
+async def test_the_number_grows_and_shrinks_and_goes_back(world: World) -> None:
     """All renditions of one content have the same rows, whichever is active, and corrections are in all of them."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 3, "city")
         await shard(alice, 5, "event_time", "city")
         await hand_over(alice, 1)
@@ -128,9 +129,9 @@ async def test_the_number_grows_and_shrinks_and_goes_back(world: Any, worlds: An
             assert await standing(alice, f"cities.r{number}") == rows, number
 
 
-async def test_a_row_that_came_already_is_found_in_its_shard(world: Any, worlds: Any) -> None:
+async def test_a_row_that_came_already_is_found_in_its_shard(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 4, "city")
         await hand_over(alice, 1)
         world.write("alice", "again.csv", "2024-01-01T00:00:00Z,Graz,1\n2024-01-02T00:00:00Z,Linz,2")
@@ -138,9 +139,9 @@ async def test_a_row_that_came_already_is_found_in_its_shard(world: Any, worlds:
         assert len(await standing(alice, "cities")) == 3
 
 
-async def test_all_shards_are_of_one_time(world: Any, worlds: Any) -> None:
+async def test_all_shards_are_of_one_time(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await pulled(world, alice, 4, "Steyr", 4)
@@ -157,9 +158,9 @@ async def test_all_shards_are_of_one_time(world: Any, worlds: Any) -> None:
         assert ([row[place] for row in tail.rows][-1], len(tail.rows)) == ("Steyr", 3)
 
 
-async def test_a_query_is_pinned_at_each_shard_and_cut_at_a_time(world: Any, worlds: Any) -> None:
+async def test_a_query_is_pinned_at_each_shard_and_cut_at_a_time(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 3, "city")
         await hand_over(alice, 1)
         request = wire.QueryRequest(sql="SELECT count(*) AS n FROM cities")
@@ -189,10 +190,10 @@ def head_of(said: bytes) -> wire.QueryHead:
     return msgspec.json.decode(said, type=wire.QueryHead)
 
 
-async def test_an_answer_over_shards_is_proven_and_computed_again(world: Any, worlds: Any) -> None:
+async def test_an_answer_over_shards_is_proven_and_computed_again(world: World) -> None:
     """By the pins, which name all shards under the collection's name, whatever it is called or contains later."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 3, "city")
         await hand_over(alice, 1)
         sql = "SELECT city, population FROM current.cities ORDER BY city"
@@ -209,7 +210,7 @@ async def test_an_answer_over_shards_is_proven_and_computed_again(world: Any, wo
         assert (again.logical_hash, again.rows) == (proven.logical_hash, 3)
 
 
-async def statement(node: Any, request: wire.QueryRequest) -> answer.AnswerStatement:
+async def statement(node: Node, request: wire.QueryRequest) -> answer.AnswerStatement:
     said = bytearray()
 
     async def take(data: bytes) -> None:
@@ -222,9 +223,9 @@ async def statement(node: Any, request: wire.QueryRequest) -> answer.AnswerState
     return answer.unseal(msgspec.json.encode(end.proof))[0]
 
 
-async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(world: Any, worlds: Any) -> None:
+async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 2, "city")
         await hand_over(alice, 1)
         verified = await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest()))
@@ -272,7 +273,7 @@ async def test_what_is_of_one_chain_is_of_all_shards_by_their_name_or_refused(wo
         assert (await alice.api.trust.show(ids[1])).shards == ()
 
 
-async def test_the_values_of_columns_are_those_of_all_shards(world: Any, worlds: Any) -> None:
+async def test_the_values_of_columns_are_those_of_all_shards(world: World) -> None:
     """As one chain had them, and with rows that came since; an id means one shard."""
 
     async def profile(ref: str = "cities") -> wire.DataProfile:
@@ -281,7 +282,7 @@ async def test_the_values_of_columns_are_those_of_all_shards(world: Any, worlds:
         return found
 
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         before = await profile()
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
@@ -301,9 +302,9 @@ async def test_the_values_of_columns_are_those_of_all_shards(world: Any, worlds:
         assert [sum(each.records for each in parts), sum(each.slices for each in parts)] == [now.records, now.slices]
 
 
-async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: Any, worlds: Any) -> None:
+async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await alice.apply(
@@ -346,31 +347,29 @@ async def test_a_name_means_all_shards_to_accounts_and_to_others_too(world: Any,
     ],
 )
 async def test_what_would_part_rows_of_a_key_is_refused(
-    world: Any, worlds: Any, merge: str, by: tuple[str, ...], rule: str
+    world: World, merge: str, by: tuple[str, ...], rule: str
 ) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, merge)
+        await filled(world, alice, merge)
         with pytest.raises(Fault) as refused:
             await shard(alice, 2, *by)
         assert refused.value.rule == rule
         assert alice.api.renditions._effects.state(alice.dataset("cities")).members[1:] == ()
 
 
-async def test_a_source_that_merges_by_other_columns_is_refused_later_too(world: Any, worlds: Any) -> None:
+async def test_a_source_that_merges_by_other_columns_is_refused_later_too(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 2, "city")
         await hand_over(alice, 1)
-        (item,) = (
-            await alice.apply(worlds.ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [event_time]}"))
-        ).items
+        (item,) = (await alice.apply(ROOT.replace("{kind: Append}", "{kind: Ledger, primaryKey: [event_time]}"))).items
         assert item.fault is not None
         assert item.fault.rule == "shard-key"
 
 
-async def test_all_shards_are_renamed_and_deleted_together(world: Any, worlds: Any) -> None:
+async def test_all_shards_are_renamed_and_deleted_together(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await alice.api.applying.rename("Dataset", "cities", "towns")
@@ -389,7 +388,7 @@ class Died(Exception):
     """The process ended after a durable effect."""
 
 
-async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: World) -> None:
     seen: list[str] = []
 
     def step(name: str) -> None:
@@ -397,13 +396,13 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
             seen.append(name)
             raise Died(name)
 
-    async def grow(node: Any) -> None:
+    async def grow(node: Node) -> None:
         wanted = wire.RenditionRequest(origin="snapshot", shards=3, by=("city",), id="grow")
         await node.done(node.api.renditions.create("cities", wanted))
         await node.done(node.api.renditions.hand_over("cities", 1, wire.HandoverRequest(id="over")))
 
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         wanted = wire.RenditionRequest(origin="snapshot", shards=3, by=("city",), id="grow")
         await alice.done(alice.api.renditions.create("cities", wanted))
         await pulled(world, alice, 4, "Steyr", 4)
@@ -422,9 +421,9 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
         assert len(await standing(alice, "cities")) == 4
 
 
-async def test_all_shards_of_a_former_rendition_are_sealed_and_their_data_goes(world: Any, worlds: Any) -> None:
+async def test_all_shards_of_a_former_rendition_are_sealed_and_their_data_goes(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await shard(alice, 1)
@@ -447,7 +446,7 @@ async def test_all_shards_of_a_former_rendition_are_sealed_and_their_data_goes(w
         assert len(await standing(alice, "cities")) == 3
 
 
-async def test_a_push_whose_rows_are_all_in_another_shard_is_taken_once(world: Any) -> None:
+async def test_a_push_whose_rows_are_all_in_another_shard_is_taken_once(world: World) -> None:
     """The first shard gets no block then, and its frontier says that the time is complete."""
     async with world.running("alice") as alice:
         await alice.apply(GATE)
@@ -485,7 +484,7 @@ content:
 """
 
 
-async def push(node: Any, data: bytes, name: str) -> None:
+async def push(node: Node, data: bytes, name: str) -> None:
     async def chunks() -> Any:
         yield data
 
@@ -495,9 +494,9 @@ async def push(node: Any, data: bytes, name: str) -> None:
     assert item.fault is None
 
 
-async def test_slices_that_were_divided_are_collected(world: Any, worlds: Any) -> None:
+async def test_slices_that_were_divided_are_collected(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         made = await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await pulled(world, alice, 4, "Steyr", 4)
@@ -516,9 +515,9 @@ async def test_slices_that_were_divided_are_collected(world: Any, worlds: Any) -
         assert len(await standing(alice, "cities")) == 4
 
 
-async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: Any, worlds: Any) -> None:
+async def test_what_holds_in_shards_is_kept_of_each_and_folded_on(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await shard(alice, 3, "city")
         await hand_over(alice, 1)
         await correct(alice, "Graz", 1, 10)
@@ -550,19 +549,19 @@ def born(root: str, merge: str = LEDGER, shards: str = "{number: 3, by: [city]}"
     return in_shards(root.replace("{kind: Append}", merge), shards)
 
 
-async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
+async def test_a_manifest_begins_all_shards(world: World) -> None:
     """The rows are those of one chain, it is renditions that change the number, and all of it is deleted together."""
     async with world.running("alice") as alice:
-        (item,) = (await alice.apply(born(worlds.ROOT))).items
+        (item,) = (await alice.apply(born(ROOT))).items
         assert item.fault is None, item.fault
         assert [view.name for view in await alice.dataset_views()] == ["cities"]
-        (again,) = (await alice.apply(born(worlds.ROOT))).items
+        (again,) = (await alice.apply(born(ROOT))).items
         assert (again.fault, again.action) == (None, "unchanged")
         for day, city in ((1, "Graz"), (2, "Linz"), (3, "Wels"), (4, "Enns")):
             await pulled(world, alice, day, city, day)
         rows = await standing(alice, "cities")
         assert [row[1] for row in rows] == ["Graz", "Linz", "Wels", "Enns"]
-        (other,) = (await alice.apply(born(worlds.ROOT, shards="{number: 4, by: [city]}"))).items
+        (other,) = (await alice.apply(born(ROOT, shards="{number: 4, by: [city]}"))).items
         assert other.fault is not None
         assert other.fault.rule == "shard-number"
         await shard(alice, 1)
@@ -576,12 +575,12 @@ async def test_a_manifest_begins_all_shards(world: Any, worlds: Any) -> None:
         assert await alice.dataset_views() == []
 
 
-async def test_a_collection_that_was_born_in_shards_goes_whole(world: Any, worlds: Any) -> None:
+async def test_a_collection_that_was_born_in_shards_goes_whole(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(born(worlds.ROOT))
+        await alice.apply(born(ROOT))
         await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert (await alice.dataset_views(), await alice.api.renditions.list()) == ([], [])
-        (item,) = (await alice.apply(born(worlds.ROOT))).items
+        (item,) = (await alice.apply(born(ROOT))).items
         assert (item.fault, item.action) == (None, "created")
 
 
@@ -594,11 +593,9 @@ async def test_a_collection_that_was_born_in_shards_goes_whole(world: Any, world
         ("{kind: Append}", "{number: 1, by: [city]}", "shard-number"),
     ],
 )
-async def test_a_manifest_with_other_shards_begins_nothing(
-    world: Any, worlds: Any, merge: str, shards: str, rule: str
-) -> None:
+async def test_a_manifest_with_other_shards_begins_nothing(world: World, merge: str, shards: str, rule: str) -> None:
     async with world.running("alice") as alice:
-        (item,) = (await alice.apply(born(worlds.ROOT, merge, shards))).items
+        (item,) = (await alice.apply(born(ROOT, merge, shards))).items
         assert item.fault is not None
         assert item.fault.rule == rule
         assert await alice.dataset_views() == []

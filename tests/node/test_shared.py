@@ -27,6 +27,8 @@ from p2p.wire.chains import BlockRange
 from p2p.wire.frames import PREFIX
 from p2p.wire.objects import ObjectRange, ObjectsAsk
 from p2p.wire.trust import GetAsk, ListAsk, ProveAsk, SumAsk
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,200000")
 LISTED, REVOKED, STRANGER = (peer_of_did(KeyDid.from_public_key(bytes([at]) * 32)) for at in (1, 2, 3))
@@ -42,12 +44,12 @@ class Subject(NamedTuple):
     sid: Multihash = NOTHING
 
 
-def served(node: Any, peer: Any, request: Any) -> bytes:
+def served(node: Node, peer: Any, request: Any) -> bytes:
     """The very bytes that go to the wire, as ``p2p.driver.serve`` makes them."""
     return bytes(serve.answer(node.member.library.to(peer), request, deque())[PREFIX:])
 
 
-def told(node: Any, peer: Any, ask: Any) -> bytes:
+def told(node: Node, peer: Any, ask: Any) -> bytes:
     """As ``p2p.driver.statements`` makes them."""
     board, library = node.member.board, node.member.library.to(peer)
     mine = board.to(peer)
@@ -75,10 +77,10 @@ OPEN_WAYS: dict[str, Callable[[Any, Any, Subject], bytes]] = {
 """What whoever asks may pass on tells nobody, not even whom it is shared with."""
 
 
-async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
+async def a_shared_one(world: World, node: Node) -> Subject:
     """Shared with ``LISTED``, and with ``REVOKED`` no more."""
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     cities = node.dataset("cities")
     visibility, now = node.parts.visibility, node.clock.now()
@@ -89,10 +91,10 @@ async def a_shared_one(world: Any, worlds: Any, node: Any) -> Subject:
     return Subject(cities, *named_in(node, cities, LISTED))
 
 
-async def test_who_has_a_shared_dataset_by_which_way(world: Any, worlds: Any) -> None:
+async def test_who_has_a_shared_dataset_by_which_way(world: World) -> None:
     """Every way, and everybody: what is not shared with a peer is answered byte by byte as what is nowhere."""
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
         for way, ask in WAYS.items():
             nowhere = ask(alice, STRANGER, Subject())
             answers = {peer: ask(alice, peer, shared) for peer in (LISTED, REVOKED, STRANGER)}
@@ -112,10 +114,10 @@ async def test_who_has_a_shared_dataset_by_which_way(world: Any, worlds: Any) ->
         assert all(ask(alice, LISTED, shared) == ask(alice, LISTED, Subject()) for ask in data), "to nobody"
 
 
-async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: Any, worlds: Any) -> None:
+async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: World) -> None:
     """No time of an answer tells them apart: they ask the database the same, as often."""
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
         towns = Subject(alice.dataset("towns"))
         for way in ("size", "blocks", "proof", "listing"):
             for peer in (REVOKED, STRANGER):
@@ -123,7 +125,7 @@ async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: Any, 
                 assert len(costs) == 1, (way, costs)
 
 
-def looked(node: Any, work: Callable[[], Any]) -> list[str]:
+def looked(node: Node, work: Callable[[], Any]) -> list[str]:
     """What the database was asked meanwhile."""
     asked: list[str] = []
     database, read = node.home.database, node.home.database.read
@@ -146,10 +148,10 @@ def looked(node: Any, work: Callable[[], Any]) -> list[str]:
     return asked
 
 
-async def test_a_transfer_under_way_ends_with_the_next_part(world: Any, worlds: Any) -> None:
+async def test_a_transfer_under_way_ends_with_the_next_part(world: World) -> None:
     """What is remembered of objects that are being given is nobody else's, and no longer than the word holds."""
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
         library = alice.member.library.to(LISTED)
         assert serve.answer(library, ObjectRange(request=1, name=shared.object, offset=0, length=50), deque())
         assert WAYS["object"](alice, STRANGER, shared) == WAYS["object"](alice, STRANGER, Subject())
@@ -160,9 +162,9 @@ async def test_a_transfer_under_way_ends_with_the_next_part(world: Any, worlds: 
         assert bytes(rest[PREFIX:]) == WAYS["object"](alice, STRANGER, Subject())
 
 
-async def test_sharing_outlives_a_restart_and_not_a_deletion(world: Any, worlds: Any) -> None:
+async def test_sharing_outlives_a_restart_and_not_a_deletion(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
     async with world.running("alice", private=True) as alice:
         assert alice.parts.visibility.shared_with(shared.dataset) == [LISTED]
         assert chains.decode_chain_reply(WAYS["blocks"](alice, LISTED, shared)).blocks
@@ -171,9 +173,9 @@ async def test_sharing_outlives_a_restart_and_not_a_deletion(world: Any, worlds:
         assert alice.parts.visibility.shared_with(shared.dataset) == []
 
 
-async def test_many_are_asked_for_as_one_is(world: Any, worlds: Any) -> None:
+async def test_many_are_asked_for_as_one_is(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
         many = [DatasetId.from_public_key(bytes([at]) * 32) for at in range(9)]
         asked = [shared.dataset, alice.dataset("towns"), *many]
         for peer in (LISTED, REVOKED, None):
@@ -196,7 +198,7 @@ def test_a_row_that_is_damaged_shares_nothing(tmp_path: Any) -> None:
     database.close()
 
 
-async def test_a_list_has_an_end(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_list_has_an_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("odfd.store.visibility.MAX_PEERS", 2)
     async with world.running("alice", private=True) as alice:
         visibility, now = alice.parts.visibility, alice.clock.now()
@@ -207,10 +209,10 @@ async def test_a_list_has_an_end(world: Any, worlds: Any, monkeypatch: pytest.Mo
         assert visibility.shared_with(NOWHERE) == sorted([LISTED, REVOKED])
 
 
-async def shared_among(world: Any, worlds: Any, alice: Any, bob: Any) -> DatasetId:
+async def shared_among(world: World, alice: Node, bob: Node) -> DatasetId:
     """Alice shares cities with Bob, who takes it from her."""
     world.write("alice", "a.csv", *ROWS)
-    await alice.apply(worlds.ROOT, worlds.DERIVED)
+    await alice.apply(ROOT, DERIVED)
     await alice.pull()
     view = await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(bob.key,)))
     assert (view.changed, view.published, view.shared_with) == (True, False, (bob.member.peer_id,))
@@ -220,7 +222,7 @@ async def shared_among(world: Any, worlds: Any, alice: Any, bob: Any) -> Dataset
     return cities
 
 
-async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further(world: Any, worlds: Any) -> None:
+async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_further(world: World) -> None:
     """Bob has it from Alice, also what comes later; Carol is asked nothing, told nothing, and given nothing."""
     async with (
         world.running("alice", private=True) as alice,
@@ -228,7 +230,7 @@ async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_furt
         world.running("carol", private=True) as carol,
     ):
         asked = questions_to(carol)
-        cities = await shared_among(world, worlds, alice, bob)
+        cities = await shared_among(world, alice, bob)
         world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wels,60000")
         await alice.pull("cities")
         await bob.pull("theirs")
@@ -253,7 +255,7 @@ async def test_a_shared_dataset_comes_to_whom_it_is_shared_with_and_goes_no_furt
         assert not bob.parts.visibility.is_public(cities)
 
 
-def questions_to(node: Any) -> list[Sequence[DatasetId]]:
+def questions_to(node: Node) -> list[Sequence[DatasetId]]:
     """The datasets that a node is asked for by name, from now on."""
     asked: list[Sequence[DatasetId]] = []
     board, library = node.member.board, node.member.library
@@ -275,7 +277,7 @@ def questions_to(node: Any) -> list[Sequence[DatasetId]]:
     return asked
 
 
-def named_in(node: Any, dataset: DatasetId, peer: Any) -> tuple[Multihash, Multihash]:
+def named_in(node: Node, dataset: DatasetId, peer: Any) -> tuple[Multihash, Multihash]:
     """An object of it, and a statement that is told to a peer."""
     chain = node.home.chains.chain(dataset)
     (name, *_) = (name for at in range(chain.head().size) for name, _ in objects_of(chain.block_at(at)))
@@ -283,11 +285,11 @@ def named_in(node: Any, dataset: DatasetId, peer: Any) -> tuple[Multihash, Multi
     return name, ref.sid
 
 
-async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(world: Any, worlds: Any) -> None:
+async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(world: World) -> None:
     """A listed peer that mirrors it as if it were public would publish it: it never hears a head."""
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(bob.key,)))
         cities = alice.dataset("cities")
@@ -300,9 +302,9 @@ async def test_whoever_does_not_say_that_it_passes_nothing_on_hears_nothing(worl
         assert not bob.parts.visibility.is_public(cities), "that it was to be public does not outlast it"
 
 
-async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: Any, worlds: Any) -> None:
+async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
-        cities = await shared_among(world, worlds, alice, bob)
+        cities = await shared_among(world, alice, bob)
         before, everything = bob.size("theirs"), Subject(cities, *named_in(alice, cities, bob.member.peer_id))
         view = await alice.api.visibility.share(wire.ShareRequest(ref="cities", revoke=(bob.key,)))
         assert (view.changed, view.shared_with) == (True, ())
@@ -316,18 +318,18 @@ async def test_a_revoked_peer_keeps_what_it_has_and_gets_no_more(world: Any, wor
         assert not (await alice.api.visibility.share(wire.ShareRequest(ref="cities", revoke=(bob.key,)))).changed
 
 
-async def shown_of(node: Any, name: str) -> tuple[str, str, tuple[str, ...]]:
+async def shown_of(node: Node, name: str) -> tuple[str, str, tuple[str, ...]]:
     """What a pull says of a mirror, and what a list does after it."""
     (pulled,) = await node.pull(name)
     (view,) = [each for each in await node.dataset_views() if each.name == name]
     return pulled.outcome, view.state, view.conditions
 
 
-async def test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again(world: Any, worlds: Any) -> None:
+async def test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again(world: World) -> None:
     """An owner that answers as to a stranger; one that is away has said nothing, and changes nothing."""
     async with world.running("alice", private=True) as alice:
         async with world.running("bob", private=True) as bob:
-            cities = await shared_among(world, worlds, alice, bob)
+            cities = await shared_among(world, alice, bob)
             assert await shown_of(bob, "theirs") == ("up-to-date", "fresh", ())
             revoke = wire.ShareRequest(ref="cities", revoke=(bob.key,))
             share = wire.ShareRequest(ref="cities", peers=(bob.key,))
@@ -346,9 +348,9 @@ async def test_a_mirror_says_that_it_is_shared_no_more_and_when_it_is_again(worl
             assert not bob.parts.visibility.is_public(cities)
 
 
-async def test_what_is_public_or_not_a_peer_is_not_shared(world: Any, worlds: Any) -> None:
+async def test_what_is_public_or_not_a_peer_is_not_shared(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        shared = await a_shared_one(world, worlds, alice)
+        shared = await a_shared_one(world, alice)
         for nobody in ("12D3KooWnobody", f"{LISTED[:-1]}0", "did:key:z6"):
             with pytest.raises(Fault):
                 await alice.api.visibility.share(wire.ShareRequest(ref="cities", peers=(STRANGER, nobody)))

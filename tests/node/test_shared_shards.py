@@ -20,11 +20,13 @@ from odfd.store.ledger.cards import Cards
 from odfd.store.shares import Shares
 from odfd.store.visibility import VisibilityMark
 from worlds.eventually import became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 
-async def several(world: Any, worlds: Any, node: Any) -> tuple[DatasetId, ...]:
+async def several(world: World, node: Node) -> tuple[DatasetId, ...]:
     """A private collection of three shards."""
-    await node.apply(worlds.ROOT.replace("{kind: Append}", LEDGER))
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
     await brought(world, node, 1, "Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Steyr")
     await shard(node, 3, "city")
     await node.done(node.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
@@ -32,14 +34,14 @@ async def several(world: Any, worlds: Any, node: Any) -> tuple[DatasetId, ...]:
     return shards
 
 
-async def shared(node: Any, *peers: Any, revoke: Any = ()) -> wire.VisibilityView:
+async def shared(node: Node, *peers: Any, revoke: Any = ()) -> wire.VisibilityView:
     request = wire.ShareRequest(ref="cities", peers=tuple(map(str, peers)), revoke=tuple(map(str, revoke)))
     view: wire.VisibilityView = await node.api.visibility.share(request)
     await signed(node)
     return view
 
 
-def cards_told(node: Any, peer: Any, dataset: DatasetId) -> list[Card]:
+def cards_told(node: Node, peer: Any, dataset: DatasetId) -> list[Card]:
     """The cards that a node tells a peer which asks for a dataset and passes nothing on."""
     board = node.member.board.to(peer)
     raw = [board.envelope(ref.sid) for ref in board.refs([dataset])]
@@ -47,13 +49,13 @@ def cards_told(node: Any, peer: Any, dataset: DatasetId) -> list[Card]:
     return [each for each in said if isinstance(each, Card)]
 
 
-async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: Any, worlds: Any) -> None:
+async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: World) -> None:
     async with (
         world.running("alice", private=True) as alice,
         world.running("bob", private=True) as bob,
         world.running("carol", private=True) as carol,
     ):
-        shards = await several(world, worlds, alice)
+        shards = await several(world, alice)
         view = await shared(alice, bob.key)
         assert (view.changed, view.published, view.shared_with) == (True, False, (bob.member.peer_id,))
         assert all(alice.parts.visibility.shared_with(each) == [bob.member.peer_id] for each in shards)
@@ -88,9 +90,9 @@ async def test_a_listed_peer_has_all_shards_and_nobody_else_has_one(world: Any, 
         assert costs == {len(looked(alice, partial(WAYS["listing"], alice, STRANGER, Subject())))}
 
 
-async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: Any, worlds: Any) -> None:
+async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: World) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
-        await several(world, worlds, alice)
+        await several(world, alice)
         await shared(alice, bob.key)
         await shard(alice, 2, "city")
         await over(alice, 2)
@@ -113,9 +115,9 @@ async def test_the_end_of_sharing_is_of_all_shards_and_former_ones(world: Any, w
         assert alice.member.announced == []
 
 
-async def test_a_new_peer_gets_all_or_nothing(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_new_peer_gets_all_or_nothing(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice", private=True) as alice, world.running("bob", private=True) as bob:
-        shards = await several(world, worlds, alice)
+        shards = await several(world, alice)
         put, made = Shares.put, []
 
         def some(self: Shares, dataset: DatasetId, *more: Any) -> None:
@@ -142,13 +144,13 @@ async def test_a_new_peer_gets_all_or_nothing(world: Any, worlds: Any, monkeypat
         assert missing.value.rule == "shard-missing", "one of several is not read as all"
 
 
-async def test_a_shared_collection_hands_over_to_other_shards(world: Any, worlds: Any) -> None:
+async def test_a_shared_collection_hands_over_to_other_shards(world: World) -> None:
     async with (
         world.running("alice", private=True) as alice,
         world.running("bob", private=True) as bob,
         world.running("carol", private=True) as carol,
     ):
-        shards = await several(world, worlds, alice)
+        shards = await several(world, alice)
         await shared(alice, bob.key)
         await bob.mirror(shards[0], "theirs", peers=(alice.member.peer_id,))
         for number, count in ((2, 2), (3, 1)):
@@ -168,9 +170,9 @@ async def test_a_shared_collection_hands_over_to_other_shards(world: Any, worlds
             assert node.member.announced == []
 
 
-async def test_all_shards_are_published_to_a_network_or_none_is(world: Any, worlds: Any) -> None:
+async def test_all_shards_are_published_to_a_network_or_none_is(world: World) -> None:
     async with world.running("alice", private=True) as alice:
-        shards = await several(world, worlds, alice)
+        shards = await several(world, alice)
         visibility, (here,) = alice.parts.visibility, [each.name for each in alice.parts.membership.networks]
         visibility.set_for_all(shards[-1:], VisibilityMark.PUBLISHED, alice.clock.now())
         request = wire.VisibilityRequest(refs=("cities",), to=(here,))

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
 from chain.errors import Invalid, Refused
@@ -16,20 +14,22 @@ from odfd.mirrors.mirror_state import SchedulerState
 from odfd.services.trust.journal_recovery import recall
 from odfd.store.ledger.log import Ledger
 from odfd.trust.signing.owner_commit import SignedUppers
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 
-def newest(node: Any, ref: str) -> HeadStatement:
+def newest(node: Node, ref: str) -> HeadStatement:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(node.dataset(ref))
     assert found is not None
     return found[0]
 
 
-async def advanced(node: Any, name: str) -> None:
+async def advanced(node: Node, name: str) -> None:
     await node.done(node.api.flow.advance(name))
 
 
-async def complete(node: Any, name: str) -> str | None:
+async def complete(node: Node, name: str) -> str | None:
     """As all of the list, the view and the description tell."""
     view = await node.dataset_view(name)
     assert view in await node.dataset_views()
@@ -38,18 +38,18 @@ async def complete(node: Any, name: str) -> str | None:
     return view.frontiers.upper
 
 
-def forgotten(node: Any, name: str) -> None:
+def forgotten(node: Node, name: str) -> None:
     """The store as a backup from before the promise has it."""
     with node.home.database.write() as connection:
         connection.execute("UPDATE datasets SET upper = NULL WHERE id = ?", (node.dataset(name),))
 
 
-async def test_a_mirror_gets_the_frontier_that_its_owner_signed(world: Any, worlds: Any) -> None:
+async def test_a_mirror_gets_the_frontier_that_its_owner_signed(world: World) -> None:
     """Without a block; it is told like other facts of heads, and survives that nobody is there any more."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("bob") as bob:
         async with world.running("alice") as alice:
-            await alice.apply(worlds.ROOT)
+            await alice.apply(ROOT)
             await alice.pull("cities")
             await bob.mirror(alice.dataset("cities"), "theirs")
             assert newest(alice, "cities").upper is None
@@ -74,9 +74,9 @@ async def test_a_mirror_gets_the_frontier_that_its_owner_signed(world: Any, worl
         assert await complete(bob, "theirs") is not None
 
 
-async def test_what_is_private_is_signed_when_it_is_published(world: Any, worlds: Any) -> None:
+async def test_what_is_private_is_signed_when_it_is_published(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.unpublish("cities")
         world.clock.instant += 60 * SECOND
         await advanced(alice, "cities")
@@ -90,10 +90,10 @@ async def test_what_is_private_is_signed_when_it_is_published(world: Any, worlds
         assert newest(alice, "cities") == before
 
 
-async def test_an_older_state_contradicts_no_signed_frontier(world: Any, worlds: Any) -> None:
+async def test_an_older_state_contradicts_no_signed_frontier(world: World) -> None:
     """Neither by a block nor by a head; to promise more makes it whole."""
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.clock.instant += 60 * SECOND
         await advanced(alice, "cities")
         size = alice.size("cities")
@@ -111,9 +111,9 @@ async def test_an_older_state_contradicts_no_signed_frontier(world: Any, worlds:
         assert (await alice.pull("cities"))[0].outcome == "updated"
 
 
-async def test_lost_journals_get_frontiers_back_from_statements(world: Any, worlds: Any) -> None:
+async def test_lost_journals_get_frontiers_back_from_statements(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.clock.instant += 60 * SECOND
         await advanced(alice, "cities")
         key = alice.home.keys.dataset_key(alice.dataset("cities")).did
@@ -122,13 +122,11 @@ async def test_lost_journals_get_frontiers_back_from_statements(world: Any, worl
         assert known["upper"].order == (newest(alice, "cities").upper,)
 
 
-async def test_a_publisher_that_breaks_its_promise_is_refused(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_publisher_that_breaks_its_promise_is_refused(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """A block of a time that was signed as complete: whoever saw the promise takes it not, and says so."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         world.clock.instant += 3600 * SECOND
         await advanced(alice, "cities")
@@ -148,12 +146,12 @@ async def test_a_publisher_that_breaks_its_promise_is_refused(
         assert carol.size("theirs") == alice.size("cities"), "who never saw the promise cannot tell"
 
 
-async def test_a_frontier_holds_within_its_epoch(world: Any, worlds: Any) -> None:
+async def test_a_frontier_holds_within_its_epoch(world: World) -> None:
     """A history that is given up takes along what was signed of it; then the new one's frontier is followed."""
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
     follows = model.Policy(rewrite=model.Rewrite(follow="follow"))
     async with world.running("alice") as alice, world.running("bob", policy=follows) as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         world.clock.instant += 60 * SECOND
         await advanced(alice, "cities")

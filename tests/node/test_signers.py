@@ -19,6 +19,8 @@ from odfd.control import wire
 from odfd.services.trust import journal_recovery
 from odfd.store.ledger.log import Ledger
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = ("2024-01-03T00:00:00Z,Wels,61000", "2024-01-04T00:00:00Z,Enns,12000", "2024-01-05T00:00:00Z,Traun,24000")
@@ -36,27 +38,27 @@ def lose_journals(folder: Path) -> None:
         journal.unlink()
 
 
-async def publish(world: Any, worlds: Any, node: Any) -> Any:
+async def publish(world: World, node: Node) -> Any:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     return node.dataset("cities")
 
 
-async def add_rows(world: Any, node: Any) -> list[wire.PullItem]:
+async def add_rows(world: World, node: Node) -> list[wire.PullItem]:
     """Each file is a block of its own."""
     for number, row in enumerate(MORE):
         world.write("alice", f"b{number}.csv", row)
     return list(await node.pull("cities"))
 
 
-async def restored(world: Any, worlds: Any, mirrors: tuple[str, ...]) -> tuple[Any, int, int]:
+async def restored(world: World, mirrors: tuple[str, ...]) -> tuple[Any, int, int]:
     """Alice's state is that of an old backup, without journals, and others know more: of what, before, and now."""
     state = world.folder / "alice" / "state"
     async with AsyncExitStack() as stack:
         others = [await stack.enter_async_context(world.running(name)) for name in mirrors]
         async with world.running("alice") as alice:
-            cities = await publish(world, worlds, alice)
+            cities = await publish(world, alice)
             before = alice.size("cities")
             for other in others:
                 await other.mirror(cities, "theirs")
@@ -75,20 +77,20 @@ async def restored(world: Any, worlds: Any, mirrors: tuple[str, ...]) -> tuple[A
     return cities, before, after
 
 
-async def quick(node: Any) -> dict[str, wire.Probe]:
+async def quick(node: Node) -> dict[str, wire.Probe]:
     return {probe.name: probe for probe in await node.api.about.doctor()}
 
 
-def newest(node: Any, dataset: Any) -> Any:
+def newest(node: Node, dataset: Any) -> Any:
     with node.home.database.read() as connection:
         return Ledger(connection).newest_head(dataset)[0]
 
 
 @pytest.mark.slow
-async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
+async def test_a_lost_journal_asks_first(world: World) -> None:
     """Three that are listed are enough; then what they know keeps the key from contradicting itself."""
     mirrors = ("bob", "carol", "dave")
-    cities, before, after = await restored(world, worlds, mirrors)
+    cities, before, after = await restored(world, mirrors)
     async with AsyncExitStack() as stack:
         others = [await stack.enter_async_context(world.running(name)) for name in mirrors]
         bob = others[0]
@@ -115,8 +117,8 @@ async def test_a_lost_journal_asks_first(world: Any, worlds: Any) -> None:
 
 
 @pytest.mark.slow
-async def test_fewer_than_three_will_do_for_a_person(world: Any, worlds: Any) -> None:
-    cities, before, after = await restored(world, worlds, ("bob",))
+async def test_fewer_than_three_will_do_for_a_person(world: World) -> None:
+    cities, before, after = await restored(world, ("bob",))
     async with world.running("bob") as bob, world.running("alice", lists(bob)) as alice:
         await alice.heard("journal.lost")
         assert "journal.begun" not in alice.kinds(), "one group may know little, and more may come"
@@ -129,9 +131,9 @@ async def test_fewer_than_three_will_do_for_a_person(world: Any, worlds: Any) ->
         assert item.blocks == after - before
 
 
-async def test_with_nobody_to_ask_a_person_decides(world: Any, worlds: Any) -> None:
+async def test_with_nobody_to_ask_a_person_decides(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await publish(world, worlds, alice)
+        cities = await publish(world, alice)
         size = alice.size("cities")
     lose_journals(world.folder / "alice")
     async with world.running("alice") as alice:
@@ -168,23 +170,23 @@ async def test_with_nobody_to_ask_a_person_decides(world: Any, worlds: Any) -> N
         assert "journal.lost" not in alice.kinds()
 
 
-async def test_new_datasets_need_nothing(world: Any, worlds: Any) -> None:
+async def test_new_datasets_need_nothing(world: World) -> None:
     """Nobody can have said anything of what did not exist."""
     async with world.running("alice"):
         pass
     lose_journals(world.folder / "alice")
     async with world.running("alice") as alice:
         await alice.heard("journal.lost")
-        cities = await publish(world, worlds, alice)
+        cities = await publish(world, alice)
         assert newest(alice, cities).size == alice.size("cities")
 
 
-async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) -> None:
+async def test_a_validator_goes_on_after_its_last_word(world: World) -> None:
     """Its verdicts count from where others heard them last: a second one of a serial would suspend it."""
     async with world.running("alice") as alice:
         async with world.running("bob", VALIDATES) as bob:
             world.write("alice", "a.csv", *ROWS)
-            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.apply(ROOT, DERIVED)
             await alice.pull()
             for name in ("cities", "towns"):
                 await bob.mirror(alice.dataset(name), name)
@@ -203,8 +205,8 @@ async def test_a_validator_goes_on_after_its_last_word(world: Any, worlds: Any) 
 
 
 @pytest.mark.slow
-async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    _, before, _ = await restored(world, worlds, ("bob", "carol"))
+async def test_peers_that_do_not_answer_do_not_count(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    _, before, _ = await restored(world, ("bob", "carol"))
     async with world.running("carol") as carol:
         listed = lists(carol)
     async with world.running("alice", listed) as alice:
@@ -223,10 +225,10 @@ async def test_peers_that_do_not_answer_do_not_count(world: Any, worlds: Any, mo
             assert (await alice.sign_again()).peers == 1
 
 
-async def test_three_strangers_who_know_nothing_do_not_count(world: Any, worlds: Any) -> None:
+async def test_three_strangers_who_know_nothing_do_not_count(world: World) -> None:
     """By default settings: their keys are free, and a key that believed them would sign another history."""
     async with world.running("alice") as alice:
-        await publish(world, worlds, alice)
+        await publish(world, alice)
     lose_journals(world.folder / "alice")
     async with AsyncExitStack() as stack:
         for name in ("bob", "carol", "dave"):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -18,24 +17,26 @@ from odfd.runtime.supervision import Life
 from odfd.site import server
 from odfd.site.server import SiteServer
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 ANY_PORT = model.Http(listen=("127.0.0.1:0",))
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 
 
-def url_of(node: Any) -> str:
+def url_of(node: Node) -> str:
     (url,) = node.parts.site.urls
     return str(url)
 
 
-async def grown(world: Any, node: Any, number: int) -> None:
+async def grown(world: World, node: Node, number: int) -> None:
     world.write("alice", f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,Graz,{number}")
     await node.pull("cities")
 
 
-async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> None:
+async def test_a_node_is_mirrored_over_http_alone(world: World) -> None:
     async with world.running("alice", http=ANY_PORT) as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         cities = alice.dataset("cities")
         alice.member._wires.cut.add(alice.member.peer_id)
@@ -53,9 +54,9 @@ async def test_a_node_is_mirrored_over_http_alone(world: Any, worlds: Any) -> No
             assert ours == theirs
 
 
-async def test_packs_hold_what_is_served(world: Any, worlds: Any) -> None:
+async def test_packs_hold_what_is_served(world: World) -> None:
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await grown(world, alice, 0)
         url = f"{url_of(alice)}/cities"
         ours = list(alice.home.chains.chain(alice.dataset("cities")).raw_blocks(0, 100))
@@ -64,7 +65,7 @@ async def test_packs_hold_what_is_served(world: Any, worlds: Any) -> None:
             assert (await client.get(f"{url}/{nothing}")).status_code == 404
 
 
-async def test_what_kamu_wrote_leaves_byte_for_byte(world: Any) -> None:
+async def test_what_kamu_wrote_leaves_byte_for_byte(world: World) -> None:
     """Blocks of an older version of the format too: kamu's own server writes them anew."""
     policy = model.Policy(serve="data")
     async with world.running("alice", policy, http=ANY_PORT) as alice, httpx.AsyncClient() as client:
@@ -78,7 +79,7 @@ async def test_what_kamu_wrote_leaves_byte_for_byte(world: Any) -> None:
         assert (listed["name"], listed["blocks"]) == ("flights", alice.size("flights"))
 
 
-async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
+async def test_what_policy_keeps_back_is_not_there(world: World) -> None:
     """By default, what nobody signed."""
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "flights"), as_name="flights")))
@@ -89,10 +90,10 @@ async def test_what_policy_keeps_back_is_not_there(world: Any) -> None:
         assert (await client.get(url_of(alice))).json() == {"datasets": []}
 
 
-async def test_no_spelling_of_a_path_leads_to_what_is_private_or_out_of_the_site(world: Any, worlds: Any) -> None:
+async def test_no_spelling_of_a_path_leads_to_what_is_private_or_out_of_the_site(world: World) -> None:
     """Beside a published dataset; by bytes, since a client of HTTP would write the path anew."""
     async with world.running("alice", private=True, http=ANY_PORT) as alice:
-        await alice.apply(worlds.ROOT.replace("cities", "secret"), worlds.ROOT)
+        await alice.apply(ROOT.replace("cities", "secret"), ROOT)
         await grown(world, alice, 0)
         await alice.publish("cities")
         await alice.pull("secret")
@@ -131,7 +132,7 @@ async def test_no_spelling_of_a_path_leads_to_what_is_private_or_out_of_the_site
         assert await status("/cities/refs/head") == 200, "what is published is there"
 
 
-async def test_a_row_that_was_spoilt_gives_nothing_away(world: Any) -> None:
+async def test_a_row_that_was_spoilt_gives_nothing_away(world: World) -> None:
     """One bit makes the number of a block negative, which is below the end of nothing."""
     async with world.running("alice", http=ANY_PORT) as alice, httpx.AsyncClient() as client:
         await alice.done(alice.api.flow.import_(wire.ImportRequest(source=str(GOLDEN / "airlines"), as_name="a")))
@@ -141,7 +142,7 @@ async def test_a_row_that_was_spoilt_gives_nothing_away(world: Any) -> None:
             assert (await client.get(f"{url_of(alice)}/a/data/{file.name}")).status_code == 404
 
 
-async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_visitor_leaves_room_for_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server, "OF_ONE", 2)
     async with world.running("alice", http=ANY_PORT) as alice:
         port = int(url_of(alice).rpartition(":")[2])
@@ -158,7 +159,7 @@ async def test_one_visitor_leaves_room_for_others(world: Any, monkeypatch: pytes
                     await trio.lowlevel.checkpoint()
 
 
-async def test_a_port_that_is_taken_and_an_address_that_is_none(world: Any) -> None:
+async def test_a_port_that_is_taken_and_an_address_that_is_none(world: World) -> None:
     async with world.running("alice", http=ANY_PORT) as alice:
         taken = SiteServer([url_of(alice).removeprefix("http://")], alice.parts.site._application, alice.logger)
         with pytest.raises(Environment, match="cannot serve HTTP") as told:

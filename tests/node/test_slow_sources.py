@@ -18,7 +18,7 @@ from odfd.runtime.tasks import Bounds, TaskPhase
 from odfd.services.ingest.ingest_pull import TOGETHER
 from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
-from worlds.node_world import until
+from worlds.node_world import Node, World, until
 from worlds.web_site import Site
 
 ROW = "2024-01-01T00:00:00Z,Graz,300000\n"
@@ -68,7 +68,7 @@ def site(tmp_path: Path) -> Any:
 
 
 @asynccontextmanager
-async def pulling(alice: Any) -> AsyncIterator[Any]:
+async def pulling(alice: Node) -> AsyncIterator[Any]:
     """All at once, and given up at the end."""
     task = alice.board.get((await alice.api.flow.pull(wire.PullRequest(all=True))).id)
     yield task
@@ -77,7 +77,7 @@ async def pulling(alice: Any) -> AsyncIterator[Any]:
         await task.finished.wait()
 
 
-async def test_datasets_pulled_with_a_slow_one_go_on(world: Any, slow: Any, site: Any) -> None:
+async def test_datasets_pulled_with_a_slow_one_go_on(world: World, slow: Any, site: Any) -> None:
     async with world.running("alice") as alice:
         for name, url in (("aaa", slow.url), ("bbb", site.url), ("ccc", site.url)):
             await alice.apply(ROOT.format(name=name, url=f"{url}/rows.csv"))
@@ -93,7 +93,7 @@ async def test_datasets_pulled_with_a_slow_one_go_on(world: Any, slow: Any, site
 MANY = 2 * TOGETHER
 
 
-async def test_more_slow_sources_than_are_pulled_at_once_hold_nobody(world: Any, slow: Any, site: Any) -> None:
+async def test_more_slow_sources_than_are_pulled_at_once_hold_nobody(world: World, slow: Any, site: Any) -> None:
     """Wherever those that answer stand among the many that do not."""
     quick = {f"z{number}" for number in range(10)}
     async with world.running("alice") as alice:
@@ -105,7 +105,7 @@ async def test_more_slow_sources_than_are_pulled_at_once_hold_nobody(world: Any,
             assert not task.finished.is_set()
 
 
-async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: Any, slow: Any, site: Any) -> None:
+async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: World, slow: Any, site: Any) -> None:
     async with world.running("alice") as alice:
         await alice.apply(ROOT.format(name="a", url=f"{slow.url}/rows.csv"))
         await alice.apply(ROOT.format(name="z", url=f"{site.url}/rows.csv"))
@@ -124,7 +124,7 @@ async def test_more_slow_pulls_than_tasks_run_at_once_hold_no_other_task(world: 
                 await task.finished.wait()
 
 
-async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> None:
+async def test_a_node_that_stops_waits_for_no_source(world: World, slow: Any) -> None:
     """The pull says that the daemon is stopping; its dataset is as it was."""
     async with world.running("alice") as alice:
         await alice.apply(ROOT.format(name="aaa", url=f"{slow.url}/rows.csv"))
@@ -139,7 +139,7 @@ async def test_a_node_that_stops_waits_for_no_source(world: Any, slow: Any) -> N
 
 
 @pytest.mark.slow
-async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None:
+async def test_observers_look_at_others_meanwhile(world: World, site: Any) -> None:
     """The sources of two datasets, one of which says nothing any more since its rows were published."""
     world.may_dial = lambda _: True
     observes = model.Policy(publish=model.Publish(observe=True))
@@ -168,7 +168,7 @@ async def test_observers_look_at_others_meanwhile(world: Any, site: Any) -> None
                 over.set()
 
 
-async def test_who_a_site_publishes_is_asked_in_a_task(world: Any, slow: Any) -> None:
+async def test_who_a_site_publishes_is_asked_in_a_task(world: World, slow: Any) -> None:
     """It was asked within the request: ``odfctl`` gave up first, and nobody saw what the daemon was waiting for."""
     async with world.running("bob") as bob:
         with trio.fail_after(PATIENCE):

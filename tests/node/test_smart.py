@@ -33,7 +33,10 @@ from odfd.smart.messages import (
 )
 from odfd.smart.plans import Counter
 from odfd.smart.transport import conversation, object_files
+from p2p.identity import peer_of_seed
 from p2p.web.transfer import WebTransfers
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World, until
 from worlds.siege_doors import SMART, headers_of_others
 
 SITE = model.Http(listen=("127.0.0.1:0",))
@@ -51,40 +54,40 @@ SEED = bytes([9]) * 32
 FOREVER = Instant(2**62)
 
 
-def url_of(node: Any) -> str:
+def url_of(node: Node) -> str:
     (url,) = node.parts.site.urls
     return str(url)
 
 
-async def grown(world: Any, worlds: Any, node: Any, files: int = 1, name: str = "alice") -> Any:
+async def grown(world: World, node: Node, files: int = 1, name: str = "alice") -> Any:
     """A dataset ``cities`` with so many slices."""
     for number in range(files):
         world.write(name, f"{number}.csv", f"2024-01-{number + 1:02}T00:00:00Z,c{number},{number}")
     if not node.home.chains.datasets():
-        await node.apply(worlds.ROOT)
+        await node.apply(ROOT)
     await node.pull("cities")
     return node.dataset("cities")
 
 
-async def token_of(node: Any, most: Role = Role.MAINTAINER) -> str:
+async def token_of(node: Node, most: Role = Role.MAINTAINER) -> str:
     await node.apply(ACCOUNT)
     account = (await node.api.declarations.get("Account", "carol")).headers["id"]
     token, _ = node.parts.tokens.make(account, most, "", FOREVER)
     return str(token)
 
 
-async def pushed(node: Any, **more: Any) -> wire.PushItem:
+async def pushed(node: Node, **more: Any) -> wire.PushItem:
     (item,) = (await node.done(node.api.pushing.push(wire.PushRequest(refs=("cities",), **more)))).items
     return item  # type: ignore[no-any-return]
 
 
-def raws(node: Any, name: str = "cities") -> list[bytes]:
+def raws(node: Node, name: str = "cities") -> list[bytes]:
     chain = node.home.chains.chain(node.dataset(name))
     return list(chain.raw_blocks(0, chain.head().size))
 
 
 @asynccontextmanager
-async def spoken(node: Any, path: str, token: str | None = None) -> AsyncIterator[Any]:
+async def spoken(node: Node, path: str, token: str | None = None) -> AsyncIterator[Any]:
     headers = SMART | ({} if token is None else {"Authorization": f"Bearer {token}"})
     async with WebTransfers() as web, conversation(web, f"{url_of(node)}/{path}", headers) as (socket, _):
         yield socket
@@ -93,7 +96,7 @@ async def spoken(node: Any, path: str, token: str | None = None) -> AsyncIterato
 class Watched:
     """Requests that came to a node, by their paths."""
 
-    def __init__(self, node: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, node: Node, monkeypatch: pytest.MonkeyPatch) -> None:
         self.paths: list[str] = []
         served = node.parts.site._application
 
@@ -107,9 +110,9 @@ class Watched:
         return [each for each in self.paths if part in each]
 
 
-async def test_all_blocks_come_in_one_conversation(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_blocks_come_in_one_conversation(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice", http=SITE) as alice, world.running("bob") as bob:
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         watched = Watched(alice, monkeypatch)
         place = f"odf+{url_of(alice)}/cities".replace("odf+http", "odf+ws")
         (item,) = await bob.pull(place)
@@ -118,7 +121,7 @@ async def test_all_blocks_come_in_one_conversation(world: Any, worlds: Any, monk
         assert watched.of("/pull") == ["GET /cities/pull"]
         assert not watched.of("/blocks/"), "no block was asked for by itself"
         assert len(watched.of("/data/")) == 3
-        await grown(world, worlds, alice, 4)
+        await grown(world, alice, 4)
         watched.paths.clear()
         (more,) = await bob.pull(place)
         assert (more.blocks, raws(bob)) == (1, raws(alice))
@@ -128,11 +131,9 @@ async def test_all_blocks_come_in_one_conversation(world: Any, worlds: Any, monk
         assert (await bob.done(bob.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_who_does_not_speak_it_is_read_block_by_block(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_who_does_not_speak_it_is_read_block_by_block(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice", http=SITE) as alice, world.running("bob") as bob:
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         site = alice.parts.smart._site
         monkeypatch.setattr(alice.parts.site, "_application", site)
         (item,) = await bob.pull(f"odf+{url_of(alice)}/cities", as_name="towns")
@@ -140,9 +141,9 @@ async def test_who_does_not_speak_it_is_read_block_by_block(
         assert "blocks come one by one" in [event for event, _ in bob.logger.said]
 
 
-async def test_a_pull_that_is_cut_off_goes_on(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_pull_that_is_cut_off_goes_on(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice", http=SITE) as alice, world.running("bob") as bob:
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         place, bring = f"odf+{url_of(alice)}/cities", transport.SmartTransport.bring_blocks
 
         async def cut(self: Any, *args: Any) -> None:
@@ -165,9 +166,9 @@ async def _no_pull(_: object, *__: object) -> None:
     return None
 
 
-async def test_nothing_unpublished_and_no_garbage(world: Any, worlds: Any) -> None:
+async def test_nothing_unpublished_and_no_garbage(world: World) -> None:
     async with world.running("alice", private=True, http=SITE) as alice:
-        await grown(world, worlds, alice, 1)
+        await grown(world, alice, 1)
         for path in ("cities/pull", "nothing/pull"):
             with pytest.raises(Fault, match="404"):
                 async with spoken(alice, path):
@@ -203,9 +204,9 @@ async def test_nothing_unpublished_and_no_garbage(world: Any, worlds: Any) -> No
             assert (await client.get(f"{url}/refs/head", headers={"Authorization": "Bearer x"})).status_code == 401
 
 
-async def test_a_push_lands_privately_and_again(world: Any, worlds: Any) -> None:
+async def test_a_push_lands_privately_and_again(world: World) -> None:
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         token = await token_of(house)
         told = repr(await alice.apply(REPOSITORY % (token, url_of(house))))
         item = await pushed(alice)
@@ -215,7 +216,7 @@ async def test_a_push_lands_privately_and_again(world: Any, worlds: Any) -> None
         assert view.headers["account"]["name"] == "carol"
         assert not house.parts.visibility.is_public(house.dataset("cities"))
         assert (await pushed(alice)).outcome == "up-to-date"
-        await grown(world, worlds, alice, 4)
+        await grown(world, alice, 4)
         more = await pushed(alice)
         assert (more.blocks, more.objects, raws(house)) == (1, 1, raws(alice))
         assert (await house.done(house.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
@@ -229,11 +230,9 @@ async def test_a_push_lands_privately_and_again(world: Any, worlds: Any) -> None
         assert token not in told
 
 
-async def test_objects_that_are_there_are_not_sent_again(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_objects_that_are_there_are_not_sent_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
-        await grown(world, worlds, alice, 3)
+        await grown(world, alice, 3)
         await alice.apply(REPOSITORY % (await token_of(house), url_of(house)))
         send, sent = upload._Upload._upload, 0
 
@@ -249,17 +248,17 @@ async def test_objects_that_are_there_are_not_sent_again(
         assert (await pushed(alice)).fault.rule == "cut"
         assert not house.home.chains.datasets()
         monkeypatch.undo()
-        await worlds.until(lambda: not house.parts.smart.backend.sessions)
+        await until(lambda: not house.parts.smart.backend.sessions)
         item = await pushed(alice)
         assert (item.outcome, item.objects, raws(house)) == ("pushed", 1, raws(alice))
 
 
-async def test_of_two_who_push_one_is_told(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_of_two_who_push_one_is_told(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both go on from the same head, of which the second finds another when all of its parts are there."""
     async with world.running("alice") as alice:
-        await grown(world, worlds, alice, 1)
+        await grown(world, alice, 1)
     world.steal("alice", "mallory", SEED)
-    world.wires.cut.add(worlds.peer_of_seed(SEED))
+    world.wires.cut.add(peer_of_seed(SEED))
     async with (
         world.running("alice") as alice,
         world.running("mallory") as mallory,
@@ -303,9 +302,9 @@ async def test_of_two_who_push_one_is_told(world: Any, worlds: Any, monkeypatch:
         assert raws(house) == raws(mallory)
 
 
-async def test_other_names_roles_and_datasets_are_refused(world: Any, worlds: Any) -> None:
+async def test_other_names_roles_and_datasets_are_refused(world: World) -> None:
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         token = await token_of(house)
         await alice.apply(REPOSITORY % (token, url_of(house)))
         reader = await token_of(house, Role.READER)
@@ -328,7 +327,7 @@ async def test_other_names_roles_and_datasets_are_refused(world: Any, worlds: An
                 raise AssertionError
 
 
-async def test_a_push_with_no_token_that_may_opens_nothing(world: Any, worlds: Any) -> None:
+async def test_a_push_with_no_token_that_may_opens_nothing(world: World) -> None:
     """Whatever a caller writes instead of one, in the greeting of a web socket and beside an upload."""
     async with world.running("alice", http=TAKES) as alice, world.running("house", private=True, http=TAKES) as house:
         good, elsewhere, reader = await token_of(house), await token_of(alice), await token_of(house, Role.READER)
@@ -350,9 +349,9 @@ async def test_a_push_with_no_token_that_may_opens_nothing(world: Any, worlds: A
         assert not house.home.chains.datasets()
 
 
-async def test_a_token_that_is_revoked_in_the_middle_of_a_push_commits_nothing(world: Any, worlds: Any) -> None:
+async def test_a_token_that_is_revoked_in_the_middle_of_a_push_commits_nothing(world: World) -> None:
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
-        await grown(world, worlds, alice, 1)
+        await grown(world, alice, 1)
         blocks = raws(alice)
         await house.apply(ACCOUNT)
         account = (await house.api.declarations.get("Account", "carol")).headers["id"]
@@ -386,10 +385,10 @@ def plan_of(blocks: list[bytes]) -> TransferPlan:
     return counter.plan
 
 
-async def test_a_push_that_lies_achieves_nothing(world: Any, worlds: Any) -> None:
+async def test_a_push_that_lies_achieves_nothing(world: World) -> None:
     """By hand: a head that is none, blocks that are missing, others than promised, objects of nothing, garbage."""
     async with world.running("alice") as alice, world.running("house", private=True, http=TAKES) as house:
-        await grown(world, worlds, alice, 2)
+        await grown(world, alice, 2)
         token, blocks = await token_of(house), raws(alice)
         named = [(Multihash.sha3_256(raw), raw) for raw in blocks]
         plan = plan_of(blocks)
@@ -446,12 +445,12 @@ async def test_a_push_that_lies_achieves_nothing(world: Any, worlds: Any) -> Non
             assert caught.value.code == 1008, "kamu takes 1011 for a confirmation there"
         assert not house.home.chains.datasets()
         staged = house.home.directory / "staged" / "pushed"
-        await worlds.until(lambda: not (house.parts.smart.backend.sessions or list(staged.iterdir())))
+        await until(lambda: not (house.parts.smart.backend.sessions or list(staged.iterdir())))
 
 
-async def test_a_token_in_the_clear_is_refused(world: Any, worlds: Any) -> None:
+async def test_a_token_in_the_clear_is_refused(world: World) -> None:
     async with world.running("alice", http=TAKES) as alice:
-        await grown(world, worlds, alice)
+        await grown(world, alice)
         told: list[Any] = []
 
         async def send(message: Any) -> None:

@@ -21,24 +21,26 @@ from odfd.errors import Bug
 from odfd.queries.log_files import files_of_log
 from odfd.store import captures
 from worlds.eventually import PATIENCE, became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
 HOUR = 3600 * SECOND
 
 
-async def create(node: Any, origin: str = "snapshot", name: str | None = None) -> wire.RenditionView:
+async def create(node: Node, origin: str = "snapshot", name: str | None = None) -> wire.RenditionView:
     request = wire.RenditionRequest(origin=origin, id=name)  # type: ignore[arg-type]
     made: wire.RenditionView = await node.done(node.api.renditions.create("cities", request))
     return made
 
 
-async def hand_over(node: Any, number: int, name: str | None = None) -> wire.RenditionView:
+async def hand_over(node: Node, number: int, name: str | None = None) -> wire.RenditionView:
     request = wire.HandoverRequest(id=name)
     done: wire.RenditionView = await node.done(node.api.renditions.hand_over("cities", number, request))
     return done
 
 
-async def answered(node: Any, sql: str) -> list[dict[str, Any]]:
+async def answered(node: Node, sql: str) -> list[dict[str, Any]]:
     said = bytearray()
 
     async def take(data: bytes) -> None:
@@ -52,19 +54,19 @@ async def answered(node: Any, sql: str) -> list[dict[str, Any]]:
     return rows
 
 
-async def standing(node: Any, ref: str) -> list[tuple[Any, ...]]:
+async def standing(node: Node, ref: str) -> list[tuple[Any, ...]]:
     """The rows in force, without system columns, and their offsets in order."""
     rows = await answered(node, f'SELECT event_time, city, population FROM current."{ref}" ORDER BY ALL')
     return [tuple(row.values()) for row in rows]
 
 
-async def pulled(world: Any, node: Any, day: int, city: str, count: int) -> None:
+async def pulled(world: World, node: Node, day: int, city: str, count: int) -> None:
     world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,{city},{count}")
     await node.pull("cities")
 
 
-async def filled(world: Any, worlds: Any, node: Any, merge: str = LEDGER, *, raw: bool = False) -> None:
-    await node.apply(worlds.ROOT.replace("{kind: Append}", merge))
+async def filled(world: World, node: Node, merge: str = LEDGER, *, raw: bool = False) -> None:
+    await node.apply(ROOT.replace("{kind: Append}", merge))
     await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
     if raw:
         await node.keep_raw("cities")
@@ -72,10 +74,10 @@ async def filled(world: Any, worlds: Any, node: Any, merge: str = LEDGER, *, raw
         await pulled(world, node, day, city, day)
 
 
-async def test_rows_of_the_very_time_of_a_handover_are_in_its_difference(world: Any, worlds: Any) -> None:
+async def test_rows_of_the_very_time_of_a_handover_are_in_its_difference(world: World) -> None:
     """The old rendition is read before that time, so a reader gets them from the new one alone: none is lost."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await create(alice)
         world.clock.instant += HOUR
         await pulled(world, alice, 4, "Enns", 4)
@@ -94,29 +96,29 @@ async def test_rows_of_the_very_time_of_a_handover_are_in_its_difference(world: 
         assert (await alice.api.renditions.reading("cities.r1")).equal
 
 
-async def correct(node: Any, city: str, day: int, count: int | None) -> None:
+async def correct(node: Node, city: str, day: int, count: int | None) -> None:
     key = {"event_time": f"2024-01-0{day}T00:00:00Z", "city": city}
     more = {"retract": True} if count is None else {"values": {"population": str(count)}}
     await node.done(node.api.flow.correct("cities", wire.CorrectRequest(key=key, **more)))
 
 
-def state_of(node: Any, number: int = 0) -> str:
+def state_of(node: Node, number: int = 0) -> str:
     service = node.api.renditions
     state = service._effects.state(node.dataset("cities"))
     view = service._view(state, state.member(number))
     return str(view.state)
 
 
-def objects(node: Any, dataset: Any) -> list[bool]:
+def objects(node: Node, dataset: Any) -> list[bool]:
     chain = node.home.chains.chain(dataset)
     events = [chain.block_at(number).event for number in range(chain.head().size)]
     slices = [event.new_data for event in events if isinstance(event, AddData) and event.new_data]
     return [node.home.objects.has(each.physical_hash) for each in slices]
 
 
-async def test_a_snapshot_has_what_stands_in_one_slice_and_what_comes_after(world: Any, worlds: Any) -> None:
+async def test_a_snapshot_has_what_stands_in_one_slice_and_what_comes_after(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await correct(alice, "Linz", 2, 20)
         await correct(alice, "Wels", 3, None)
         before, old = await standing(alice, "cities"), alice.dataset("cities")
@@ -137,10 +139,10 @@ async def test_a_snapshot_has_what_stands_in_one_slice_and_what_comes_after(worl
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest()))).ok
 
 
-async def test_a_handover_back_brings_what_came_meanwhile(world: Any, worlds: Any) -> None:
+async def test_a_handover_back_brings_what_came_meanwhile(world: World) -> None:
     """Corrections too, which were never captured; and it may go on between three of one content."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await create(alice)
         await create(alice)
         await hand_over(alice, 1)
@@ -154,17 +156,17 @@ async def test_a_handover_back_brings_what_came_meanwhile(world: Any, worlds: An
         assert [row[1] for row in shown[0]] == ["Graz", "Linz", "Wels", "Steyr", "Krems"]
 
 
-async def test_captured_bytes_go_on_across_a_snapshot(world: Any, worlds: Any) -> None:
+async def test_captured_bytes_go_on_across_a_snapshot(world: World) -> None:
     """A rendition from raw is made of all of them, also of those that came before the snapshot."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, raw=True)
+        await filled(world, alice, raw=True)
         await create(alice)
         await pulled(world, alice, 4, "Steyr", 4)
         await hand_over(alice, 1)
         await pulled(world, alice, 5, "Krems", 5)
         with alice.home.database.read() as connection:
             assert len(captures.of(connection, alice.dataset("cities"))) == 2
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await create(alice, "raw")
         assert await standing(alice, "cities.r2") == await standing(alice, "cities")
         await hand_over(alice, 2)
@@ -174,9 +176,9 @@ async def test_captured_bytes_go_on_across_a_snapshot(world: Any, worlds: Any) -
         assert await standing(alice, "cities.r1") == await standing(alice, "cities")
 
 
-async def test_a_dataset_without_rows_begins_anew_without_any(world: Any, worlds: Any) -> None:
+async def test_a_dataset_without_rows_begins_anew_without_any(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
         await create(alice)
         await hand_over(alice, 1)
@@ -184,9 +186,9 @@ async def test_a_dataset_without_rows_begins_anew_without_any(world: Any, worlds
         assert len(await standing(alice, "cities")) == 1
 
 
-async def test_the_old_data_goes_when_no_reader_holds_it(world: Any, worlds: Any) -> None:
+async def test_the_old_data_goes_when_no_reader_holds_it(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         old = alice.dataset("cities")
         held = await alice.api.holds.take(wire.HoldRequest(ref="cities", seconds=86_400))
         await create(alice)
@@ -219,9 +221,9 @@ class Died(Exception):
     """The process ended after a durable effect."""
 
 
-async def test_a_time_is_read_from_the_rendition_that_was_active_then(world: Any, worlds: Any) -> None:
+async def test_a_time_is_read_from_the_rendition_that_was_active_then(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         old = alice.dataset("cities")
         last = alice.home.chains.chain(old).block_at(alice.size("cities") - 1)
         early = render(from_millis(to_millis(last.system_time)))
@@ -239,10 +241,10 @@ async def test_a_time_is_read_from_the_rendition_that_was_active_then(world: Any
             await answered(alice, f"SELECT city FROM \"{new}\" AS OF '{early}'")
 
 
-async def test_a_listener_that_a_handover_overtakes_gets_rows_of_its_own_rendition(world: Any, worlds: Any) -> None:
+async def test_a_listener_that_a_handover_overtakes_gets_rows_of_its_own_rendition(world: World) -> None:
     """The name that its rows were to be planned by is another rendition's by then."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await create(alice)
         old, plans = alice.dataset("cities"), []
 
@@ -258,7 +260,7 @@ async def test_a_listener_that_a_handover_overtakes_gets_rows_of_its_own_renditi
         assert (found.view.dataset, found.ended) == (old, True)
 
 
-async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, worlds: Any) -> None:
+async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: World) -> None:
     seen: list[str] = []
 
     def step(name: str) -> None:
@@ -267,7 +269,7 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
             raise Died(name)
 
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice, raw=True)
+        await filled(world, alice, raw=True)
         before = len(await standing(alice, "cities"))
         await create(alice, name="anew")
         await pulled(world, alice, 4, "Steyr", 4)
@@ -287,14 +289,14 @@ async def test_a_death_after_each_effect_loses_and_repeats_nothing(world: Any, w
         assert len(await standing(alice, "cities")) == before + 1
 
 
-async def test_a_death_between_mark_and_sweep_is_made_good(world: Any, worlds: Any) -> None:
+async def test_a_death_between_mark_and_sweep_is_made_good(world: World) -> None:
     async with world.running("alice") as alice:
 
         def later(*_: object) -> float:
             return math.inf
 
         alice.api.renditions.upkeep._after = later  # the test is what drops it
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         old = alice.dataset("cities")
         await create(alice)
         await hand_over(alice, 1)
@@ -317,10 +319,10 @@ async def test_a_death_between_mark_and_sweep_is_made_good(world: Any, worlds: A
         assert len(await standing(alice, "cities")) == 3
 
 
-async def test_a_reader_that_comes_before_the_mark_keeps_the_data(world: Any, worlds: Any) -> None:
+async def test_a_reader_that_comes_before_the_mark_keeps_the_data(world: World) -> None:
     """Also one that reads the former rendition by its own name, at whatever time."""
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         old = alice.dataset("cities")
         await create(alice)
         await hand_over(alice, 1)

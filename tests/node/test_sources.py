@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.services.ingest.sources import SourceReader
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flow_of
+from worlds.node_world import Node, World
 
 DATASET = "$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: []}}\n"
 SOURCE = """$schema: Source
@@ -36,18 +37,18 @@ spec:
 """
 
 
-def source(world: Any, name: str = "cities") -> str:
+def source(world: World, name: str = "cities") -> str:
     return SOURCE.format(name=name, folder=world.folder / "alice" / "source")
 
 
-async def status(node: Any, name: str = "cities") -> dict[str, Any]:
+async def status(node: Node, name: str = "cities") -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("source", name)).status
     return found
 
 
-async def test_datasets_take_from_a_source_that_is_in_no_chain(world: Any) -> None:
+async def test_datasets_take_from_a_source_that_is_in_no_chain(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world), DATASET.format(name="one"), DATASET.format(name="two"))
         assert (await status(alice))["phase"] == "Ready"
@@ -72,7 +73,7 @@ async def test_datasets_take_from_a_source_that_is_in_no_chain(world: Any) -> No
         assert verified.ok
 
 
-async def test_a_flow_takes_from_a_source_and_follows_its_name(world: Any) -> None:
+async def test_a_flow_takes_from_a_source_and_follows_its_name(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world), DATASET.format(name="one"), FLOW.format(target="one", source="cities"))
         world.write("alice", "1.csv", "2024-01-01T00:00:00Z,Graz,1")
@@ -91,7 +92,7 @@ async def test_a_flow_takes_from_a_source_and_follows_its_name(world: Any) -> No
         assert (seen.outcome, "no Source" in seen.message) == ("Failed", True), seen.message
 
 
-async def test_a_source_reads_its_own_values_in_its_url(world: Any) -> None:
+async def test_a_source_reads_its_own_values_in_its_url(world: World) -> None:
     url = source(world).replace("kind: FilesGlob, path", "kind: Url, url").replace(", order: ByName", "")
     at = url.index("url: ") + len("url: ")
     url = url[:at] + '"https://example.org/${{ config.folder }}.csv"' + url[url.index("}\n  read") :]
@@ -100,7 +101,7 @@ async def test_a_source_reads_its_own_values_in_its_url(world: Any) -> None:
         assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_one_dataset_has_one_source(world: Any) -> None:
+async def test_one_dataset_has_one_source(world: World) -> None:
     own = DATASET.format(name="own").replace("[]", "[{kind: AddPushSource, sourceName: a, read: {kind: NdJson}, "
                                              "merge: {kind: Append}}]")  # fmt: skip
     async with world.running("alice") as alice:
@@ -112,14 +113,14 @@ async def test_one_dataset_has_one_source(world: Any) -> None:
             assert (item.outcome, item.fault.rule) == ("failed", "second-source")
 
 
-async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world: Any) -> None:
+async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world: World) -> None:
     """Also after a kill before anything is committed, a handover, and under the reused name, at once or later."""
 
-    async def pull(node: Any, name: str) -> str:
+    async def pull(node: Node, name: str) -> str:
         (item,) = await node.pull("one", source=name)
         return str(item.fault.rule if item.fault else item.outcome)
 
-    async def rows(node: Any) -> int:
+    async def rows(node: Node) -> int:
         return int((await node.dataset_view("one")).records)
 
     async with world.running("alice") as alice:
@@ -156,7 +157,7 @@ async def test_a_renamed_source_goes_on_and_another_of_its_name_is_refused(world
         assert await rows(alice) == 3
 
 
-async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(world: Any) -> None:
+async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(source(world))
         told = await status(alice)
@@ -165,7 +166,7 @@ async def test_r29_values_that_are_not_here_are_told_and_come_by_themselves(worl
         assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(world: Any) -> None:
+async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(world: World) -> None:
     async with world.running("alice") as alice:
         await alice.apply(SECRET.replace("folder:", "other:"), source(world))
         assert (await status(alice))["code"] == "unresolved-reference"
@@ -183,7 +184,9 @@ async def test_a_value_that_its_set_lacked_is_looked_for_when_the_set_changes(wo
         ("kind: FilesGlob, path", "kind: RestEndpoint, path", "unknown-field"),
     ],
 )
-async def test_what_a_source_may_not_say_is_refused_at_its_line(world: Any, before: str, after: str, rule: str) -> None:
+async def test_what_a_source_may_not_say_is_refused_at_its_line(
+    world: World, before: str, after: str, rule: str
+) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as refused:
             await alice.apply(source(world).replace(before, after))
@@ -191,7 +194,7 @@ async def test_what_a_source_may_not_say_is_refused_at_its_line(world: Any, befo
         assert refused.value.hint
 
 
-async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: Any) -> None:
+async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: World) -> None:
     async with world.running("alice") as alice:
         piped = source(world).replace("  read:", "  prepare: [{kind: Pipe, command: []}]\n  read:")
         await alice.apply(SECRET, piped, DATASET.format(name="one"))
@@ -203,7 +206,7 @@ async def test_a_source_that_the_settings_refuse_is_told_by_its_status(world: An
         assert refused.value.rule == "pull-source"
 
 
-async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: Any) -> None:
+async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_its_own(world: World) -> None:
     """The other secret would leave the node in a request that was written for the first."""
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world))
@@ -217,7 +220,7 @@ async def test_r28_r30_a_source_never_reads_another_set_that_took_the_name_of_it
         assert (told["phase"], told["code"]) == ("Failed", "unresolved-reference"), "the set that was meant is gone"
 
 
-async def test_r24_references_are_written_as_objects_too(world: Any) -> None:
+async def test_r24_references_are_written_as_objects_too(world: World) -> None:
     long = "{type: 'https://opendatafabric.org/schemas/config/v1alpha1/SecretSet', name: places, path: folder}"
     async with world.running("alice") as alice:
         await alice.apply(SECRET, source(world).replace('"SecretSet:places#folder"', long))

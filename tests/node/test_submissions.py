@@ -22,6 +22,8 @@ from odfd.trust.witness.submission import LONGEST, SOON
 from odfd.trust.witness.witness import RENEW, ConsistencyResult, KnownTree, rule, shown_by
 from p2p.web.client import HttpAnswer
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 NAME = "witness.example/w1"
@@ -61,7 +63,7 @@ class Public:
         return HttpAnswer(200, cosignature.line_of(checkpoint.decode_verifier_key(VKEY), made).encode())
 
 
-def cosigned(node: Any, dataset: DatasetId) -> list[Cosignature]:
+def cosigned(node: Node, dataset: DatasetId) -> list[Cosignature]:
     with node.home.database.read() as connection:
         return Cosignatures(connection).of(dataset)
 
@@ -69,7 +71,7 @@ def cosigned(node: Any, dataset: DatasetId) -> list[Cosignature]:
 class Bench:
     """A publisher's submissions, a round at a time, before a witness of the test's own."""
 
-    def __init__(self, world: Any, node: Any, dataset: DatasetId) -> None:
+    def __init__(self, world: World, node: Node, dataset: DatasetId) -> None:
         self.world, self.node, self.dataset = world, node, dataset
         self.public = Public(world.clock)
         self.files = 0
@@ -104,17 +106,17 @@ class Bench:
         return [str(values["why"]) for said, values in self.node.logger.said if said.startswith("a public witness")]
 
 
-async def bench_of(world: Any, worlds: Any, alice: Any) -> Bench:
+async def bench_of(world: World, alice: Node) -> Bench:
     world.write("alice", "a.csv", *ROWS)
-    await alice.apply(worlds.ROOT)
+    await alice.apply(ROOT)
     await alice.pull()
     return Bench(world, alice, alice.dataset("cities"))
 
 
-async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, worlds: Any) -> None:
+async def test_each_head_is_submitted_and_its_cosignature_spreads(world: World) -> None:
     """A newcomer elsewhere who lists the witness by its public name comes in on the second rung."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         first = alice.size("cities")
         await bench.round()
         await bench.round()
@@ -133,9 +135,9 @@ async def test_each_head_is_submitted_and_its_cosignature_spreads(world: Any, wo
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
 
-async def test_a_publisher_that_lost_its_cosignatures_learns_where_the_witness_stands(world: Any, worlds: Any) -> None:
+async def test_a_publisher_that_lost_its_cosignatures_learns_where_the_witness_stands(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         await bench.round()
         first = alice.size("cities")
         with alice.home.database.write() as connection:
@@ -147,9 +149,9 @@ async def test_a_publisher_that_lost_its_cosignatures_learns_where_the_witness_s
         assert [each.checkpoint.size for each in cosigned(alice, bench.dataset)] == [second]
 
 
-async def test_nobody_is_asked_oftener_than_the_pause(world: Any, worlds: Any) -> None:
+async def test_nobody_is_asked_oftener_than_the_pause(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         assert await bench.round() <= PAUSE
         await bench.grow()
         await bench.grow()
@@ -159,9 +161,9 @@ async def test_nobody_is_asked_oftener_than_the_pause(world: Any, worlds: Any) -
         assert [new for _, new in bench.sizes] == [alice.size("cities") - 2, alice.size("cities")], "the last alone"
 
 
-async def test_a_cosignature_that_ages_is_made_anew(world: Any, worlds: Any) -> None:
+async def test_a_cosignature_that_ages_is_made_anew(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         await bench.round()
         (first,) = cosigned(alice, bench.dataset)
         await bench.round(after=RENEW / SECOND)
@@ -171,10 +173,10 @@ async def test_a_cosignature_that_ages_is_made_anew(world: Any, worlds: Any) -> 
         assert (again.checkpoint, again.at > first.at) == (first.checkpoint, True)
 
 
-async def test_a_witness_that_is_away_is_asked_ever_later(world: Any, worlds: Any) -> None:
+async def test_a_witness_that_is_away_is_asked_ever_later(world: World) -> None:
     """And told of once; when it is back it is asked again."""
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         away = Remote("nothing in 30 s", rule="web-slow")
         bench.public.answers = [away] * 12
         pause = SOON
@@ -191,10 +193,10 @@ async def test_a_witness_that_is_away_is_asked_ever_later(world: Any, worlds: An
         assert [each.checkpoint.size for each in cosigned(alice, bench.dataset)] == [alice.size("cities")]
 
 
-async def test_one_that_is_away_is_not_asked_for_every_dataset(world: Any, worlds: Any) -> None:
+async def test_one_that_is_away_is_not_asked_for_every_dataset(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
-        await alice.apply(worlds.ROOT.replace("cities", "towns"))
+        bench = await bench_of(world, alice)
+        await alice.apply(ROOT.replace("cities", "towns"))
         bench.public.answers = [Remote("nothing in 30 s", rule="web-slow")]
         await bench.round()
         assert len(bench.sizes) == 1
@@ -206,10 +208,10 @@ async def test_one_that_is_away_is_not_asked_for_every_dataset(world: Any, world
         assert any(f"+{checkpoint.decode_verifier_key(key).key_id.hex()}+" in key for key in keys), told
 
 
-async def test_of_many_datasets_only_what_moved_is_looked_at(world: Any, worlds: Any, monkeypatch: Any) -> None:
+async def test_of_many_datasets_only_what_moved_is_looked_at(world: World, monkeypatch: Any) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
-        await alice.apply(worlds.ROOT.replace("cities", "towns"))
+        bench = await bench_of(world, alice)
+        await alice.apply(ROOT.replace("cities", "towns"))
         looked: list[DatasetId] = []
         due = bench.made._due
         monkeypatch.setattr(bench.made, "_due", lambda dataset, who: (looked.append(dataset), due(dataset, who))[1])
@@ -223,9 +225,9 @@ async def test_of_many_datasets_only_what_moved_is_looked_at(world: Any, worlds:
         assert len(looked) == 2, "what ages is renewed"
 
 
-async def test_garbage_is_kept_nowhere(world: Any, worlds: Any) -> None:
+async def test_garbage_is_kept_nowhere(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         other = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), world.clock.now())
         early = cosignature.cosign(KEY, TreeCheckpoint(bench.dataset, 0, 1, b"?" * 32), Instant(world.clock.now() * 2))
         for body in (b"", b"\xff" * 100, other.line.encode(), early.line.encode()):
@@ -235,18 +237,18 @@ async def test_garbage_is_kept_nowhere(world: Any, worlds: Any) -> None:
         assert len(bench.sizes) == 4
 
 
-async def test_of_others_datasets_nothing_is_submitted(world: Any, worlds: Any) -> None:
+async def test_of_others_datasets_nothing_is_submitted(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         await bob.mirror(bench.dataset, "theirs")
         theirs = Bench(world, bob, bench.dataset)
         await theirs.round()
         assert theirs.sizes == []
 
 
-async def test_a_key_that_forgot_what_it_said_signs_no_note(world: Any, worlds: Any) -> None:
+async def test_a_key_that_forgot_what_it_said_signs_no_note(world: World) -> None:
     async with world.running("alice") as alice:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         keys = alice.home.keys
         for journal in (alice.home.directory / "keys").glob("*.journal"):
             journal.unlink()
@@ -256,11 +258,11 @@ async def test_a_key_that_forgot_what_it_said_signs_no_note(world: Any, worlds: 
         assert ("not submitted", "trust.journal") in [(said, values.get("rule")) for said, values in alice.logger.said]
 
 
-async def test_a_person_sees_who_stands_behind_a_dataset_and_why_not(world: Any, worlds: Any) -> None:
+async def test_a_person_sees_who_stands_behind_a_dataset_and_why_not(world: World) -> None:
     """The publisher sees those that it asks, with what their operators need; others see those that count for them."""
     nowhere = model.Policy(witness=model.Witness(public=(f"{VKEY} http://127.0.0.1:1",)))
     async with world.running("alice", nowhere) as alice, world.running("bob", LISTS) as bob:
-        bench = await bench_of(world, worlds, alice)
+        bench = await bench_of(world, alice)
         (view,) = (await alice.api.trust.show("cities")).witnesses
         assert view.size is None, "nothing listens there"
         alice.features.trust.submissions = bench.made

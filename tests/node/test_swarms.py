@@ -10,10 +10,12 @@ import trio
 
 from chain.errors import Remote
 from config import model
+from odfd.control import wire
 from odfd.mirrors import object_fetcher, swarm_fetcher
 from p2p.ports import PartsAsk, Tip
 from worlds.eventually import PATIENCE
-from worlds.node_world import Member
+from worlds.manifests import ROOT
+from worlds.node_world import Member, Node, World
 
 DAYS = 7
 
@@ -34,8 +36,8 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     return taken
 
 
-async def published(world: Any, worlds: Any, node: Any) -> Any:
-    await node.apply(worlds.ROOT)
+async def published(world: World, node: Node) -> Any:
+    await node.apply(ROOT)
     for day in range(1, DAYS + 1):
         world.write("alice", f"a{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
         await node.pull("cities")
@@ -43,12 +45,12 @@ async def published(world: Any, worlds: Any, node: Any) -> Any:
     return node.dataset("cities")
 
 
-def tip_of(node: Any, cities: Any) -> Tip:
+def tip_of(node: Node, cities: Any) -> Tip:
     head = node.home.chains.chain(cities).head()
     return Tip(head.sequence_number + 1, head.hash.digest)
 
 
-def asking(node: Any, cities: Any) -> PartsAsk:
+def asking(node: Node, cities: Any) -> PartsAsk:
     tip = tip_of(node, cities)
     return PartsAsk(dataset=cities, tip=tip, start=0, count=tip.size, have=0)
 
@@ -56,7 +58,7 @@ def asking(node: Any, cities: Any) -> PartsAsk:
 class Halfway:
     """Holds a mirror back once it has some pieces, and has the publisher fail from then on."""
 
-    def __init__(self, publisher: Any, mirror: Any, pieces: int) -> None:
+    def __init__(self, publisher: Node, mirror: Any, pieces: int) -> None:
         self.reached, self.release = trio.Event(), trio.Event()
         small, begun, ended = mirror.member.fetch_small, 0, 0
 
@@ -76,12 +78,12 @@ class Halfway:
 
 @pytest.mark.parametrize("serve", ["chain", "data", "data & reproduced"])
 async def test_what_is_verified_is_passed_on_before_it_is_committed(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], serve: str
+    world: World, taken: Counter[tuple[str, str]], serve: str
 ) -> None:
     """As far as policy passes on blocks of which no more is known than that they are signed."""
     policy = model.Policy(serve=serve)
     async with world.running("alice") as alice, world.running("bob", policy) as bob, world.running("carol") as carol:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         halfway = Halfway(alice, bob, 3)
         with trio.fail_after(PATIENCE):
             async with trio.open_nursery() as nursery:
@@ -94,7 +96,7 @@ async def test_what_is_verified_is_passed_on_before_it_is_committed(
                 else:
                     assert told.has == told.offers
                     has = told.has
-                    await carol.api.mirrors.add(worlds.wire.MirrorRequest(source=str(cities), as_name="ours"))
+                    await carol.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="ours"))
                     while taken[carol.member.peer_id, bob.member.peer_id] < 2:  # noqa: ASYNC110
                         await trio.sleep(0.01)
                     step = carol.parts.arriving.of(cities)
@@ -105,14 +107,14 @@ async def test_what_is_verified_is_passed_on_before_it_is_committed(
         assert bob.size("theirs") == alice.size("cities")
 
 
-async def test_a_publisher_offers_each_piece_to_one(world: Any, worlds: Any, taken: Counter[tuple[str, str]]) -> None:
+async def test_a_publisher_offers_each_piece_to_one(world: World, taken: Counter[tuple[str, str]]) -> None:
     async with (
         world.running("alice") as alice,
         world.running("bob") as bob,
         world.running("carol") as carol,
         world.running("dora") as dora,
     ):
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         library, ask = alice.parts.library, asking(alice, cities)
         whole = (1 << ask.count) - 1
         first = library.to(bob.member.peer_id).parts(ask)
@@ -126,10 +128,10 @@ async def test_a_publisher_offers_each_piece_to_one(world: Any, worlds: Any, tak
         assert all(node.size(f"theirs{number}") == ask.tip.size for number, node in enumerate((bob, carol, dora)))
 
 
-async def test_nothing_private_is_told(world: Any, worlds: Any, taken: Counter[tuple[str, str]]) -> None:
+async def test_nothing_private_is_told(world: World, taken: Counter[tuple[str, str]]) -> None:
     """Neither by its publisher nor by a mirror under way, whatever history is named."""
     async with world.running("alice", private=True) as alice, world.running("bob") as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull("cities")
         cities = alice.dataset("cities")
@@ -144,7 +146,7 @@ async def test_nothing_private_is_told(world: Any, worlds: Any, taken: Counter[t
 
 
 async def test_without_the_protocol_all_comes_as_before(
-    world: Any, worlds: Any, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+    world: World, taken: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def unknown(_self: Any, _peer: Any, _ask: Any) -> None:
         raise Remote("no such protocol")
@@ -152,6 +154,6 @@ async def test_without_the_protocol_all_comes_as_before(
     monkeypatch.setattr(Member, "ask_parts", unknown)
     monkeypatch.setattr(swarm_fetcher, "FIRST_WORD", 0.1)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"

@@ -26,7 +26,7 @@ from odfd.services.resources.history import HistoryService
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, NOBODY, Asking, settled
 from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
-from worlds.node_world import DERIVED, ROOT, Node
+from worlds.node_world import DERIVED, ROOT, Node, World
 
 EMPTY = "$schema: Relations\nheaders: {{name: {name}}}\nspec: {{}}\n"
 FLOW = """$schema: Flow
@@ -80,7 +80,7 @@ async def settle(node: Node) -> None:
             await node.events.grown.wait()
 
 
-async def shared(world: Any, node: Node) -> tuple[Asking, str]:
+async def shared(world: World, node: Node) -> tuple[Asking, str]:
     """Accounts, and a dataset of the node's owner that bob may read, with a flow; returns a task on it too."""
     asking = await settled(node)
     world.write(node.home.directory.parent.name, "a.csv", *ROWS)
@@ -95,7 +95,7 @@ async def shared(world: Any, node: Node) -> tuple[Asking, str]:
     return asking, ref.id
 
 
-async def test_an_account_uses_the_node_as_far_as_its_datasets_go(world: Any) -> None:
+async def test_an_account_uses_the_node_as_far_as_its_datasets_go(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking, task = await shared(world, node)
         await node.apply(FLOW.format(name="of-theirs", target="theirs"))
@@ -167,7 +167,7 @@ async def _changes(news: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
-async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: Any, seed: int) -> None:
+async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(world: World, seed: int) -> None:
     """Before and after, the node differs only in datasets that the account may not read, and their whole lives."""
     chance = random.Random(seed)
     async with world.running("node", private=True, flows=model.Flows(follow=bool(seed % 2))) as node:
@@ -203,7 +203,7 @@ async def test_p12_answers_to_an_account_are_the_same_bytes_whatever_others_do(w
         assert not heard
 
 
-async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any) -> None:
+async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: World) -> None:
     """An input and a consumer that may not be read look as those that are not here, whatever becomes of them."""
     async with world.running("node", private=True) as node, world.running("far", private=True) as far:
         asking = await settled(node)
@@ -258,7 +258,7 @@ async def test_p12_the_lineage_of_what_may_be_read_names_nothing_else(world: Any
         assert (status, problem["rule"]) == (404, "dataset-ref")
 
 
-async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: Any) -> None:
+async def test_a_mirror_is_told_to_who_may_read_its_dataset(world: World) -> None:
     async with world.running("alice") as origin, world.running("bob", private=True) as node:
         world.write("alice", "a.csv", *ROWS)
         await origin.apply(ROOT, ROOT.replace("name: cities", "name: towns"))
@@ -290,7 +290,7 @@ async def mirrors_told(asking: Any, uid: int) -> dict[str, str | None]:
     return {name: None if each is None else each["value"]["state"] for name, each in told}
 
 
-async def test_who_reads_a_mirrored_dataset_reads_its_mirror_and_changes_nothing_of_it(world: Any) -> None:
+async def test_who_reads_a_mirrored_dataset_reads_its_mirror_and_changes_nothing_of_it(world: World) -> None:
     """Of what is published everybody is told; a right on the mirror alone tells nothing of the dataset."""
     async with world.running("alice") as origin, world.running("bob", private=True) as node:
         world.write("alice", "a.csv", *ROWS)
@@ -324,7 +324,7 @@ async def test_who_reads_a_mirrored_dataset_reads_its_mirror_and_changes_nothing
         assert await mirrors_told(asking, BOB) == {"towns": None}
 
 
-async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(world: Any) -> None:
+async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(world: World) -> None:
     """It stands among the conditions of a resource, in lists too; of a network only for the node's owner."""
     async with world.running("node") as node:
         asking = await settled(node)
@@ -344,7 +344,7 @@ async def test_what_only_the_running_node_knows_is_told_of_what_may_be_seen(worl
         assert await told(BOB) == [None, None]
 
 
-async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) -> None:
+async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: World) -> None:
     """A flow, a task or a verdict of a derived dataset may name its inputs; the dataset itself stays readable."""
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
@@ -372,7 +372,7 @@ async def test_what_names_an_input_that_may_not_be_read_is_not_told(world: Any) 
 
 
 @pytest.mark.parametrize("stream", ["events", "changes"])
-async def test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after(world: Any, stream: str) -> None:
+async def test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_after(world: World, stream: str) -> None:
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         services = await asking.services(BOB)
@@ -408,7 +408,7 @@ async def test_a_stream_ends_with_a_reset_when_rights_change_and_tells_nothing_a
         assert not {"theirs", "x"} & {each.subject if stream == "events" else each.name for each in heard}
 
 
-async def test_events_are_numbered_by_time_and_go_on_from_there(world: Any) -> None:
+async def test_events_are_numbered_by_time_and_go_on_from_there(world: World) -> None:
     """A number tells nothing of how many events others caused, and none that may be read is missed."""
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
@@ -428,7 +428,7 @@ async def test_events_are_numbered_by_time_and_go_on_from_there(world: Any) -> N
         assert (lagged.kind, lagged.data, lagged.sequence) == ("lagged", {}, 0)
 
 
-async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_anew(world: Any) -> None:
+async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_anew(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         for services in (await asking.services(BOB), node.api):
@@ -459,7 +459,7 @@ async def test_a_bookmark_says_where_a_stream_goes_on_and_another_log_begins_ane
 
 
 async def test_the_last_rows_are_told_though_others_come_while_they_are_read(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What comes after the position is told live, and takes no place of a row before it."""
     async with world.running("node", private=True) as node:
@@ -480,7 +480,7 @@ async def test_the_last_rows_are_told_though_others_come_while_they_are_read(
             assert [(await anext(rows)).change == "Bookmark" for _ in range(3)] == [False, True, False]
 
 
-async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: Any) -> None:
+async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking, task = await shared(world, node)
         lines = node.parts.context.lines
@@ -500,7 +500,7 @@ async def test_lines_of_a_task_are_numbered_by_themselves_and_end_with_the_right
         assert (status, problem["rule"]) == (403, "access-owner")
 
 
-async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(world: Any) -> None:
+async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         await node.apply(GRANT.format(name="g", who="bob", role="editor", what="cities"))
@@ -513,7 +513,7 @@ async def test_a_task_of_ones_own_is_not_told_of_what_may_no_longer_be_read(worl
         assert (await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks"))[1]["items"] == []
 
 
-async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> None:
+async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         await node.apply(GRANT.replace("Dataset:{what}", "Account:{what}").format(
@@ -525,7 +525,7 @@ async def test_an_account_is_told_of_its_tokens_and_of_no_others(world: Any) -> 
             assert {each["kind"] for each in events if each["kind"].startswith("token")} == kinds
 
 
-async def test_the_caller_of_a_stream_is_asked_again(world: Any) -> None:
+async def test_the_caller_of_a_stream_is_asked_again(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking, _ = await shared(world, node)
         scope = {"headers": [], CALLER: Caller(1, BOB, BOB)}
@@ -541,7 +541,7 @@ async def test_the_caller_of_a_stream_is_asked_again(world: Any) -> None:
         assert rest[-1] == "reset"
 
 
-async def test_who_reads_a_dataset_is_told_its_state_and_nobody_else(world: Any) -> None:
+async def test_who_reads_a_dataset_is_told_its_state_and_nobody_else(world: World) -> None:
     """In a list and alone, as the node's owner is; also of what is published, to everybody."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -17,7 +17,8 @@ from odfd.runtime.spans import Tracer, trace_by
 from odfd.runtime.supervision import Life
 from worlds.collector import Collector, collecting
 from worlds.eventually import PATIENCE
-from worlds.node_world import Lines, Ticking
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Lines, Ticking, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ATTESTS = model.Policy(profile="validator", publish=model.Publish(attest=True))
@@ -56,7 +57,7 @@ def words(span: Any) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: Any, worlds: Any) -> None:
+async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: World) -> None:
     with collecting() as collector:
         async with (
             traced(collector.url, NodeMeter()),
@@ -64,7 +65,7 @@ async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: An
             world.running("bob", ATTESTS) as bob,
         ):
             world.write("alice", "a.csv", *ROWS)
-            await alice.apply(worlds.ROOT, worlds.DERIVED)
+            await alice.apply(ROOT, DERIVED)
             await alice.pull()
             await world.spread(alice, "cities", "towns")
             ids = [str(alice.dataset(name)) for name in ("cities", "towns")]
@@ -89,11 +90,11 @@ async def test_pulls_syncs_and_validations_are_traced_and_name_nothing(world: An
 
 
 @pytest.mark.slow
-async def test_a_failed_pull_says_its_rule_and_nothing_of_the_row(world: Any, worlds: Any) -> None:
+async def test_a_failed_pull_says_its_rule_and_nothing_of_the_row(world: World) -> None:
     with collecting() as collector:
         async with traced(collector.url, NodeMeter()), world.running("alice") as alice:
             world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Secretville,not-a-number")
-            await alice.apply(worlds.ROOT)
+            await alice.apply(ROOT)
             (item,) = await alice.pull("cities")
             assert item.fault is not None
         (root,) = roots(collector, "pull")
@@ -104,7 +105,7 @@ async def test_a_failed_pull_says_its_rule_and_nothing_of_the_row(world: Any, wo
 
 @pytest.mark.slow
 async def test_a_dead_collector_changes_nothing_and_its_spans_are_counted(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(span_exporter, "GATHER_SECONDS", 0)
     with collecting() as collector:
@@ -112,7 +113,7 @@ async def test_a_dead_collector_changes_nothing_and_its_spans_are_counted(
     meter = NodeMeter()
     async with traced(gone, meter), world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         assert alice.size("cities")
     counted = {each.labels[0]: each.value for each in meter.samples(frozenset()) if "spans" in each.metric.name}

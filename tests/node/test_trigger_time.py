@@ -15,6 +15,7 @@ from chain.state import load_state
 from odfd.control import wire
 from worlds.eventually import PATIENCE
 from worlds.flow_world import flow_of
+from worlds.node_world import Node, World
 from worlds.web_site import Site, plain
 
 SOURCE = """$schema: Source
@@ -56,7 +57,7 @@ class Weather:
         return True
 
 
-async def backfilled(node: Any, first: str, last: str) -> int:
+async def backfilled(node: Node, first: str, last: str) -> int:
     told = await node.api.flows.backfill("daily", wire.BackfillRequest(first=first, to=last))
     with trio.fail_after(PATIENCE):
         while (await flow_of(node, "daily")).owed or (await flow_of(node, "daily")).state == "running":
@@ -65,7 +66,7 @@ async def backfilled(node: Any, first: str, last: str) -> int:
     return times
 
 
-async def test_a_backfill_asks_for_each_of_its_days(world: Any, tmp_path: Path) -> None:
+async def test_a_backfill_asks_for_each_of_its_days(world: World, tmp_path: Path) -> None:
     with Site(tmp_path).open() as site:
         weather = Weather(site)
         async with world.running("alice") as alice:
@@ -79,7 +80,7 @@ async def test_a_backfill_asks_for_each_of_its_days(world: Any, tmp_path: Path) 
             assert await backfilled(alice, "2024-05-01T00:00:00Z", "2024-05-11T12:00:00Z") == 0
 
 
-async def test_a_pull_by_hand_asks_for_its_own_time_or_a_named_one(world: Any, tmp_path: Path) -> None:
+async def test_a_pull_by_hand_asks_for_its_own_time_or_a_named_one(world: World, tmp_path: Path) -> None:
     with Site(tmp_path).open() as site:
         weather = Weather(site)
         async with world.running("alice") as alice:
@@ -95,7 +96,7 @@ async def test_a_pull_by_hand_asks_for_its_own_time_or_a_named_one(world: Any, t
                 await alice.pull("weather", source="weather", time="yesterday")
 
 
-async def test_a_time_is_refused_where_no_source_asks_for_it(world: Any, tmp_path: Path) -> None:
+async def test_a_time_is_refused_where_no_source_asks_for_it(world: World, tmp_path: Path) -> None:
     fixed = SOURCE.format(url="https://example.org").replace("${{ trigger.date }}?to=${{ trigger.time }}", "")
     async with world.running("alice") as alice:
         await alice.apply(fixed, DATASET)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import msgspec
 import pytest
 
@@ -11,6 +9,8 @@ from chain.errors import Fault
 from config import model
 from odfd.policy.policy import parse_expression
 from worlds.eventually import became
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 STRICT = """$schema: TrustPolicy
 headers: {{name: {name}}}
@@ -25,17 +25,15 @@ def strict(datasets: str, terms: str = 'use: "data & observed:1"', name: str = "
     return STRICT.format(name=name, datasets=datasets, terms=terms, priority=priority)
 
 
-async def relied_on(node: Any, name: str) -> tuple[str, int]:
+async def relied_on(node: Node, name: str) -> tuple[str, int]:
     dataset = node.dataset(name)
     return str(node.parts.evaluator.use(dataset)), (await node.api.trust.show(name)).reach.use
 
 
-async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_deleted(
-    world: Any, worlds: Any
-) -> None:
+async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_deleted(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob", TRUSTING) as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await world.spread(alice, "cities")
         await bob.mirror(alice.dataset("cities"), "food.cities")
@@ -67,10 +65,10 @@ async def test_a_policy_of_some_datasets_decides_for_them_alone_and_until_it_is_
         assert await relied_on(bob, "food.cities") == before
 
 
-async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(world: Any, worlds: Any) -> None:
+async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(world: World) -> None:
     world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
     async with world.running("alice") as alice, world.running("bob", TRUSTING) as bob:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull("cities")
         await world.spread(alice, "cities")
         await bob.apply(VALIDATOR, strict("%", 'use: "data & observed:1", serve: "observed:1"'))
@@ -87,7 +85,7 @@ async def test_what_a_network_asks_holds_above_and_a_mirrors_own_terms_before(wo
         )
 
 
-async def test_a_quorum_that_nobody_can_reach_is_told_until_there_are_validators(world: Any) -> None:
+async def test_a_quorum_that_nobody_can_reach_is_told_until_there_are_validators(world: World) -> None:
     async with world.running("alice", TRUSTING) as alice:
         await alice.apply(strict("food.%"))
         await alice.parts.reconciler.wait_settled()
@@ -107,7 +105,7 @@ async def test_a_quorum_that_nobody_can_reach_is_told_until_there_are_validators
         (strict("food.%").replace('use: "data & observed:1", ', ""), "trust-policy"),
     ],
 )
-async def test_what_a_policy_cannot_mean_is_refused_at_its_line(world: Any, text: str, rule: str) -> None:
+async def test_what_a_policy_cannot_mean_is_refused_at_its_line(world: World, text: str, rule: str) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Fault) as refused:
             await alice.apply(text)

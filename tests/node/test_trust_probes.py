@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -12,11 +11,13 @@ from config import model
 from odfd.cli.commands.apply import roots_text
 from odfd.control import wire
 from odfd.services.maintenance.probes import spare_text
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 
 
-async def probed(node: Any) -> dict[str, wire.Probe]:
+async def probed(node: Node) -> dict[str, wire.Probe]:
     return {probe.name: probe for probe in await node.api.about.doctor()}
 
 
@@ -31,19 +32,19 @@ async def probed(node: Any) -> dict[str, wire.Probe]:
         ),
     ],
 )
-async def test_the_policy_in_force_is_told(world: Any, profile: str, told: str) -> None:
+async def test_the_policy_in_force_is_told(world: World, profile: str, told: str) -> None:
     async with world.running("bob", model.Policy(profile=profile)) as bob:
         found = (await probed(bob))["policy"]
         assert (found.result, found.message) == ("ok", told)
 
 
-async def test_roots_on_this_machine_are_told(world: Any, worlds: Any) -> None:
+async def test_roots_on_this_machine_are_told(world: World) -> None:
     """Of what is published: of a private dataset nobody else relies on the key."""
     async with world.running("bob", private=True) as bob:
-        await bob.apply(worlds.ROOT)
+        await bob.apply(ROOT)
         assert (await probed(bob))["roots"].result == "ok"
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         found = (await probed(alice))["roots"]
         assert (found.result, found.message) == (
             "warning",
@@ -56,12 +57,12 @@ async def test_roots_on_this_machine_are_told(world: Any, worlds: Any) -> None:
         assert (await probed(alice))["roots"].result == "ok"
 
 
-async def test_one_witness_less_is_told_before_it_is_gone(world: Any, worlds: Any) -> None:
+async def test_one_witness_less_is_told_before_it_is_gone(world: World) -> None:
     key = str(SigningKey(b"w" * 32).did)
     groups = (model.Group(name="w", keys=(key,)),)
     asks = model.Policy(witness=model.Witness(f=0, quorum=1, groups=groups))
     async with world.running("alice", asks) as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await world.spread(alice, "cities")
         found = (await probed(alice))["witnesses"]
         assert (found.result, found.message) == (
@@ -70,7 +71,7 @@ async def test_one_witness_less_is_told_before_it_is_gone(world: Any, worlds: An
         )
         assert (await alice.api.trust.show("cities")).witnesses_to_spare == -1
     async with world.running("carol") as carol:
-        await carol.apply(worlds.ROOT)
+        await carol.apply(ROOT)
         assert (await probed(carol))["witnesses"].message == "none are asked for by the policy in force"
         assert (await carol.api.trust.show("cities")).witnesses_to_spare is None
 
@@ -89,12 +90,12 @@ def test_who_creates_datasets_is_told_where_their_keys_are() -> None:
     assert roots_text(list("abcde"), "odfctl").startswith("the root keys of a, b, c and 2 more are on this machine")
 
 
-async def test_what_was_imported_feeds_a_transform_as_policy_says(world: Any, worlds: Any, tmp_path: Path) -> None:
+async def test_what_was_imported_feeds_a_transform_as_policy_says(world: World, tmp_path: Path) -> None:
     """A derived dataset of a stranger came as a folder: it is no more this node's own than a mirror is."""
     folder = tmp_path / "towns"
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull()
         await alice.done(alice.api.flow.export("towns", wire.ExportRequest(to=str(folder))))
         assert alice.features.judgement.count_usable(alice.dataset("towns")) is None, (

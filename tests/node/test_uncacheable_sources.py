@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
+from worlds.node_world import World
 from worlds.web_site import Site
 
 ROOT = """kind: DatasetSnapshot
@@ -25,7 +25,7 @@ HEADER = "event_time,city,population\n"
 FIRST, SECOND = "2024-01-01T00:00:00Z,Graz,300000\n", "2024-01-02T00:00:00Z,Linz,200000\n"
 
 
-async def test_it_is_read_again_when_a_person_says_so(world: Any, tmp_path: Path) -> None:
+async def test_it_is_read_again_when_a_person_says_so(world: World, tmp_path: Path) -> None:
     with Site(tmp_path).open() as site:
         async with world.running("alice") as alice:
             file = tmp_path / "cities.csv"

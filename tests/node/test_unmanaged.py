@@ -13,32 +13,33 @@ from odfd.control import wire
 from odfd.datasets.local_data import held_from, need_data
 from odfd.store import unmanaged
 from odfd.store.directory import SEGMENTS
-from worlds.manifests import text_of
+from worlds.manifests import ROOT, text_of
+from worlds.node_world import Node, World
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000",)
 
 
-async def filled(world: Any, worlds: Any, alice: Any) -> Any:
+async def filled(world: World, alice: Node) -> Any:
     world.write("alice", "a.csv", *ROWS_A)
-    await alice.apply(worlds.ROOT)
+    await alice.apply(ROOT)
     await alice.pull("cities")
     return await alice.dataset_view("cities")
 
 
-async def collect(node: Any) -> wire.CollectResult:
+async def collect(node: Node) -> wire.CollectResult:
     node.home.objects.holds.next_collection()  # what was just added is freed by none
     return await node.done(node.api.collection.collect(wire.CollectRequest()))
 
 
-def objects(node: Any) -> int:
+def objects(node: Node) -> int:
     return len(list(node.home.objects.names()))
 
 
-async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_did(world: Any, worlds: Any) -> None:
+async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_did(world: World) -> None:
     """With all its rows, its key, and what goes on from them; as a private dataset, whatever it was."""
     async with world.running("alice", private=True) as alice:
-        before = await filled(world, worlds, alice)
+        before = await filled(world, alice)
         held, text = objects(alice), text_of(await alice.manifest("cities"))
         await alice.api.declarations.delete("Dataset", "cities")
         assert await alice.dataset_views() == []
@@ -66,14 +67,14 @@ async def test_r55_the_data_of_a_deleted_dataset_is_kept_and_is_adopted_by_its_d
         assert [(each.action) for each in (await alice.apply(manifest)).items] == ["unchanged"]
 
 
-async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any, worlds: Any) -> None:
+async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: World) -> None:
     async with world.running("alice") as alice:
-        first = await filled(world, worlds, alice)
+        first = await filled(world, alice)
         await alice.api.declarations.delete("Dataset", "cities")
         adopted = await alice.api.unmanaged.adopt("Cities", wire.AdoptRequest())
         assert adopted == wire.AdoptedView(name="cities", id=first.id)
         await alice.api.declarations.delete("Dataset", "cities")
-        second = (await alice.apply(worlds.ROOT)).items[0]
+        second = (await alice.apply(ROOT)).items[0]
         with pytest.raises(Invalid, match="is already the name of"):
             await alice.api.unmanaged.adopt(first.id, wire.AdoptRequest())
         assert (await alice.api.unmanaged.adopt(first.id, wire.AdoptRequest(name="towns"))).name == "towns"
@@ -87,7 +88,7 @@ async def test_what_is_adopted_by_hand_has_its_former_name_or_another(world: Any
             await alice.api.unmanaged.get("cities")
 
 
-async def test_a_did_of_a_manifest_is_of_its_name_and_of_no_other(world: Any, worlds: Any) -> None:
+async def test_a_did_of_a_manifest_is_of_its_name_and_of_no_other(world: World) -> None:
     def manifest(name: str, did: str) -> str:
         return f"$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, did: '{did}', metadata: []}}"
 
@@ -110,9 +111,9 @@ async def test_a_did_of_a_manifest_is_of_its_name_and_of_no_other(world: Any, wo
         assert len(await alice.dataset_views()) == 2
 
 
-async def test_deleted_for_good_its_objects_go_and_later_its_key(world: Any, worlds: Any) -> None:
+async def test_deleted_for_good_its_objects_go_and_later_its_key(world: World) -> None:
     async with world.running("alice") as alice:
-        one = await filled(world, worlds, alice)
+        one = await filled(world, alice)
         dataset = alice.dataset("cities")
         await alice.api.declarations.delete("Dataset", "cities")
         gone = await alice.api.unmanaged.delete(one.id)
@@ -130,17 +131,17 @@ async def test_deleted_for_good_its_objects_go_and_later_its_key(world: Any, wor
             await alice.api.unmanaged.delete(one.id)
 
 
-async def test_purged_at_once_nothing_is_kept(world: Any, worlds: Any) -> None:
+async def test_purged_at_once_nothing_is_kept(world: World) -> None:
     async with world.running("alice") as alice:
-        await filled(world, worlds, alice)
+        await filled(world, alice)
         await alice.api.declarations.delete("Dataset", "cities", purge=True)
         assert (await alice.api.unmanaged.list(), objects(alice)) == ([], 0)
         assert not list(alice.home.folder(SEGMENTS).iterdir())
 
 
-async def test_a_mirror_goes_on_from_what_is_kept(world: Any, worlds: Any) -> None:
+async def test_a_mirror_goes_on_from_what_is_kept(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
-        one = await filled(world, worlds, alice)
+        one = await filled(world, alice)
         await alice.publish("cities")
         await bob.mirror(alice.dataset("cities"), "theirs")
         await bob.api.declarations.delete("Dataset", "theirs")
@@ -153,11 +154,9 @@ async def test_a_mirror_goes_on_from_what_is_kept(world: Any, worlds: Any) -> No
         assert bob.member.bytes - before < before, "what was kept is not fetched again"
 
 
-async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(
-    world: Any, worlds: Any, tmp_path: Any
-) -> None:
+async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(world: World, tmp_path: Any) -> None:
     async with world.running("alice") as alice:
-        one = await filled(world, worlds, alice)
+        one = await filled(world, alice)
         shorter, longer = tmp_path / "shorter", tmp_path / "longer"
         await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(shorter))))
         world.write("alice", "b.csv", *ROWS_B)
@@ -177,14 +176,14 @@ async def test_an_import_goes_on_from_what_is_kept_unless_it_is_another_history(
 
 
 async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Data that a mirror had let go is not taken for lost, nor for here."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         for day in range(1, 6):
             world.clock.instant += DAY * SECOND
             world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
-            await alice.apply(worlds.ROOT)
+            await alice.apply(ROOT)
             await alice.pull("cities")
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")

@@ -16,6 +16,7 @@ from odfd.resources.store import ResourceStore
 from odfd.services.ingest.sources import SourceReader
 from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
 from worlds.eventually import PATIENCE, became
+from worlds.node_world import Node, World
 
 REVOKED = "$schema: Relations\nheaders: {name: g}\nspec: {}\n"
 FLOW = """$schema: Flow
@@ -26,18 +27,18 @@ spec:
 """
 
 
-async def status(node: Any, word: str, ref: str) -> dict[str, Any]:
+async def status(node: Node, word: str, ref: str) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get(word, ref)).status
     return found
 
 
-def flows_in_force(node: Any) -> list[str]:
+def flows_in_force(node: Node) -> list[str]:
     return [entry.plan.name for _, entry in node.parts.flows.scheduler.entries() if entry.plan.declared]
 
 
-async def test_a_flow_ends_with_the_grant_and_begins_again_with_it(world: Any) -> None:
+async def test_a_flow_ends_with_the_grant_and_begins_again_with_it(world: World) -> None:
     async with world.running("node", private=True) as node:
         await settled(node)
         theirs = node.dataset("theirs")
@@ -55,7 +56,7 @@ async def test_a_flow_ends_with_the_grant_and_begins_again_with_it(world: Any) -
         assert (await status(node, "Flow", "bob/often"))["code"] == NOT_GRANTED
 
 
-async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: Any, monkeypatch: Any) -> None:
+async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: World, monkeypatch: Any) -> None:
     """Also before anybody has looked at the flow again."""
     async with world.running("node", private=True) as node:
         await settled(node)
@@ -79,7 +80,7 @@ async def test_a_run_that_is_due_when_the_grant_is_gone_uses_nothing(world: Any,
         assert "bob" in performed[-1][1]
 
 
-async def test_a_flow_of_many_datasets_is_for_those_of_its_account(world: Any) -> None:
+async def test_a_flow_of_many_datasets_is_for_those_of_its_account(world: World) -> None:
     async with world.running("node", private=True) as node:
         await settled(node)
         await node.apply(DATASET.format(name="his", more=", account: bob"))
@@ -97,7 +98,7 @@ async def test_a_flow_of_many_datasets_is_for_those_of_its_account(world: Any) -
         assert targets() == {his, hers}
 
 
-async def test_a_source_reads_no_set_that_its_account_may_not_read_any_more(world: Any) -> None:
+async def test_a_source_reads_no_set_that_its_account_may_not_read_any_more(world: World) -> None:
     source = """$schema: Source
 headers: {name: feed}
 spec:
@@ -124,7 +125,7 @@ spec:
         assert (await status(node, "Source", "bob/feed")).get("code", "") != NOT_GRANTED
 
 
-async def test_a_derivative_tells_that_its_account_may_not_read_an_input(world: Any) -> None:
+async def test_a_derivative_tells_that_its_account_may_not_read_an_input(world: World) -> None:
     derived = """$schema: Dataset
 headers: {name: mine}
 spec:
@@ -152,7 +153,7 @@ async def told(receiver: Receiver, events: list[str]) -> None:
     assert receiver.events() == events
 
 
-async def test_a_webhook_of_an_account_is_called_for_what_the_account_may_read(world: Any) -> None:
+async def test_a_webhook_of_an_account_is_called_for_what_the_account_may_read(world: World) -> None:
     with serving(Receiver()) as receiver:
         async with world.running("node", private=True, **INSIDE) as node:
             await settled(node)
@@ -171,7 +172,7 @@ async def test_a_webhook_of_an_account_is_called_for_what_the_account_may_read(w
             await told(receiver, ["created his", "created secret", "ref.updated his"])
 
 
-async def test_what_is_given_to_another_account_may_no_more_be_used_by_things_of_the_former(world: Any) -> None:
+async def test_what_is_given_to_another_account_may_no_more_be_used_by_things_of_the_former(world: World) -> None:
     async with world.running("node", private=True) as node:
         await settled(node)
         await node.apply(DATASET.format(name="his", more=", account: bob"))

@@ -7,7 +7,6 @@ import subprocess
 import sys
 import uuid
 from pathlib import Path
-from typing import Any
 
 import deltalake
 import duckdb
@@ -22,6 +21,7 @@ from odfd.control import wire
 from odfd_client import col, connect
 from odfd_client.spark import _spark_schema
 from worlds.eventually import PATIENCE
+from worlds.node_world import Node, World
 from worlds.served_node import away, served
 
 ONE = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
@@ -49,7 +49,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("c")
 
 
-async def filled(world: Any, node: Any, rows: pa.Table) -> wire.PullItem:
+async def filled(world: World, node: Node, rows: pa.Table) -> wire.PullItem:
     pq.write_table(rows, world.folder / "alice" / "source" / "a.parquet")
     await node.apply(ROOT)
     (item,) = await node.pull()
@@ -64,7 +64,7 @@ def odfctl(path: Path, *words: str) -> str:
     return done.stdout + done.stderr
 
 
-async def test_the_python_client_reads_texts(world: Any, folder: Path) -> None:
+async def test_the_python_client_reads_texts(world: World, folder: Path) -> None:
     """By a query, by slices and as new rows; Spark's source has the same columns."""
     async with world.running("alice") as alice:
         assert (await filled(world, alice, DEVICES)).fault is None
@@ -88,7 +88,7 @@ def read(client: odfd_client.Client) -> None:
     assert _spark_schema(found.schema)["id"].dataType.simpleString() == "string"
 
 
-async def test_exports_of_rows_keep_the_type_where_the_format_has_it(world: Any, folder: Path) -> None:
+async def test_exports_of_rows_keep_the_type_where_the_format_has_it(world: World, folder: Path) -> None:
     async with world.running("alice") as alice:
         await filled(world, alice, DEVICES)
         async with served(alice, folder) as path:
@@ -114,7 +114,7 @@ def export(path: Path, folder: Path) -> None:
     assert lake.schema().to_arrow().field("id").type in (pa.binary(), pa.binary(16))
 
 
-async def test_strangers_get_texts_over_http_and_flight(world: Any) -> None:
+async def test_strangers_get_texts_over_http_and_flight(world: World) -> None:
     async with world.running("alice", http=HTTP, flight=FLIGHT) as alice:
         await filled(world, alice, DEVICES)
         (url,), (grpc,) = alice.parts.site.urls, alice.parts.doors["flight"].urls
@@ -130,7 +130,7 @@ async def test_strangers_get_texts_over_http_and_flight(world: Any) -> None:
         assert (found.schema.field("id").type, found["id"].to_pylist()) == (pa.string(), TEXTS)
 
 
-async def test_a_record_is_shown_with_its_text(world: Any) -> None:
+async def test_a_record_is_shown_with_its_text(world: World) -> None:
     async with world.running("alice") as alice:
         await filled(world, alice, DEVICES)
         traced = await alice.done(alice.api.lineage.trace("devices", wire.LineageRequest(record=0)))
@@ -140,7 +140,7 @@ async def test_a_record_is_shown_with_its_text(world: Any) -> None:
         assert (known.type, known.minimum, known.nulls) == ("UUID", str(ONE), 1)
 
 
-async def test_rare_types_are_answered(world: Any, folder: Path) -> None:
+async def test_rare_types_are_answered(world: World, folder: Path) -> None:
     inner = pa.struct([("at", pa.binary(16))])
     rare = DEVICES.append_column("clock", pa.array([1, None], pa.time64("us")))
     rare = rare.append_column("fixed", pa.array([b"abc", None], pa.binary(3)))
@@ -156,7 +156,7 @@ async def test_rare_types_are_answered(world: Any, folder: Path) -> None:
             assert "'clock' is of type Time, which Delta has no type for" in told
 
 
-async def test_a_decimal_that_sql_has_not_is_named(world: Any, folder: Path) -> None:
+async def test_a_decimal_that_sql_has_not_is_named(world: World, folder: Path) -> None:
     wide = DEVICES.append_column("big", pa.array([decimal.Decimal("1.5"), None], pa.decimal256(50, 2)))
     async with world.running("alice") as alice:
         assert (await filled(world, alice, wide)).fault is None
@@ -180,7 +180,7 @@ async def test_a_decimal_that_sql_has_not_is_named(world: Any, folder: Path) -> 
     ],
     ids=lambda values: str(values.type),
 )
-async def test_what_has_no_logical_hash_is_refused_before_rows_are_written(world: Any, values: pa.Array) -> None:
+async def test_what_has_no_logical_hash_is_refused_before_rows_are_written(world: World, values: pa.Array) -> None:
     async with world.running("alice") as alice:
         item = await filled(world, alice, DEVICES.append_column("odd", values))
         assert item.fault is not None

@@ -22,9 +22,12 @@ from odfd.store.ledger.log import Ledger
 from odfd.store.ledger.runs import Runs
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.judgement.suspensions import Suspensions
+from p2p.identity import peer_of_seed
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownTask, tasks
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World, add_to_first
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -37,19 +40,19 @@ def listens_to(*keys: str, serve: str = "data & attested:1") -> model.Policy:
     return model.Policy(profile="mirror", serve=serve, validators=validators)
 
 
-async def published(world: Any, worlds: Any, node: Any) -> None:
+async def published(world: World, node: Node) -> None:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT, worlds.DERIVED)
+    await node.apply(ROOT, DERIVED)
     await node.pull()
     await world.spread(node, "cities", "towns")
 
 
-async def mirror_both(node: Any, source: Any) -> None:
+async def mirror_both(node: Node, source: Any) -> None:
     for name in ("cities", "towns"):
         await node.mirror(source.dataset(name), name)
 
 
-def said(node: Any, name: str, key: str) -> list[tuple[int, int, str]]:
+def said(node: Node, name: str, key: str) -> list[tuple[int, int, str]]:
     """Spans of a validator's attestation as this node knows it."""
     with node.home.database.read() as connection:
         heard = Ledger(connection).attestations(node.dataset(name))
@@ -59,9 +62,9 @@ def said(node: Any, name: str, key: str) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.slow
-async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, worlds: Any) -> None:
+async def test_what_is_true_is_reproduced_attested_and_counted(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         async with world.running("carol", listens_to(bob.key)) as carol:
             await mirror_both(carol, alice)
             assert carol.parts.library.size(alice.dataset("towns")) == 3
@@ -80,7 +83,7 @@ async def test_what_is_true_is_reproduced_attested_and_counted(world: Any, world
 
 
 @pytest.mark.slow
-async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: Any, worlds: Any) -> None:
+async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: World) -> None:
     seen: list[ShownTask] = []
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
         honest = bob.engine.transform
@@ -93,7 +96,7 @@ async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: 
             return await honest(request, on_progress)
 
         bob.engine.transform = transform
-        await published(world, worlds, alice)
+        await published(world, alice)
         await mirror_both(bob, alice)
         await bob.heard("attestation.signed")
         (one,) = [task for task in seen if task.kind == "validate"]
@@ -104,11 +107,11 @@ async def test_what_is_validated_is_shown_among_the_tasks_while_it_lasts(world: 
         assert "validate" not in {task.kind for task in await tasks(bob)}
 
 
-async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, worlds: Any) -> None:
+async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: World) -> None:
     """Whoever lists that key counts them; the node knows them for its own."""
     policy = model.Policy(profile="validator", publish=model.Publish(own_key=True))
     async with world.running("alice") as alice, world.running("bob", policy) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         key = (await bob.api.about.status()).validator_key
         assert key not in (None, bob.key)
         async with world.running("carol", listens_to(key)) as carol:
@@ -123,11 +126,11 @@ async def test_verdicts_by_a_key_of_their_own_do_not_name_the_node(world: Any, w
 
 
 @pytest.mark.slow
-async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
+async def test_of_many_derivatives_only_what_moved_is_looked_at(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     names = ("towns", "places")
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await alice.apply(worlds.ROOT, *(worlds.DERIVED.replace("towns", name) for name in names))
+        await alice.apply(ROOT, *(DERIVED.replace("towns", name) for name in names))
         await alice.pull()
         await world.spread(alice, "cities", *names)
         for name in ("cities", *names):
@@ -157,10 +160,10 @@ async def test_of_many_derivatives_only_what_moved_is_looked_at(world: Any, worl
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("compared_apart")
-async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) -> None:
+async def test_a_lie_is_found_told_and_not_passed_on(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
-        await published(world, worlds, alice)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
+        await published(world, alice)
         async with world.running("carol", listens_to(bob.key, serve="data")) as carol:
             await mirror_both(carol, alice)
             assert carol.parts.library.size(alice.dataset("towns")) == 4
@@ -182,11 +185,11 @@ async def test_a_lie_is_found_told_and_not_passed_on(world: Any, worlds: Any) ->
             assert carol.parts.library.size(alice.dataset("cities")) == 4
 
 
-async def test_answers_that_differ_accuse_nobody(world: Any, worlds: Any) -> None:
+async def test_answers_that_differ_accuse_nobody(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         numbers = itertools.count(1)
-        bob.engine.wrong = lambda request: worlds.add_to_first("population", next(numbers), request)
+        bob.engine.wrong = lambda request: add_to_first("population", next(numbers), request)
         await mirror_both(bob, alice)
         (event,) = await bob.heard("verdict.not-reproducible-here")
         assert event.data["reason"] == "nondeterministic"
@@ -195,19 +198,19 @@ async def test_answers_that_differ_accuse_nobody(world: Any, worlds: Any) -> Non
         assert "verdict.mismatch" not in bob.kinds()
 
 
-async def test_without_a_pin_nobody_is_blamed(world: Any, worlds: Any) -> None:
+async def test_without_a_pin_nobody_is_blamed(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
         alice.engine.digest = "sha256:another"
-        await published(world, worlds, alice)
+        await published(world, alice)
         await mirror_both(bob, alice)
         (event,) = await bob.heard("verdict.not-reproducible-here")
         assert (event.data["reason"], bob.engine.transforms) == ("engine-not-pinned", 1)
 
 
-async def test_a_step_whose_input_is_not_here_waits_for_it(world: Any, worlds: Any) -> None:
+async def test_a_step_whose_input_is_not_here_waits_for_it(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         await bob.mirror(alice.dataset("towns"), "towns")
         assert bob.engine.transforms == 0
         await bob.mirror(alice.dataset("cities"), "cities")
@@ -224,10 +227,10 @@ async def test_a_step_whose_input_is_not_here_waits_for_it(world: Any, worlds: A
     ],
 )
 async def test_what_keeps_from_a_verdict_is_told_and_signed_when_it_lasts(
-    world: Any, worlds: Any, why: str, fault: Fault | None
+    world: World, why: str, fault: Fault | None
 ) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         bob.engine.fault = fault
         if fault is not None:
             await bob.mirror(alice.dataset("cities"), "cities")
@@ -252,7 +255,7 @@ async def test_what_keeps_from_a_verdict_is_told_and_signed_when_it_lasts(
         assert said(bob, "towns", bob.key) == [(0, 3, "reproduced")]
 
 
-async def announced(node: Any, name: str) -> None:
+async def announced(node: Node, name: str) -> None:
     """Its newest head, to whoever can hear it now."""
     with node.home.database.read() as connection:
         newest = Ledger(connection).newest_head(node.dataset(name))
@@ -261,14 +264,14 @@ async def announced(node: Any, name: str) -> None:
 
 
 @pytest.mark.slow
-async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, worlds: Any) -> None:
+async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: World) -> None:
     world.write("alice", "a.csv", *ROWS)
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         await alice.pull("cities")
     seed = b"\x2a" * 32
     world.steal("alice", "mallory", seed)
-    world.wires.cut.add(worlds.peer_of_seed(seed))
+    world.wires.cut.add(peer_of_seed(seed))
     async with (
         world.running("alice") as alice,
         world.running("bob", ATTESTS) as bob,
@@ -294,9 +297,9 @@ async def test_a_step_whose_input_is_forked_does_not_wait_for_it(world: Any, wor
 
 
 @pytest.mark.slow
-async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: Any, worlds: Any) -> None:
+async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         async with world.running("bob", ATTESTS) as bob:
             await mirror_both(bob, alice)
             await bob.heard("attestation.signed")
@@ -322,7 +325,7 @@ async def test_nothing_is_said_of_steps_that_were_not_run_and_a_restart_goes_on(
             assert (run.first, run.sequence_number) == (3, 4)
 
 
-async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> None:
+async def test_a_policy_that_cannot_be_is_not_kept(world: World) -> None:
 
     key = KEY
     async with world.running("alice") as alice:
@@ -345,10 +348,10 @@ async def test_a_policy_that_cannot_be_is_not_kept(world: Any, worlds: Any) -> N
         pass
 
 
-async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: Any, worlds: Any) -> None:
+async def test_a_step_that_cannot_be_re_run_leaves_nothing_behind(world: World) -> None:
     """Only the derivative is here: its input is missing."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         await bob.mirror(alice.dataset("towns"), "towns")
         await bob.pull("towns")
         assert bob.size("towns") == alice.size("towns")
@@ -363,11 +366,11 @@ def checks(share: float) -> model.Policy:
     return model.Policy(validators=model.Validators(spot_check=share))
 
 
-async def test_spot_checks_find_a_lie_unasked(world: Any, worlds: Any) -> None:
+async def test_spot_checks_find_a_lie_unasked(world: World) -> None:
     """A node that attests nothing re-runs what its picks fall on: the lie is found, and not told to others."""
     async with world.running("alice") as alice, world.running("bob", checks(1.0)) as bob:
-        alice.engine.wrong = partial(worlds.add_to_first, "population", 1000)
-        await published(world, worlds, alice)
+        alice.engine.wrong = partial(add_to_first, "population", 1000)
+        await published(world, alice)
         await mirror_both(bob, alice)
         await bob.heard("verdict.mismatch")
         trust = await bob.api.trust.show("towns")
@@ -377,16 +380,16 @@ async def test_spot_checks_find_a_lie_unasked(world: Any, worlds: Any) -> None:
 
 
 @pytest.mark.parametrize("share", [0.0, 1e-12])
-async def test_what_is_not_picked_is_not_run(world: Any, worlds: Any, share: float) -> None:
+async def test_what_is_not_picked_is_not_run(world: World, share: float) -> None:
     async with world.running("alice") as alice, world.running("bob", checks(share)) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         await mirror_both(bob, alice)
         assert await bob.parts.validator._round() > 0
         assert bob.engine.transforms == 0
         assert (await bob.dataset_view("towns")).rely_on.fact == "data"
 
 
-async def test_a_mirror_spot_checks_where_an_engine_is(world: Any) -> None:
+async def test_a_mirror_spot_checks_where_an_engine_is(world: World) -> None:
     """By its profile, and by what the person says instead; never without an engine, and then without complaint."""
     async with world.running("bob", model.Policy(profile="mirror")) as bob:
         share = bob.parts.validator._settings.share
@@ -400,10 +403,10 @@ async def test_a_mirror_spot_checks_where_an_engine_is(world: Any) -> None:
             assert share() == expected
 
 
-async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) -> None:
+async def test_what_was_derived_falls_with_its_input(world: World) -> None:
     """Bob asks more of the cities than is known of them: what reads them is tainted, until he asks less."""
     async with world.running("alice") as alice, world.running("bob") as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         cities = alice.dataset("cities")
         await bob.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="cities", use="data & witnessed:1"))
         await bob.parts.scheduler.pass_now(cities)
@@ -417,15 +420,15 @@ async def test_what_was_derived_falls_with_its_input(world: Any, worlds: Any) ->
 
 
 @pytest.mark.slow
-async def test_a_machine_that_stands_alone_is_told_to_suspect_itself(world: Any, worlds: Any) -> None:
+async def test_a_machine_that_stands_alone_is_told_to_suspect_itself(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
-        await published(world, worlds, alice)
+        await published(world, alice)
         await mirror_both(bob, alice)
         await bob.heard("attestation.signed")
         groups = (model.Group(name="g", keys=(bob.key,)),)
         policy = model.Policy(validators=model.Validators(f=0, groups=groups, spot_check=1.0))
         async with world.running("carol", policy) as carol:
-            carol.engine.wrong = partial(worlds.add_to_first, "population", 1)
+            carol.engine.wrong = partial(add_to_first, "population", 1)
             await mirror_both(carol, alice)
             await carol.heard("verdict.mismatch")
             await carol.heard("attestation.heard")
@@ -433,9 +436,9 @@ async def test_a_machine_that_stands_alone_is_told_to_suspect_itself(world: Any,
             assert (why.rule, "suspect this machine too" in why.message) == ("own-mismatch", True)
 
 
-async def test_too_few_left_to_ask_lower_nothing_and_are_told(world: Any, worlds: Any) -> None:
+async def test_too_few_left_to_ask_lower_nothing_and_are_told(world: World) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         groups = (model.Group(name="g0", keys=(KEY,)), model.Group(name="g1", keys=(alice.key,)))
         policy = model.Policy(use="data & attested:2", validators=model.Validators(f=0, groups=groups))
         async with world.running("carol", policy) as carol:

@@ -23,37 +23,39 @@ from odfd.datasets.commit import Commit, CommitPart
 from odfd.services.datasets import damage as registry
 from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.ledger.log import Ledger
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 NUMBERS = itertools.count()
 ROUNDS = 1000 if "ODF_SOAK" in os.environ else 100
 """Changes of a dataset that is verified all the while, at least half as often."""
 
 
-def write(world: Any, count: int = 1) -> None:
+def write(world: World, count: int = 1) -> None:
     for _ in range(count):
         number = next(NUMBERS)
         seconds = f"2024-01-01T{number // 3600:02}:{number // 60 % 60:02}:{number % 60:02}Z"
         world.write("alice", f"{number:06}.csv", f"{seconds},town {number},{number}")
 
 
-async def published(world: Any, worlds: Any, node: Any, files: int = 6) -> DatasetId:
+async def published(world: World, node: Node, files: int = 6) -> DatasetId:
     write(world, files)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     found: DatasetId = node.dataset("cities")
     return found
 
 
-async def verified(node: Any, ref: str, level: str = "data") -> Any:
+async def verified(node: Node, ref: str, level: str = "data") -> Any:
     return await node.done(node.api.verification.verify(ref, wire.VerifyRequest(level=level, full=True)))
 
 
-async def append(world: Any, node: Any) -> None:
+async def append(world: World, node: Node) -> None:
     write(world)
     await node.pull("cities")
 
 
-async def describe(node: Any, dataset: DatasetId, number: int) -> None:
+async def describe(node: Node, dataset: DatasetId, number: int) -> None:
     """The cheapest append there is."""
     head = node.home.chains.chain(dataset).head()
     events = [SetInfo(description=f"{number}")]
@@ -61,7 +63,7 @@ async def describe(node: Any, dataset: DatasetId, number: int) -> None:
     await node.parts.committer.commit(Commit(parts=(part,)))
 
 
-async def reset(world: Any, node: Any) -> None:
+async def reset(world: World, node: Node) -> None:
     """To where it was a block ago, and another one in its place."""
     size = node.size("cities")
     if size > 4:
@@ -69,7 +71,7 @@ async def reset(world: Any, node: Any) -> None:
         await append(world, node)
 
 
-async def compact(world: Any, node: Any) -> None:
+async def compact(world: World, node: Node) -> None:
     await node.done(node.api.rewriting.rewrite("cities", wire.RewriteRequest(action="compact")))
     await node.done(node.api.collection.collect(wire.CollectRequest()))
     await node.done(node.api.collection.collect(wire.CollectRequest()))
@@ -78,7 +80,7 @@ async def compact(world: Any, node: Any) -> None:
 ACTIONS = {"append": append, "reset": reset, "compact": compact}
 
 
-def believed(node: Any, dataset: DatasetId) -> tuple[list[DamagedBlock], int, int]:
+def believed(node: Node, dataset: DatasetId) -> tuple[list[DamagedBlock], int, int]:
     """Damage that is noted; how many blocks are there, and how many are relied on."""
     with node.home.database.read() as connection:
         checked = Ledger(connection).chain(dataset)
@@ -112,10 +114,10 @@ class Between:
 @pytest.mark.parametrize("action", ACTIONS)
 @pytest.mark.parametrize("level", ["chain", "data"])
 async def test_a_verification_ends_where_it_began(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, action: str, level: str
+    world: World, monkeypatch: pytest.MonkeyPatch, action: str, level: str
 ) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         between = Between(monkeypatch, 2)
         for place in range(4):
             between.waiting = [trio.lowlevel.checkpoint] * place + [lambda: ACTIONS[action](world, alice)]
@@ -130,14 +132,12 @@ async def test_a_verification_ends_where_it_began(
 @pytest.mark.slow
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(["", *ACTIONS]), max_size=5), min_size=1, max_size=4))
-def test_whatever_happens_between_two_pages(
-    worlds: Any, tmp_path_factory: pytest.TempPathFactory, lots: list[list[str]]
-) -> None:
+def test_whatever_happens_between_two_pages(tmp_path_factory: pytest.TempPathFactory, lots: list[list[str]]) -> None:
     async def lives() -> None:
-        world = worlds.World(tmp_path_factory.mktemp("world"))
+        world = World(tmp_path_factory.mktemp("world"))
         with pytest.MonkeyPatch.context() as monkeypatch:
             async with world.running("alice") as alice:
-                cities = await published(world, worlds, alice)
+                cities = await published(world, alice)
                 between = Between(monkeypatch, 2)
                 for lot in lots:
                     between.waiting = [
@@ -155,9 +155,9 @@ def test_whatever_happens_between_two_pages(
 
 
 @pytest.mark.slow
-async def test_what_is_damaged_is_found_all_the_same(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_what_is_damaged_is_found_all_the_same(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         with alice.home.database.write() as connection:
             connection.execute("DELETE FROM small_objects WHERE name IN (SELECT object FROM object_references"
                                " WHERE dataset = ? AND sequence = 4)", (cities,))  # fmt: skip
@@ -175,9 +175,9 @@ async def test_what_is_damaged_is_found_all_the_same(world: Any, worlds: Any, mo
         assert [failure.rule for failure in report.failures] == ["slice-missing"]
 
 
-async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds: Any) -> None:
+async def test_damage_of_a_history_that_is_gone_is_not_noted(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         with alice.home.database.read() as connection:
             seen = registry.conditions(connection, cities)
         spots = [DamagedBlock(7, "slice-missing", "it is not here")]
@@ -197,12 +197,10 @@ async def test_damage_of_a_history_that_is_gone_is_not_noted(world: Any, worlds:
         assert not alice.parts.damage.record(cities, [DamagedBlock(99, "stored-block-damaged", "its bytes")])
 
 
-async def test_a_dataset_that_never_rests_is_looked_at_alone(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_dataset_that_never_rests_is_looked_at_alone(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look is overtaken by another history and finds blocks of both, until those who write it have to wait."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         looked, look = [], registry.verify_chain
 
         def torn(*args: Any) -> Any:
@@ -221,9 +219,9 @@ async def test_a_dataset_that_never_rests_is_looked_at_alone(
         assert believed(alice, cities)[0] == []
 
 
-async def test_a_mirror_is_not_damaged_while_its_data_is_on_its_way(world: Any, worlds: Any) -> None:
+async def test_a_mirror_is_not_damaged_while_its_data_is_on_its_way(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("bob") as bob:
             await bob.mirror(cities, "theirs", want="chain")
             size = bob.size("theirs")
@@ -242,10 +240,10 @@ async def test_a_mirror_is_not_damaged_while_its_data_is_on_its_way(world: Any, 
             assert (report.ok, len(report.failures)) == (False, 6)
 
 
-async def test_mending_takes_nothing_back(world: Any, worlds: Any) -> None:
+async def test_mending_takes_nothing_back(world: World) -> None:
     """A chain that grew while it was looked at keeps what came."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         chains = alice.home.chains
         mark, head = chains.mark(cities), chains.chain(cities).head()
         await append(world, alice)
@@ -254,9 +252,9 @@ async def test_mending_takes_nothing_back(world: Any, worlds: Any) -> None:
         assert chains.chain(cities).head().size == head.size + 1
 
 
-async def test_the_doctor_and_proofs_meanwhile(world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_the_doctor_and_proofs_meanwhile(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     async with world.running("alice") as alice:
-        await published(world, worlds, alice)
+        await published(world, alice)
         between = Between(monkeypatch, 2)
         for action in (append, reset, compact):
             between.waiting = [lambda action=action: action(world, alice)]
@@ -265,10 +263,10 @@ async def test_the_doctor_and_proofs_meanwhile(world: Any, worlds: Any, monkeypa
 
 
 @pytest.mark.slow
-async def test_many_verifications_during_many_changes(world: Any, worlds: Any) -> None:
+async def test_many_verifications_during_many_changes(world: World) -> None:
     follow = model.Policy(rewrite=model.Rewrite(follow="follow"))
     async with world.running("alice") as alice, world.running("bob", follow) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         done = trio.Event()
         looks = {"cities": 0, "theirs": 0}
@@ -288,7 +286,7 @@ async def test_many_verifications_during_many_changes(world: Any, worlds: Any) -
                     await describe(alice, cities, number)
             done.set()
 
-        async def look(node: Any, name: str) -> None:
+        async def look(node: Node, name: str) -> None:
             while not done.is_set():
                 report = await verified(node, name, "data" if looks[name] % 2 else "chain")
                 wrong.extend(report.failures)

@@ -15,7 +15,8 @@ from odfd.resources.store import ResourceStore
 from odfd.services.resources.reconciler import Reconciler
 from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from worlds.eventually import PATIENCE
-from worlds.node_world import until
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World, until
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 
@@ -30,7 +31,7 @@ spec: {{kind: HostPath, path: {path}, capacity: {{storage: 1Gi}}}}
 """
 
 
-async def status(alice: Any, name: str = "cellar") -> dict[str, Any]:
+async def status(alice: Node, name: str = "cellar") -> dict[str, Any]:
     """Once all is done."""
     with trio.fail_after(PATIENCE):
         await alice.parts.reconciler.wait_settled()
@@ -38,13 +39,13 @@ async def status(alice: Any, name: str = "cellar") -> dict[str, Any]:
     return found
 
 
-def usage(alice: Any, name: str = "cellar") -> VolumeUsage:
+def usage(alice: Node, name: str = "cellar") -> VolumeUsage:
     (found,) = [each for each in alice.parts.volumes.volumes.all() if each.name == name]
     told: VolumeUsage = alice.home.objects.volumes.usage(found.id)
     return told
 
 
-async def lies(alice: Any, slices: int, name: str = "cellar") -> dict[str, Any]:
+async def lies(alice: Node, slices: int, name: str = "cellar") -> dict[str, Any]:
     """The status, once so many slices lie in the volume and it says so."""
 
     def told() -> bool:
@@ -58,13 +59,13 @@ async def lies(alice: Any, slices: int, name: str = "cellar") -> dict[str, Any]:
 
 
 async def test_slices_follow_what_volumes_and_datasets_say(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chain.store.objects.SMALL", 0)
     cellar, attic = tmp_path / "cellar", tmp_path / "attic"
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, volume(cellar, "['cit%']"), volume(attic, name="attic"))
+        await alice.apply(ROOT, volume(cellar, "['cit%']"), volume(attic, name="attic"))
         await alice.pull()
         said = await lies(alice, 1)
         assert said["phase"] == "Ready"
@@ -100,7 +101,7 @@ async def test_slices_follow_what_volumes_and_datasets_say(
 
 
 async def test_a_dataset_names_its_volume_and_that_goes_before_selectors(
-    world: Any, worlds: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("chain.store.objects.SMALL", 0)
     dataset = """
@@ -117,7 +118,7 @@ spec:
 """
     async with world.running("alice") as alice:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT, volume(tmp_path / "cellar", "['%']"))
+        await alice.apply(ROOT, volume(tmp_path / "cellar", "['%']"))
         (item,) = (await alice.apply(dataset)).items
         assert item.action == "created"
         await alice.pull("cities")
@@ -128,7 +129,7 @@ spec:
 
 @pytest.mark.parametrize("is_killed", [True, False])
 async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
-    world: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
 ) -> None:
     """Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there."""
     cellar, tries = tmp_path / "cellar", []
@@ -140,7 +141,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
     async def never(*_: Any) -> None:
         await trio.sleep_forever()
 
-    async def probe(node: Any) -> Any:
+    async def probe(node: Node) -> Any:
         (found,) = [each for each in await node.api.about.doctor() if each.name == "deletions"]
         return found
 
@@ -191,5 +192,5 @@ def marked(folder: Path) -> str:
     return ""
 
 
-def found_id(alice: Any, name: str) -> str:
+def found_id(alice: Node, name: str) -> str:
     return next(each.id for each in alice.parts.volumes.volumes.all() if each.name == name)

@@ -22,6 +22,7 @@ from odfd.control.endpoint import GRANT as REMOTE
 from worlds.accounts_world import ACCOUNT, ALICE, BOB, DATASET, GRANT, Asking, settled
 from worlds.called_services import CalledServices
 from worlds.eventually import PATIENCE
+from worlds.node_world import World
 
 RULED = """$schema: Relations
 headers: {{name: {name}}}
@@ -34,7 +35,7 @@ spec: {relations: [{subject: "Account:bob", relation: member, object: "Account:l
 """
 
 
-async def test_a_position_is_of_one_account_and_counts_nothing(world: Any) -> None:
+async def test_a_position_is_of_one_account_and_counts_nothing(world: World) -> None:
     """Two versions tell whether they are the same and nothing else; those of others and made up ones are none."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -65,7 +66,7 @@ async def test_a_position_is_of_one_account_and_counts_nothing(world: Any) -> No
             assert (await anext(news)).value.op == "Reset"
 
 
-async def test_an_administrator_watches_on_from_a_list(world: Any) -> None:
+async def test_an_administrator_watches_on_from_a_list(world: World) -> None:
     async with world.running("node", private=True) as node:
         asking = await settled(node)
         rule = RULED.format(name="admins", object="Account:bob", rule="admin")
@@ -152,7 +153,7 @@ def changes(asking: Asking, chance: random.Random) -> Callable[[], Awaitable[Any
 
 
 @pytest.mark.parametrize("seed", range(int(os.environ.get("ODFD_SIM_SEEDS", "8")) // 2))
-async def test_p04_a_list_and_its_watch_are_what_may_be_read_however_rights_change(world: Any, seed: int) -> None:
+async def test_p04_a_list_and_its_watch_are_what_may_be_read_however_rights_change(world: World, seed: int) -> None:
     chance = random.Random(seed)
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -170,7 +171,7 @@ async def test_p04_a_list_and_its_watch_are_what_may_be_read_however_rights_chan
         assert reader.resets
 
 
-async def test_nothing_is_told_of_what_may_no_longer_be_read(world: Any) -> None:
+async def test_nothing_is_told_of_what_may_no_longer_be_read(world: World) -> None:
     """What is changed after the revocation is not told, though the watch was begun before."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -204,7 +205,7 @@ async def alices(asking: Asking) -> Principal:
     return await asking.access.subject({"headers": [], CALLER: Caller(1, ALICE, ALICE)})
 
 
-async def test_who_is_another_now_is_told_nothing_more(world: Any) -> None:
+async def test_who_is_another_now_is_told_nothing_more(world: World) -> None:
     """The account names another user, is no administrator any more, or its token is revoked."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)
@@ -229,7 +230,7 @@ async def test_who_is_another_now_is_told_nothing_more(world: Any) -> None:
             assert [each.value.op async for each in news] == ["Reset"]
 
 
-async def test_what_was_published_between_a_list_and_its_watch_is_not_missed(world: Any) -> None:
+async def test_what_was_published_between_a_list_and_its_watch_is_not_missed(world: World) -> None:
     """Publishing leaves no mark in the log of resources, so the version itself has to say it."""
     async with world.running("node", private=True) as node:
         asking = await settled(node)

@@ -11,16 +11,18 @@ from chain.errors import Invalid, Refused
 from chain.model.events import AddData
 from chain.state import load_state
 from odfd.control import wire
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 
-async def moved(node: Any, ref: str, time: str, **more: Any) -> wire.PullItem:
+async def moved(node: Node, ref: str, time: str, **more: Any) -> wire.PullItem:
     (item,) = (await node.done(node.api.flow.set_watermark(ref, wire.WatermarkRequest(time=time, **more)))).items
     return item
 
 
-async def test_a_watermark_is_set_by_hand_and_never_goes_back(world: Any, worlds: Any) -> None:
+async def test_a_watermark_is_set_by_hand_and_never_goes_back(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull()
         chain = alice.home.chains.chain(alice.dataset("cities"))
@@ -41,9 +43,9 @@ async def test_a_watermark_is_set_by_hand_and_never_goes_back(world: Any, worlds
         assert (await alice.done(alice.api.verification.verify("cities", wire.VerifyRequest(level="data")))).ok
 
 
-async def test_a_watermark_of_nonsense_or_far_ahead_is_refused(world: Any, worlds: Any) -> None:
+async def test_a_watermark_of_nonsense_or_far_ahead_is_refused(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT, worlds.DERIVED)
+        await alice.apply(ROOT, DERIVED)
         world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
         await alice.pull()
         before = alice.size("cities")

@@ -24,6 +24,8 @@ from p2p.pace import BURST
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
 from worlds.linked_world import FILES, linked
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 from worlds.web_site import Site, plain
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
@@ -35,26 +37,26 @@ def site(tmp_path: Path) -> Iterator[Site]:
         yield opened
 
 
-async def exported(world: Any, worlds: Any, alice: Any, site: Site, files: int = 1) -> Any:
+async def exported(world: World, alice: Node, site: Site, files: int = 1) -> Any:
     """A dataset of Alice's on the site, under ``cities``."""
     for number in range(files):
         world.write("alice", f"{number}.csv", *(f"2024-01-{number + 1:02}T00:00:00Z,c{row},{row}" for row in range(3)))
     if not alice.home.chains.datasets():
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
     await alice.pull("cities")
     await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(site.folder / "cities"))))
     return alice.dataset("cities")
 
 
-def blocks_of(node: Any, dataset: Any) -> list[bytes]:
+def blocks_of(node: Node, dataset: Any) -> list[bytes]:
     return list(node.home.chains.chain(dataset).raw_blocks(0, 10**6))
 
 
-async def imported(node: Any, place: str, as_name: str | None = None) -> Any:
+async def imported(node: Node, place: str, as_name: str | None = None) -> Any:
     return await node.done(node.api.flow.import_(wire.ImportRequest(source=place, as_name=as_name)))
 
 
-async def settled(node: Any, dataset: Any, state: str) -> Any:
+async def settled(node: Node, dataset: Any, state: str) -> Any:
     mirror = node.parts.scheduler.get(dataset)
     with trio.fail_after(PATIENCE):
         while mirror.state.value != state:
@@ -64,7 +66,7 @@ async def settled(node: Any, dataset: Any, state: str) -> Any:
 
 
 @pytest.mark.slow
-async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site: Site) -> None:
+async def test_what_kamu_wrote_is_imported_from_any_web_server(world: World, site: Site) -> None:
     shutil.copytree(GOLDEN / "flights", site.folder / "nyc.flights")
     site.knows_ranges = site.knows_head = False
     async with world.running("bob") as bob:
@@ -76,7 +78,7 @@ async def test_what_kamu_wrote_is_imported_from_any_web_server(world: Any, site:
 
 
 @pytest.mark.slow
-async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkeypatch: Any) -> None:
+async def test_an_import_that_was_cut_off_goes_on(world: World, site: Site, monkeypatch: Any) -> None:
     """In blocks and in objects; nothing of it counts until all is here."""
     monkeypatch.setattr(web, "TOGETHER", 2)
     shutil.copytree(GOLDEN / "flights", site.folder / "f")
@@ -106,7 +108,7 @@ async def test_an_import_that_was_cut_off_goes_on(world: Any, site: Site, monkey
         assert len([each for each in site.asked if "/data/" in each]) <= len(slices)
 
 
-async def test_what_never_ends_is_not_kept_for_ever(world: Any, site: Site, monkeypatch: Any) -> None:
+async def test_what_never_ends_is_not_kept_for_ever(world: World, site: Site, monkeypatch: Any) -> None:
     """Many imports that fail leave so much behind and no more."""
     monkeypatch.setattr(source, "STAGED", 3)
     for number in range(5):
@@ -124,7 +126,7 @@ async def test_what_never_ends_is_not_kept_for_ever(world: Any, site: Site, monk
 
 
 @pytest.mark.parametrize("head", [True, False])
-async def test_what_rows_link_to_comes_along(world: Any, site: Site, head: bool) -> None:
+async def test_what_rows_link_to_comes_along(world: World, site: Site, head: bool) -> None:
     """No block says its size: the site does, and the hash decides."""
     shutil.copytree(linked(site.folder / "made"), site.folder / "songs")
     site.knows_head = site.knows_ranges = head
@@ -141,13 +143,13 @@ async def test_what_rows_link_to_comes_along(world: Any, site: Site, head: bool)
 
 
 @pytest.mark.slow
-async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, site: Site) -> None:
+async def test_importing_again_asks_for_what_is_new(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site, 2)
+        cities = await exported(world, alice, site, 2)
         async with world.running("bob") as bob:
             place = f"{site.url}/cities"
             assert (await imported(bob, place, "theirs")).blocks == alice.size("cities")
-            await exported(world, worlds, alice, site, 3)
+            await exported(world, alice, site, 3)
             site.asked.clear()
             done = await imported(bob, place)
             assert (done.ref, done.blocks) == ("theirs", 1)
@@ -158,13 +160,13 @@ async def test_importing_again_asks_for_what_is_new(world: Any, worlds: Any, sit
 @pytest.mark.slow
 @pytest.mark.parametrize("few, step", [(256, 20_000), (2, 20_000), (2, 3)])
 async def test_an_exported_folder_is_mirrored_from_any_web_server(
-    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int, step: int
+    world: World, site: Site, monkeypatch: Any, few: int, step: int
 ) -> None:
     """The publisher is away; later it exports more, and the mirror follows."""
     monkeypatch.setattr(web.WebTransport, "few", few)
     monkeypatch.setattr(sync, "STEP", step)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site, 6)
+        cities = await exported(world, alice, site, 6)
         blocks = blocks_of(alice, cities)
     async with world.running("bob") as bob:
         view = await bob.added(wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs"))
@@ -172,7 +174,7 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
         assert (view.peers, blocks_of(bob, cities)) == (1, blocks)
         assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
     async with world.running("alice") as alice:
-        await exported(world, worlds, alice, site, 7)
+        await exported(world, alice, site, 7)
         blocks = blocks_of(alice, cities)
     async with world.running("bob") as bob:
         await bob.pull("theirs")
@@ -182,19 +184,17 @@ async def test_an_exported_folder_is_mirrored_from_any_web_server(
         assert [each.rpartition("/")[2] for each in site.asked] == ["head"]
 
 
-async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
-    world: Any, worlds: Any, site: Site, monkeypatch: Any
-) -> None:
+async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(world: World, site: Site, monkeypatch: Any) -> None:
     """Its owner signed it, so it is no fault of the place, and nothing is tried again until a new head comes."""
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
         with monkeypatch.context() as lawless:
             lawless.setattr(owner_commit, "check_block", lambda *_, **__: [])
             chain = alice.home.chains.chain(cities)
             inputs = tuple(TransformInput(dataset_ref=str(cities), alias="a") for _ in range(2))
             event = SetTransform(inputs=inputs, transform=TransformSql(engine="spark"))
             commit_events(alice.parts.committer, cities, chain.head(), [event], load_state(chain).system_time)
-        await exported(world, worlds, alice, site)
+        await exported(world, alice, site)
     async with world.running("bob") as bob:
         request = wire.MirrorRequest(source=f"{site.url}/cities/", as_name="theirs")
         with pytest.raises(Invalid) as caught:
@@ -205,9 +205,9 @@ async def test_a_signed_block_that_breaks_a_rule_is_told_at_once(
         assert (mirror.state, mirror.message) == (SchedulerState.REFUSED, str(caught.value))
 
 
-async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: Any, site: Site) -> None:
+async def test_a_did_is_looked_for_where_it_is_said_to_be(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
     async with world.running("bob") as bob:
         view = await bob.mirror(cities, "theirs", via=f"{site.url}/cities")
         assert (view.state, view.via) == ("current", f"{site.url}/cities")
@@ -216,14 +216,14 @@ async def test_a_did_is_looked_for_where_it_is_said_to_be(world: Any, worlds: An
 
 
 @pytest.mark.slow
-async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+async def test_a_long_chain_comes_in_packs(world: World, site: Site, monkeypatch: Any) -> None:
     """Each block of its own is one question to a site without them, and none with them."""
     for module in (packs, web):
         monkeypatch.setattr(module, "PACK", 12)
     monkeypatch.setattr(web, "WORTH_A_PACK", 3)
     monkeypatch.setattr(web.WebTransport, "few", 2)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site, 30)
+        cities = await exported(world, alice, site, 30)
         blocks = blocks_of(alice, cities)
     async with world.running("bob") as bob:
         assert (await bob.mirror(cities, "c", via=f"{site.url}/cities")).state == "current"
@@ -235,12 +235,12 @@ async def test_a_long_chain_comes_in_packs(world: Any, worlds: Any, site: Site, 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lie", ["noise", "other", "cut", "none", "kept-back"])
-async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Site, monkeypatch: Any, lie: str) -> None:
+async def test_packs_that_lie_achieve_nothing(world: World, site: Site, monkeypatch: Any, lie: str) -> None:
     """Noise, blocks of another chain, a pack that is cut off, none at all, or none for us: each block comes by name."""
     monkeypatch.setattr(web, "WORTH_A_PACK", 3)
     monkeypatch.setattr(web.WebTransport, "few", 2)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site, 6)
+        cities = await exported(world, alice, site, 6)
         blocks = blocks_of(alice, cities)
     other = packs.pack([(file).read_bytes() for file in (GOLDEN / "flights" / "blocks").iterdir()])
     lies = {"noise": b"\xff" * 100, "other": other, "none": b""}
@@ -259,11 +259,11 @@ async def test_packs_that_lie_achieve_nothing(world: Any, worlds: Any, site: Sit
 @pytest.mark.parametrize("part", ["/blocks/", "/data/", "/trust/head"])
 @pytest.mark.parametrize("few", [256, 1])
 async def test_a_web_server_that_lies_achieves_nothing(
-    world: Any, worlds: Any, site: Site, monkeypatch: Any, part: str, few: int
+    world: World, site: Site, monkeypatch: Any, part: str, few: int
 ) -> None:
     monkeypatch.setattr(web.WebTransport, "few", few)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site, 2)
+        cities = await exported(world, alice, site, 2)
         blocks = blocks_of(alice, cities)
     site.lie = lambda path, raw: raw[:-1] + bytes([raw[-1] ^ 1]) if part in path else raw
     async with world.running("bob") as bob:
@@ -284,11 +284,11 @@ async def test_a_web_server_that_lies_achieves_nothing(
 
 @pytest.mark.parametrize("few", [0, 100])
 async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
-    world: Any, worlds: Any, site: Site, monkeypatch: Any, few: int
+    world: World, site: Site, monkeypatch: Any, few: int
 ) -> None:
     monkeypatch.setattr(web.WebTransport, "few", few)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
         size = sum(len(raw) for raw in blocks_of(alice, cities))
     size += sum(each.stat().st_size for each in (site.folder / "cities" / "data").iterdir())
     async with world.running("bob") as bob:
@@ -298,11 +298,11 @@ async def test_a_rate_of_its_own_counts_what_comes_from_the_web(
         assert pace.due(began) >= began - BURST + size / rate
 
 
-async def test_another_dataset_under_the_same_place_is_refused(world: Any, worlds: Any, site: Site) -> None:
+async def test_another_dataset_under_the_same_place_is_refused(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
     async with world.running("carol") as carol:
-        await carol.apply(worlds.ROOT)
+        await carol.apply(ROOT)
         world.write("carol", "0.csv", "2024-01-01T00:00:00Z,Graz,1")
         await carol.pull("cities")
         shutil.rmtree(site.folder / "cities")
@@ -313,11 +313,11 @@ async def test_another_dataset_under_the_same_place_is_refused(world: Any, world
         assert "another dataset" in mirror.message
 
 
-async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, site: Site, monkeypatch: Any) -> None:
+async def test_a_slice_that_breaks_off_is_gone_on_with(world: World, site: Site, monkeypatch: Any) -> None:
     """Within one pass, as long as each try brings much."""
     monkeypatch.setattr(source, "WRITE", 100)
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
         (object_file,) = (site.folder / "cities" / "data").iterdir()
     site.breaks_off[object_file.name] = 200
     async with world.running("bob") as bob:
@@ -325,9 +325,9 @@ async def test_a_slice_that_breaks_off_is_gone_on_with(world: Any, worlds: Any, 
         assert len([each for each in site.asked if object_file.name in each]) == 2
 
 
-async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: Any, site: Site) -> None:
+async def test_a_site_that_is_down_is_told_and_tried_again(world: World, site: Site) -> None:
     async with world.running("alice") as alice:
-        cities = await exported(world, worlds, alice, site)
+        cities = await exported(world, alice, site)
     shutil.move(site.folder / "cities", site.folder / "away")
     async with world.running("bob") as bob:
         with pytest.raises(Remote, match="has no signature") as told:
@@ -340,7 +340,7 @@ async def test_a_site_that_is_down_is_told_and_tried_again(world: Any, worlds: A
         await settled(bob, cities, "current")
 
 
-async def test_what_nobody_can_read_is_refused(world: Any) -> None:
+async def test_what_nobody_can_read_is_refused(world: World) -> None:
     async with world.running("bob") as bob:
         for place, family in (("s3://bucket/x", Refused), ("https://u:p@a.example/x", Invalid)):
             with pytest.raises(family):

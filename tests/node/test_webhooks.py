@@ -28,6 +28,7 @@ from odfd.services.webhooks.webhook_deliveries import FAILING
 from odfd.store.webhook_delivery import GIVEN_UP_AFTER
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
+from worlds.node_world import Node, World
 
 KEY = b"thirty-two bytes for a test only"
 INSIDE = {"webhooks": Webhooks(inside=("127.0.0.0/8",))}
@@ -104,20 +105,20 @@ def dataset(name: str, about: str = "") -> str:
     return f"$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: {events}}}\n"
 
 
-async def status(node: Any) -> dict[str, Any]:
+async def status(node: Node) -> dict[str, Any]:
     with trio.fail_after(PATIENCE):
         await node.parts.reconciler.wait_settled()
     found: dict[str, Any] = (await node.api.declarations.get("webhook", "hook")).status
     return found
 
 
-def now(node: Any, world: Any, nanoseconds: int = 0) -> None:
+def now(node: Node, world: World, nanoseconds: int = 0) -> None:
     """What waits for a time is looked at; so much later."""
     world.clock.instant += nanoseconds
     node.parts.webhooks.loop.poke()
 
 
-async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: Any, receiver: Receiver) -> None:
+async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: World, receiver: Receiver) -> None:
     """And of nothing that was there, or that it does not want."""
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(dataset("old"))
@@ -153,7 +154,7 @@ async def test_a_target_is_told_once_of_what_comes_moves_and_goes(world: Any, re
 
 
 async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile(
-    world: Any, receiver: Receiver
+    world: World, receiver: Receiver
 ) -> None:
     """Also over a restart, after which nothing of it is lost."""
     async with world.running("alice", **INSIDE) as alice:
@@ -186,7 +187,7 @@ async def test_what_fails_comes_again_under_its_id_and_joins_what_came_meanwhile
         assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_a_call_that_is_repeated_is_told_before_it_counts_as_a_failure(world: Any, receiver: Receiver) -> None:
+async def test_a_call_that_is_repeated_is_told_before_it_counts_as_a_failure(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
         await status(alice)
@@ -205,7 +206,7 @@ async def test_a_call_that_is_repeated_is_told_before_it_counts_as_a_failure(wor
 
 
 async def test_a_target_that_answers_calls_alone_is_ready_and_believed_after_one(
-    world: Any, receiver: Receiver
+    world: World, receiver: Receiver
 ) -> None:
     """As is one with another URL, of which nothing is known."""
     receiver.is_post_only = True
@@ -228,7 +229,7 @@ async def test_a_target_that_answers_calls_alone_is_ready_and_believed_after_one
 
 
 async def test_a_target_without_a_server_is_called_all_the_same_and_ready_at_its_first_answer(
-    world: Any, receiver: Receiver
+    world: World, receiver: Receiver
 ) -> None:
     async with world.running("alice", **INSIDE) as alice:
         with socket.create_server(("127.0.0.1", 0)) as unused:
@@ -246,7 +247,7 @@ async def test_a_target_without_a_server_is_called_all_the_same_and_ready_at_its
             assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_a_secret_that_is_too_short_waits_for_another(world: Any, receiver: Receiver) -> None:
+async def test_a_secret_that_is_too_short_waits_for_another(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET.replace(KEY.decode(), "short"), target(receiver))
         told = await status(alice)
@@ -255,7 +256,7 @@ async def test_a_secret_that_is_too_short_waits_for_another(world: Any, receiver
         assert (await status(alice))["phase"] == "Ready"
 
 
-async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: Any, receiver: Receiver) -> None:
+async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
         await status(alice)
@@ -277,7 +278,7 @@ async def test_a_delivery_that_fails_for_a_day_is_given_up_and_counted(world: An
         assert (said["phase"], answers["value"], answers["message"]) == ("Ready", True, "1 delivery given up")
 
 
-async def test_no_webhook_leads_into_our_own_house(world: Any, receiver: Receiver) -> None:
+async def test_no_webhook_leads_into_our_own_house(world: World, receiver: Receiver) -> None:
     """Where nobody named a network of it."""
     async with world.running("alice") as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
@@ -292,7 +293,7 @@ async def test_no_webhook_leads_into_our_own_house(world: Any, receiver: Receive
         assert not receiver.calls
 
 
-async def test_a_target_waits_for_its_secret(world: Any, receiver: Receiver) -> None:
+async def test_a_target_waits_for_its_secret(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(target(receiver), dataset("a"))
         assert ((said := await status(alice))["phase"], said["code"]) == ("Failed", "unresolved-reference")
@@ -314,7 +315,7 @@ async def test_a_target_waits_for_its_secret(world: Any, receiver: Receiver) -> 
         ("spec: {url: 'https://a/b', secret: 'VariableSet:a#b'}", 3),
     ],
 )
-async def test_what_is_no_target_is_refused_at_its_line(world: Any, text: str, place: int) -> None:
+async def test_what_is_no_target_is_refused_at_its_line(world: World, text: str, place: int) -> None:
     async with world.running("alice") as alice:
         with pytest.raises(Invalid) as caught:
             await alice.apply(f"$schema: WebhookTarget\nheaders: {{name: hook}}\n{text}")
@@ -324,7 +325,7 @@ async def test_what_is_no_target_is_refused_at_its_line(world: Any, text: str, p
 
 
 async def test_a_secret_of_the_target_itself_is_sealed_and_signs_and_without_one_nothing_is_signed(
-    world: Any, receiver: Receiver
+    world: World, receiver: Receiver
 ) -> None:
     async with world.running("alice", **INSIDE) as alice:
         own = target(receiver).replace("secretRef: 'SecretSet:hooks#key'", f"secret: {KEY.decode()}")
@@ -349,7 +350,7 @@ async def test_a_secret_of_the_target_itself_is_sealed_and_signs_and_without_one
         await became(lambda: alice.kinds().count("webhook.answered") > seen)
 
 
-async def test_a_reference_as_secret_is_read_as_before_and_told(world: Any, receiver: Receiver) -> None:
+async def test_a_reference_as_secret_is_read_as_before_and_told(world: World, receiver: Receiver) -> None:
     told = "spec.secret is read as secretRef: a secret is the value, and not a reference"
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver))
@@ -377,12 +378,12 @@ AT_NEWS = "{kind: Event, events: {type: dataset.ref.updated}}"
 SILENT = "{events: []}"
 
 
-def later(node: Any, world: Any, seconds: int) -> None:
+def later(node: Node, world: World, seconds: int) -> None:
     now(node, world, seconds * SECOND)
     node.parts.flows.loop.poke()
 
 
-async def test_a_flow_calls_a_target_of_new_blocks(world: Any, receiver: Receiver) -> None:
+async def test_a_flow_calls_a_target_of_new_blocks(world: World, receiver: Receiver) -> None:
     calling = CALLING.format(target="one", trigger=AT_NEWS, payload="").replace("cooldown: 0s, ", "")
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(dataset("one"), SECRET, target(receiver, SILENT))
@@ -400,7 +401,7 @@ async def test_a_flow_calls_a_target_of_new_blocks(world: Any, receiver: Receive
         assert body["data"]["newRef"] == {"hash": str(head.hash), "sequenceNumber": head.sequence_number}
 
 
-async def test_a_target_that_a_flow_calls_is_told_of_a_change_once(world: Any, receiver: Receiver) -> None:
+async def test_a_target_that_a_flow_calls_is_told_of_a_change_once(world: World, receiver: Receiver) -> None:
     calling = CALLING.format(target="one", trigger=AT_NEWS, payload="").replace("cooldown: 0s, ", "")
     async with world.running("alice", **INSIDE) as alice:
         bare = target(receiver).replace(", annotations: {webhookPolicy: {}}", "")
@@ -421,7 +422,7 @@ spec: {kind: WebhookCall, endpoint: hook}
 """
 
 
-async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> None:
+async def test_a_task_calls_a_target_once(world: World, receiver: Receiver) -> None:
     """It waits for a target that is not there; an answer that is none is the end of it."""
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(dataset("one"), ONCE)
@@ -447,7 +448,7 @@ async def test_a_task_calls_a_target_once(world: Any, receiver: Receiver) -> Non
         assert "retryAt" not in again.status
 
 
-async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(world: Any, receiver: Receiver) -> None:
+async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(world: World, receiver: Receiver) -> None:
     receiver.status = 503
     minutely, said = "{kind: Interval, interval: 1min}", ', payload: \'{"at": "${{ trigger.time }}"}\''
     async with world.running("alice", **INSIDE) as alice:
@@ -476,14 +477,14 @@ async def test_a_call_of_a_flow_is_repeated_under_its_id_until_it_is_answered(wo
         assert (await flow_of(alice, "told")).message == "there is no WebhookTarget:hook"
 
 
-async def test_what_a_flow_sends_names_what_a_run_has(world: Any, receiver: Receiver) -> None:
+async def test_what_a_flow_sends_names_what_a_run_has(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         wrong = CALLING.format(target="one", trigger=AT_NEWS, payload=", payload: '${{ env.HOME }}'")
         with pytest.raises(Invalid, match=r"unknown variable 'env.HOME'"):
             await alice.apply(dataset("one"), SECRET, target(receiver), wrong)
 
 
-async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(world: Any, receiver: Receiver) -> None:
+async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(world: World, receiver: Receiver) -> None:
     async with world.running("alice", **INSIDE) as alice:
         await alice.apply(SECRET, target(receiver), dataset("a"))
         await status(alice)
@@ -498,7 +499,7 @@ async def test_a_target_that_is_deleted_while_a_round_goes_on_leaves_nothing(wor
 
 
 async def test_a_target_that_is_declared_while_targets_are_read_is_called(
-    world: Any, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
+    world: World, receiver: Receiver, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The list that was read before does not count from then on."""
     async with world.running("alice", **INSIDE) as alice:

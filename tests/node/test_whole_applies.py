@@ -14,6 +14,8 @@ from odfd.network.joined_networks import list_blocked, list_joined
 from odfd.services.resources.types import TYPES
 from odfd.trust.signing.owner_commit import OwnerCommitter
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
+from worlds.node_world import Node, World
 
 STEPS = ("commit-begun", "commit-objects", "commit-blocks", "commit-also", "commit-durable")
 DATASET = """$schema: Dataset
@@ -38,7 +40,7 @@ def dataset(name: str, said: str = "anew") -> str:
     return DATASET.format(name=name, said=said)
 
 
-async def standing(node: Any) -> dict[str, Any]:
+async def standing(node: Node) -> dict[str, Any]:
     """What stands: blocks of each dataset, all resources by name, and what of others is in force."""
     mirrors = [each.name for each in await node.mirrors()]
     datasets = {each.name: node.size(each.name) for each in await node.dataset_views() if each.name not in mirrors}
@@ -52,9 +54,9 @@ async def standing(node: Any) -> dict[str, Any]:
 
 @pytest.mark.parametrize("step", STEPS)
 async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch, step: str
+    world: World, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
-    wanted = (dataset("old"), dataset("two"), worlds.ROOT, worlds.DERIVED, SET, FLOW, *INTENTS)
+    wanted = (dataset("old"), dataset("two"), ROOT, DERIVED, SET, FLOW, *INTENTS)
 
     def dies(name: str) -> None:
         if name == step:
@@ -91,17 +93,17 @@ async def test_p08_a_fault_at_each_step_leaves_all_datasets_or_none(
             alice.parts.committer.sign_unsigned(alice.dataset(name))
 
 
-async def test_what_is_wrong_with_one_keeps_all_from_being_made(world: Any, worlds: Any) -> None:
+async def test_what_is_wrong_with_one_keeps_all_from_being_made(world: World) -> None:
     async with world.running("alice") as alice:
         before = await standing(alice)
-        broken = worlds.DERIVED.replace("datasetRef: cities", "datasetRef: places")
+        broken = DERIVED.replace("datasetRef: cities", "datasetRef: places")
         items = (await alice.apply(dataset("one"), SET, broken)).items
         assert {each.name: each.action for each in items}["towns"] == "failed"
         assert {each.action for each in items} == {"failed", "skipped"}
         assert await standing(alice) == before, "not even a key"
 
 
-async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_one_that_cannot_be_committed_is_told_by_its_name(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Planning cannot see that the journal of a key is ahead."""
     async with world.running("alice") as alice:
         await alice.apply(LEGACY.format(name="one"))
@@ -126,11 +128,11 @@ async def test_one_that_cannot_be_committed_is_told_by_its_name(world: Any, monk
         assert [each.name for each in await alice.dataset_views()] == ["one", "two"]
 
 
-async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: Any, worlds: Any) -> None:
+async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: World) -> None:
     """Also by a dry run, which makes nothing."""
     async with world.running("alice") as alice:
         before = await standing(alice)
-        items = (await alice.apply(worlds.ROOT, worlds.DERIVED, dry_run=True)).items
+        items = (await alice.apply(ROOT, DERIVED, dry_run=True)).items
         assert [(each.name, each.action, each.warnings) for each in items] == [
             ("cities", "created", ()),
             ("towns", "created", ()),
@@ -138,7 +140,7 @@ async def test_a_query_is_checked_against_an_input_of_the_same_apply(world: Any,
         assert await standing(alice) == before
 
 
-async def test_intents_of_an_apply_are_in_force_when_it_ends(world: Any) -> None:
+async def test_intents_of_an_apply_are_in_force_when_it_ends(world: World) -> None:
     async with world.running("alice") as alice:
         assert {each.action for each in (await alice.apply(*INTENTS, SET, dry_run=True)).items} == {"created"}
         assert (await standing(alice))["intents"] == [[], [], [], []]
@@ -153,7 +155,7 @@ async def test_intents_of_an_apply_are_in_force_when_it_ends(world: Any) -> None
 
 
 async def test_what_cannot_be_recorded_is_told_by_its_name_and_nothing_is_made(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Checks pass before the transaction; then another command takes the name of the mirror, or the last room."""
     record = MirrorScheduler.record
@@ -171,7 +173,7 @@ async def test_what_cannot_be_recorded_is_told_by_its_name_and_nothing_is_made(
         assert await standing(alice) == before
 
 
-async def test_a_dataset_and_a_mirror_of_one_name_are_refused(world: Any) -> None:
+async def test_a_dataset_and_a_mirror_of_one_name_are_refused(world: World) -> None:
     async with world.running("alice") as alice:
         before = await standing(alice)
         for dry_run in (True, False):
@@ -183,7 +185,7 @@ async def test_a_dataset_and_a_mirror_of_one_name_are_refused(world: Any) -> Non
 
 
 async def test_an_intent_that_is_not_in_force_yet_is_declared_with_a_warning(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def down(_: Any) -> None:
         raise Environment("the network is not running", rule="network-down")

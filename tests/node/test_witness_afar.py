@@ -26,7 +26,8 @@ from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.witness import CosignRequest, KnownTree
 from p2p.ports import Topic, TreeRoot
 from worlds.eventually import PATIENCE
-from worlds.node_world import Lines
+from worlds.manifests import ROOT
+from worlds.node_world import Lines, Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 MORE = "2024-01-03T00:00:00Z,Wels,60000"
@@ -40,34 +41,34 @@ def asks(key: str) -> model.Policy:
     return model.Policy(witness=model.Witness(quorum=1, groups=(model.Group(name="w", keys=(key,)),)))
 
 
-def cosigned(node: Any, dataset: DatasetId) -> list[Cosignature]:
+def cosigned(node: Node, dataset: DatasetId) -> list[Cosignature]:
     with node.home.database.read() as connection:
         return Cosignatures(connection).of(dataset)
 
 
-def newest(node: Any, dataset: DatasetId) -> HeadStatement | None:
+def newest(node: Node, dataset: DatasetId) -> HeadStatement | None:
     with node.home.database.read() as connection:
         found = Ledger(connection).newest_head(dataset)
     return found[0] if found else None
 
 
-async def published(world: Any, worlds: Any, node: Any) -> DatasetId:
+async def published(world: World, node: Node) -> DatasetId:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     dataset: DatasetId = node.dataset("cities")
     return dataset
 
 
-def told(node: Any) -> list[str]:
+def told(node: Node) -> list[str]:
     """Rules by which it did not cosign."""
     return [str(values["rule"]) for said, values in node.logger.said if said == "not cosigned"]
 
 
-async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: Any, worlds: Any) -> None:
+async def test_a_witness_that_mirrors_nothing_lets_a_newcomer_in(world: World) -> None:
     """The second rung of the ladder, by a node without a block of the dataset."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("witness", attends(cities)) as witness, world.running(
             "carol", asks(witness.key)
         ) as carol:  # fmt: skip
@@ -94,10 +95,10 @@ async def look(witnessing: Witnessing) -> float:
     return await witnessing._round()
 
 
-async def test_what_nobody_can_prove_waits(world: Any, worlds: Any) -> None:
+async def test_what_nobody_can_prove_waits(world: World) -> None:
     """Silent, gone or refusing: nothing is cosigned, and it is asked again."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("witness", attends(cities)) as witness:
             (first,) = await witness.heard("cosignature.signed")
             prove = witness.member.prove_prefix
@@ -118,10 +119,10 @@ async def test_what_nobody_can_prove_waits(world: Any, worlds: Any) -> None:
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [alice.size("cities")]
 
 
-async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: Any, worlds: Any) -> None:
+async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: World) -> None:
     """A provider that lies is no offender by that alone, for it may hold another history; but nothing is cosigned."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("witness", attends(cities)) as witness:
             (first,) = await witness.heard("cosignature.signed")
             before = newest(witness, cities)
@@ -143,10 +144,10 @@ async def test_a_false_proof_moves_no_witness_and_both_heads_are_told(world: Any
 
 
 @pytest.mark.slow
-async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world: Any, worlds: Any) -> None:
+async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world: World) -> None:
     """The thief shows his branch to the witness, which had cosigned the owner's: both heads meet where blocks are."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
     world.steal("alice", "mallory", b"m" * 32)
     async with world.running("alice") as alice, world.running("witness", attends(cities)) as witness:
         await witness.heard("cosignature.signed")
@@ -171,9 +172,9 @@ async def test_a_split_that_a_witness_sees_is_proven_by_those_who_hold_it(world:
             assert [each.checkpoint.size for each in cosigned(witness, cities)] == [alice.size("cities")]
 
 
-async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: Any, worlds: Any) -> None:
+async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: World) -> None:
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         world.write("alice", "b.csv", MORE)
         await alice.pull("cities")
         async with world.running("witness", attends(cities)) as witness:
@@ -198,10 +199,10 @@ async def test_each_epoch_is_an_origin_that_begins_with_what_is_kept(world: Any,
             assert asked == [(opened.base.size, alice.size("cities"))]
 
 
-async def test_the_log_of_who_may_write_is_cosigned_without_asking(world: Any, worlds: Any) -> None:
+async def test_the_log_of_who_may_write_is_cosigned_without_asking(world: World) -> None:
     """All its versions come as statements, so there is nothing to prove."""
     async with world.running("alice") as alice:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("witness", attends(cities)) as witness:
             await witness.heard("cosignature.signed")
             key = alice.home.keys.dataset_key(cities)

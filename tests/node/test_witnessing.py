@@ -30,21 +30,23 @@ from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.witness.witness import RENEW, Witness
 from p2p.ports import Judgement, PeerId, Tip, Topic
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 PEER = PeerId("12D3KooWPeer")
 COSIGNS = model.Policy(publish=model.Publish(cosign=True))
 
 
-def cosigned(node: Any, dataset: DatasetId) -> list[cosignature.Cosignature]:
+def cosigned(node: Node, dataset: DatasetId) -> list[cosignature.Cosignature]:
     with node.home.database.read() as connection:
         return Cosignatures(connection).of(dataset)
 
 
-async def test_what_is_mirrored_is_cosigned_and_told(world: Any, worlds: Any) -> None:
+async def test_what_is_mirrored_is_cosigned_and_told(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
@@ -60,11 +62,11 @@ async def test_what_is_mirrored_is_cosigned_and_told(world: Any, worlds: Any) ->
         assert alice.parts.board.envelope(made.id) == (Topic.HEADS, made.encode())
 
 
-async def test_of_many_mirrors_only_what_moved_is_looked_at(world: Any, worlds: Any) -> None:
+async def test_of_many_mirrors_only_what_moved_is_looked_at(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
         world.write("alice", "a.csv", *ROWS)
         names = ("cities", "towns")
-        await alice.apply(*(worlds.ROOT.replace("cities", name) for name in names))
+        await alice.apply(*(ROOT.replace("cities", name) for name in names))
         await alice.pull()
         await world.spread(alice, *names)
         for name in names:
@@ -85,11 +87,11 @@ async def test_of_many_mirrors_only_what_moved_is_looked_at(world: Any, worlds: 
         assert looked == {alice.dataset("cities")}
 
 
-async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
+async def mirrored(world: World) -> tuple[Any, DatasetId]:
     """A mirror that is not running any more, and its dataset."""
     async with world.running("alice") as alice, world.running("bob") as bob:
         world.write("alice", "a.csv", *ROWS)
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         await alice.pull()
         cities = alice.dataset("cities")
         await world.spread(alice, "cities")
@@ -97,12 +99,12 @@ async def mirrored(world: Any, worlds: Any) -> tuple[Any, DatasetId]:
     return world.node("bob"), cities
 
 
-def witness_of(node: Any, now: list[Instant]) -> Witness:
+def witness_of(node: Node, now: list[Instant]) -> Witness:
     return Witness(node.home.database, node.home.keys, partial(leaves_of, node.home.chains), lambda: now[0])
 
 
-async def test_a_tree_is_cosigned_once_and_renewed(world: Any, worlds: Any) -> None:
-    bob, cities = await mirrored(world, worlds)
+async def test_a_tree_is_cosigned_once_and_renewed(world: World) -> None:
+    bob, cities = await mirrored(world)
     now = [world.clock.now()]
     witness = witness_of(bob, now)
     first = witness.consider(cities)
@@ -115,9 +117,9 @@ async def test_a_tree_is_cosigned_once_and_renewed(world: Any, worlds: Any) -> N
     assert cosigned(bob, cities) == [again]
 
 
-async def test_a_witness_never_signs_another_history(world: Any, worlds: Any) -> None:
+async def test_a_witness_never_signs_another_history(world: World) -> None:
     """What was cosigned stands in the database and, for a restored backup, in the journal; both are asked."""
-    bob, cities = await mirrored(world, worlds)
+    bob, cities = await mirrored(world)
     now = [world.clock.now()]
     assert witness_of(bob, now).consider(cities) is not None
     with bob.home.database.write() as connection:
@@ -136,9 +138,9 @@ async def test_a_witness_never_signs_another_history(world: Any, worlds: Any) ->
     assert cosigned(bob, cities) == []
 
 
-async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world: Any, worlds: Any) -> None:
+async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world: World) -> None:
     """The journal remembers a tree that the database does not: a larger one must begin with it."""
-    bob, cities = await mirrored(world, worlds)
+    bob, cities = await mirrored(world)
     now, key = [world.clock.now()], bob.home.keys.node_key().did
     size = bob.size("theirs")
     bob.home.keys.note(key, f"cosign/{cities}/0", (size - 1,), "00" * 32)
@@ -148,9 +150,9 @@ async def test_a_witness_from_a_backup_goes_on_only_from_what_it_cosigned(world:
     assert cosigned(bob, cities) == []
 
 
-async def test_a_witness_believes_its_own_signature_that_others_show(world: Any, worlds: Any) -> None:
+async def test_a_witness_believes_its_own_signature_that_others_show(world: World) -> None:
     """Restored with its journal, as a copy of a whole disk is, it hears of what it cosigned since from who was told."""
-    bob, cities = await mirrored(world, worlds)
+    bob, cities = await mirrored(world)
     now, size = [world.clock.now()], bob.size("theirs")
     later = TreeCheckpoint(cities, 0, size + 2, b"?" * 32)
     raw = cosignature.cosign(bob.home.keys.node_key(), later, now[0]).encode()
@@ -161,15 +163,15 @@ async def test_a_witness_believes_its_own_signature_that_others_show(world: Any,
     assert kept.checkpoint == later
 
 
-async def test_own_datasets_are_for_others_to_witness(world: Any, worlds: Any) -> None:
+async def test_own_datasets_are_for_others_to_witness(world: World) -> None:
     async with world.running("alice", COSIGNS) as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         assert witness_of(alice, [world.clock.now()]).consider(alice.dataset("cities")) is None
 
 
-async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: Any, worlds: Any) -> None:
+async def test_only_sound_cosignatures_of_known_datasets_are_kept(world: World) -> None:
     async with world.running("alice") as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         board, key, now = alice.parts.board, SigningKey(b"w" * 32), world.clock.now()
         dataset = alice.dataset("cities")
 
@@ -193,17 +195,17 @@ def asks(*keys: str, quorum: int = 0, **more: Any) -> model.Policy:
     return model.Policy(witness=model.Witness(quorum=quorum, groups=groups), **more)
 
 
-async def published(world: Any, worlds: Any, node: Any) -> DatasetId:
+async def published(world: World, node: Node) -> DatasetId:
     world.write("alice", "a.csv", *ROWS)
-    await node.apply(worlds.ROOT)
+    await node.apply(ROOT)
     await node.pull()
     await world.spread(node, "cities")
     return node.dataset("cities")
 
 
-async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: Any) -> None:
+async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("carol", asks(bob.key, quorum=1)) as carol:
             await carol.parts.scheduler.add(MirrorSpec(dataset=str(cities), name="theirs"))
             mirror = await carol.parts.scheduler.pass_now(cities)
@@ -222,9 +224,9 @@ async def test_a_newcomer_waits_for_a_quorum_of_witnesses(world: Any, worlds: An
             assert (await alice.api.trust.show("cities")).facts.witnessed is None
 
 
-async def test_what_is_relied_on_ends_where_witnesses_end(world: Any, worlds: Any) -> None:
+async def test_what_is_relied_on_ends_where_witnesses_end(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         async with world.running("carol", asks(bob.key, use="data & witnessed:1")) as carol:
             assert carol.parts.policy.notes == ()
             await carol.mirror(cities, "theirs")
@@ -251,7 +253,7 @@ async def test_what_is_relied_on_ends_where_witnesses_end(world: Any, worlds: An
             assert (await carol.api.trust.show("theirs")).reach.use == 0, "a cosignature ages"
 
 
-def another_history(node: Any, dataset: DatasetId) -> bytes:
+def another_history(node: Node, dataset: DatasetId) -> bytes:
     """A head by the dataset's stolen key, of other blocks, larger and younger than all."""
     with node.home.database.read() as connection:
         newest = Ledger(connection).newest_head(dataset)
@@ -261,10 +263,10 @@ def another_history(node: Any, dataset: DatasetId) -> bytes:
 
 
 @pytest.mark.parametrize("rung", ["witnessed", "expected"])
-async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> None:
+async def test_eclipse_never_deceives(world: World, rung: str) -> None:
     """A newcomer is shown only what the eclipser likes: nothing false is taken, and honest contact ends it."""
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         await bob.mirror(cities, "theirs")
         await bob.heard("cosignature.signed")
         false, honest = another_history(alice, cities), {alice.member.peer_id, bob.member.peer_id}
@@ -288,12 +290,10 @@ async def test_eclipse_never_deceives(world: Any, worlds: Any, rung: str) -> Non
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("blocks", "met"), [((1, 2, 3), "networks"), ((1, 2, 2), "first-sight")])
-async def test_three_networks_that_show_the_same_are_told(
-    world: Any, worlds: Any, blocks: tuple[int, ...], met: str
-) -> None:
+async def test_three_networks_that_show_the_same_are_told(world: World, blocks: tuple[int, ...], met: str) -> None:
     """A newcomer who knows no hash and no witness; peers of one network stand for one."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), blocks, strict=True):
             node.member.block = f"10.{block}.0.0/16"
         for node in (bob, dora):
@@ -314,10 +314,10 @@ async def test_three_networks_that_show_the_same_are_told(
 
 
 @pytest.mark.slow
-async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any, worlds: Any) -> None:
+async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: World) -> None:
     """It is connected with one alone, and was told of two elsewhere: it meets them before it says how it was met."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
             node.member.block = f"10.{block}.0.0/16"
         for node in (bob, dora):
@@ -337,9 +337,9 @@ async def test_a_newcomer_among_peers_of_one_network_looks_for_others(world: Any
 
 
 @pytest.mark.slow
-async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) -> None:
+async def test_who_shows_another_chain_is_no_network(world: World) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("dora") as dora:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         for node, block in zip((alice, bob, dora), (1, 2, 3), strict=True):
             node.member.block = f"10.{block}.0.0/16"
         for node in (bob, dora):
@@ -355,10 +355,10 @@ async def test_who_shows_another_chain_is_no_network(world: Any, worlds: Any) ->
 
 
 @pytest.mark.slow
-async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds: Any) -> None:
+async def test_strangers_leave_room_for_witnesses_that_count(world: World) -> None:
     key = SigningKey(b"w" * 32)
     async with world.running("alice", asks(str(key.did))) as alice:
-        await alice.apply(worlds.ROOT)
+        await alice.apply(ROOT)
         tree = TreeCheckpoint(alice.dataset("cities"), 0, 1, b"r" * 32)
         strangers = [SigningKey(number.to_bytes(32, "big")) for number in range(1, MAX_WITNESSES + 2)]
         judged = [
@@ -369,7 +369,7 @@ async def test_strangers_leave_room_for_witnesses_that_count(world: Any, worlds:
         assert len(cosigned(alice, tree.dataset)) == MAX_WITNESSES + 1
 
 
-def version_of(node: Any, dataset: DatasetId, writer: bytes) -> bytes:
+def version_of(node: Node, dataset: DatasetId, writer: bytes) -> bytes:
     """A first version of the authority, signed by the dataset's key; two of them contradict each other."""
     key, until = node.home.keys.dataset_key(dataset), "2026-06-01T00:00:00Z"
     said = Authority(
@@ -385,12 +385,10 @@ def version_of(node: Any, dataset: DatasetId, writer: bytes) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 0, 1), (1, 2, 0), (0, 2, 1)])
-async def test_witnesses_decide_between_two_versions_for_a_newcomer(
-    world: Any, worlds: Any, order: tuple[int, ...]
-) -> None:
+async def test_witnesses_decide_between_two_versions_for_a_newcomer(world: World, order: tuple[int, ...]) -> None:
     """Bob saw the other version first and cosigned it; Carol holds nothing yet, Dave holds blocks and asks."""
     async with world.running("alice") as alice, world.running("bob", COSIGNS) as bob:
-        cities = await published(world, worlds, alice)
+        cities = await published(world, alice)
         one, other = (version_of(alice, cities, bytes([number]) * 32) for number in (1, 2))
         await bob.mirror(cities, "theirs")
         assert bob.parts.board.judge(Topic.HEADS, other, PEER) is Judgement.ACCEPT

@@ -15,6 +15,8 @@ from odfd.resources.store import ResourceStore
 from odfd.runtime.tasks import routine
 from odfd.services.flows.worker import LOGGED_CHARACTERS, Ended
 from worlds.eventually import PATIENCE
+from worlds.manifests import ROOT
+from worlds.node_world import Node, World
 
 FLOWS = 200
 WEEKS = 52
@@ -27,7 +29,7 @@ LINE = 200 + LOGGED_CHARACTERS
 """Most bytes of a line of the log about a flow that fails."""
 
 
-def kept(node: Any) -> dict[str, int]:
+def kept(node: Node) -> dict[str, int]:
     """Rows of every table of the database, and entries of everything in memory that runs add to."""
     with node.home.database.read() as connection:
         tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
@@ -45,7 +47,7 @@ def kept(node: Any) -> dict[str, int]:
 
 @pytest.mark.slow
 async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelve(
-    world: Any, worlds: Any, monkeypatch: pytest.MonkeyPatch
+    world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every third run fails, each time with other words. The log's bounds are scaled down as the year's runs are."""
     monkeypatch.setattr(resources, "KEPT", 300)
@@ -71,7 +73,7 @@ async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelv
             return Ended(Outcome.UP_TO_DATE, str(task.result))
 
         alice.parts.flows.perform = perform
-        await alice.apply(worlds.ROOT + "".join(FLOW.format(number=number) for number in range(FLOWS)))
+        await alice.apply(ROOT + "".join(FLOW.format(number=number) for number in range(FLOWS)))
         await alice.parts.flows.look((EVERY,))
         sizes: list[dict[str, int]] = []
         lines: list[int] = []
@@ -99,7 +101,7 @@ async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelv
 
 
 @pytest.mark.slow
-def test_changes_that_come_fast_are_bounded_within_the_day(world: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_changes_that_come_fast_are_bounded_within_the_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     """Age alone bounds nothing: 25 changes a second are two million a day. By number, and by bytes."""
     node = world.node("alice")
     with node.home.database.write() as connection:

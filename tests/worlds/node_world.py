@@ -11,12 +11,11 @@ import hashlib
 import itertools
 import shutil
 import tempfile
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 import msgspec
 import pyarrow as pa
@@ -29,33 +28,72 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.multihash import Multihash
 from chain.statements.tree import is_consistent
+from chain.store.database import Database
 from config import model
+from engines.contract import OnProgress, TransformOutcome, TransformRequest, ignore_progress
+from engines.query.reader import QueryProcesses
 from odfd.api import resource_operations
 from odfd.api.resource_operations import shown_of
 from odfd.control import wire
 from odfd.control.assembly import Assembly, Context
+from odfd.datasets.uncommitted_objects import UncommittedObjects
 from odfd.mirrors.mirror_state import Mirror
+from odfd.mirrors.object_fetcher import ObjectFetcher
+from odfd.mirrors.scheduler import MirrorScheduler
+from odfd.mirrors.sync import MirrorSync
 from odfd.network.joined_networks import Network, list_joined
 from odfd.network.joined_networks import keep as keep_network
 from odfd.network.joined_networks import list_blocked as blocked_peers
-from odfd.network.membership import MembershipTerms
+from odfd.network.library import ServingLibrary
+from odfd.network.membership import HostOptions, Membership, MembershipTerms
+from odfd.network.outbox import Outbox
+from odfd.network.statement_store import LedgerStatementStore
 from odfd.node.assembly import assembly_of, reload, services_of
 from odfd.node.features import NodeFeatures
 from odfd.obs.events import Event, EventLog
 from odfd.obs.meter import NodeMeter, counted_by
+from odfd.policy.policy_merge import PoliciesByNetwork
 from odfd.resources.registry import state
 from odfd.runtime.bus import Bus
+from odfd.runtime.clock import Clock
 from odfd.runtime.hanging_calls import in_loop
-from odfd.runtime.supervision import Life
+from odfd.runtime.supervision import Life, Logger
 from odfd.runtime.tasks import TaskBoard, TaskPhase
+from odfd.services.datasets.damage import DamageRegistry
+from odfd.services.execution.engine import NodeEngine
 from odfd.services.feature import InForce
+from odfd.services.flows.worker import FlowWorker
+from odfd.services.judgement.head_signer import HeadSigner
+from odfd.services.maintenance.garbage_collection import GarbageCollector
+from odfd.services.publishing.card_publisher import CardPublisher
+from odfd.services.publishing.ipfs_publication import PublicationService
+from odfd.services.publishing.node_card_publisher import NodeCardPublisher
+from odfd.services.queries.public_queries import PublicQueries
+from odfd.services.queries.service import QueryService
+from odfd.services.renditions.handover_follower import HandoverFollower
+from odfd.services.resources.reconciler import Reconciler
 from odfd.services.resources.types import TYPES
+from odfd.services.transfer.collection_transfer import CollectionTransfer
+from odfd.services.transfer.remotes import Remotes
 from odfd.services.trust.feature import submissions_of
 from odfd.services.trust.witness_submission import WitnessSubmission
+from odfd.services.trust.witnessing import Witnessing
+from odfd.services.views.views import DatasetViews
+from odfd.services.volumes.worker import VolumeWorker
+from odfd.services.webhooks.calls import WebhookWorker
+from odfd.store.access_tokens import TokenStore
 from odfd.store.directory import DATABASE, HomeTerms, StateDirectory, open_state_directory
+from odfd.store.visibility import Visibility
+from odfd.trust.evidence.bundle_store import BundleStore
+from odfd.trust.judgement.trust_evaluator import TrustEvaluator
+from odfd.trust.signing.owner_commit import OwnerCommitter
+from odfd.trust.validation.evidence_rechecker import EvidenceRechecker
+from odfd.trust.validation.observer import Observer
+from odfd.trust.validation.validator import Validator
 from p2p.driver.net_facts import NetFacts
 from p2p.identity import peer_of_seed
 from p2p.ip import Allows, is_global
+from p2p.kubo.rpc import IpfsDaemon
 from p2p.pace import Pace, PeerTraffic, Traffic
 from p2p.ports import (
     ChainSink,
@@ -68,7 +106,6 @@ from p2p.ports import (
     PeerView,
     PiecesAsk,
     ReplicationFigures,
-    StatementStore,
     Tip,
     Topic,
     TreeRoot,
@@ -152,7 +189,7 @@ class SmallEngine(FakeEngine):
     def __init__(self) -> None:
         super().__init__()
         self.fault: Fault | None = None
-        self.wrong: Callable[[Any], None] | None = None
+        self.wrong: Callable[[TransformRequest], None] | None = None
         self.generations = 0
         self.transforms = 0
         self.warmed = 0
@@ -170,7 +207,7 @@ class SmallEngine(FakeEngine):
     def view(self) -> wire.EngineView:
         return wire.EngineView(name="small", state="idle")
 
-    def drop(self, dataset: Any, why: str) -> None:
+    def drop(self, dataset: DatasetId, why: str) -> None:
         """There is no process to end."""
 
     def warm(self) -> None:
@@ -181,7 +218,7 @@ class SmallEngine(FakeEngine):
         self.generations += 1
         yield self
 
-    async def transform(self, request: Any, on_progress: Any = lambda: None) -> Any:
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
         if self.fault is not None:
             raise self.fault
         self.transforms += 1
@@ -208,17 +245,30 @@ class Wires:
     members: dict[PeerId, Member] = field(default_factory=dict)
     cut: set[PeerId] = field(default_factory=set)
 
-    def member(self, *args: Any) -> Member:
-        return Member(self, *args)
+    def member(
+        self,
+        options: HostOptions,
+        shelves: tuple[ServingLibrary, LedgerStatementStore],
+        database: Database,
+        _clock: Clock,
+        _journal: Logger,
+        terms: MembershipTerms,
+    ) -> Member:
+        """What ``Membership`` would be made of."""
+        return Member(self, options, shelves, database, terms)
 
 
 class Member:
     """A node's end: ``odfd.network.membership.Membership`` as far as the rooms above it see."""
 
     def __init__(
-        self, wires: Wires, options: Any, shelves: tuple[Library, StatementStore], db: Any, _clock: Any, _journal: Any,
+        self,
+        wires: Wires,
+        options: HostOptions,
+        shelves: tuple[ServingLibrary, LedgerStatementStore],
+        db: Database,
         terms: MembershipTerms,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self._wires = wires
         self.peer_id = peer_of_seed(options.seed)
         self.library, self.board = shelves
@@ -291,7 +341,7 @@ class Member:
             raise Remote(f"{peer} is gone", rule="unreachable")
         return other
 
-    def _given(self, other: Member) -> Library:
+    def _given(self, other: Member) -> ServingLibrary:
         """What another gives to this one."""
         return other.library.to(self.peer_id)
 
@@ -311,7 +361,7 @@ class Member:
     def check_room(self, name: str) -> Network | None:
         return self.find(name)
 
-    async def announce_in(self, networks: Any, topic: Topic, envelope: bytes) -> None:
+    async def announce_in(self, networks: Collection[str], topic: Topic, envelope: bytes) -> None:
         if {each.name for each in self.networks} & set(networks):
             await self.announce(topic, envelope)
 
@@ -509,7 +559,50 @@ class Member:
 
 
 class Parts:
-    """The parts of all features of a node, by their names; and its ground, ``reload`` and ``home``."""
+    """The parts of all features of a node, by their names; and its ground, ``reload`` and ``home``.
+
+    Those that many tests look at are named here with their types.
+    """
+
+    arriving: UncommittedObjects
+    board: LedgerStatementStore
+    bundles: BundleStore
+    cards: CardPublisher
+    collection: GarbageCollector
+    committer: OwnerCommitter
+    context: Context
+    damage: DamageRegistry
+    evaluator: TrustEvaluator
+    flows: FlowWorker
+    handovers: HandoverFollower
+    heads: HeadSigner
+    home: StateDirectory
+    import_export: CollectionTransfer
+    in_force: InForce
+    library: ServingLibrary
+    membership: Member
+    node_card: NodeCardPublisher
+    object_fetcher: ObjectFetcher
+    observer: Observer
+    outbox: Outbox
+    policies: PoliciesByNetwork
+    public_queries: PublicQueries
+    publications: PublicationService
+    queries: QueryService
+    readers: QueryProcesses
+    rechecker: EvidenceRechecker
+    reconciler: Reconciler
+    remotes: Remotes
+    scheduler: MirrorScheduler
+    settings: model.Settings
+    sync: MirrorSync
+    tokens: TokenStore
+    validator: Validator
+    views: DatasetViews
+    visibility: Visibility
+    volumes: VolumeWorker
+    webhooks: WebhookWorker
+    witnessing: Witnessing
 
     def __init__(self, features: NodeFeatures) -> None:
         self._features = features
@@ -533,7 +626,7 @@ class Node:
         wires: Wires,
         in_force: InForce,
         clock: Ticking,
-        ipfs: Any = None,
+        ipfs: IpfsDaemon | None = None,
         may_dial: Allows = is_global,
         bus: Bus | None = None,
     ) -> None:
@@ -545,14 +638,14 @@ class Node:
         self.board = TaskBoard(clock, lambda: f"t{next(ids)}", self.logger, on_finish=meter.count_end, bus=bus)
         self.engine = SmallEngine()
         context = Context(clock, self.logger, self.events, self.board, "test", meter, bus)
-        engine: Any = self.engine
-        member: Any = wires.member
+        engine = cast(NodeEngine, self.engine)
+        member = cast(Callable[..., Membership], wires.member)
         self.features = NodeFeatures(home, in_force, context, engine, member, ipfs, may_dial)
         self.parts = Parts(self.features)
         self.services = services_of(self.features)
-        self.api: Any = CalledServices(self.services)
+        self.api = CalledServices(self.services)
         self.home = home
-        self.member: Any = self.parts.membership
+        self.member = self.parts.membership
 
     @functools.cached_property
     def assembly(self) -> Assembly:
@@ -567,7 +660,7 @@ class Node:
         """Another one like the node's own."""
         return submissions_of(self.features.ground, self.features.judgement, self.features.peers)
 
-    async def done(self, submitted: Any) -> Any:
+    async def done(self, submitted: Awaitable[wire.TaskRef]) -> Any:
         """The result of a task. Raises its fault."""
         with trio.fail_after(PATIENCE):
             task = self.board.get((await submitted).id)
@@ -629,7 +722,7 @@ class Node:
         base: Path | None = None,
         prune: str | None = None,
         force: bool = False,
-        on_error: Literal["skip"] | None = None,
+        on_error: Literal["atomic", "skip"] = "atomic",
     ) -> wire.ApplyResult:
         folder = base or self.home.directory.parent / "source"
         texts = tuple(
@@ -637,10 +730,12 @@ class Node:
             for number, text in enumerate(manifests)
         )
         request = wire.ApplyRequest(manifests=texts, dry_run=dry_run, prune=prune, force=force, on_error=on_error)
-        return await self.done(self.api.applying.apply(request))
+        applied: wire.ApplyResult = await self.done(self.api.applying.apply(request))
+        return applied
 
     async def dataset_view(self, ref: str) -> wire.DatasetView:
-        return (await self.api.datasets.describe(ref)).dataset
+        shown: wire.DatasetView = (await self.api.datasets.describe(ref)).dataset
+        return shown
 
     async def dataset_views(self) -> list[wire.DatasetView]:
         """The states of all datasets, as their paths tell them."""
@@ -653,30 +748,37 @@ class Node:
     async def keep_raw(self, ref: str, *, keeps: bool = True) -> wire.ResourceView:
         """Says by hand whether the bytes of a dataset's source are kept."""
         request = wire.LabelRequest(annotations={"keepRaw": keeps or None})
-        return await self.api.declarations.label("Dataset", ref, request)
+        labelled: wire.ResourceView = await self.api.declarations.label("Dataset", ref, request)
+        return labelled
 
     async def pull(self, *refs: str, **more: Any) -> list[wire.PullItem]:
         request = wire.PullRequest(refs=refs, all=not refs, **more)
         return list((await self.done(self.api.flow.pull(request))).items)
 
     async def publish(self, *refs: str) -> Sequence[wire.VisibilityView]:
-        return await self.api.visibility.publish(wire.VisibilityRequest(refs=refs, all=not refs))
+        told: Sequence[wire.VisibilityView] = await self.api.visibility.publish(
+            wire.VisibilityRequest(refs=refs, all=not refs)
+        )
+        return told
 
     async def unpublish(self, *refs: str) -> Sequence[wire.VisibilityView]:
-        return await self.api.visibility.unpublish(wire.VisibilityRequest(refs=refs, all=not refs))
+        told: Sequence[wire.VisibilityView] = await self.api.visibility.unpublish(
+            wire.VisibilityRequest(refs=refs, all=not refs)
+        )
+        return told
 
     async def sign_again(self, *, alone: bool = False) -> wire.SigningView:
-        return await self.api.journal_recovery.sign_again(wire.SignRequest(alone=alone))
+        view: wire.SigningView = await self.api.journal_recovery.sign_again(wire.SignRequest(alone=alone))
+        return view
 
-    async def mirror(self, source: DatasetId, name: str, **more: Any) -> Any:
+    async def mirror(self, source: DatasetId, name: str, **more: Any) -> ShownMirror:
         return await self.added(wire.MirrorRequest(source=str(source), as_name=name, **more))
 
-    async def added(self, request: wire.MirrorRequest) -> Any:
-        """What a new mirror is, as ``mirror_of``."""
+    async def added(self, request: wire.MirrorRequest) -> ShownMirror:
+        """Add a mirror, and wait until it is there."""
         return mirror_of(await self.done(self.api.mirrors.add(request)))
 
-    async def mirrors(self) -> list[Any]:
-        """All mirrors, each as ``mirror_of``."""
+    async def mirrors(self) -> list[ShownMirror]:
         return list(map(mirror_of, await shown_of(self.api, await self.api.declarations.list("Mirror", None))))
 
     async def mirror_in_vain(self, source: DatasetId, name: str, is_there: Callable[[Mirror], bool]) -> Mirror:
@@ -689,17 +791,31 @@ class Node:
         return mirror
 
 
-def mirror_of(shown: wire.ResourceManifest) -> Any:
-    """A Mirror on one level: ``name``, what its spec says, and what the running node knows of it."""
-    said = {key: shown.spec.get(key) for key in ("keep", "rate", "network", "via", "want", "peers")}
+class ShownMirror(wire.MirrorState, frozen=True, kw_only=True):
+    """A Mirror on one level: its name, what its spec says, and what the running node knows of it."""
+
+    name: str
+    id: str
+    keep: str | None
+    rate: str | None
+    network: str | None
+    via: str | None
+    want: str | None
+    shared_by: Any
+    priority: int
+
+
+def mirror_of(shown: wire.ResourceManifest) -> ShownMirror:
+    said = {key: shown.spec.get(key) for key in ("keep", "rate", "network", "via", "want")}
     more = {"name": shown.name, "id": shown.spec["source"], "priority": shown.spec.get("priority", 0)}
-    said["shared_by"] = said.pop("peers")
-    return SimpleNamespace(**said, **more, **msgspec.structs.asdict(shown.state(wire.MirrorState)))
+    state = msgspec.structs.asdict(shown.state(wire.MirrorState))
+    return ShownMirror(**said, **more, **state, shared_by=shown.spec.get("peers"))
 
 
 def in_the_open(node: Node) -> Node:
     """All that nobody said anything of is published, as by ``policy.publish.datasets``, and imports too."""
-    node.parts.visibility.publishes_all = node.parts.visibility.has_key = lambda *_: True
+    node.parts.visibility.publishes_all = lambda: True
+    node.parts.visibility.has_key = lambda _dataset: True
     return node
 
 
@@ -725,7 +841,13 @@ class World:
 
     @asynccontextmanager
     async def running(
-        self, name: str, policy: model.Policy | None = None, ipfs: Any = None, *, private: bool = False, **more: Any
+        self,
+        name: str,
+        policy: model.Policy | None = None,
+        ipfs: IpfsDaemon | None = None,
+        *,
+        private: bool = False,
+        **more: Any,
     ) -> AsyncIterator[Node]:
         """From open state directory to closed one, as often as one likes; ``private`` as for ``node``."""
         folder = self.folder / name
@@ -782,7 +904,7 @@ class World:
         self._open.close()
 
 
-def add_to_first(column: str, more: int, request: Any) -> None:
+def add_to_first(column: str, more: int, request: TransformRequest) -> None:
     """Change one number of what a transform has just made."""
     path = Path(request.new_data_path)
     if not path.exists():
