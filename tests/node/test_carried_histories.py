@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import os
 import shutil
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,8 @@ from odfd.store.damage import Damage, DamagedBlock
 from odfd.store.ledger.log import Ledger
 from worlds.manifests import ROOT
 from worlds.node_world import Node, World
+
+EXAMPLES = 25 if "ODF_SOAK" in os.environ else 8
 
 COMMANDS = ("append", "reset", "compact", "export", "delete", "import", "import first", "import there", "delete there",
             "mirror there")  # fmt: skip
@@ -179,7 +182,7 @@ async def lives(world: World, commands: list[str]) -> Two:
 
 
 @pytest.mark.slow
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.sampled_from(COMMANDS), min_size=2, max_size=9))
 @example(["reset", "export", "delete", "import"])
 @example(["export", "delete", "import", "reset"])

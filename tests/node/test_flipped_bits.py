@@ -28,7 +28,7 @@ from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.manifests import DERIVED, ROOT
 from worlds.node_world import Node, World
 
-FLIPS = int(os.environ.get("ODFD_FLIPS", "120"))
+FLIPS = int(os.environ.get("ODFD_FLIPS", "40"))
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 BIG = tuple(f"2024-01-01T00:00:{number % 60:02}Z,{number * 7919 % 10**9:x}-{number},{number}" for number in range(8000))
 KILLED = "killed"

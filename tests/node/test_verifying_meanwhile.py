@@ -27,7 +27,8 @@ from worlds.manifests import ROOT
 from worlds.node_world import Node, World
 
 NUMBERS = itertools.count()
-ROUNDS = 1000 if "ODF_SOAK" in os.environ else 100
+SOAKS = "ODF_SOAK" in os.environ
+ROUNDS = 1000 if SOAKS else 34
 """Changes of a dataset that is verified all the while, at least half as often."""
 
 
@@ -130,7 +131,7 @@ async def test_a_verification_ends_where_it_began(
 
 
 @pytest.mark.slow
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12 if SOAKS else 4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.lists(st.sampled_from(["", *ACTIONS]), max_size=5), min_size=1, max_size=4))
 def test_whatever_happens_between_two_pages(tmp_path_factory: pytest.TempPathFactory, lots: list[list[str]]) -> None:
     async def lives() -> None:
