@@ -24,6 +24,8 @@ from chain.store import durable
 SECTOR: Final = 512
 Inode: TypeAlias = tuple[int, int]
 Names: TypeAlias = dict[str, Inode]
+Change: TypeAlias = frozenset[tuple[Inode, str]]
+"""Names in folders that became others at once, as by a rename."""
 
 
 class PowerDisk:
@@ -86,15 +88,32 @@ class PowerDisk:
         with each_sync(hear):
             yield self
 
-    def image(self, target: Path, lot: random.Random | None = None) -> Path:
-        """Makes ``target`` the folder after the power failed now. ``lot`` None: all that was not synced is lost."""
-        taken = self._taken(lot)
+    def image(self, target: Path, lot: random.Random | None = None, *, alone: Change = frozenset()) -> Path:
+        """Makes ``target`` the folder after the power failed now. ``lot`` None: what was not synced is lost.
+
+        ``alone``: one of ``changes``, which is there although it was not synced.
+        """
+        taken = self._taken(lot) if lot else alone
         target.mkdir()
         self._build(self._root, target, taken, lot)
         return target
 
-    def _taken(self, lot: random.Random | None) -> set[tuple[Inode, str]]:
-        """Chooses the changed names that are as they are now; those that share a file or folder go together."""
+    def changes(self) -> list[Change]:
+        """Returns the changes of names, not synced yet, that a power failure may keep without any other."""
+        there, folders = {self._root}, [self._root]
+        while folders:
+            below = {each for each in self._names.get(folders.pop(), {}).values() if self._is_folder(each)} - there
+            there |= below
+            folders += below
+        return [each for each in self._changes() if any(folder in there for folder, _ in each)]
+
+    def _taken(self, lot: random.Random) -> Change:
+        """Chooses the changed names that are as they are now."""
+        chance = lot.choice((0.2, 0.5, 0.8, 1.0))
+        return frozenset().union(*(found for found in self._changes() if lot.random() < chance))
+
+    def _changes(self) -> list[Change]:
+        """Returns the names that are not as they were synced; those that share a file or folder go together."""
         changed, seen, folders = [], {self._root}, [self._root]
         while folders:
             here = folders.pop()
@@ -105,8 +124,6 @@ class PowerDisk:
                 if self._is_folder(each):
                     seen.add(each)
                     folders.append(each)
-        if lot is None:
-            return set()
         group: dict[Any, Any] = {}
 
         def head(item: Any) -> Any:
@@ -120,10 +137,9 @@ class PowerDisk:
         members = defaultdict(list)
         for here, name, _ in changed:
             members[head((here, name))].append((here, name))
-        chance = lot.choice((0.2, 0.5, 0.8, 1.0))
-        return {each for found in members.values() if lot.random() < chance for each in found}
+        return [frozenset(found) for found in members.values()]
 
-    def _build(self, here: Inode, target: Path, taken: set[tuple[Inode, str]], lot: random.Random | None) -> None:
+    def _build(self, here: Inode, target: Path, taken: Change, lot: random.Random | None) -> None:
         kept, now = self._names.get(here, {}), self._now(here)
         for name in sorted(kept.keys() | now.keys()):
             each = (now if (here, name) in taken else kept).get(name)

@@ -1,8 +1,9 @@
 """The power fails at each sync of all that keeps something durably: what was promised is there, and the rest is whole.
 
 Each act runs on a disk that loses what was not synced (``worlds.power``). At every sync, and at the end, the folder is
-made as it may be found afterwards: with all of the rest lost, and with parts of it kept, in any order. Whatever the act
-had said to the outside by then (a signature, a receipt, an answer to a person) must be found in it.
+made as it may be found afterwards: with all of the rest lost, with one changed name kept, and with parts of it kept, in
+any order. Whatever the act had said to the outside by then (a signature, a receipt, an answer to a person) must be
+found in it.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ from worlds.power import PowerDisk
 OLD: Final = Path(__file__).parents[2] / "golden" / "state" / "before-resources.tar.gz"
 NOW: Final = Instant(10**18)
 CHANCES: Final = 3
-"""Folders that are made at each sync beside the one in which all is lost."""
+"""Folders that are made at each sync beside those in which all is lost, or all but one change of a name."""
 LARGE: Final = bytes(range(256)) * (SMALL // 256 + 1)
 Promises = list[Any]
 
@@ -401,8 +402,10 @@ def test_what_was_promised_is_there_whenever_the_power_fails(
     lot, promised, images = random.Random(act), [], []
 
     def fail() -> None:
-        for number in range(CHANCES + 1):
-            images.append((disk.image(tmp_path / f"{len(images)}", lot if number else None), list(promised)))
+        for alone in (frozenset(), *disk.changes()):
+            images.append((disk.image(tmp_path / f"{len(images)}", alone=alone), list(promised)))
+        for _ in range(CHANCES):
+            images.append((disk.image(tmp_path / f"{len(images)}", lot), list(promised)))
 
     def promise(what: Any) -> None:
         promised.append(what)
