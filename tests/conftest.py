@@ -20,8 +20,6 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins: Final = ["worlds.required_parts"]
-
 settings.register_profile("odfd", deadline=None, derandomize=True, database=None)
 """No test asserts a time, so no example has a deadline; a run of one commit tries the same examples as the next."""
 settings.load_profile("odfd")
@@ -45,7 +43,7 @@ os.environ.setdefault("ODFD_ENGINE_START_SECONDS", "600")
 TESTS: Final = Path(__file__).parent
 FIRST: Final = ("engine/", "cli/", "e2e/", "contract/", "node/", "sim/")
 """Folders in the order of what a file of theirs costs: a long one that starts last leaves the other processes idle."""
-APART: Final = ("cli/", "e2e/")
+APART: Final = ("cli/", "e2e/", "nightly/mutants/")
 """Folders whose tests each start processes of their own, and share nothing but what their module makes."""
 SHARED: Final = ("e2e/page/",)
 NIGHTLY: Final = "nightly/"
