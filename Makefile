@@ -21,7 +21,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel deb demo-node debian-root image ui
+.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel lock-image deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -49,7 +49,7 @@ collect: install
 	@$(PY) -m pytest --collect-only -qq $(TEST) | tail -5
 
 foreign: install
-	@PYTHONPATH=tests nice $(PY) tests/nightly/interop/foreign.py
+	@PYTHONPATH=tests nice $(PY) tests/worlds/foreign.py
 
 lint: install
 	@$(PY) -m ruff check .
@@ -58,7 +58,7 @@ lint: install
 types: install
 	@$(PY) -m mypy
 
-check: lint types test  ## what CI runs
+check: lint types test  ## lint, types, all tests of make test
 
 check-fast: lint types quick  ## what one runs before a commit
 
@@ -71,15 +71,28 @@ NUMBERS := ODFD_SIM_SEEDS=300 ODFD_FAULT_RUNS=300 ODFD_FLIPS=600 ODFD_FUZZ=20000
 soak: install  ## ten thousand simulated networks of each kind, faulty lives, flipped bits; 200,000 mutants a decoder; five daemons in bad weather, three under siege, fifty lives of one that takes from each kind of source; 2,000 histories a query shape, 4,000 random queries; hours
 	@ODFD_SIM_SEEDS=10000 ODFD_FAULT_RUNS=10000 ODFD_FLIPS=20000 ODFD_FUZZ=200000 ODFD_ENGINE_RUNS=2000 ODF_SOAK=20 ODFD_REQUESTS=200 ODF_SIEGE_SECONDS=3600 $(PY) -m pytest --timeout 7200 tests/sim tests/fuzz tests/e2e/node/test_five_nodes.py tests/e2e/node/test_killed_sources.py tests/e2e/node/test_siege.py tests/e2e/node/test_mutated_requests.py tests/node/test_flipped_bits.py tests/node/test_verifying_meanwhile.py tests/node/test_api_document.py tests/unit/odfd/kamu/test_questions.py tests/unit/engines/flight tests/unit/engines/query/test_bound_names.py tests/engine/transform $(T)
 
-engine-image: install  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
-	@$(PY) -m engines.image.build $(if $(LOCK),--lock)
+# What packages and images are made of: they are made again when one of these is newer.
+INPUTS := $(shell git ls-files odfd p2p chain engines config client package systemd requirements pyproject.toml 2>/dev/null)
+
+engine-image: $(if $(LOCK),lock-image,.venv/share/odfd/engine-image.made)  ## the engine image, to the same digest from the same inputs; LOCK=1 takes what Debian has now
+
+.venv/share/odfd/engine-image.made: $(STAMP) $(INPUTS)
+	@$(PY) -m engines.image.build
+	$(PY) -m engines.provision.preparation
+	touch $@
+
+lock-image: install
+	@$(PY) -m engines.image.build --lock
 	$(PY) -m engines.provision.preparation
 
 wheel: install  ## out/odfd-*.whl: one package, with units, man pages and completions; twice the same bytes
 	@$(PY) -m package wheel
 
-deb: install  ## out/odfd*.deb: a node without an engine, with all that it needs beside Python; SQL; a recorded node
+deb: out/deb.made  ## out/odfd*.deb: a node without an engine, with all that it needs beside Python; SQL; a recorded node
+
+out/deb.made: $(STAMP) $(INPUTS) $(wildcard out/demo)
 	@$(PY) -m package deb
+	touch $@
 
 demo-node: install  ## out/demo: the node of the demo that odfctl demo shows; make deb packs it
 	@$(PY) -m demo --record out/demo
@@ -87,8 +100,11 @@ demo-node: install  ## out/demo: the node of the demo that odfctl demo shows; ma
 debian-root: install  ## out/debian-root.tar: a Debian in which tests try the package (needs mmdebstrap)
 	@$(PY) -m package debian-root
 
-image: install  ## out/image: an OCI image of a node without an engine, to the same digest from the same source
+image: out/image.made  ## out/image: an OCI image of a node without an engine, to the same digest from the same source
+
+out/image.made: $(STAMP) $(INPUTS)
 	@$(PY) -m package image
+	touch $@
 
 docs: install  ## out/site: the documentation as a site with search; every link is checked
 	@$(PY) -m package site

@@ -627,7 +627,7 @@ TARGETS: Sequence[Target] = (
     simple(ipfs_place_of, IPFS_PLACES, text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
 )
-"""Blocks have a fuzzer of their own, ``tests/fuzz/fuzz_blocks.py``."""
+"""Blocks have a fuzzer of their own, ``tests/fuzz/test_fuzz_blocks.py``."""
 
 OURS = {
     "p2p.wire.layout.MessageLayout.decode": "each layout is a target by its own name",

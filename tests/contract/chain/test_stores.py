@@ -5,7 +5,6 @@ from __future__ import annotations
 import sqlite3
 import tempfile
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import msgspec
@@ -20,9 +19,10 @@ from chain.rules.check import seal
 from chain.store import former_epochs
 from chain.store.base import PAGE_BLOCKS, Append, FormerEpochs, Head, Rewrite
 from chain.store.former_epochs import SET_ASIDE
+from worlds import store_worlds as worlds
 
 
-def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
+def test_a_chain_that_is_not_there(world: Any) -> None:
     chain = world.chains.chain(worlds.dataset(1))
     assert chain.head() is None
     assert list(chain.raw_blocks(0, 10)) == []
@@ -34,7 +34,7 @@ def test_a_chain_that_is_not_there(world: Any, worlds: ModuleType) -> None:
     assert list(world.chains.datasets()) == []
 
 
-def test_what_is_committed_is_read(world: Any, worlds: ModuleType) -> None:
+def test_what_is_committed_is_read(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 10)
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:4])])
@@ -50,7 +50,7 @@ def test_what_is_committed_is_read(world: Any, worlds: ModuleType) -> None:
     assert chain.snapshot().head == Head(made[-1].hash, 9)
 
 
-def test_the_newest_of_a_kind(world: Any, worlds: ModuleType) -> None:
+def test_the_newest_of_a_kind(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 10)
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
@@ -64,7 +64,7 @@ def test_the_newest_of_a_kind(world: Any, worlds: ModuleType) -> None:
     assert last_of([]) is None
 
 
-def test_the_head_is_compared(world: Any, worlds: ModuleType) -> None:
+def test_the_head_is_compared(world: Any) -> None:
     owner = worlds.dataset(1)
     made, others = worlds.blocks(owner, 3), worlds.blocks(owner, 3, note="other")
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made[:2])])
@@ -75,7 +75,7 @@ def test_the_head_is_compared(world: Any, worlds: ModuleType) -> None:
     assert world.chains.chain(owner).head() == worlds.head(made[1])
 
 
-def test_blocks_must_follow(world: Any, worlds: ModuleType) -> None:
+def test_blocks_must_follow(world: Any) -> None:
     owner = worlds.dataset(1)
     made, others = worlds.blocks(owner, 4), worlds.blocks(owner, 4, note="other")
     for expected, wrong in [
@@ -89,7 +89,7 @@ def test_blocks_must_follow(world: Any, worlds: ModuleType) -> None:
     assert world.chains.chain(owner).head() is None
 
 
-def test_objects_come_first(world: Any, worlds: ModuleType) -> None:
+def test_objects_come_first(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 1)
     with pytest.raises(Invalid, match="not in the store"):
@@ -98,7 +98,7 @@ def test_objects_come_first(world: Any, worlds: ModuleType) -> None:
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made, objects=[name])])
 
 
-def test_several_chains_are_one_commit(world: Any, worlds: ModuleType) -> None:
+def test_several_chains_are_one_commit(world: Any) -> None:
     one, other = worlds.dataset(1), worlds.dataset(2)
     ours, theirs = worlds.blocks(one, 2), worlds.blocks(other, 2)
     world.chains.commit([Append(dataset=one, expected=None, blocks=ours[:1])])
@@ -122,7 +122,7 @@ def test_several_chains_are_one_commit(world: Any, worlds: ModuleType) -> None:
     assert world.chains.chain(other).head() == worlds.head(theirs[1])
 
 
-def test_rows_of_others_are_part_of_the_commit(world: Any, worlds: ModuleType) -> None:
+def test_rows_of_others_are_part_of_the_commit(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 2)
     seen: list[list[tuple[int]]] = []
@@ -146,7 +146,7 @@ def test_rows_of_others_are_part_of_the_commit(world: Any, worlds: ModuleType) -
     assert seen == [[(1,)]]
 
 
-def test_a_dropped_chain_is_gone_and_may_begin_anew(world: Any, worlds: ModuleType) -> None:
+def test_a_dropped_chain_is_gone_and_may_begin_anew(world: Any) -> None:
     owner = worlds.dataset(1)
     made, anew = worlds.blocks(owner, 5), worlds.blocks(owner, 2, note="anew")
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
@@ -183,7 +183,7 @@ def test_objects_are_what_was_put_in(world: Any, size: int) -> None:
             read(name)
 
 
-def test_what_is_missing_is_told_in_its_order(world: Any, worlds: ModuleType) -> None:
+def test_what_is_missing_is_told_in_its_order(world: Any) -> None:
     """Whatever is in the database, waits for it, or lies in a file; and whatever a name begins with."""
     kept, waiting, large = (bytes([number]) * size for number, size in enumerate([5, 7, 200_000]))
     names = [world.objects.add_bytes(kept)]
@@ -208,18 +208,16 @@ PROGRAMS = st.lists(
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
 @settings(max_examples=40)
 @given(program=PROGRAMS)
-def test_any_program_does_what_a_list_of_lists_does(kind: str, worlds: ModuleType, program: list[Any]) -> None:
+def test_any_program_does_what_a_list_of_lists_does(kind: str, program: list[Any]) -> None:
     model: dict[int, list[Any]] = {0: [], 1: [], 2: []}
     with tempfile.TemporaryDirectory() as folder:
         for world in getattr(worlds, kind)(Path(folder)):
             for number, (action, which, count) in enumerate(program):
-                _perform(world, worlds, model, action, which, count, number)
-            _compare(world, worlds, model)
+                _perform(world, model, action, which, count, number)
+            _compare(world, model)
 
 
-def _perform(
-    world: Any, worlds: ModuleType, model: dict[int, list[Any]], action: str, which: int, count: int, salt: int
-) -> None:
+def _perform(world: Any, model: dict[int, list[Any]], action: str, which: int, count: int, salt: int) -> None:
     def following(chain: int) -> Append:
         owner, kept = worlds.dataset(chain), model[chain]
         last = kept[-1] if kept else None
@@ -242,7 +240,7 @@ def _perform(
             model[chain] = [*model[chain], *append.blocks]
 
 
-def _compare(world: Any, worlds: ModuleType, model: dict[int, list[Any]]) -> None:
+def _compare(world: Any, model: dict[int, list[Any]]) -> None:
     for number, kept in model.items():
         chain = world.chains.chain(worlds.dataset(number))
         assert chain.head() == worlds.head(kept[-1] if kept else None)
@@ -252,7 +250,7 @@ def _compare(world: Any, worlds: ModuleType, model: dict[int, list[Any]]) -> Non
     assert set(world.chains.datasets()) == {worlds.dataset(n) for n, kept in model.items() if kept}
 
 
-def test_pages_hold_the_same_blocks(world: Any, worlds: ModuleType) -> None:
+def test_pages_hold_the_same_blocks(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 11)
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
@@ -266,7 +264,7 @@ def test_pages_hold_the_same_blocks(world: Any, worlds: ModuleType) -> None:
         assert found == [(one.sequence_number, one.hash, one.raw) for one in made[start:stop]]
 
 
-def test_a_rewrite_puts_another_history_in_place(world: Any, worlds: ModuleType) -> None:
+def test_a_rewrite_puts_another_history_in_place(world: Any) -> None:
     owner, other = worlds.dataset(1), worlds.dataset(2)
     made, beside = worlds.blocks(owner, 8), worlds.blocks(other, 3)
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
@@ -282,7 +280,7 @@ def test_a_rewrite_puts_another_history_in_place(world: Any, worlds: ModuleType)
     assert list(world.chains.chain(other).raw_blocks(0, 9)) == [one.raw for one in beside]
 
 
-def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleType) -> None:
+def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any) -> None:
     """Of so many epochs, the newest; nothing of it is in the chain, and all goes with the dataset."""
     chains = world.chains
     if not hasattr(chains, "former"):
@@ -317,7 +315,7 @@ def test_what_a_rewrite_gives_up_may_be_kept_apart(world: Any, worlds: ModuleTyp
     assert (chains.former_epochs(owner), chains.raw_of(now[5].hash)) == ([], None)
 
 
-def test_a_chain_that_is_set_aside_is_among_no_chains_until_it_is_taken_back(world: Any, worlds: ModuleType) -> None:
+def test_a_chain_that_is_set_aside_is_among_no_chains_until_it_is_taken_back(world: Any) -> None:
     """Whatever its length, and with what was kept of its former epochs."""
     chains = world.chains
     if not hasattr(chains, "former"):
@@ -346,7 +344,7 @@ def test_a_chain_that_is_set_aside_is_among_no_chains_until_it_is_taken_back(wor
     assert (chains.former(owner, SET_ASIDE).head(), chains.datasets()) == (None, [other])
 
 
-def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType) -> None:
+def test_a_rewrite_that_cannot_be_changes_nothing(world: Any) -> None:
     owner = worlds.dataset(1)
     made = worlds.blocks(owner, 6)
     world.chains.commit([Append(dataset=owner, expected=None, blocks=made)])
@@ -374,9 +372,7 @@ def test_a_rewrite_that_cannot_be_changes_nothing(world: Any, worlds: ModuleType
         ({"hash": Multihash.sha3_256(b"another")}, "block-"),
     ],
 )
-def test_a_sealed_block_that_does_not_follow_is_named(
-    world: Any, worlds: ModuleType, at: int, harm: dict[str, Any], rule: str
-) -> None:
+def test_a_sealed_block_that_does_not_follow_is_named(world: Any, at: int, harm: dict[str, Any], rule: str) -> None:
     """Many are looked at as columns, and as one by one when something is wrong."""
     owner = worlds.dataset(1)
     made = [seal(block) for block in worlds.blocks(owner, 9)]

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -26,16 +23,7 @@ from odfd.runtime.supervision import Life
 from odfd.runtime.tasks import TaskBoard
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
-
-
-def _module(name: str) -> ModuleType:
-    spec = importlib.util.spec_from_file_location(name, Path(__file__).with_name(f"{name}.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    spec.loader.exec_module(module)
-    return module
+from worlds.fake_node import FakeNode
 
 
 class Served:
@@ -60,7 +48,7 @@ async def serving(path: Path, gate: Gate | None = None, limits: Limits | None = 
     clock = FixedClock(Instant(0))
     numbers = iter(range(1, 1000))
     board = TaskBoard(clock, lambda: f"t{next(numbers)}", journal)
-    node = _module("fake_node").FakeNode(board, EventLog(clock))
+    node = FakeNode(board, EventLog(clock))
     listener = endpoint.bind(path)
     server = ControlServer(listener, application(node, journal), gate or Gate(os.geteuid()), journal, limits)
     lives = [Life(), Life()]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import io
 import tarfile
 from collections.abc import AsyncIterator
@@ -18,20 +17,11 @@ from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from p2p.kubo.rpc import AddedFile, Kubo
+from worlds import foreign
 from worlds.memory_ipfs import MemoryIpfs
 
 KEY = SigningKey(b"\x61" * 32)
 REAL = pytest.param("kubo", marks=[pytest.mark.e2e, pytest.mark.slow])
-
-
-def foreign() -> Any:
-    path = Path(__file__).parents[2] / "e2e" / "interop" / "foreign.py"
-    spec = importlib.util.spec_from_file_location("interop_foreign", path)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
 
 
 @pytest.fixture(params=["memory", REAL])
@@ -40,7 +30,7 @@ async def ipfs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[
         if request.param == "memory":
             yield await stack.enter_async_context(MemoryIpfs())
         else:
-            daemon = await stack.enter_async_context(foreign().open_kubo(tmp_path / "repo"))
+            daemon = await stack.enter_async_context(foreign.open_kubo(tmp_path / "repo"))
             yield await stack.enter_async_context(Kubo(daemon.api))
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import sys
 from collections.abc import Iterator
@@ -20,21 +19,16 @@ from odfd.daemon import wiring
 from odfd.errors import exit_code, render, sole_fault
 from odfd.obs import log
 
-FAKE = Path(__file__).parents[2] / "contract" / "odfd" / "fake_node.py"
+sys.path.insert(0, str(Path(__file__).parents[2]))
+from worlds.fake_node import FakeNode
 
 
 @contextmanager
 def build(settings: Settings, context: Context) -> Iterator[Assembly]:
-    spec = importlib.util.spec_from_file_location("fake_node", FAKE)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-
     def reload(after: Settings) -> None:
         context.events.emit("settings.reloaded", after.node.name)
 
-    yield Assembly(application(module.FakeNode(context.board, context.events), context.logger), reload=reload)
+    yield Assembly(application(FakeNode(context.board, context.events), context.logger), reload=reload)
     context.logger.info("closed")
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
 import trio
 
 from p2p.host.host import open_host
+from worlds import foreign
 from worlds.eventually import PATIENCE
 from worlds.identified import identified
 
@@ -50,7 +50,7 @@ async def there_and_back(stream: Any, *, half_close: bool = True) -> None:
             at += len(data)
 
 
-async def test_js_libp2p(foreign: ModuleType) -> None:
+async def test_js_libp2p() -> None:
     async with foreign.open_js() as js, open_host(SEED, [ANY_PORT]) as host:
         with trio.fail_after(PATIENCE):
             host.set_handler(ECHO, echo)
@@ -62,7 +62,7 @@ async def test_js_libp2p(foreign: ModuleType) -> None:
             assert await js.do("muxers") == {"muxers": [["/noise", "/yamux/1.0.0"]]}
 
 
-async def test_js_libp2p_dials(foreign: ModuleType) -> None:
+async def test_js_libp2p_dials() -> None:
     async with foreign.open_js() as js, open_host(SEED, [ANY_PORT]) as host:
         with trio.fail_after(PATIENCE):
             host.set_handler(ECHO, echo)
@@ -74,7 +74,7 @@ async def test_js_libp2p_dials(foreign: ModuleType) -> None:
             assert ECHO in about["protocols"]
 
 
-async def test_kubo(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_kubo(tmp_path: Path) -> None:
     """Its ``p2p listen`` hands streams of a protocol to a TCP server, which echoes."""
     async with foreign.open_kubo(tmp_path) as kubo, open_host(SEED, [ANY_PORT]) as host, trio.open_nursery() as nursery:
         with trio.fail_after(PATIENCE):
@@ -90,7 +90,7 @@ async def test_kubo(foreign: ModuleType, tmp_path: Path) -> None:
             nursery.cancel_scope.cancel()
 
 
-async def test_kubo_dials(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_kubo_dials(tmp_path: Path) -> None:
     """Its ``p2p forward`` makes a stream to us of each TCP connection to it."""
     async with foreign.open_kubo(tmp_path) as kubo, open_host(SEED, [ANY_PORT]) as host:
         with trio.fail_after(PATIENCE):

@@ -10,7 +10,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from random import Random
 from time import time_ns
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -22,6 +21,7 @@ from p2p.driver.node_reach import NodeReach, ReachSettings
 from p2p.host.host import Host, open_host
 from p2p.identity import peer_of_did
 from p2p.machines.relay import RelayLimits
+from worlds import foreign
 from worlds.eventually import PATIENCE, became
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -90,7 +90,7 @@ def named(address: str) -> Any:
     return address.rpartition("/")[2]
 
 
-async def test_peers_of_go_reserve_with_us_and_meet_by_us(foreign: ModuleType) -> None:
+async def test_peers_of_go_reserve_with_us_and_meet_by_us() -> None:
     """Chosen peers, since they sign no presence; others are refused."""
     with trio.fail_after(PATIENCE):
         async with (
@@ -109,7 +109,7 @@ async def test_peers_of_go_reserve_with_us_and_meet_by_us(foreign: ModuleType) -
             assert await other.do("echo", by_us, SIZE) == {"got": SIZE, "wrong": 0, "limited": True}
 
 
-async def test_we_reserve_with_a_relay_of_go_and_are_met_by_it(foreign: ModuleType) -> None:
+async def test_we_reserve_with_a_relay_of_go_and_are_met_by_it() -> None:
     """By a peer of go-libp2p and by one of ours, through noise from end to end."""
     with trio.fail_after(PATIENCE):
         async with (
@@ -126,7 +126,7 @@ async def test_we_reserve_with_a_relay_of_go_and_are_met_by_it(foreign: ModuleTy
             await said_again(bob, alice.peer_id)
 
 
-async def test_peers_of_js_reserve_with_us_and_meet_by_us(foreign: ModuleType) -> None:
+async def test_peers_of_js_reserve_with_us_and_meet_by_us() -> None:
     """As peers of go-libp2p do, and a peer of ours meets one too."""
     with trio.fail_after(PATIENCE):
         async with (
@@ -146,7 +146,7 @@ async def test_peers_of_js_reserve_with_us_and_meet_by_us(foreign: ModuleType) -
             await said_again(bob, named(one.address))
 
 
-async def test_we_reserve_with_a_relay_of_js_and_are_met_by_it(foreign: ModuleType) -> None:
+async def test_we_reserve_with_a_relay_of_js_and_are_met_by_it() -> None:
     with trio.fail_after(PATIENCE):
         async with (
             foreign.open_js("relay") as relay,
@@ -161,7 +161,7 @@ async def test_we_reserve_with_a_relay_of_js_and_are_met_by_it(foreign: ModuleTy
             await said_again(bob, alice.peer_id)
 
 
-async def test_kubo_reserves_with_us_and_meets_by_us(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_kubo_reserves_with_us_and_meets_by_us(tmp_path: Path) -> None:
     """A Kubo that thinks that nobody can dial it takes our relay from its settings, and dials by it."""
     alice_name = peer_of_did(SigningKey(b"a" * 32).did)
     kubos: list[Any] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -15,6 +14,7 @@ import trio
 from ipfshttpclient.exceptions import ErrorResponse, VersionMismatch
 
 from odfd.cli.kinds import with_state
+from worlds import foreign
 from worlds.daemons import SMALL, Daemon
 
 pytestmark = [
@@ -77,7 +77,7 @@ def read_and_added(hers: str, his: str, said: dict[str, Any], folder: Path) -> s
 
 
 async def test_it_reads_what_is_published_and_adds_what_is_mirrored(
-    make_small: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+    make_small: Callable[..., Any], tmp_path: Path
 ) -> None:
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
@@ -104,7 +104,7 @@ async def test_it_reads_what_is_published_and_adds_what_is_mirrored(
         await in_thread(carol.stop)
 
 
-async def test_it_connects_to_no_kubo_of_today(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_it_connects_to_no_kubo_of_today(tmp_path: Path) -> None:
     """Why odfd has ten plain calls of HTTP of its own: this, and that records cannot be put (ADR 9)."""
     async with foreign.open_kubo(tmp_path / "k") as kubo:
         with pytest.raises(VersionMismatch):

@@ -7,7 +7,6 @@ import sys
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -19,6 +18,7 @@ from odfd.cli.kinds import with_state
 from odfd.runtime.clock import SystemClock
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
+from worlds import foreign
 from worlds.daemons import SMALL
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
@@ -48,7 +48,7 @@ async def published(daemon: Any, blocks: int) -> Any:
 
 
 async def test_published_through_one_kubo_and_mirrored_through_another(
-    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+    make_daemon: Callable[..., Any], tmp_path: Path
 ) -> None:
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
@@ -111,7 +111,7 @@ def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
 
 
 async def test_the_name_of_a_repository_resolves_as_long_as_its_node_is_there(
-    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
+    make_daemon: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Another's Kubo is asked: behind the end of the first record, without a push; not behind that of the last record
     of a node that is gone; and again when the node is back.
@@ -160,9 +160,7 @@ async def test_the_name_of_a_repository_resolves_as_long_as_its_node_is_there(
         await resolves(first.value)
 
 
-async def test_a_kubo_that_goes_away_and_comes_back(
-    make_daemon: Callable[..., Any], foreign: ModuleType, tmp_path: Path
-) -> None:
+async def test_a_kubo_that_goes_away_and_comes_back(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as kubo:
         alice = make_daemon("a", ODFD_IPFS_API=kubo.api)

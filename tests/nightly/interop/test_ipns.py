@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import trio
@@ -12,6 +11,7 @@ from chain.instant import Instant
 from chain.statements.keys import SigningKey
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
+from worlds import foreign
 from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -21,7 +21,7 @@ FIRST = "/ipfs/bafkreiem4twkqzsq2aj4shbycd4yvoj2cx72vezicletlhi7dijjciqpui"
 SECOND = "/ipfs/bafkqaaa"
 
 
-async def test_kubo_takes_our_records(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_kubo_takes_our_records(tmp_path: Path) -> None:
     name = record.name_of(KEY.dataset_id)
     async with foreign.open_kubo(tmp_path) as kubo:
         with trio.fail_after(PATIENCE):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 import trio
 
 from config import model
-from worlds import node_world
+from worlds import foreign, node_world
 from worlds.eventually import ENGINE_START, became
 
 pytestmark = pytest.mark.e2e
@@ -55,7 +54,7 @@ public class Ask {
 
 
 @pytest.mark.slow
-async def test_the_jdbc_driver_asks(foreign: ModuleType, tmp_path: Path) -> None:
+async def test_the_jdbc_driver_asks(tmp_path: Path) -> None:
     if not (java := shutil.which("java")) or not shutil.which("javac"):
         pytest.skip("no JDK is installed: Arrow's JDBC driver cannot be run")
     driver = await trio.to_thread.run_sync(foreign.jdbc_driver)

@@ -11,7 +11,6 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
 import pytest
@@ -29,7 +28,7 @@ from odfd.services.trust.witness_submission import PAUSE, WitnessSubmission
 from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.mirror_specs import MirrorSpec
 from p2p.web.client import Posts
-from worlds import node_world
+from worlds import foreign, node_world
 from worlds.eventually import PATIENCE
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
@@ -39,7 +38,7 @@ NAME = "witness.example/w1"
 VKEY = checkpoint.verifier_key(NAME, COSIGNATURE_KEY, SigningKey(SEED).public)
 
 
-def built(foreign: ModuleType, name: str, source: str | Path) -> Path:
+def built(name: str, source: str | Path) -> Path:
     """A program of torchwood, or over it, built if need be. Skips where there is no Go, or it cannot be fetched."""
     folder: Path = foreign.cache() / f"torchwood-{TORCHWOOD}"
     made = "" if isinstance(source, str) else hashlib.sha256(source.read_bytes()).hexdigest()[:16]
@@ -96,8 +95,8 @@ class Lite:
 
 
 @pytest.fixture
-def lite(foreign: ModuleType, tmp_path: Path) -> Iterator[Lite]:
-    binary = built(foreign, "litewitness", "filippo.io/torchwood/cmd/litewitness")
+def lite(tmp_path: Path) -> Iterator[Lite]:
+    binary = built("litewitness", "filippo.io/torchwood/cmd/litewitness")
     agent, add = foreign.needed("ssh-agent", "litewitness"), foreign.needed("ssh-add", "litewitness")
     secret = tmp_path / "key"
     key = Ed25519PrivateKey.from_private_bytes(SEED)
@@ -192,9 +191,9 @@ async def test_a_litewitness_cosigns_what_we_publish(lite: Lite, world: Any) -> 
             assert (await carol.api.trust.show("theirs")).facts.met == "witnessed"
 
 
-async def test_we_cosign_a_log_that_others_wrote(foreign: ModuleType, world: Any) -> None:
+async def test_we_cosign_a_log_that_others_wrote(world: Any) -> None:
     """It has the dataset's key and knows our protocol by its specification; torchwood verifies what it is given."""
-    log = await trio.to_thread.run_sync(built, foreign, "log", Path(__file__).with_name("log.go"))
+    log = await trio.to_thread.run_sync(built, "log", Path(__file__).with_name("log.go"))
     seed = SigningKey(b"d" * 32)
     policy = model.Policy(publish=model.Publish(witness=(str(seed.dataset_id),)))
     world.clock.instant = time.time_ns()

@@ -17,7 +17,7 @@ from chain.data import footer
 from chain.data.footer import ParquetFooter, parse_footer
 from chain.data.parquet import open_slice
 from chain.errors import Fault, Invalid
-from tests.unit.chain.data.table_strategies import tables
+from worlds.table_strategies import tables
 
 ROWS = pa.table({"n": pa.array([7, 8]), "s": ["a", "b"], "l": [[1], []]})
 

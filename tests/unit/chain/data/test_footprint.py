@@ -5,7 +5,6 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterator
 from pathlib import Path
-from types import ModuleType
 from unittest import mock
 
 import numpy as np
@@ -20,6 +19,7 @@ from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import open_slice
 from chain.data.thrift import MAP, STRUCT, Compact, ThriftError
 from chain.errors import Invalid
+from worlds.table_strategies import tables
 
 MEBI = 1 << 20
 FREE = settings(
@@ -134,8 +134,8 @@ def test_windows_that_matter_are_kept_within_reason(tmp_path: Path) -> None:
 @pytest.mark.slow
 @FREE
 @given(data=st.data())
-def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tables: ModuleType, tmp_path: Path) -> None:
-    table = data.draw(tables.tables(max_rows=30))
+def test_the_hash_does_not_depend_on_the_room(data: st.DataObject, tmp_path: Path) -> None:
+    table = data.draw(tables(max_rows=30))
     # Arrow neither writes views in parts nor reads nulls of lists of fixed size.
     assume(not any(kind in str(table.schema) for kind in ("view", "fixed_size_list")))
     path = tmp_path / "slice"

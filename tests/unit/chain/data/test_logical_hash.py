@@ -4,7 +4,6 @@ import itertools
 import json
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,8 @@ from chain.data import logical_hash as module
 from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_file, logical_hashes
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
+from worlds.arrow0_reference import reference_hash
+from worlds.table_strategies import tables
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "arrow-digest"
 INDEX = json.loads((GOLDEN / "index.json").read_text())
@@ -112,18 +113,16 @@ def small_windows(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.slow
 @FREE
 @given(data=st.data())
-def test_vectorised_is_row_by_row(
-    data: st.DataObject, reference: ModuleType, tables: ModuleType, small_windows: None
-) -> None:
-    table = data.draw(tables.tables())
-    assert logical_hash(table).digest == reference.reference_hash(table, window=4, row_group=7)
+def test_vectorised_is_row_by_row(data: st.DataObject, small_windows: None) -> None:
+    table = data.draw(tables())
+    assert logical_hash(table).digest == reference_hash(table, window=4, row_group=7)
 
 
 @pytest.mark.slow
 @FREE
 @given(data=st.data())
-def test_slicing_into_batches_does_not_matter(data: st.DataObject, tables: ModuleType, small_windows: None) -> None:
-    table = data.draw(tables.tables())
+def test_slicing_into_batches_does_not_matter(data: st.DataObject, small_windows: None) -> None:
+    table = data.draw(tables())
     cuts = sorted(data.draw(st.sets(st.integers(0, table.num_rows))))
     whole = logical_hash(table)
     hasher = LogicalHasher(table.schema)
@@ -136,10 +135,8 @@ def test_slicing_into_batches_does_not_matter(data: st.DataObject, tables: Modul
 @pytest.mark.slow
 @settings(FREE, max_examples=60)
 @given(data=st.data())
-def test_a_file_hashes_like_its_rows(
-    data: st.DataObject, tables: ModuleType, small_windows: None, tmp_path: Path
-) -> None:
-    table = data.draw(tables.tables())
+def test_a_file_hashes_like_its_rows(data: st.DataObject, small_windows: None, tmp_path: Path) -> None:
+    table = data.draw(tables())
     # Parquet has no seconds; below a missing struct pyarrow can neither read a list of fixed size nor write views.
     kinds = str(table.schema)
     assume(not any(kind in kinds for kind in ("time32[s]", "timestamp[s]", "fixed_size_list")))
@@ -152,9 +149,9 @@ def test_a_file_hashes_like_its_rows(
 @pytest.mark.slow
 @FREE
 @given(data=st.data())
-def test_slices_together_hash_as_each_alone(data: st.DataObject, tables: ModuleType, small_windows: None) -> None:
+def test_slices_together_hash_as_each_alone(data: st.DataObject, small_windows: None) -> None:
     """Of row groups of their own, as small files are."""
-    table = data.draw(tables.tables().filter(lambda table: 0 < table.num_rows <= 7))
+    table = data.draw(tables().filter(lambda table: 0 < table.num_rows <= 7))
     batch = table.combine_chunks().to_batches()[0]
     cuts = data.draw(st.sets(st.integers(1, batch.num_rows - 1))) if batch.num_rows > 1 else set()
     bounds = [0, *sorted(cuts), batch.num_rows]
@@ -218,14 +215,14 @@ def test_columns_side_by_side_give_the_same() -> None:
         assert logical_hash(table, pool) == logical_hash(table)
 
 
-def test_row_groups_of_a_file_are_heard(tmp_path: Path, small_windows: None, reference: ModuleType) -> None:
+def test_row_groups_of_a_file_are_heard(tmp_path: Path, small_windows: None) -> None:
     """A null of a present struct is hashed as what the reference's reader left in its slot, per row group."""
     rows = [{"x": 5}, {"x": None}, None, {"x": 7}, {"x": None}, {"x": 8}, None, {"x": None}]
     table = pa.table({"p": pa.array(rows, pa.struct([("x", pa.int64())]))})
     for size in (1, 2, 3, 8):
         path = tmp_path / f"{size}"
         pq.write_table(table, path, row_group_size=size)
-        assert logical_hash_file(path).digest == reference.reference_hash(table, window=4, row_group=size)
+        assert logical_hash_file(path).digest == reference_hash(table, window=4, row_group=size)
 
 
 @pytest.mark.slow

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
@@ -13,24 +11,14 @@ from chain.multihash import Multihash
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
 from chain.store.sqlite import SqliteChains
+from worlds import crashing_writer as writer
 
-SCRIPT = Path(__file__).parent / "crashing_writer.py"
 OBJECT_STEPS = ["object-hashed", "object-synced", "object-renamed", "object-folder-synced"]
 COMMIT_STEPS = ["commit-begun", "commit-objects", "commit-blocks", "commit-also", "commit-durable"]
 POINTS = [f"{step}:1" for step in OBJECT_STEPS] + [f"{step}:{n}" for n in (1, 2) for step in COMMIT_STEPS]
 
 
-@pytest.fixture(scope="session")
-def writer() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("crashing_writer", SCRIPT)
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def run(directory: Path, step: str, writer: ModuleType) -> int:
+def run(directory: Path, step: str) -> int:
     """How a process ended that wrote: a fork of this one, which has all imported already."""
     child = os.fork()
     if child == 0:
@@ -43,7 +31,7 @@ def run(directory: Path, step: str, writer: ModuleType) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
 
 
-def sizes(directory: Path, writer: ModuleType) -> tuple[list[int], list[int]]:
+def sizes(directory: Path) -> tuple[list[int], list[int]]:
     """Lengths of both chains and the rows beside them; checks that whatever is there is whole."""
     database = open_database(directory / "odfd.sqlite")
     objects = DiskObjects(directory / "objects", database)
@@ -67,13 +55,13 @@ def sizes(directory: Path, writer: ModuleType) -> tuple[list[int], list[int]]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("point", POINTS)
-def test_a_killed_commit_is_all_or_nothing(point: str, tmp_path: Path, writer: ModuleType) -> None:
-    assert run(tmp_path, point, writer) == 9
+def test_a_killed_commit_is_all_or_nothing(point: str, tmp_path: Path) -> None:
+    assert run(tmp_path, point) == 9
     step, _, number = point.partition(":")
     commits = 0 if step in OBJECT_STEPS else int(number) - (step != "commit-durable")
     expected = {0: ([0, 0], []), 1: ([1, 1], [1]), 2: ([3, 3], [1, 3])}
-    assert sizes(tmp_path, writer) == expected[commits]
-    assert run(tmp_path, "none", writer) == 0
-    assert sizes(tmp_path, writer) == expected[2]
-    assert run(tmp_path, "none", writer) == 0
-    assert sizes(tmp_path, writer) == expected[2]
+    assert sizes(tmp_path) == expected[commits]
+    assert run(tmp_path, "none") == 0
+    assert sizes(tmp_path) == expected[2]
+    assert run(tmp_path, "none") == 0
+    assert sizes(tmp_path) == expected[2]

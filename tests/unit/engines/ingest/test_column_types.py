@@ -11,7 +11,7 @@ import pytest
 from chain.errors import Invalid
 from chain.model.source import ReadParquet
 from engines.spark.ingest.text_columns import check_made, check_read
-from tests.worlds.reading import NAME, Read, read
+from worlds.reading import NAME, Read, read
 
 STRUCTS = pa.list_(pa.struct([("a", pa.int64())]))
 MAP = pa.map_(pa.string(), pa.int64())

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from chain.model.source import ReadGeoJson, ReadJson, ReadNdJson
 from engines.spark.ingest.json_text import with_whole_numbers
-from tests.worlds.reading import read
+from worlds.reading import read
 
 N = ("n BIGINT, s STRING, d DOUBLE",)
 

@@ -26,7 +26,7 @@ from engines.spark.ingest.bad_records import CsvCells, JsonCells
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.parse import SourceFile, plan_file, read_schema
 from engines.spark.ingest.range_tasks import RangeTask, bad_part, parse_to_part, place_of
-from tests.worlds.reading import read
+from worlds.reading import read
 
 NAME = "data.txt"
 

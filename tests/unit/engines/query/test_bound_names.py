@@ -25,7 +25,7 @@ from engines.query.repeatable import judge_plan
 from engines.query.requests import UNREADABLE, RowSelection
 from engines.query.statement_check import TABLE_FUNCTIONS
 from engines.query.views import SliceView
-from tests.worlds.sql_texts import Grammar, by_lot
+from worlds.sql_texts import Grammar, by_lot
 
 MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 300
 LIMITS = SessionLimits(memory=128 << 20, temporary=64 << 20, threads=1)
