@@ -17,10 +17,6 @@ import trio
 from node.test_mirrored_shards import CITIES, brought, passed, sharded
 from node.test_raw import GATE, counts, filled, push, replayed
 from node.test_shards import answered, standing
-from sim.collections.test_handover import MUTANTS as HANDOVERS
-from sim.collections.test_handover import PLANS, explore
-from sim.store.test_captures import test_a_capture_and_its_block_are_there_together as captures_hold
-from sim.store.test_two_writers import test_one_of_two_writers_wins_and_every_message_is_there_once as writers_hold
 
 from chain.errors import Conflict, NotFound, Refused
 from chain.instant import SECOND, Instant
@@ -39,6 +35,10 @@ from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.store.spool import PushSpool, Receipt
 from odfd.trust.signing import owner_commit
 from odfd.trust.signing.owner_commit import OwnerCommitter
+from sim.collections.test_handover import MUTANTS as HANDOVERS
+from sim.collections.test_handover import PLANS, explore
+from sim.store.test_captures import test_a_capture_and_its_block_are_there_together as captures_hold
+from sim.store.test_two_writers import test_one_of_two_writers_wins_and_every_message_is_there_once as writers_hold
 from worlds.manifests import ROOT
 from worlds.node_world import World
 

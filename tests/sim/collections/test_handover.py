@@ -251,7 +251,7 @@ MUTANTS: Final[dict[str, list[tuple[Any, str, Callable[..., Any]]]]] = {
 }
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 @pytest.mark.parametrize("plan", PLANS, ids=str)
 @pytest.mark.parametrize("mutant", MUTANTS)
 def test_each_broken_rule_is_caught(mutant: str, plan: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:

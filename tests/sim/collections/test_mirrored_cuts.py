@@ -21,7 +21,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from chain.store.shards import Shard, View
 from odfd.trust.admission.rules import AdmissionOutcome, admit_head
-from worlds.seeds import batches, named
+from sim.kernel import batches, named
 
 NOW = Instant(1_800_000_000 * SECOND)
 TAKEN = (AdmissionOutcome.ADVANCE, AdmissionOutcome.RENEWED)
@@ -135,13 +135,14 @@ def lived(seed: int, kind: type[Mirror] = Mirror) -> None:
     assert mirror.read() == (publisher.time, [len(times) for times in publisher.times])
 
 
-@pytest.mark.parametrize("seeds", batches(20), ids=str)
+@pytest.mark.parametrize("seeds", batches(7), ids=str)
 def test_every_cut_of_a_mirror_is_one_of_its_publisher(seeds: range) -> None:
     for seed in seeds:
         with named(seed):
             lived(seed)
 
 
+@pytest.mark.nightly
 def test_a_mirror_that_reads_what_is_here_is_caught() -> None:
     for seed in range(30):
         with pytest.raises(AssertionError):

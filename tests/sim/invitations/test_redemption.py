@@ -1,7 +1,7 @@
 """Lives of one invitation: nodes ask in random order, answers are lost, the node that invites is killed and goes on.
 
 Whatever happens, no more nodes are admitted than it is for, and a node that was bound to it is admitted when it asks
-again. ``worlds.seeds`` says how many lives are run.
+again. ``sim.kernel`` says how many lives are run.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from odfd.store.invitation_tokens import InvitationTokens, IssuedInvitation, dig
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
 from p2p.wire.invite import Redemption
-from worlds.seeds import BATCH, batches
+from sim.kernel import BATCH, batches
 from worlds.statements import NOW, key
 
 TOKEN = bytes(range(32))
@@ -89,7 +89,7 @@ class Life:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", batches(75), ids=str)
+@pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(batch: range, database: Database) -> None:
     ends = Counter[Redemption]()
     for seed in batch:

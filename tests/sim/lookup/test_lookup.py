@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from worlds.seeds import batches
+from sim.kernel import batches
 
 SOAK = "ODF_SOAK" in os.environ
 SEEDS = range(10 if SOAK else 2)

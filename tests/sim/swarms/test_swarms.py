@@ -1,6 +1,6 @@
 """A publisher on a slow line gives a dataset about once, whoever lies, comes and goes; all honest mirrors get it soon.
 
-``figures.py`` prints the table of ``docs/scale.md``. ``worlds.seeds`` says how many small worlds are run; of large ones
+``figures.py`` prints the table of ``docs/scale.md``. ``sim.kernel`` says how many small worlds are run; of large ones
 there are two, which take a second each, and ten with ``ODF_SOAK``.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from p2p.machines.swarm import AT_ONCE, STRIKES
-from worlds.seeds import batches
+from sim.kernel import batches
 
 SEEDS = 10 if "ODF_SOAK" in os.environ else 2
 SMALL = {"mirrors": 24, "blocks": 32, "links": 10}
@@ -71,7 +71,7 @@ def test_a_large_object_with_liars_and_leavers(swarms: Any, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("batch", batches(25), ids=str)
+@pytest.mark.parametrize("batch", batches(8), ids=str)
 def test_small_swarms_end_whoever_lies_and_leaves(swarms: Any, batch: range) -> None:
     """All honest mirrors get all (``run``); the publisher sends no more than a server alone, and mostly less."""
     copies = []

@@ -9,7 +9,6 @@ dials it as seldom as its limits say, and never a place that is not of the Inter
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
 from collections.abc import Sequence
 from functools import partial
 from typing import Final
@@ -34,8 +33,7 @@ from p2p.machines.hole_punch import (
 )
 from p2p.ports import PeerId
 from p2p.wire.reach import PunchKind
-
-from .events import Events
+from sim.kernel import Simulation
 
 NODES: Final = 6
 PAIRS: Final = 14
@@ -50,7 +48,7 @@ MOST_SAID: Final = 64
 
 class Node:
     def __init__(self, world: Punches, number: int) -> None:
-        rng = world.events.rng
+        rng = world.rng
         self.peer = PeerId(f"node{number}")
         self.world = world
         self.nat = rng.choice(NATS)
@@ -62,7 +60,7 @@ class Node:
 
     @property
     def now(self) -> float:
-        return self.world.events.now + self.ahead
+        return self.world.now + self.ahead
 
     def dials(self, targets: Sequence[PeerAddress]) -> None:
         """Checks what is dialled, over any span that ends now."""
@@ -83,7 +81,7 @@ class Talk:
     """One upgrade. ``opener`` is the node to which the circuit came."""
 
     def __init__(self, world: Punches, opener: Node, answerer: Node) -> None:
-        rng = world.events.rng
+        rng = world.rng
         self.world, self.nodes = world, {"o": opener, "a": answerer}
         self.machines: dict[str, Opener | Answerer] = {"o": Opener(opener.budget), "a": Answerer(answerer.budget)}
         self.way = rng.choice((0.01, 0.1, 0.5, 1.5))
@@ -93,7 +91,7 @@ class Talk:
         self.at: list[tuple[float, str, bool]] = []
         """When each side dialled, on the world's clock, and whether as client."""
         self.delays: list[float] = []
-        self.waits = {"o": world.events.now, "a": world.events.now}
+        self.waits = {"o": world.now, "a": world.now}
         """Since when each side waits for a message."""
         self.said = 0
         self.is_direct = False
@@ -118,9 +116,9 @@ class Talk:
             self._perform("o", machine.begin(node.now))
 
     def _perform(self, side: str, effects: Sequence[Effect]) -> None:
-        self.waits[side] = self.world.events.now
+        self.waits[side] = self.world.now
         for effect in effects:
-            self.world.events.note(side, type(effect).__name__)
+            self.world.note(side, type(effect).__name__)
             match effect:
                 case SendPunch(kind):
                     self._send(side, kind)
@@ -128,13 +126,13 @@ class Talk:
                     wait = at - self.nodes[side].now
                     assert -1e-6 <= wait <= MOST_WAIT + 1e-6
                     assert self.machines[side].tries <= TRIES
-                    self.world.events.after(max(0.0, wait), partial(self._dial, side, targets, as_client))
+                    self.world.after(max(0.0, wait), partial(self._dial, side, targets, as_client))
                 case GiveUp():
                     self.over[side] = True
                     self.world.seen["gave up"] += 1
 
     def _send(self, side: str, kind: PunchKind) -> None:
-        rng, node = self.world.events.rng, self.nodes[side]
+        rng, node = self.world.rng, self.nodes[side]
         self.said += 1
         if rng.random() < self.breaks or self.said > MOST_SAID:
             self.over = {"o": True, "a": True}
@@ -150,24 +148,24 @@ class Talk:
         assert delay < PATIENCE - 0.02
         self.delays.append(delay)
         for copy in range(copies):
-            self.world.events.after(delay + copy * 0.01, lambda: self._hear("a" if side == "o" else "o", kind, named))
+            self.world.after(delay + copy * 0.01, lambda: self._hear("a" if side == "o" else "o", kind, named))
 
     def _hear(self, side: str, kind: PunchKind, named: list[PeerAddress | None]) -> None:
-        if self.world.events.now - self.waits[side] > PATIENCE:
+        if self.world.now - self.waits[side] > PATIENCE:
             self.over[side] = True  # as the driver does
         if not self.over[side]:
             self._perform(side, self.machines[side].receive(kind, named, self.nodes[side].now))
 
     def _dial(self, side: str, targets: Sequence[PeerAddress], as_client: bool) -> None:
-        events = self.world.events
+        world = self.world
         self.nodes[side].dials(targets)
         assert as_client == (side == "a")
-        self.at.append((events.now, side, as_client))
+        self.at.append((world.now, side, as_client))
         for at, other, _ in self.at[:-1]:
-            if other != side and abs(events.now - at) < WINDOW:
-                self._met(events.now - at)
+            if other != side and abs(world.now - at) < WINDOW:
+                self._met(world.now - at)
         if side == "o":
-            events.after(WINDOW, self._try)
+            world.after(WINDOW, self._try)
 
     def _met(self, apart: float) -> None:
         """Both dialled; whether that makes a connection is their NATs' business."""
@@ -191,18 +189,17 @@ class Talk:
             assert self.machines["o"].tries == 1, "at the first try"
 
 
-class Punches:
+class Punches(Simulation):
     """The world of one seed."""
 
     def __init__(self, seed: int) -> None:
-        self.events = Events(seed)
-        self.seen: Counter[str] = Counter()
+        super().__init__(seed)
         self.nodes = [Node(self, number) for number in range(NODES)]
         self.talks: list[Talk] = []
 
     def forged(self) -> list[PeerAddress | None]:
         """A victim by many ports, and places inside."""
-        rng = self.events.rng
+        rng = self.rng
         victims = [
             PeerAddress("ip4", f"21.0.0.{rng.randint(1, 9)}", rng.randint(1, 99)) for _ in range(rng.randint(0, 9))
         ]
@@ -216,17 +213,16 @@ class Punches:
         return found
 
     def _meet(self) -> None:
-        one, other = self.events.rng.sample(self.nodes, 2)
+        one, other = self.rng.sample(self.nodes, 2)
         talk = Talk(self, one, other)
         self.talks.append(talk)
         talk.begin()
 
-    def converge(self) -> str:
+    def converge(self) -> None:
         begun = 0.0
         for _ in range(PAIRS):
-            self.events.after(begun, self._meet)
-            begun += self.events.rng.uniform(0.0, APART)
-        self.events.run(begun + 200.0)
+            self.after(begun, self._meet)
+            begun += self.rng.uniform(0.0, APART)
+        self.run_until(begun + 200.0)
         for talk in self.talks:
             talk.check()
-        return self.events.digest

@@ -8,7 +8,6 @@ addresses faster than its limits say, whoever asks.
 from __future__ import annotations
 
 import ipaddress
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from typing import Final
@@ -19,8 +18,7 @@ from p2p.machines.dial_back import DialBackLimits, DialBacks, DialOrder
 from p2p.machines.reachability import AGAIN_UNSURE, COUNTS, LOOK, MAX_ADDRESSES, AddressWatch, Reachability, Reached
 from p2p.ports import PeerId
 from p2p.wire.reach import LEAST_DATA
-
-from .events import Events
+from sim.kernel import Simulation
 
 STORMY: Final = 2 * COUNTS
 """Seconds in which things happen,"""
@@ -55,29 +53,29 @@ class Server:
 
     def start(self) -> None:
         """Anew, as after a crash: what it counted is forgotten."""
-        self.backs = DialBacks(LIMITS, self.world.events.rng)
+        self.backs = DialBacks(LIMITS, self.world.rng)
         self.dials = {}
         self.at_work = 0
 
     def asked(
         self, peer: PeerId, host: str, wanted: list[PeerAddress | None], answer: Callable[[str, PeerAddress], None]
     ) -> None:
-        events, backs = self.world.events, self.backs
-        order = backs.begin(peer, host, wanted, is_global, events.now)
+        world, backs = self.world, self.backs
+        order = backs.begin(peer, host, wanted, is_global, world.now)
         if not isinstance(order, DialOrder):
             return
         assert is_global(ipaddress.ip_address(order.address.host)), order
         assert (order.data >= LEAST_DATA) == (order.address.host != host), "who pays, and who does not"
         if order.data:
-            has_come = events.rng.random() < PAYING
-            events.after(events.rng.uniform(0.05, 12.0), lambda: self._paid(backs, order, answer, has_come))
+            has_come = world.rng.random() < PAYING
+            world.after(world.rng.uniform(0.05, 12.0), lambda: self._paid(backs, order, answer, has_come))
         else:
             self._dial(backs, order, answer)
 
     def _paid(
         self, backs: DialBacks, order: DialOrder, answer: Callable[[str, PeerAddress], None], has_come: bool
     ) -> None:
-        is_granted = backs.may_dial(order, self.world.events.now, has_come=has_come)
+        is_granted = backs.may_dial(order, self.world.now, has_come=has_come)
         assert has_come or not is_granted
         if is_granted and backs is self.backs:
             self._dial(backs, order, answer)
@@ -85,7 +83,7 @@ class Server:
             backs.end()
 
     def _dial(self, backs: DialBacks, order: DialOrder, answer: Callable[[str, PeerAddress], None]) -> None:
-        events = self.world.events
+        world = self.world
         self.at_work += 1
         assert self.at_work <= LIMITS.at_once
         self._count(order.address.host, is_foreign=order.data > 0)
@@ -96,11 +94,11 @@ class Server:
                 self.at_work -= 1
                 answer(self._says(order.address), order.address)
 
-        events.after(events.rng.uniform(0.05, 12.0), done)
+        world.after(world.rng.uniform(0.05, 12.0), done)
 
     def _count(self, host: str, *, is_foreign: bool) -> None:
         """No block of addresses is dialled faster than the limit of those who ask for it, over any span."""
-        now, times = self.world.events.now, self.dials.setdefault((prefix_of(host), is_foreign), [])
+        now, times = self.world.now, self.dials.setdefault((prefix_of(host), is_foreign), [])
         times.append(now)
         for back, begun in enumerate(reversed(times), start=1):
             rate = LIMITS.of_target if is_foreign else LIMITS.of_prefix
@@ -108,18 +106,18 @@ class Server:
 
     def _says(self, address: PeerAddress) -> str:
         if self.mood == "fails":
-            return self.world.events.rng.choice(("", "no"))
+            return self.world.rng.choice(("", "no"))
         if self.mood != "honest":
             return self.mood.removeprefix("says ")
         return "yes" if self.world.is_open(address) else "no"
 
 
-class Outlook:
+class Outlook(Simulation):
     """The world of one seed. ``converge`` runs it and checks what is promised."""
 
     def __init__(self, seed: int) -> None:
-        self.events = Events(seed)
-        rng = self.events.rng
+        super().__init__(seed)
+        rng = self.rng
         networks = rng.randint(4, 12)
         faulty = rng.randrange(networks) if rng.random() < 0.8 else -1
         self.mood = rng.choice(MOOD[1:]) if faulty >= 0 else "honest"
@@ -138,7 +136,6 @@ class Outlook:
         self.changed: dict[PeerAddress, float] = {}
         """When an address was last opened or closed."""
         self.interfaces: frozenset[Ip] = frozenset()
-        self.seen: Counter[str] = Counter()
         self.to_look = 0
         self._move()
         self.watch = AddressWatch(self.interfaces)
@@ -153,7 +150,7 @@ class Outlook:
 
     def _move(self) -> None:
         """To another router, or back to one from before."""
-        rng = self.events.rng
+        rng = self.rng
         if not self.homes or rng.random() < 0.6:
             near = f"20.{rng.randrange(200)}.{rng.randrange(250)}"
             hosts = [f"{near}.{rng.randint(1, 250)}" for _ in range(rng.randint(1, 3))]
@@ -169,13 +166,13 @@ class Outlook:
 
     def _set(self, address: PeerAddress, is_open: bool) -> None:
         if self.open.get(address) is not is_open:
-            self.open[address], self.changed[address] = is_open, self.events.now
+            self.open[address], self.changed[address] = is_open, self.now
 
     def _happen(self) -> None:
         """One thing of the storm, and the next after a while."""
         if self.is_quiet:
             return
-        rng, kind = self.events.rng, self.events.rng.random()
+        rng, kind = self.rng, self.rng.random()
         if kind < 0.15:
             self._move()
         elif kind < 0.4:
@@ -190,7 +187,7 @@ class Outlook:
             self._attack(rng.choice(self.servers))
         else:
             self._flicker()
-        self.events.after(rng.expovariate(1 / 300), self._happen)
+        self.after(rng.expovariate(1 / 300), self._happen)
 
     def _leave(self) -> None:
         self.gone = self.leaving
@@ -207,12 +204,12 @@ class Outlook:
             if not self.interfaces:
                 self._put(before)
 
-        self.events.after(LOOK * self.events.rng.uniform(0.1, 0.95), back)
+        self.after(LOOK * self.rng.uniform(0.1, 0.95), back)
         self.seen["flickered"] += 1
 
     def _attack(self, server: Server) -> None:
         """Many keys, in many blocks, name one victim and places inside."""
-        rng = self.events.rng
+        rng = self.rng
         for number in range(rng.randint(5, 60)):
             host = f"23.{rng.randrange(40)}.0.{number + 1}"
             wanted: list[PeerAddress | None] = [
@@ -226,13 +223,13 @@ class Outlook:
     # What the node does
 
     def _ask(self) -> None:
-        rng = self.events.rng
-        self.events.after(ASKING, self._ask)
+        rng = self.rng
+        self.after(ASKING, self._ask)
         connected = [each for each in self.servers if each.is_up]
         if not connected or rng.random() < self.loss:
             return
         server = rng.choice(connected)
-        due = self.me.due(server.network, self.events.now)
+        due = self.me.due(server.network, self.now)
         if not due:
             return
         self.seen["asked"] += 1
@@ -241,15 +238,15 @@ class Outlook:
 
     def _answered(self, server: Server, said: str, address: PeerAddress) -> None:
         """It may be of a place that the node has left meanwhile."""
-        if said and (self.is_quiet or self.events.rng.random() >= self.loss):
-            self.me.note_report(address, server.network, self.events.now, is_reached=said == "yes")
-            self.events.note(server.peer, said, address)
-            if self.events.rng.random() < CHECKED:
+        if said and (self.is_quiet or self.rng.random() >= self.loss):
+            self.me.note_report(address, server.network, self.now, is_reached=said == "yes")
+            self.note(server.peer, said, address)
+            if self.rng.random() < CHECKED:
                 self._check()
 
     def _check(self) -> None:
         """What was so for as long as words count is not denied on the word of one network."""
-        now = self.events.now
+        now = self.now
         for address in self.me.addresses:
             judged, since = self.me.of(address, now), self.changed.get(address, 0.0)
             if judged is not Reached.UNKNOWN and now - since > COUNTS + 12.0:
@@ -260,13 +257,13 @@ class Outlook:
         """Changes the interfaces, which are looked at every ``LOOK`` for a while from then on."""
         self.interfaces = interfaces
         if not self.to_look:
-            self.events.after(LOOK * self.events.rng.random(), self._look)
+            self.after(LOOK * self.rng.random(), self._look)
         self.to_look = LOOKS
 
     def _look(self) -> None:
         self.to_look -= 1
         if self.to_look:
-            self.events.after(LOOK, self._look)
+            self.after(LOOK, self._look)
         self.looks = [*self.looks[-2:], self.interfaces]
         move = self.watch.look(self.interfaces)
         if move is not None:
@@ -274,21 +271,21 @@ class Outlook:
             assert move.gone <= self.told, "only what was there is gone"
             assert all(not move.gone & look for look in self.looks[-2:]), "missing at two looks in a row"
             self.told = (self.told | move.came) - move.gone
-            self.events.note("moved", sorted(map(str, move.came)), sorted(map(str, move.gone)))
+            self.note("moved", sorted(map(str, move.came)), sorted(map(str, move.gone)))
         if self.looks[-1] == self.looks[-2]:
             assert self.told == self.looks[-1], "after two equal looks nothing is unsaid"
 
-    def converge(self) -> str:
+    def converge(self) -> None:
         """Storm, then quiet. Returns what the seed must give again."""
         for begin in (self._ask, self._happen):
-            self.events.after(0.0, begin)
-        self.events.after(STORMY * self.events.rng.random(), self._leave)
-        self.events.run(STORMY)
+            self.after(0.0, begin)
+        self.after(STORMY * self.rng.random(), self._leave)
+        self.run_until(STORMY)
         self.is_quiet = True
         for server in self.servers:
             server.is_up = server.network not in self.gone
-        self.events.run(STORMY + QUIET)
-        now = self.events.now
+        self.run_until(STORMY + QUIET)
+        now = self.now
         for address in self.addresses:
             wanted = Reached.YES if self.is_open(address) else Reached.NO
             assert self.me.of(address, now) is wanted, (address, self.me.counts(address, now), wanted)
@@ -297,4 +294,3 @@ class Outlook:
         for server in self.servers:
             assert server.at_work <= 1, "only what is under way holds a place"
         assert AGAIN_UNSURE < COUNTS
-        return self.events.digest
