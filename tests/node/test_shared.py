@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
+import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -126,14 +127,14 @@ async def test_what_is_private_takes_the_lookups_of_what_is_nowhere(world: World
 
 
 def looked(node: Node, work: Callable[[], Any]) -> list[str]:
-    """What the database was asked meanwhile."""
+    """What this thread asked the database meanwhile: the node's own threads ask it too."""
     asked: list[str] = []
-    database, read = node.home.database, node.home.database.read
+    database, read, here = node.home.database, node.home.database.read, threading.get_ident()
 
     @contextmanager
     def traced() -> Iterator[sqlite3.Connection]:
         with read() as connection:
-            connection.set_trace_callback(asked.append)
+            connection.set_trace_callback(asked.append if threading.get_ident() == here else None)
             try:
                 yield connection
             finally:
