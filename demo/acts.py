@@ -124,9 +124,9 @@ def _break_b(stage: Stage, b: Node, relay: Relay) -> None:
 
 def _part(node: Node) -> tuple[int, int] | None:
     for view in node.mirrors().values():
-        have, want = view["slices"]["have"], view["slices"]["want"]
-        if 0 < have < want:
-            return have, want
+        slices = view.get("slices")  # none before the first pass over a mirror knows its chain
+        if slices is not None and 0 < slices["have"] < slices["want"]:
+            return slices["have"], slices["want"]
     return None
 
 
