@@ -134,7 +134,7 @@ async def test_r54_what_a_deleted_resource_made_is_undone_over_a_kill(
                 monkeypatch.setattr(Reconciler, "_finalize", cut)
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(node.api.declarations.delete, word, id_)  # which waits for what is cut off here
-                await became(lambda: done or not left(node, word, id_, folder))
+                await became(lambda: done if killed != "never" else not left(node, word, id_, folder))
                 if done:
                     nursery.cancel_scope.cancel()
         monkeypatch.setattr(Reconciler, "_finalize", finalize)

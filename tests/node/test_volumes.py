@@ -12,6 +12,7 @@ import trio
 from chain.errors import Environment, Fault, NotFound
 from chain.store.volumes import VolumeUsage
 from odfd.resources.store import ResourceStore
+from odfd.services.resources import reconciler
 from odfd.services.resources.reconciler import Reconciler
 from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from worlds.eventually import PATIENCE
@@ -153,6 +154,7 @@ async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
             patched.setattr(VolumeFolder, "release", away)
             if is_killed:
                 patched.setattr(Reconciler, "_finalize", never)
+                patched.setattr(reconciler, "ATTEMPT_SECONDS", 0.0)  # of nobody's time
             await alice.api.declarations.delete("volume", "cellar")
             if not is_killed:
                 await until(lambda: tries)

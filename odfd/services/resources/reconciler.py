@@ -122,24 +122,27 @@ class Reconciler:
 
     async def wait_settled(self) -> None:
         """Waits until no resource waits or is worked on; attempts that are due later do not count."""
+        turned = self.turned
+        self.loop.poke()  # nobody tells the loop that time has passed
         while True:
-            turned = self.turned
-            self.loop.poke()
             await turned.wait()
+            turned = self.turned
             newest = await self._read(ResourceStore.newest)
             heard = not self._heard and not self._looking and self._position == self._events.last
-            if heard and not self._regranted and self.queue.is_idle and newest == self._cursor:
+            if newest != self._cursor:
+                self.loop.poke()  # whoever wrote it did not; what is heard or done pokes by itself
+            elif heard and not self._regranted and self.queue.is_idle:
                 return
 
     async def wait_undone(self, resource_id: str) -> None:
         """Waits until what a deleted resource made is undone, or could not be; no longer than one attempt may take."""
+        self.loop.poke()
         with trio.move_on_after(ATTEMPT_SECONDS):
             while self._nursery is not None:
                 turned = self.turned
                 gone, *_ = await self._read(lambda store: _look(store, resource_id))
                 if gone is None or DELETING in gone.status.conditions:
                     return
-                self.loop.poke()
                 await turned.wait()
 
     async def _listen(self) -> None:
