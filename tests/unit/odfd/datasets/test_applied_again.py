@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block
@@ -135,14 +135,12 @@ def lives(kind: DatasetKind, lots: list[list[MetadataEvent]]) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=400)
 @given(st.lists(ROOTS, min_size=1, max_size=4))
 def test_a_root_applied_again_is_unchanged(lots: list[list[MetadataEvent]]) -> None:
     lives(DatasetKind.ROOT, lots)
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
 @given(st.lists(st.tuples(st.lists(COMMON, max_size=3), TRANSFORMS), min_size=1, max_size=4))
 def test_a_derivative_applied_again_is_unchanged(lots: list[tuple[list[MetadataEvent], MetadataEvent]]) -> None:
     lives(DatasetKind.DERIVATIVE, [[*some, transform] for some, transform in lots])

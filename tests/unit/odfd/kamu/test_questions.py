@@ -30,7 +30,7 @@ from odfd.site.requests import is_question
 from odfd.site.server import VISITOR
 from worlds.mutation import walk
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 1500
+MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 500
 BATCH = pa.record_batch({"n": [2**60, None], "t": pa.array([0, 1], pa.timestamp("us", "UTC")), "s": ["a", "ü"]})
 DATASET = DatasetId.from_public_key(b"d" * 32)
 BLOCK = Multihash.sha3_256(b"block")

@@ -172,7 +172,7 @@ class Mirrors(RuleBasedStateMachine):
             assert self.quota._blocks == 0
 
 
-Mirrors.TestCase.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+Mirrors.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestMirrors = pytest.mark.slow(Mirrors.TestCase)
 
 

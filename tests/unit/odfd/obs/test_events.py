@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.instant import Instant
@@ -22,7 +22,6 @@ TREE = Path(__file__).parents[4]
 
 @pytest.mark.slow
 @given(ring=st.integers(1, 8), since=st.integers(0, 30), steps=st.lists(st.integers(0, 12), max_size=12))
-@settings(max_examples=150)
 def test_told_or_said_to_be_lost_never_twice_never_silently(ring: int, since: int, steps: list[int]) -> None:
     async def play() -> None:
         log = EventLog(FixedClock(Instant(0)), ring)

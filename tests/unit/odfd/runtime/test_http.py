@@ -125,7 +125,6 @@ async def test_a_head_of_more_than_its_limit_is_refused_before_its_end(start: by
 
 @pytest.mark.slow
 @given(st.binary(max_size=400))
-@settings(max_examples=150)
 def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:
     async def attempt() -> None:
         ours, theirs = trio.testing.memory_stream_pair()

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import trio
 import trio.testing
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from odfd.runtime.slots import PATIENCE, KeyedLocks, Slots, waiting
@@ -144,7 +144,6 @@ STEPS = st.lists(st.tuples(st.booleans(), st.sampled_from([0, 1, 2, 5, math.inf]
 
 
 @pytest.mark.slow
-@settings(max_examples=200, deadline=None)
 @given(st.integers(1, 3), st.integers(0, 3), st.lists(st.tuples(STEPS, st.integers(0, 9)), max_size=8))
 def test_never_more_than_was_said(working: int, apart: int, tasks: Any) -> None:
     """Whatever they do and whenever they are cancelled, no more work or are set apart, and no slot is lost."""

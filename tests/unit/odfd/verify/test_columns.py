@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block, encode_block
@@ -220,7 +220,6 @@ class NoObjects:
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
 @example(seed=332023128, page=64)  # a watermark of the year 4049, and then one of 2001
 @given(seed=st.integers(0, 1 << 32), page=st.sampled_from([9, 30, 64, 1000]))
 def test_columns_and_single_blocks_give_one_answer(seed: int, page: int) -> None:
