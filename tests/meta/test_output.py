@@ -13,7 +13,7 @@ TREE: Final = Path(__file__).parents[2]
 ROOTS: Final = ("config", "chain", "engines", "p2p", "odfd", "client")
 ALLOWED: Final = {
     "odfd.output": "the writer",
-    "odfd.terminal": "what the writer has drawn on a terminal, of visible text (tests/unit/odfd/cli/test_terminal.py)",
+    "odfd.terminal": "what the writer has drawn on a terminal, of visible text (tests/unit/odfd/cli/test_text.py)",
     "odfd.obs.log": "the log, of which each line is visible (tests/unit/odfd/obs/test_log.py)",
     "engines.image.build": "a tool by itself; what it quotes is made visible",
     "engines.provision.archive": "likewise",

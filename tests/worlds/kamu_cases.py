@@ -44,7 +44,7 @@ _ROUNDS: Final = f"{_WRITER}test_rounds"
 _COLUMN: Final = f"{_WRITER}test_an_optional_column_is_added"
 _AS: Final = f"{_MERGE}test_as_the_reference"
 _INSIDE: Final = "how kamu's writer finds out what its chain says; the state of a chain is loaded here"
-_DESCRIBED: Final = "unit/odfd/datasets/test_applied_again.py::test_a_schema_may_only_describe_columns_anew"
+_DESCRIBED: Final = "unit/odfd/datasets/test_applied.py::test_a_schema_may_only_describe_columns_anew"
 
 SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "core/ingest/test_fetch": (
@@ -70,9 +70,9 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     ),
     "core/ingest/test_prep": (
         Case("prep_pipe", "contract/odfd/test_commands.py::test_the_output_is_the_file"),
-        Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_preparation.py::test_gzip_and_zip"),
-        Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_preparation.py::test_torn_files"),
-        Case("prep_decompress_gzip", "unit/odfd/ingest/test_preparation.py::test_gzip_and_zip"),
+        Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_sources.py::test_gzip_and_zip"),
+        Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_sources.py::test_torn_files"),
+        Case("prep_decompress_gzip", "unit/odfd/ingest/test_sources.py::test_gzip_and_zip"),
     ),
     "core/ingest/test_polling_ingest": (
         Case("ingest_polling_snapshot", f"{_INGEST}test_polling_snapshot"),
@@ -97,7 +97,9 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
             "ingest_push_url_stream",
             "node/test_pushing.py::test_once_over_restarts_and_told_as_the_first_time",
         ),
-        Case("ingest_push_media_type_override", "unit/odfd/ingest/test_push.py::test_a_format_is_honoured_or_refused"),
+        Case(
+            "ingest_push_media_type_override", "unit/odfd/ingest/test_driver.py::test_a_format_is_honoured_or_refused"
+        ),
         Case("ingest_push_schema_stability", _ROUNDS),
         *_same(
             "ingest_inference_automatic_",
@@ -113,7 +115,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
             "the same rows, by `odfctl schema alter`, which writes both events in one commit",
         ),
         Case(
-            "ingest_push_deprecated_ddl_schema", "unit/odfd/ingest/test_push.py::test_a_chain_is_read_once_for_a_push"
+            "ingest_push_deprecated_ddl_schema", "unit/odfd/ingest/test_driver.py::test_a_chain_is_read_once_for_a_push"
         ),
     ),
     "core/ingest/test_writer": (

@@ -1,4 +1,4 @@
-"""Fetching: what is new, when it happened, and what is said when it cannot be had."""
+"""Fetching: what is new, when it happened, how it is packed, and what is said when it cannot be had."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Environment, Invalid, NotFound, Refused, Remote
@@ -30,9 +33,13 @@ from chain.model.source import (
 from odfd.ingest.fetch.dispatch import check_fetch
 from odfd.ingest.fetch.files import time_in_path
 from odfd.ingest.fetch.source import ETAG, LAST_MODIFIED, Fetched, FetchJob, Unchanged
+from odfd.ingest.fetch.url import ContentDecoder
+from odfd.ingest.progress import LOOK_SECONDS, IngestStep, watch
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import fill
 from worlds.sources import fetch
+
+# Fetching: what is new, when it happened, and what is said when it cannot be had.
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 
@@ -338,3 +345,117 @@ def test_headers_and_templates(web: str, job: Callable[..., FetchJob]) -> None:
     with pytest.raises(Invalid, match="no variable 'KEY'"):
         fetch(step, job())
     assert fill("${{env.A||'x'}}${{ env.A }}", {"A": "1"}).reveal() == "11"
+
+
+# Content codings are undone in proportion to what came, whatever a server packed into it.
+
+EMPTY = gzip.compress(b"")
+RATIO = 250
+
+
+class Stop(Exception):
+    pass
+
+
+def pieces(data: bytes, size: int) -> Iterator[bytes]:
+    return (data[start : start + size] for start in range(0, len(data), size))
+
+
+@given(st.lists(st.binary(max_size=300), max_size=8), st.integers(1, 70_000), st.sampled_from(["gzip", "gzip, gzip"]))
+def test_how_it_comes_changes_nothing(parts: list[bytes], size: int, header: str) -> None:
+    packed = b"".join(map(gzip.compress, parts))
+    if header != "gzip":
+        packed = gzip.compress(packed)
+    undoing = ContentDecoder(header, "u", RATIO)
+    assert b"".join(part for piece in pieces(packed, size) for part in undoing.feed(piece)) == b"".join(parts)
+    undoing.finish()
+
+
+@pytest.mark.slow
+def test_members_that_hold_nothing_cost_what_they_weigh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that lay behind a member was copied for the next one: a mebibyte held a core for seconds."""
+    looked_at, real = 0, zlib.decompressobj
+
+    class Counted:
+        def __init__(self, window: int) -> None:
+            self._real = real(window)
+
+        def decompress(self, data: bytes, most: int) -> bytes:
+            nonlocal looked_at
+            looked_at += len(data)
+            return self._real.decompress(data, most)
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self._real, name)
+
+    monkeypatch.setattr(zlib, "decompressobj", Counted)
+
+    def cost(members: int) -> int:
+        nonlocal looked_at
+        looked_at = 0
+        assert list(ContentDecoder("gzip", "u", RATIO).feed(EMPTY * members)) == []
+        return looked_at
+
+    assert cost(20_000) < 2.5 * cost(10_000)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("last", [EMPTY * 1000, gzip.compress(bytes(1 << 20))])
+def test_packings_in_one_another_keep_to_what_came(last: bytes) -> None:
+    """Some kilobytes that would unpack to gigabytes on the way, also where nothing comes out behind the last coding."""
+    bomb = gzip.compress(gzip.compress(last * 2000))
+    with pytest.raises(Refused, match="unpacks to more than 250 times") as told:
+        for _ in ContentDecoder("gzip, gzip, gzip", "u", RATIO).feed(bomb):
+            pass
+    assert told.value.rule == "unpack-ratio"
+
+
+def test_a_check_stops_it_also_where_nothing_comes_out() -> None:
+    checks = 0
+
+    def check() -> None:
+        nonlocal checks
+        checks += 1
+        if checks > 3:
+            raise Stop
+
+    with pytest.raises(Stop):
+        list(ContentDecoder("gzip", "u", RATIO, check).feed(EMPTY * 10_000))
+
+
+# What a fetch has written is reported while it writes.
+
+FETCHING = IngestStep(file="its source", phase="fetching", rows=7)
+
+
+async def test_bytes_that_came_are_reported_when_they_are_more(tmp_path: Path, autojump_clock: object) -> None:
+    steps: list[IngestStep] = []
+    came = [trio.Event(), trio.Event()]
+
+    def report(step: IngestStep) -> None:
+        steps.append(step)
+        came[len(steps) - 1].set()
+
+    async with watch(tmp_path, FETCHING, report):
+        (tmp_path / "below").mkdir()
+        (tmp_path / "a").write_bytes(b"12345")
+        await came[0].wait()
+        (tmp_path / "b").write_bytes(b"123")
+        await came[1].wait()
+    (tmp_path / "c").write_bytes(b"1")
+    await trio.sleep(2 * LOOK_SECONDS)
+    assert [(each.phase, each.rows, each.bytes_done, each.bytes_total) for each in steps] == [
+        ("fetching", 7, 5, None),
+        ("fetching", 7, 8, None),
+    ]
+
+
+async def test_a_fault_of_the_fetch_is_raised_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(Remote, match="gone"):
+        async with watch(tmp_path, FETCHING, lambda _: None):
+            raise Remote("gone", rule="source")
+
+
+async def test_a_folder_that_goes_ends_nothing(tmp_path: Path, autojump_clock: object) -> None:
+    async with watch(tmp_path / "none", FETCHING, lambda _: None):
+        await trio.sleep(5 * LOOK_SECONDS)

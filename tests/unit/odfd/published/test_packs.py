@@ -1,17 +1,24 @@
-"""Packs of blocks: what is written is read, no bytes are more than blocks or a refusal, and files are kept in order."""
+"""Packs of blocks, and places that are peers as long as their last answer stands."""
 
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.errors import Invalid
+from chain.errors import Invalid, Remote
+from chain.ids import DatasetId
 from odfd.published import packs
 from odfd.published.packs import number_in, pack, pack_file, read_pack, write_packs
+from odfd.published.replication import Replication
+
+# Packs of blocks: what is written is read, no bytes are more than blocks or a refusal, and files are kept in order.
 
 
 def test_the_bytes_of_the_decision_record() -> None:
@@ -74,3 +81,47 @@ def test_only_what_grew_is_written_anew(tmp_path: Path, monkeypatch: pytest.Monk
     found = [read_pack((tmp_path / pack_file(number)).read_bytes()) for number in range(4)]
     assert [int(raw) for pack in found for raw in pack] == list(range(31))
     assert len(list((tmp_path / "packs").iterdir())) == 5
+
+
+# A place is a peer as long as its last answer stands.
+
+CITIES = DatasetId(bytes(32))
+PLACE = "https://example.org/cities"
+
+
+class Source:
+    """A place that answers when it is let, or not at all."""
+
+    def __init__(self) -> None:
+        self.begun, self.let = trio.Event(), trio.Event()
+        self.is_gone = False
+        self._edition = SimpleNamespace(root=PLACE, head=SimpleNamespace(dataset=CITIES), statements=(), card=None)
+
+    async def resolve(self, place: str, _now: object) -> str:
+        self.begun.set()
+        await self.let.wait()
+        if self.is_gone:
+            raise Remote("nobody answers")
+        return place
+
+    async def edition(self, _root: str, _known: object) -> Any:
+        return self._edition
+
+
+async def test_a_place_that_is_asked_again_is_still_a_peer_until_it_fails() -> None:
+    """Mirrors are shown with their number of peers, also while one of these is asked."""
+    source: Any = Source()
+    nobody: Any = SimpleNamespace(peers=list)
+    replication = Replication(nobody, lambda _: source, nobody, lambda: 0)
+    source.let.set()
+    await replication.inquire(CITIES, PLACE)
+    source.let, source.begun = trio.Event(), trio.Event()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(replication.inquire, CITIES, PLACE)
+        await source.begun.wait()
+        assert [view.peer for view in replication.peers()] == [PLACE]
+        source.let.set()
+    source.is_gone = True
+    with pytest.raises(Remote):
+        await replication.inquire(CITIES, PLACE)
+    assert replication.peers() == []

@@ -1,17 +1,24 @@
-"""The tree starts in order, stops in reverse, restarts what may be restarted, and fails loudly. On virtual time."""
+"""The tree of workers, their rounds, and the loop that they share."""
 
 from __future__ import annotations
 
 import itertools
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 import trio
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from chain.backoff import Backoff
-from chain.errors import Environment
+from chain.errors import Environment, Remote
 from odfd.errors import Bug
+from odfd.runtime.loop_guard import END, HELD, LOOK, BlockageDetector, LoopGuard
+from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop, ReconcileLoop
 from odfd.runtime.supervision import Child, Life, Readiness, Restart, run_tree
+
+# The tree starts in order, stops in reverse, restarts what may be restarted, and fails loudly. On virtual time.
 
 
 class Journal:
@@ -263,3 +270,252 @@ async def test_a_bug_of_a_child_is_told_without_a_trace(autojump_clock: MockCloc
         text = readiness.faults()["heads"]
         assert text == "is started again and again (1 restart): ZeroDivisionError: division by zero"
         stop.set()
+
+
+# Rounds of work: when there is another, and how they end. On virtual time.
+
+
+class Work:
+    """Notes when rounds began; ``during`` is what else a round does."""
+
+    def __init__(self, pause: float, during: Callable[[], Awaitable[None]] | None = None) -> None:
+        self.pause = pause
+        self.during = during
+        self.began: list[float] = []
+
+    async def __call__(self) -> float:
+        self.began.append(trio.current_time())
+        if self.during is not None:
+            await self.during()
+        return self.pause
+
+
+async def begun(nursery: trio.Nursery, loop: ReconcileLoop) -> Life:
+    life = Life()
+    nursery.start_soon(loop.run, life)
+    await life.wait_ready()
+    await wait_all_tasks_blocked()
+    return life
+
+
+async def test_the_first_is_at_once_and_the_next_after_the_pause(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    work = Work(30.0)
+    life = await begun(nursery, ReconcileLoop(work))
+    start = work.began[0]
+    await trio.sleep(65)
+    assert [at - start for at in work.began] == [0.0, 30.0, 60.0]
+    life.stopping.set()
+
+
+async def test_a_poke_ends_any_pause(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    work = Work(UNTIL_POKED)
+    loop = ReconcileLoop(work)
+    life = await begun(nursery, loop)
+    await trio.sleep(50_000)
+    assert len(work.began) == 1
+    loop.poke()
+    await wait_all_tasks_blocked()
+    assert len(work.began) == 2
+    life.stopping.set()
+
+
+async def test_pokes_during_a_round_bring_one_more(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    async def ten_seconds() -> None:
+        await trio.sleep(10)
+
+    work = Work(UNTIL_POKED, ten_seconds)
+    loop = ReconcileLoop(work)
+    life = await begun(nursery, loop)
+    for _ in range(3):
+        loop.poke()
+        await trio.sleep(1)
+    await trio.sleep(100)
+    assert len(work.began) == 2
+    life.stopping.set()
+
+
+async def test_a_poke_before_the_start_is_the_first_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    work = Work(UNTIL_POKED)
+    loop = ReconcileLoop(work)
+    loop.poke()
+    life = await begun(nursery, loop)
+    assert len(work.began) == 1
+    life.stopping.set()
+
+
+async def test_a_round_under_way_is_cut_off_when_asked_to_stop(autojump_clock: MockClock) -> None:
+    work = Work(UNTIL_POKED, trio.sleep_forever)
+    with trio.fail_after(1):
+        async with trio.open_nursery() as nursery:
+            life = await begun(nursery, ReconcileLoop(work))
+            life.stopping.set()
+
+
+async def test_what_a_round_raises_ends_it() -> None:
+    async def fail() -> None:
+        raise Remote("the peer is gone")
+
+    with pytest.raises(ExceptionGroup) as caught:
+        await ReconcileLoop(Work(1.0, fail)).run(Life())
+    assert caught.group_contains(Remote, match="the peer is gone")
+
+
+class Looks:
+    """Notes what each round looks at; ``leaves`` are left by it once."""
+
+    def __init__(self, all_every: float) -> None:
+        self.loop = KeyedReconcileLoop[str](self._round, all_every)
+        self.at: list[set[str] | None] = []
+        self.leaves: list[str] = []
+
+    async def _round(self) -> float:
+        self.at.append(self.loop.take())
+        while self.leaves:
+            self.loop.leave(self.leaves.pop())
+        return UNTIL_POKED
+
+    async def after(self, *touched: str) -> set[str] | None:
+        before = len(self.at)
+        for each in touched:
+            self.loop.touch(each)
+        await wait_all_tasks_blocked()
+        assert len(self.at) == before + 1
+        return self.at[-1]
+
+
+async def test_after_the_first_round_what_was_touched_is_looked_at(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    looks = Looks(3600.0)
+    life = await begun(nursery, looks.loop)
+    assert looks.at == [None]
+    assert await looks.after("a", "b") == {"a", "b"}
+    assert await looks.after("c") == {"c"}
+    await trio.sleep(3600)
+    assert await looks.after("a") is None, "all is looked at now and then"
+    assert await looks.after("a") == {"a"}
+    looks.loop.touch_all()
+    await wait_all_tasks_blocked()
+    assert looks.at[-1] is None
+    life.stopping.set()
+
+
+async def test_what_is_left_waits_for_the_next_round(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    looks = Looks(3600.0)
+    life = await begun(nursery, looks.loop)
+    looks.leaves = ["a"]
+    assert await looks.after("b") == {"b"}
+    await trio.sleep(100)
+    assert len(looks.at) == 2
+    assert await looks.after("c") == {"a", "c"}
+    life.stopping.set()
+
+
+async def test_rounds_that_begin_anew_look_at_everything(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    looks = Looks(UNTIL_POKED)
+    for _ in range(2):
+        async with trio.open_nursery() as inner:
+            life = await begun(inner, looks.loop)
+            life.stopping.set()
+    assert looks.at == [None, None]
+
+
+async def test_the_first_round_leaves_a_start_to_other_work(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    """A poke begins it before: then somebody waits for it."""
+    for poked_after, began in ((10.0, 5.0), (2.0, 2.0)):
+        work, start = Work(UNTIL_POKED), trio.current_time()
+        loop = ReconcileLoop(work, start_after=5.0)
+        life = await begun(nursery, loop)
+        assert not work.began
+        await trio.sleep(poked_after)
+        loop.poke()
+        await wait_all_tasks_blocked()
+        assert work.began[0] - start == began
+        life.stopping.set()
+
+
+# A loop that is held is told of from beside it, with the place; one that never lets go is ended.
+
+
+class Log:
+    """Lines, and an event for each kind of them."""
+
+    def __init__(self) -> None:
+        self.lines: list[tuple[str, dict[str, Any]]] = []
+        self.came = {"event loop held": threading.Event(), "event loop released": threading.Event()}
+
+    def error(self, event: str, **more: Any) -> None:
+        self.lines.append((event, more))
+        if event in self.came:
+            self.came[event].set()
+
+
+def hold_until(event: threading.Event) -> None:
+    """A handler that waits for something and lets nobody else have the loop."""
+    assert event.wait(60)
+
+
+@pytest.mark.slow
+async def test_who_holds_the_loop_is_named_while_it_does() -> None:
+    log: Any = Log()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LoopGuard(log).run)
+        await trio.sleep(LOOK)
+        hold_until(log.came["event loop held"])
+        await trio.to_thread.run_sync(hold_until, log.came["event loop released"])
+        nursery.cancel_scope.cancel()
+    (held, told), (released, _) = log.lines
+    assert (held, released) == ("event loop held", "event loop released")
+    assert "hold_until (test_supervision.py:" in told["where"]
+
+
+@pytest.mark.slow
+async def test_a_loop_that_never_lets_go_is_ended() -> None:
+    log, ended = Log(), threading.Event()
+    guarded: Any = log
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(LoopGuard(guarded, BlockageDetector(held=LOOK, end=3 * LOOK), ended.set).run)
+        await trio.sleep(LOOK)
+        hold_until(ended)
+        nursery.cancel_scope.cancel()
+    assert log.lines[-1][0] == "event loop held for too long: the daemon ends"
+
+
+def test_looks_count_and_no_clock() -> None:
+    """Between two looks a machine may have slept for a night."""
+    holds, said = BlockageDetector(), []
+    for look in range(int(300 / LOOK)):
+        what, seconds = holds.look(1)
+        if what:
+            said.append((what, seconds, look))
+        if what == "end":
+            break
+    assert said == [("held", HELD, HELD / LOOK), ("end", END, END / LOOK)], "within five minutes"
+    assert holds.look(2) == ("released", END)
+    assert holds.look(3)[0] == ""
+
+
+@pytest.mark.slow
+async def test_at_rest_nobody_is_woken_and_the_next_block_is_seen_all_the_same() -> None:
+    """Beside a loop that waits, the guard waits too, without a timeout."""
+    log: Any = Log()
+    guard = LoopGuard(log)
+    parked = threading.Event()
+    park = guard._wake.wait
+
+    def waits(seconds: float | None = None) -> bool:
+        if seconds is None:
+            parked.set()
+        return park(seconds)
+
+    guard._wake.wait = waits  # type: ignore[method-assign]
+    rest, wake = trio.Event(), trio.lowlevel.current_trio_token()
+    threading.Thread(target=lambda: (parked.wait(60), wake.run_sync_soon(rest.set))).start()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(guard.run)
+        await rest.wait()
+        hold_until(log.came["event loop held"])
+        nursery.cancel_scope.cancel()
+    assert [what for what, _ in log.lines][:1] == ["event loop held"]

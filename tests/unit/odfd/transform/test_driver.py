@@ -1,28 +1,51 @@
-"""Transactions of a derived dataset, end to end over memory stores and the small engine."""
+"""Transactions of a derived dataset, end to end; state that was lost, and columns that came later."""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
+import trio
+from hypothesis import given
+from hypothesis import strategies as st
 
-from chain.errors import Conflict, Invalid
+from chain.codec.blocks import encode_block
+from chain.data.arrow_schema import from_arrow
+from chain.errors import Conflict, Invalid, NotFound
 from chain.ids import DatasetId
-from chain.instant import MILLISECOND
-from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetInfo
-from chain.model.source import TransformSql
+from chain.instant import MILLISECOND, Instant
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import AddData, ExecuteTransform, SetDataSchema, SetInfo, SetTransform, TransformInput
+from chain.model.source import SqlQueryStep, TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
-from engines.contract import EngineInternalError, InvalidQuery, RawQueryRequest, Success
+from engines.contract import (
+    EngineInternalError,
+    InvalidQuery,
+    OnProgress,
+    RawQueryRequest,
+    Success,
+    TransformOutcome,
+    TransformRequest,
+    ignore_progress,
+)
 from engines.errors import EngineFault
+from engines.spark.state.checkpoint import VERSION, StateCheckpoint, decode_checkpoint, encode_checkpoint
 from odfd.transform.driver import ATTEMPTS, Committed, plan_next, run_transform
+from odfd.transform.evolution import columns_known
 from odfd.transform.pending import ahead
 from odfd.transform.plan import Blocked, Rejected, TransformPlan, UpToDate
+from odfd.transform.progress import TransformStep
+from odfd.transform.recovery import restore_state, run_recovering
 from odfd.transform.replay import Replayed, replay, replay_step
 from worlds.fake_engine import FakeEngine
+from worlds.transform_world import SCHEMA
+
+# Transactions of a derived dataset, end to end over memory stores and the small engine.
 
 ROOT = DatasetId.from_public_key(b"r" * 32)
 DERIVED = DatasetId.from_public_key(b"d" * 32)
@@ -391,3 +414,248 @@ async def test_what_may_not_be_relied_on_feeds_nothing(world: Any) -> None:
     assert isinstance(done, Committed)
     assert done.records == 1
     assert isinstance(await run_transform(deps, DERIVED), UpToDate)
+
+
+# State that was lost is made again from the chains, or it is said why it cannot be.
+
+
+class Counting(FakeEngine):
+    """Its state counts all rows so far, so that each checkpoint needs the one before. ``step``: how it counts."""
+
+    step = 1
+
+    async def transform(self, request: TransformRequest, on_progress: OnProgress = ignore_progress) -> TransformOutcome:
+        answer = await super().transform(request, on_progress)
+        if isinstance(answer, Success):
+            await trio.to_thread.run_sync(self._count, request, answer)
+        return answer
+
+    def _count(self, request: TransformRequest, answer: Success) -> None:
+        before, interval = 0, answer.new_offset_interval
+        if request.prev_checkpoint_path is not None:
+            before = decode_checkpoint(Path(request.prev_checkpoint_path).read_bytes()).late.get("x", 0)
+        count = before + self.step * (0 if interval is None else interval.end - interval.start + 1)
+        state = StateCheckpoint(v=VERSION, transform="t", mode="log", inputs=(), late={"x": count}, untimed={})
+        Path(request.new_checkpoint_path).write_bytes(encode_checkpoint(state))
+
+
+@pytest.fixture
+def counted(world: Any, tmp_path: Path) -> Any:
+    return type(world)(tmp_path / "counted", Counting())
+
+
+async def grown(world: Any) -> Any:
+    """Three transactions, and rows that wait; returns the name of the checkpoint."""
+    world.found()
+    for rows in ([1, 2], [3], [4, 5, 6]):
+        world.add_rows(rows, watermark=rows[-1] * 1000)
+        done = await run_transform(world.deps, DERIVED)
+        assert isinstance(done, Committed)
+    world.add_rows([7], watermark=7000)
+    return done.event.new_checkpoint.physical_hash
+
+
+def state_of(world: Any) -> dict[str, int]:
+    event = world.chains.chain(DERIVED).last_of(("ExecuteTransform",), None).event
+    assert isinstance(event, ExecuteTransform)
+    return decode_checkpoint(world.objects.read(event.new_checkpoint.physical_hash)).late
+
+
+async def test_a_lost_checkpoint_is_made_again_and_the_transform_goes_on(counted: Any) -> None:
+    lost = await grown(counted)
+    counted.objects.remove(lost)
+    with pytest.raises(NotFound):
+        await run_transform(counted.deps, DERIVED)
+    steps: list[TransformStep] = []
+    done = await run_recovering(counted.deps, DERIVED, steps.append)
+    assert isinstance(done, Committed)
+    assert done.records == 1
+    assert counted.objects.has(lost)
+    assert state_of(counted) == {"x": 7}
+    assert list(dict.fromkeys((each.repeat, each.repeats) for each in steps)) == [(1, 3), (2, 3), (3, 3), (0, 0)]
+
+
+async def test_a_damaged_checkpoint_is_made_again(counted: Any) -> None:
+    lost = await grown(counted)
+    counted.objects.path(lost).write_bytes(b"{}")
+    assert await restore_state(counted.deps, DERIVED)
+    assert not await restore_state(counted.deps, DERIVED)
+    assert isinstance(await run_transform(counted.deps, DERIVED), Committed)
+    assert state_of(counted) == {"x": 7}
+
+
+async def test_nothing_is_done_when_nothing_is_lost(counted: Any) -> None:
+    await grown(counted)
+    head = counted.chains.chain(DERIVED).head()
+    assert not await restore_state(counted.deps, DERIVED)
+    assert counted.chains.chain(DERIVED).head() == head
+
+
+async def test_another_engine_s_state_is_not_taken_for_it(counted: Any) -> None:
+    lost = await grown(counted)
+    counted.objects.remove(lost)
+    counted.engine.step = 2
+    with pytest.raises(Invalid, match="its history makes another one") as fault:
+        await run_recovering(counted.deps, DERIVED)
+    assert fault.value.rule == "checkpoint-lost"
+    assert not counted.objects.has(lost)
+
+
+async def test_what_cannot_be_made_again_says_why(counted: Any) -> None:
+    lost = await grown(counted)
+    counted.objects.remove(lost)
+    counted.objects.remove(counted.chains.chain(ROOT).last_of(("AddData",), None).event.new_data.physical_hash)
+    counted.objects.remove(counted.chains.chain(ROOT).block_at(2).event.new_data.physical_hash)
+    with pytest.raises(Invalid, match="cannot be made again: a slice of an input is not here"):
+        await run_recovering(counted.deps, DERIVED)
+
+
+# A query knows the columns that its inputs had when it was declared, whatever comes to them later.
+
+GROWN = SCHEMA.append(pa.field("note", pa.string()))
+
+
+def grow(world: Any, *values: int) -> None:
+    """The root gets a column, and rows that have it."""
+    state = load_state(world.chains.chain(ROOT))
+    count, start = len(values), state.next_offset
+    times = [[world.time] * count, [1000 * value for value in values]]
+    columns = [range(start, start + count), [0] * count, *times, values, ["n"] * count]
+    table = pa.table([pa.array(c).cast(f.type) for c, f in zip(columns, GROWN, strict=True)], schema=GROWN)
+    data = world.keep(table)
+    schema = [] if load_state(world.chains.chain(ROOT)).schema.schema == from_arrow(GROWN) else [GROWN]
+    events = [SetDataSchema(schema=from_arrow(each)) for each in schema]
+    event = AddData(prev_offset=state.last_offset, new_data=data, new_watermark=state.watermark)
+    world.append(ROOT, *events, event, objects=[data.physical_hash])
+
+
+def declare(world: Any, query: str = "select * from x") -> None:
+    transform = TransformSql(engine="spark", queries=(SqlQueryStep(query=query),))
+    inputs = (TransformInput(dataset_ref=str(ROOT), alias="x"),)
+    world.append(DERIVED, SetTransform(inputs=inputs, transform=transform))
+
+
+async def derive(world: Any) -> list[str]:
+    """Names of the columns of the slice that one transaction makes."""
+    done = await run_transform(world.deps, DERIVED)
+    assert isinstance(done, Committed), done
+    names: list[str] = world.rows(done.event.new_data).column_names
+    return names
+
+
+async def reproduced(world: Any) -> list[bool]:
+    outcomes = [outcome async for outcome in replay(world.deps, DERIVED)]
+    return [isinstance(outcome, Replayed) and outcome.is_reproduced for outcome in outcomes]
+
+
+@pytest.mark.slow
+async def test_a_star_goes_on_when_its_input_grows(world: Any) -> None:
+    world.found()
+    world.add_rows([1, 2], watermark=1000)
+    before = await derive(world)
+    grow(world, 3, 4)
+    assert await derive(world) == before
+    grow(world, 5)
+    assert await derive(world) == before
+    assert "note" not in before
+    assert await reproduced(world) == [True, True, True]
+
+
+@pytest.mark.slow
+async def test_a_column_that_came_before_the_declaration_is_known(make_world: Any) -> None:
+    for at_once in (False, True):
+        world = make_world()
+        world.found()
+        world.add_rows([1])
+        grow(world, 2)
+        declare(world)
+        if not at_once:
+            await derive(world)
+            grow(world, 3)
+        assert "note" in await derive(world)
+        assert all(await reproduced(world))
+
+
+async def test_a_star_that_is_declared_again_brings_what_came_since(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    before = await derive(world)
+    grow(world, 2)
+    assert await derive(world) == before
+    declare(world)
+    grow(world, 3)
+    assert await derive(world) == [*before, "note"]
+    state = load_state(world.chains.chain(DERIVED))
+    assert [field.name for field in state.schema.schema.fields] == [*before, "note"]
+    assert state.next_offset == 3
+    assert await reproduced(world) == [True, True, True]
+
+
+async def test_without_a_schema_at_the_declaration_the_first_one_counts(world: Any) -> None:
+    world.found()
+    world.add_rows([1])
+    grow(world, 2)
+    assert "note" not in await derive(world)
+    assert await reproduced(world) == [True]
+
+
+async def test_what_a_mirror_learns_late_was_not_known(world: Any) -> None:
+    """Blocks older than the declaration that came after the first transaction do not change what it meant."""
+    world.found()
+    world.add_rows([1])
+    time, world.time = world.time, world.time + 10_000
+    declare(world)
+    world.time, declared = time, world.time
+    before = await run_at(world, declared)
+    grow(world, 2)
+    assert world.time < declared
+    world.time = declared + 100
+    assert await derive(world) == before
+    assert await reproduced(world) == [True, True]
+
+
+async def run_at(world: Any, time: int) -> list[str]:
+    now, world.time = world.time, time
+    names = await derive(world)
+    world.time = now
+    return names
+
+
+class Listed:
+    """A chain that is a list."""
+
+    def __init__(self, blocks: list[Block]) -> None:
+        self.blocks = blocks
+
+    def head(self) -> Any:
+        raise AssertionError
+
+    def block_at(self, number: int) -> Block:
+        return self.blocks[number]
+
+    def last_of(self, kinds: Any, before: int | None = None) -> Block | None:
+        found = [block for block in self.blocks[:before] if type(block.event).__name__ in kinds]
+        return found[-1] if found else None
+
+
+@given(
+    kinds=st.lists(st.tuples(st.sampled_from(["schema", "other"]), st.integers(0, 2)), max_size=12),
+    time=st.integers(0, 20),
+    stop=st.integers(0, 12),
+)
+def test_the_search_is_the_scan(kinds: list[tuple[str, int]], time: int, stop: int) -> None:
+    blocks, now, previous = [], 0, None
+    for number, (kind, step) in enumerate(kinds):
+        now += step
+        columns = pa.schema([pa.field(f"c{number}", pa.int64())])
+        event = SetDataSchema(schema=from_arrow(columns)) if kind == "schema" else SetInfo(description=str(number))
+        content = MetadataBlock(
+            system_time=Instant(now * MILLISECOND), prev_block_hash=previous, sequence_number=number, event=event
+        )
+        blocks.append(encode_block(content))
+        previous = blocks[-1].hash
+    seen = [each for each in blocks[:stop] if isinstance(each.event, SetDataSchema)]
+    known = [each for each in seen if each.system_time <= time * MILLISECOND]
+    expected = known[-1] if known else seen[0] if seen else None
+    found = columns_known(Listed(blocks), min(stop, len(blocks)), Instant(time * MILLISECOND))
+    assert found == (expected.event.schema if expected is not None else None)

@@ -1,13 +1,17 @@
-"""The owner's hand: heads in order, one transaction, a journal that nothing gets past."""
+"""The owner's hand: heads in order, keys that publish, and roots of trees."""
 
 from __future__ import annotations
 
+import hashlib
 import sqlite3
 from collections.abc import Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 
 import pytest
 import trio
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from chain import instant
 from chain.errors import Conflict, Environment, Invalid, NotFound, Refused
@@ -15,7 +19,12 @@ from chain.ids import DatasetId, KeyDid
 from chain.instant import Instant
 from chain.model.events import DatasetKind, Seed, SetInfo, SetTransform
 from chain.model.source import SqlQueryStep, TransformSql
+from chain.multihash import Multihash
+from chain.statements import canonical, envelope, statement
 from chain.statements.envelope import Signed
+from chain.statements.keys import SigningKey
+from chain.statements.statement import Authority, Epoch, HeadStatement, Roots, TreeHead, Writer
+from chain.statements.tree import GROUP, Frontier
 from chain.store.base import Head
 from chain.store.database import open_database
 from chain.store.objects import DiskObjects
@@ -24,9 +33,15 @@ from odfd.ingest.sharded_writes import ShardedWrites
 from odfd.store import collections, references
 from odfd.store.keys.keystore import KeyStore
 from odfd.store.ledger import log
-from odfd.store.ledger.log import Ledger
+from odfd.store.ledger.authorities import Authorities
+from odfd.store.ledger.log import STEPS, Ledger
+from odfd.store.ledger.signed_heads import publishing_keys
+from odfd.store.ledger.subtree_roots import Subtrees
 from odfd.trust.signing.owner_commit import LIFETIME, OwnerCommitter
+from worlds import statements
 from worlds.commits import commit_events
+
+# The owner's hand: heads in order, one transaction, a journal that nothing gets past.
 
 NOW = instant.parse("2026-01-01T00:00:00Z")
 
@@ -247,3 +262,159 @@ def test_rules_for_derivatives_bind_too(owner: Owner) -> None:
     with pytest.raises(Invalid):
         commit_events(owner.committer, dataset, owner.chains.chain(dataset).head(), [transform], NOW)
     assert owner.head(dataset) == (1, 1)
+
+
+# Whose nodes publish a dataset: its writers, and the node that the newest head names.
+
+OWNER, WRITER, HOME, AWAY = (statements.key(number) for number in range(1, 5))
+
+
+@pytest.fixture
+def ledger() -> Iterator[sqlite3.Connection]:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for step in STEPS:
+            connection.executescript(step)
+        yield connection
+
+
+def say(connection: sqlite3.Connection, late: int, node: KeyDid | None) -> None:
+    raw = statements.head(OWNER, late=late, node=node)
+    signed = envelope.unseal(raw, HeadStatement.MAX_ENVELOPE)
+    Ledger(connection).record(signed, OWNER.did, "renewed", "", statements.NOW, live=True)
+
+
+def known(connection: sqlite3.Connection) -> frozenset[KeyDid]:
+    return publishing_keys(connection, OWNER.dataset_id)
+
+
+def test_the_newest_head_names_the_node_and_takes_the_name_back(ledger: sqlite3.Connection) -> None:
+    assert known(ledger) == frozenset()
+    for late, node in enumerate([HOME.did, AWAY.did, None]):
+        say(ledger, late, node)
+        assert known(ledger) == {*([node] if node else [])}
+
+
+def test_a_key_that_may_write_no_more_names_nobody(ledger: sqlite3.Connection) -> None:
+    say(ledger, 0, HOME.did)
+    tree = TreeHead(size=8, root_hash=b"r" * 32)
+    said = Authority(
+        dataset=OWNER.dataset_id, version=1, issued_at=statement.when(statements.NOW),
+        roots=Roots(threshold=1, keys=(OWNER.did,)), head=Multihash.sha3_256(b"seed"),
+        writers=(Writer(key=WRITER.did, expires_at=statements.UNTIL),),
+        epochs=(Epoch(number=1, reason="rotation", base=tree, last=tree),),
+    )  # fmt: skip
+    sealed = envelope.seal(statement.encode(said), OWNER)
+    Authorities(ledger).keep(said, envelope.unseal(sealed, Authority.MAX_ENVELOPE))
+    assert known(ledger) == {WRITER.did}
+
+
+def test_a_head_that_names_no_key_is_refused() -> None:
+    """Whatever stands there: a name is a key, in one of its spellings, or there is none."""
+    said = statement.decode(envelope.unseal(statements.head(OWNER, node=HOME.did), 4096).payload)
+    payload = canonical.decode(statement.encode(said))
+    for wrong in ("", "did:web:example.org", 7, [str(HOME.did)], "did:key:z6Mk"):
+        payload["predicate"]["node"] = wrong  # type: ignore[index]
+        with pytest.raises(Invalid):
+            statement.decode(canonical.encode(payload))
+
+
+@given(st.none() | st.binary(min_size=32, max_size=32).map(lambda seed: SigningKey(seed).did), st.integers(1, 1 << 50))
+def test_heads_come_back_with_the_node_that_they_name(node: KeyDid | None, size: int) -> None:
+    raw = statements.head(OWNER, size, node=node)
+    signed = envelope.unseal(raw, HeadStatement.MAX_ENVELOPE)
+    said = statement.decode(signed.payload)
+    assert isinstance(said, HeadStatement)
+    assert (said.node, said.size, statement.encode(said)) == (node, size, signed.payload)
+
+
+# Trees made with what is kept of a chain are those of its blocks, whatever happened to it, and read few of them.
+
+DATASET = DatasetId.from_public_key(b"p" * 32)
+OTHER = DatasetId.from_public_key(b"o" * 32)
+
+
+@contextmanager
+def subtrees() -> Iterator[Subtrees]:
+    connection = sqlite3.connect(":memory:")
+    try:
+        for step in STEPS:
+            connection.executescript(step)
+        yield Subtrees(connection)
+    finally:
+        connection.close()
+
+
+class Chain:
+    """Leaves, and how many of them were read."""
+
+    def __init__(self) -> None:
+        self.leaves: list[bytes] = []
+        self.tree = Frontier()
+        self.read = 0
+
+    def grow(self, kept: Subtrees | None, seed: str, count: int) -> None:
+        leaves = [hashlib.sha3_256(f"{seed} {at}".encode()).digest() for at in range(count)]
+        before, groups = self.tree, list[bytes]()
+        self.leaves += leaves
+        self.tree = before.extend(leaves, groups)
+        if kept is not None:
+            kept.keep(DATASET, before, groups)
+
+    def cut(self, size: int) -> None:
+        del self.leaves[size:]
+        self.tree = Frontier().extend(self.leaves)
+
+    def some(self, start: int, stop: int) -> list[bytes]:
+        self.read += stop - start
+        return self.leaves[start:stop]
+
+
+STEP = st.tuples(st.sampled_from(["grow", "grow", "grow unseen", "cut"]), st.integers(1, 3 * GROUP))
+
+
+@pytest.mark.slow
+@settings(max_examples=40)
+@given(steps=st.lists(STEP, max_size=6), size=st.integers(0, 20 * GROUP))
+def test_right_whatever_happened(steps: list[tuple[str, int]], size: int) -> None:
+    chain = Chain()
+    with subtrees() as kept:
+        for number, (step, count) in enumerate(steps):
+            if step == "cut":
+                chain.cut(count)
+            else:
+                chain.grow(None if step == "grow unseen" else kept, str(number), count)
+        size %= len(chain.leaves) + 1
+        for _ in range(2):
+            chain.read = 0
+            assert kept.tree(DATASET, chain.tree, chain.some).root(size) == Frontier().extend(chain.leaves[:size]).root
+        assert chain.read <= 2 * GROUP, "what lacked was learnt"
+
+
+@pytest.mark.slow
+@settings(max_examples=20)
+@given(st.lists(st.integers(1, 2 * GROUP), min_size=1, max_size=8))
+def test_what_is_kept_as_it_grows_is_enough(counts: list[int]) -> None:
+    chain = Chain()
+    with subtrees() as kept:
+        for number, count in enumerate(counts):
+            chain.grow(kept, str(number), count)
+        assert kept.load(DATASET, chain.tree, chain.some) is not None
+        assert chain.read < GROUP
+
+
+def test_of_a_chain_that_is_not_as_it_was_checked_nothing_is_kept() -> None:
+    chain = Chain()
+    chain.grow(None, "", 3 * GROUP)
+    chain.leaves[5] = bytes(32)
+    with subtrees() as kept:
+        for _ in range(2):
+            chain.read = 0
+            kept.tree(DATASET, chain.tree, chain.some)
+            assert chain.read == 3 * GROUP
+
+
+def test_each_dataset_has_its_own() -> None:
+    chain = Chain()
+    with subtrees() as kept:
+        chain.grow(kept, "", 3 * GROUP)
+        assert kept.load(OTHER, chain.tree, chain.some) is None
