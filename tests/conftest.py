@@ -20,7 +20,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins: Final = ["worlds.required_parts"]
+pytest_plugins: Final = ["worlds.required_parts", "worlds.proven"]
 
 settings.register_profile("odfd", deadline=None, derandomize=True, database=None)
 """No test asserts a time, so no example has a deadline; a run of one commit tries the same examples as the next."""
