@@ -11,6 +11,8 @@ from typing import Any, Final
 import httpx
 import pytest
 
+from worlds.eventually import PATIENCE
+
 FOLDER = Path(__file__).parents[2] / ".venv/share/odfd/anvil/node_modules/@foundry-rs"
 FINAL: Final = 2
 """Blocks behind the newest one after which a block is final: two epochs, of one slot each here."""
@@ -29,7 +31,7 @@ class Anvil:
 
     def call(self, method: str, *given: Any) -> Any:
         body = {"jsonrpc": "2.0", "id": 1, "method": method, "params": given}
-        found = httpx.post(self.url, json=body, timeout=30).json()
+        found = httpx.post(self.url, json=body, timeout=PATIENCE).json()
         assert "error" not in found, found
         return found["result"]
 

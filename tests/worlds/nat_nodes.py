@@ -17,6 +17,7 @@ from p2p.driver.replication import ReplicationDriver
 from p2p.driver.settings import ReplicationSettings
 from p2p.host.host import open_host
 from p2p.machines.relay import RelayLimits
+from worlds.eventually import PATIENCE
 from worlds.nat_world import Place, Running
 
 T = TypeVar("T")
@@ -57,7 +58,7 @@ class NatNode:
         self._token: Any = None
         self._scope = trio.CancelScope()
         self.running: Running[None] = place.within(self._run)
-        assert self._ready.wait(30), self.running.result(1)
+        assert self._ready.wait(PATIENCE), self.running.result(1)
 
     async def _run(self) -> None:
         nothing: Any = Nothing()

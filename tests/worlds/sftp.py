@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
+
 PASSWORD = "p@ss/word:1"
 LONG_AGO = 1_700_000_000
 
@@ -61,7 +63,7 @@ def sftp_served(folder: Path) -> Iterator[Served]:
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()
     try:
-        assert ready.wait(20)
+        assert ready.wait(PATIENCE)
         yield served
     finally:
         loop.call_soon_threadsafe(stopped[0].set)

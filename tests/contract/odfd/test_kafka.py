@@ -30,6 +30,7 @@ from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
+from worlds.eventually import PATIENCE as BROKER
 from worlds.eventually import until
 from worlds.kafka import PASSWORD, Broker, kafka_served
 from worlds.sources import examples, source
@@ -179,14 +180,14 @@ def test_a_topic_that_was_made_again_is_refused(topic: Callable[..., Topic]) -> 
     made.send(*numbers(0, 3))
     assert len(made.rows()) == 3
     made.broker.drop(made.name)
-    until(lambda: made.name not in made.broker.admin().list_topics(timeout=30).topics)
+    until(lambda: made.name not in made.broker.admin().list_topics(timeout=BROKER).topics)
     made.broker.make(made.name)
     made.send(*numbers(0, 9))
     with pytest.raises(Refused, match="deleted and made again") as caught:
         made.fetch()
     assert caught.value.rule == "kafka-position"
     made.broker.drop(made.name)
-    until(lambda: made.name not in made.broker.admin().list_topics(timeout=30).topics)
+    until(lambda: made.name not in made.broker.admin().list_topics(timeout=BROKER).topics)
     with pytest.raises(NotFound, match="there is no topic"):
         made.fetch()
 
@@ -235,7 +236,7 @@ def test_a_partition_that_is_new_is_read_from_its_start(topic: Callable[..., Top
     made.send(*numbers(0, 2))
     assert len(made.rows()) == 2
     made.broker.widen(made.name, 2)
-    until(lambda: len(made.broker.admin().list_topics(made.name, timeout=30).topics[made.name].partitions) == 2)
+    until(lambda: len(made.broker.admin().list_topics(made.name, timeout=BROKER).topics[made.name].partitions) == 2)
     made.send(*numbers(2, 4), partition=1)
     assert [row["n"] for row in made.rows()] == [2, 3]
 

@@ -66,7 +66,8 @@ async def test_all_addresses_that_the_owner_named_are_tried_and_few_that_others_
 
 
 @pytest.mark.slow
-async def test_when_none_answers_the_first_says_why() -> None:
+async def test_when_none_answers_the_first_says_why(mock_clock: trio.testing.MockClock) -> None:
+    mock_clock.autojump_threshold = 0.2
     with trio.fail_after(PATIENCE), silent() as dead:
         async with open_host(BOB, [], HostLimits(dial_timeout=3.0)) as bob, open_host(ALICE, [ANY_PORT]) as alice:
             async with open_host(EVE, [ANY_PORT]) as eve:

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import trio
+import trio.testing
 from libp2p.io.exceptions import IOException
 from libp2p.stream_muxer.exceptions import MuxedStreamError
 
@@ -19,6 +20,8 @@ from p2p.errors import PeerFault
 from p2p.host.host import Host, open_host
 from p2p.host.limits import HostLimits
 
+IDLE = 0.2
+"""Seconds in which nobody here does anything until time goes on to the next bound: both ends are in this process."""
 HASTY = HostLimits(dial_timeout=3.0, handshake_timeout=3.0, open_timeout=3.0)
 SAID = bytes(range(256)) * 4
 PLACES = 1500
@@ -83,7 +86,10 @@ async def heard(visitor: Host, host: Host, port: int) -> bytes:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("how", sorted(SPOILT))
-async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(pair_of: Any, how: str) -> None:
+async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(
+    mock_clock: trio.testing.MockClock, pair_of: Any, how: str
+) -> None:
+    mock_clock.autojump_threshold = IDLE
     lot, whole, spoilt, begun = Random(7), 0, 0, 0
     async with pair_of(HASTY) as pair:
 
@@ -109,8 +115,11 @@ async def test_a_line_that_spoils_any_byte_makes_nobody_hear_another(pair_of: An
 @pytest.mark.slow
 @pytest.mark.parametrize("garbage", [b"\xff" * 300, b"\0" * 300, b"\x13/multistream/1.0.0\n" + b"\x80" * 300])
 @pytest.mark.parametrize("stage", ["muxer", "frames", "stream"])
-async def test_garbage_inside_of_the_encryption_costs_who_speaks_it(pair: Any, stage: str, garbage: bytes) -> None:
+async def test_garbage_inside_of_the_encryption_costs_who_speaks_it(
+    mock_clock: trio.testing.MockClock, pair: Any, stage: str, garbage: bytes
+) -> None:
     """In place of choosing a muxer, of its frames, of choosing a protocol."""
+    mock_clock.autojump_threshold = IDLE
     async with open_host(b"e" * 32, [], HASTY) as eve:
         upgrade = eve.base.get_network().upgrader.muxer_multistream
         rightly = upgrade.new_conn

@@ -38,6 +38,7 @@ from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 
 QUICK: Final = Patience(connect=0.2, silence=0.2, span=0.2, least=1000, total=0.6)
+PATIENT: Final = Patience(connect=1000, silence=1000, span=1000, total=1000)
 SIZE: Final = 400_000
 """Bytes that are taken at most: fewer than those that STOPS gives before it stops."""
 
@@ -172,9 +173,12 @@ def slow_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("manner", Manner, ids=lambda manner: manner.name.lower())
 @pytest.mark.parametrize("name", ASKS)
-async def test_one_who_is_slow_is_left(name: str, manner: Manner, tmp_path: Path) -> None:
+async def test_one_who_is_slow_is_left(
+    name: str, manner: Manner, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with tried(manner) as server:
         if name in HEADERS_ALONE and manner in SIZED:
+            monkeypatch.setattr(f"{__name__}.QUICK", PATIENT)
             await ASKS[name](server, tmp_path)
         else:
             with pytest.raises((Fault, AssertionError)):
@@ -184,7 +188,7 @@ async def test_one_who_is_slow_is_left(name: str, manner: Manner, tmp_path: Path
 @pytest.fixture
 def endless(monkeypatch: pytest.MonkeyPatch, slow_is_short: None) -> None:
     """Bounds that would last: the daemon is asked to stop, or a person is tired of it."""
-    monkeypatch.setattr(f"{__name__}.QUICK", Patience(connect=1000, silence=1000, span=1000, total=1000))
+    monkeypatch.setattr(f"{__name__}.QUICK", PATIENT)
     monkeypatch.setattr("p2p.kubo.rpc.SLOW_SECONDS", 1000)
     monkeypatch.setattr("p2p.kubo.rpc.ANSWER_SECONDS", 1000)
 

@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from worlds.eventually import PATIENCE
 from worlds.manifests import BOTH, ROOT
 
 pytestmark = pytest.mark.e2e
@@ -295,7 +296,7 @@ def listening(behave: Callable[[socket.socket], None]) -> Iterator[int]:
         thread = threading.Thread(target=serve, daemon=True)
         thread.start()
         yield server.getsockname()[1]
-    thread.join(10)
+    thread.join(PATIENCE)
 
 
 def test_settings(make_daemon: Callable[..., Any]) -> None:

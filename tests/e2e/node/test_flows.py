@@ -49,7 +49,7 @@ def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -
             alice.process = None
             alice.start()
     for name in ("cities", "towns"):
-        alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", "60s")
+        alice.ask("wait", "dataset", name, "--for", f"records>={FILES * ROWS}", "--timeout", f"{PATIENCE:.0f}s")
     assert {one["records"] for one in alice.datasets()} == {FILES * ROWS}
     assert alice.ask("verify", "towns")["ok"]
     flows = {one["headers"]["name"]: with_state(one) for one in alice.ask("get", "flows")}

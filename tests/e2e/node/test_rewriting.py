@@ -174,7 +174,9 @@ def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
         done = alice.ask(*words)
         if done["outcome"] == "unchanged":
             continue
-        waited = bob.ctl("wait", "dataset", "theirs", "--for", f"head={done['head']}", "--timeout", "30s", "-q")
+        waited = bob.ctl(
+            "wait", "dataset", "theirs", "--for", f"head={done['head']}", "--timeout", f"{PATIENCE:.0f}s", "-q"
+        )
         assert waited.code == 0, (waited, bob.told()[-2000:])
         assert bob.ask("verify", "theirs")["ok"]
         shown = bob.ask("trust", "show", "theirs")

@@ -193,4 +193,4 @@ def test_detaching_leaves_the_task_running(daemon: Daemon) -> None:
     assert with_state(task)["state"] == "running"
     assert f"delete task {name}" in said
     assert daemon.ctl("delete", "task", name).returncode == 0
-    assert daemon.ctl("wait", "task", name, "--for", "state=cancelled", "--timeout", "5s").returncode == 0
+    assert daemon.ctl("wait", "task", name, "--for", "state=cancelled", "--timeout", f"{PATIENCE:.0f}s").returncode == 0

@@ -135,7 +135,7 @@ def test_peers_that_have_ipv6_alone_meet() -> None:
             if subprocess.run([*place.entering, *words], capture_output=True, check=False).returncode:
                 pytest.skip("no IPv6 here")
             inside = [*place.entering, sys.executable, __file__]
-            met = subprocess.run(inside, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=120)
+            met = subprocess.run(inside, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}, timeout=PATIENCE)
             assert met.returncode == 0
     except NoLan as reason:
         pytest.skip(f"no network namespaces here: {reason}")

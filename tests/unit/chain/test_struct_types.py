@@ -7,6 +7,8 @@ import sys
 
 import pytest
 
+from worlds.eventually import PATIENCE
+
 RACE = """
 import sys, threading, types
 import msgspec
@@ -39,4 +41,4 @@ for kind in kinds:
 
 @pytest.mark.slow
 def test_classes_that_were_learnt_before_are_decoded_by_any_thread() -> None:
-    subprocess.run([sys.executable, "-c", RACE], check=True, timeout=120)
+    subprocess.run([sys.executable, "-c", RACE], check=True, timeout=PATIENCE)

@@ -35,6 +35,7 @@ from odfd.control.client import Answer, ControlClient
 from odfd.errors import Unreachable, Usage
 from odfd.resources import registry
 from worlds.clock import FixedClock
+from worlds.eventually import PATIENCE
 
 
 @pytest.mark.parametrize(
@@ -189,7 +190,7 @@ def test_a_command_that_waits_says_for_what(monkeypatch: pytest.MonkeyPatch) -> 
 
     monkeypatch.setattr("odfd.cli.session.output.remark", remark)
     with Session(spoken(quiet=False)).waiting("dialling"):
-        assert two.wait(60)
+        assert two.wait(PATIENCE)
     assert lines[0] == "dialling, for 0.001 s"
     count = len(lines)
     threads = threading.active_count()

@@ -19,6 +19,7 @@ from chain.store import durable
 from chain.store.database import Database
 from odfd.store.directory import open_state_directory
 from odfd.store.spool import SMALL, Buffer, OverflowPolicy, Pushed, PushSpool, Receipt
+from worlds.eventually import PATIENCE
 
 NOW = Instant(1)
 
@@ -53,7 +54,7 @@ def together(spool: PushSpool, *pushes: Callable[[], Receipt]) -> list[Any]:
         spool._queue = Told()
         for each in threads:
             each.start()
-            assert queued.acquire(timeout=20)
+            assert queued.acquire(timeout=PATIENCE)
     for each in threads:
         each.join()
     return answers

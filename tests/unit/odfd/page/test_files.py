@@ -16,6 +16,7 @@ from odfd.control import wire
 from odfd.page.application import FOLDER, page_files
 from package.libraries import LIBRARIES, LOCK, as_shown
 from package.staging import stage
+from worlds.eventually import PATIENCE
 
 OURS = sorted(FOLDER.glob("*.js"))
 DIGESTS = {
@@ -52,7 +53,7 @@ def test_they_are_made_again_to_the_same_bytes(tmp_path: Path) -> None:
         "--fetch-retries=0",
     ]
     try:
-        subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=True)
+        subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=True)
     except subprocess.SubprocessError:
         pytest.skip("npm cannot give the packages here")
     for each in LIBRARIES:
@@ -151,5 +152,5 @@ def test_blocks_whose_engine_nobody_here_has_are_told_as_odfctl_tells_them(tmp_p
         (tmp_path / f"{name}.mjs").write_text(script)
     asked = f"console.log(JSON.stringify({msgspec.json.encode(PINS).decode()}.map(unheld)))"
     (tmp_path / "ask.mjs").write_text(f'import {{ unheld }} from "./words.mjs";\n{asked}\n')
-    told = subprocess.run(["node", "ask.mjs"], cwd=tmp_path, capture_output=True, timeout=60, check=True)
+    told = subprocess.run(["node", "ask.mjs"], cwd=tmp_path, capture_output=True, timeout=PATIENCE, check=True)
     assert tuple(json.loads(told.stdout)) == SAID

@@ -20,6 +20,7 @@ from odfd.runtime.hanging_calls import in_loop, invoke
 from odfd.runtime.ring import Lagged, Ring
 from odfd.runtime.shared_calls import SharedCalls
 from odfd.runtime.slots import KeyedLocks
+from worlds.eventually import PATIENCE
 
 # Calls that come at the same time share one piece of work; each gets its own answer, whoever goes away.
 
@@ -350,7 +351,7 @@ async def test_one_who_is_called_soon_does_not_hold_up_who_publishes() -> None:
     bus.subscribe(lambda _: heard.append("now"), Moved)
     bus.publish(Moved("a"))
     heard.append("went on")
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         while "soon" not in heard:
             await trio.lowlevel.checkpoint()
     assert heard == ["now", "went on", "soon"]

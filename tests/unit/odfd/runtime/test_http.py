@@ -83,7 +83,7 @@ async def converse(pieces: list[bytes]) -> bytes:
         await Connection(stream, application, Limits(), {}).serve()
         await stream.aclose()
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             for task in (talk, listen):
                 nursery.start_soon(task)
@@ -122,7 +122,7 @@ async def test_a_head_of_more_than_its_limit_is_refused_before_its_end(start: by
                 sent += 1024
                 await trio.testing.wait_all_tasks_blocked()
 
-    with trio.fail_after(10):
+    with trio.fail_after(PATIENCE):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(drip)
             await Connection(ours, application, limits, {}).serve()  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_any_bytes_end_in_an_answer_or_a_close(data: bytes) -> None:
         ours, theirs = trio.testing.memory_stream_pair()
         await theirs.send_all(data)
         await theirs.send_eof()
-        with trio.fail_after(5):
+        with trio.fail_after(PATIENCE):
             await Connection(ours, application, Limits(), {}).serve()  # type: ignore[arg-type]
         await ours.aclose()
         said = await theirs.receive_some()

@@ -17,6 +17,7 @@ from odfd.errors import Bug
 from odfd.runtime.loop_guard import END, HELD, LOOK, BlockageDetector, LoopGuard
 from odfd.runtime.reconcile_loop import UNTIL_POKED, KeyedReconcileLoop, ReconcileLoop
 from odfd.runtime.supervision import Child, Life, Readiness, Restart, run_tree
+from worlds.eventually import PATIENCE
 
 # The tree starts in order, stops in reverse, restarts what may be restarted, and fails loudly. On virtual time.
 
@@ -454,7 +455,7 @@ class Log:
 
 def hold_until(event: threading.Event) -> None:
     """A handler that waits for something and lets nobody else have the loop."""
-    assert event.wait(60)
+    assert event.wait(PATIENCE)
 
 
 @pytest.mark.slow
@@ -512,7 +513,7 @@ async def test_at_rest_nobody_is_woken_and_the_next_block_is_seen_all_the_same()
 
     guard._wake.wait = waits  # type: ignore[method-assign]
     rest, wake = trio.Event(), trio.lowlevel.current_trio_token()
-    threading.Thread(target=lambda: (parked.wait(60), wake.run_sync_soon(rest.set))).start()
+    threading.Thread(target=lambda: (parked.wait(PATIENCE), wake.run_sync_soon(rest.set))).start()
     async with trio.open_nursery() as nursery:
         nursery.start_soon(guard.run)
         await rest.wait()
