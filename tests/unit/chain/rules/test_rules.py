@@ -1,425 +1,81 @@
-"""Every append rule lets one block pass and refuses another that differs in what the rule speaks of."""
+"""Every append rule lets one block pass and refuses another that differs in what the rule speaks of; a stream of raw
+blocks is judged as the blocks one by one would be, however it is cut."""
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+import hashlib
+from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain import rules
-from chain.codec.blocks import content_of, encode_block
+from chain.codec.blocks import content_of, decode_block, encode_block
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
-from chain.model.block import Block, MetadataBlock, UnknownEvent
-from chain.model.changelog import with_changelog
-from chain.model.defaults import spelled_out
+from chain.model import schema as odf
+from chain.model.block import Block, MetadataBlock, objects_of
 from chain.model.events import (
     AddData,
-    AddPushSource,
     Checkpoint,
     DatasetKind,
     DataSlice,
     DisablePollingSource,
-    DisablePushSource,
     ExecuteTransform,
-    ExecuteTransformInput,
     OffsetInterval,
     Seed,
     SetDataSchema,
     SetInfo,
-    SetPollingSource,
-    SetTransform,
     SetVocab,
     SourceState,
-    TransformInput,
 )
 from chain.model.schema import (
-    MAX_COLUMNS,
     DataField,
     DataSchema,
-    Int32,
-    Int64,
-    List,
-    Option,
-    String,
-    Struct,
-    Timestamp,
-    TimeUnit,
 )
 from chain.model.source import (
-    FetchEthereumLogs,
-    FetchUrl,
-    MergeAppend,
     MergeLedger,
     ReadCsv,
-    SqlQueryStep,
-    TransformSql,
 )
-from chain.multihash import ARROW0_SHA3_256, SHA2_256, Multihash
+from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from chain.rules import Binds, check_block
-from chain.rules.check import ChainChecker
+from chain.rules.check import ChainChecker, seal
 from chain.rules.sources import NoPushBesidePolling
 from chain.state import ChainState
-
-ME, ONE, TWO = (DatasetId.from_public_key(bytes([n]) * 32) for n in (1, 2, 3))
-NOON = Instant(1_700_000_000_000 * MILLISECOND)
-H = [Multihash.sha3_256(bytes([n])) for n in range(9)]
-ROWS = Multihash.from_digest(ARROW0_SHA3_256, bytes(32))
-
-ROOT = Seed(dataset_id=ME, dataset_kind=DatasetKind.ROOT)
-DERIVED = Seed(dataset_id=ME, dataset_kind=DatasetKind.DERIVATIVE)
-SYSTEM = (
-    DataField(name="offset", type=Int64()),
-    DataField(name="op", type=Int32()),
-    DataField(name="system_time", type=Timestamp()),
-    DataField(name="event_time", type=Option(inner=Timestamp())),
+from chain.store.layout import DirectoryChain, DirectoryObjects
+from odfd.verify.report import Level
+from odfd.verify.verify import VerificationRequest, verify_chain
+from worlds.chains import linked
+from worlds.rule_cases import (
+    CASES,
+    CITY,
+    DERIVED,
+    FIRST_RUN,
+    GO_ON,
+    GROWN,
+    MORE,
+    NOON,
+    ONE,
+    POLL,
+    PUSH,
+    ROOT,
+    SCHEMA,
+    TRANSFORM,
+    H,
+    after,
+    chain_until,
+    folder_of,
+    following,
+    inputs,
+    ran,
+    rows,
+    saved,
+    used,
 )
-CITY = DataField(name="city", type=Option(inner=String()))
-SCHEMA = SetDataSchema(schema=DataSchema(fields=(*SYSTEM, CITY)))
-PUSH = AddPushSource(source_name="a", read=ReadCsv(), merge=MergeAppend())
-POLL = SetPollingSource(fetch=FetchUrl(url="file:///x"), read=ReadCsv(), merge=MergeAppend())
-QUERY = SqlQueryStep(query="select 1")
-SQL = TransformSql(engine="spark", queries=(QUERY,))
-TRANSFORM = SetTransform(
-    inputs=(TransformInput(dataset_ref=str(ONE), alias="one"), TransformInput(dataset_ref=str(TWO), alias="two")),
-    transform=SQL,
-)
-
-
-def rows(start: int, end: int, **changes: Any) -> DataSlice:
-    whole = DataSlice(
-        logical_hash=ROWS, physical_hash=H[0], offset_interval=OffsetInterval(start=start, end=end), size=10
-    )
-    return msgspec.structs.replace(whole, **changes)
-
-
-def saved(number: int) -> Checkpoint:
-    return Checkpoint(physical_hash=H[number], size=1)
-
-
-def used(dataset: DatasetId, **fields: Any) -> ExecuteTransformInput:
-    return ExecuteTransformInput(dataset_id=dataset, **fields)
-
-
-def ran(first: dict[str, Any], second: dict[str, Any] | None = None, **fields: Any) -> ExecuteTransform:
-    return ExecuteTransform(query_inputs=(used(ONE, **first), used(TWO, **(second or {}))), **fields)
-
-
-def following(state: ChainState, event: Any, **changes: Any) -> Block:
-    content = {
-        "system_time": NOON,
-        "prev_block_hash": state.head,
-        "sequence_number": state.size,
-        "event": event,
-    } | changes
-    if isinstance(event, UnknownEvent):
-        known = following(state, SetInfo(), **changes)
-        return msgspec.structs.replace(known, event=event)
-    return encode_block(MetadataBlock(**content))
-
-
-CHAINS: dict[Multihash | None, tuple[Block, ...]] = {None: ()}
-"""Every chain that a case begins with, by its head."""
-
-
-def after(*events: Any) -> ChainState:
-    state = ChainState.EMPTY
-    for event in events:
-        block = following(state, event)
-        CHAINS[block.hash] = (*CHAINS[state.head], block)
-        state = state.advance(block)
-    return state
-
-
-NUMBERED = tuple(DataField(name=f"c{number}", type=Int64()) for number in range(MAX_COLUMNS))
-
-
-def typed(*fields: DataField) -> SetDataSchema:
-    return SetDataSchema(schema=DataSchema(fields=(*SYSTEM, *fields)))
-
-
-def changing(changelog: bool, *fields: DataField) -> SetDataSchema:
-    """Says whether rows can be taken back."""
-    schema = typed(CITY, *fields).schema
-    assert schema is not None
-    return SetDataSchema(schema=with_changelog(schema, changelog))
-
-
-class Case(NamedTuple):
-    state: ChainState
-    good: Any
-    """An event, or an event and changes of the block around it."""
-    bad: Any
-
-
-FIRST_RUN = ran({"new_block_hash": H[1], "new_offset": 9}, new_watermark=NOON)
-BEGUN = after(ROOT, PUSH, SCHEMA)
-GROWN = after(ROOT, PUSH, SCHEMA, AddData(new_data=rows(0, 9), new_watermark=NOON))
-SAVED = after(ROOT, PUSH, SCHEMA, AddData(new_data=rows(0, 9), new_checkpoint=saved(1), new_watermark=NOON))
-DECLARED = after(DERIVED, TRANSFORM, SCHEMA)
-RUN = after(DERIVED, TRANSFORM, SCHEMA, FIRST_RUN)
-GO_ON = {"prev_block_hash": H[1], "prev_offset": 9}
-EMPTY = ChainState.EMPTY
-
-
-def queries(*steps: SqlQueryStep, **changes: Any) -> SetTransform:
-    sql = msgspec.structs.replace(SQL, queries=steps, **changes)
-    return msgspec.structs.replace(TRANSFORM, transform=sql)
-
-
-def inputs(*named: TransformInput) -> SetTransform:
-    return msgspec.structs.replace(TRANSFORM, inputs=named)
-
-
-MORE = AddData(prev_offset=9, new_data=rows(10, 19), new_watermark=NOON)
-CASES: dict[str, list[Case]] = {
-    "first-block-seed": [Case(EMPTY, ROOT, SetInfo())],
-    "one-seed": [Case(EMPTY, ROOT, None), Case(after(ROOT), SetInfo(), ROOT)],
-    "prev-block-link": [
-        Case(after(ROOT), SetInfo(), (SetInfo(), {"prev_block_hash": H[0]})),
-        Case(after(ROOT), SetInfo(), (SetInfo(), {"prev_block_hash": None})),
-        Case(EMPTY, ROOT, (ROOT, {"prev_block_hash": H[0]})),
-    ],
-    "sequence-number": [
-        Case(after(ROOT), SetInfo(), (SetInfo(), {"sequence_number": 2})),
-        Case(EMPTY, ROOT, (ROOT, {"sequence_number": 1})),
-    ],
-    "known-event": [Case(after(ROOT), SetInfo(), UnknownEvent(variant=14))],
-    "system-time-monotonic": [Case(after(ROOT), SetInfo(), (SetInfo(), {"system_time": NOON - 1}))],
-    "system-time-millis": [Case(after(ROOT), SetInfo(), (SetInfo(), {"system_time": NOON + 1}))],
-    "watermark-monotonic": [
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, new_watermark=Instant(NOON - 1))),
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, new_watermark=None)),
-    ],
-    "offsets-sequential": [
-        Case(BEGUN, AddData(new_data=rows(0, 0)), AddData(new_data=rows(1, 1))),
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, new_data=rows(11, 19))),
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, new_data=rows(9, 19))),
-    ],
-    "offset-interval": [Case(GROWN, MORE, msgspec.structs.replace(MORE, new_data=rows(10, 9)))],
-    "prev-offset": [
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, prev_offset=8, new_data=rows(9, 19))),
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, prev_offset=None, new_data=rows(0, 19))),
-        Case(BEGUN, AddData(new_data=rows(0, 9)), AddData(prev_offset=4, new_data=rows(5, 9))),
-    ],
-    "event-empty": [
-        Case(BEGUN, AddData(new_source_state=SourceState(source_name="a", kind="b", value="c")), AddData()),
-        Case(DECLARED, FIRST_RUN, ran({"new_block_hash": H[1]})),
-    ],
-    "add-data-no-op": [
-        Case(
-            GROWN,
-            AddData(prev_offset=9, new_watermark=Instant(NOON + 1)),
-            AddData(prev_offset=9, new_watermark=NOON),
-        ),
-    ],
-    "prev-checkpoint": [
-        Case(SAVED, msgspec.structs.replace(MORE, prev_checkpoint=H[1], new_checkpoint=saved(1)), MORE),
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, prev_checkpoint=H[1])),
-    ],
-    "checkpoint-carried": [
-        Case(
-            SAVED,
-            msgspec.structs.replace(MORE, prev_checkpoint=H[1], new_checkpoint=saved(1)),
-            msgspec.structs.replace(MORE, prev_checkpoint=H[1]),
-        ),
-    ],
-    "event-of-kind": [
-        Case(BEGUN, AddData(new_data=rows(0, 0)), TRANSFORM),
-        Case(DECLARED, FIRST_RUN, AddData(new_data=rows(0, 0))),
-        Case(after(ROOT), POLL, TRANSFORM),
-        Case(after(DERIVED), TRANSFORM, POLL),
-        Case(after(DERIVED), TRANSFORM, PUSH),
-    ],
-    "description-no-op": [
-        Case(after(ROOT, SetInfo(description="a")), SetInfo(description="b"), SetInfo(description="a")),
-        Case(after(ROOT, SetVocab(offset_column="o")), SetVocab(), SetVocab(offset_column="o")),
-        Case(after(ROOT, SetVocab()), SetVocab(offset_column="o"), SetVocab(offset_column="offset")),
-    ],
-    "hash-algorithm": [
-        Case(GROWN, MORE, msgspec.structs.replace(MORE, new_data=rows(10, 19, logical_hash=H[0]))),
-        Case(
-            GROWN,
-            MORE,
-            msgspec.structs.replace(
-                MORE, new_data=rows(10, 19, physical_hash=Multihash.from_digest(SHA2_256, bytes(32)))
-            ),
-        ),
-    ],
-    "schema-before-data": [
-        Case(BEGUN, AddData(new_data=rows(0, 0)), None),
-        Case(after(ROOT, PUSH), AddData(new_watermark=NOON), AddData(new_data=rows(0, 0))),
-        Case(after(DERIVED, TRANSFORM), FIRST_RUN, msgspec.structs.replace(FIRST_RUN, new_data=rows(0, 0))),
-    ],
-    "schema-present": [
-        Case(after(ROOT), SCHEMA, SetDataSchema()),
-        Case(
-            after(ROOT),
-            SetDataSchema(raw_arrow_schema=b"x"),
-            msgspec.structs.replace(SCHEMA, raw_arrow_schema=b"x"),
-        ),
-    ],
-    "schema-no-op": [
-        Case(BEGUN, typed(DataField(name="city", type=CITY.type, extra={"a": 1})), SCHEMA),
-        Case(BEGUN, None, spelled_out(SCHEMA)),
-        Case(
-            after(ROOT, typed(DataField(name="a", type=Int32(), extra={"b": 1}))),
-            typed(DataField(name="a", type=Int32(), extra={"b": True})),
-            typed(DataField(name="a", type=Int32(), extra={"b": 1})),
-        ),
-    ],
-    "schema-compatible": [
-        Case(
-            after(ROOT, typed(DataField(name="at", type=Timestamp()))),
-            typed(DataField(name="at", type=Timestamp(unit=TimeUnit.MILLISECOND, timezone="UTC"), extra={"a": 1})),
-            typed(DataField(name="at", type=Timestamp(unit=TimeUnit.MICROSECOND))),
-        ),
-        Case(BEGUN, typed(CITY, DataField(name="b", type=Option(inner=Int32()))), typed()),
-        Case(BEGUN, None, typed(CITY, DataField(name="b", type=Int32()))),
-        Case(BEGUN, None, typed(DataField(name="city", type=Option(inner=Int32())))),
-        Case(BEGUN, None, typed(DataField(name="city", type=String()))),
-        Case(
-            after(ROOT, typed(DataField(name="s", type=List(item_type=Struct(fields=(CITY,)))))),
-            typed(
-                DataField(
-                    name="s",
-                    type=List(
-                        item_type=Struct(fields=(DataField(name="n", type=Option(inner=Int32())), CITY)),
-                    ),
-                )
-            ),
-            typed(DataField(name="s", type=List(item_type=Struct(fields=(DataField(name="n", type=Int32()), CITY))))),
-        ),
-    ],
-    "schema-system-columns": [
-        Case(after(ROOT), SCHEMA, SetDataSchema(schema=DataSchema(fields=SYSTEM[:3]))),
-        Case(after(ROOT, SetVocab(event_time_column="city")), SCHEMA, typed()),
-    ],
-    "schema-columns-distinct": [Case(after(ROOT), SCHEMA, typed(CITY, CITY))],
-    "schema-columns": [
-        Case(after(ROOT), typed(*NUMBERED[4:]), typed(*NUMBERED[3:])),
-        Case(after(ROOT), None, typed(DataField(name="s", type=Option(inner=Struct(fields=NUMBERED[4:]))))),
-        Case(
-            after(ROOT),
-            typed(msgspec.structs.replace(CITY, name="n" * 1024)),
-            typed(msgspec.structs.replace(CITY, name="n" * 1025)),
-        ),
-    ],
-    "schema-changelog-stays": [
-        Case(after(ROOT, changing(True)), changing(True, DataField(name="b", type=Option(inner=Int32()))), SCHEMA),
-        Case(after(ROOT, changing(True)), None, changing(False)),
-        Case(after(ROOT, changing(False)), changing(True), None),
-        Case(after(ROOT, changing(False)), SCHEMA, None),
-    ],
-    "read-schema-form": [
-        Case(
-            after(ROOT),
-            msgspec.structs.replace(PUSH, read=ReadCsv(schema=SCHEMA.schema)),
-            msgspec.structs.replace(PUSH, read=ReadCsv(schema=SCHEMA.schema, ddl_schema=("a INT",))),
-        ),
-    ],
-    "ethereum-chain": [
-        Case(
-            after(ROOT),
-            msgspec.structs.replace(POLL, fetch=FetchEthereumLogs(chain_id=1)),
-            msgspec.structs.replace(POLL, fetch=FetchEthereumLogs()),
-        ),
-    ],
-    "polling-beside-push": [Case(after(ROOT), POLL, None), Case(after(ROOT, PUSH), None, POLL)],
-    "push-beside-polling": [Case(after(ROOT), PUSH, None), Case(after(ROOT, POLL), None, PUSH)],
-    "push-source-no-op": [
-        Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, merge=MergeLedger(primary_key=("a",))), PUSH),
-        Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, read=ReadCsv(header=True)), spelled_out(PUSH)),
-    ],
-    "source-after-disable": [
-        Case(after(ROOT, PUSH), msgspec.structs.replace(PUSH, source_name="b"), None),
-        Case(
-            after(ROOT, PUSH, DisablePushSource(source_name="a")), None, msgspec.structs.replace(PUSH, source_name="b")
-        ),
-        Case(after(ROOT, PUSH, DisablePushSource(source_name="a")), None, PUSH),
-        Case(after(ROOT, POLL, DisablePollingSource()), None, PUSH),
-    ],
-    "disable-active-source": [
-        Case(after(ROOT, PUSH), DisablePushSource(source_name="a"), DisablePushSource(source_name="b")),
-        Case(after(ROOT, PUSH, DisablePushSource(source_name="a")), None, DisablePushSource(source_name="a")),
-        Case(after(ROOT, POLL), DisablePollingSource(), None),
-        Case(after(ROOT, POLL, DisablePollingSource()), None, DisablePollingSource()),
-    ],
-    "transform-inputs": [Case(after(DERIVED), TRANSFORM, inputs())],
-    "transform-inputs-distinct": [
-        Case(after(DERIVED), TRANSFORM, inputs(TRANSFORM.inputs[0], TRANSFORM.inputs[0])),
-    ],
-    "transform-inputs-resolved": [
-        Case(after(DERIVED), TRANSFORM, inputs(TransformInput(dataset_ref="one", alias="one"))),
-        Case(after(DERIVED), TRANSFORM, inputs(TransformInput(dataset_ref=str(ONE)))),
-    ],
-    "queries-normalised": [
-        Case(after(DERIVED), TRANSFORM, queries(QUERY, query="select 1")),
-        Case(
-            after(ROOT),
-            msgspec.structs.replace(PUSH, preprocess=SQL),
-            msgspec.structs.replace(PUSH, preprocess=TransformSql(engine="spark", query="select 1")),
-        ),
-    ],
-    "queries-present": [
-        Case(after(DERIVED), TRANSFORM, queries()),
-        Case(
-            after(ROOT),
-            msgspec.structs.replace(POLL, preprocess=SQL),
-            msgspec.structs.replace(POLL, preprocess=TransformSql(engine="spark")),
-        ),
-    ],
-    "queries-output": [Case(after(DERIVED), TRANSFORM, queries(SqlQueryStep(alias="a", query="select 1")))],
-    "queries-aliased": [
-        Case(after(DERIVED), queries(SqlQueryStep(alias="a", query="select 1"), QUERY), queries(QUERY, QUERY)),
-    ],
-    "transform-declared": [Case(DECLARED, FIRST_RUN, None), Case(after(DERIVED, SCHEMA), None, FIRST_RUN)],
-    "query-inputs-order": [
-        Case(DECLARED, FIRST_RUN, ExecuteTransform(query_inputs=(used(TWO), used(ONE)), new_watermark=NOON)),
-        Case(DECLARED, FIRST_RUN, ExecuteTransform(query_inputs=(used(ONE),), new_watermark=NOON)),
-    ],
-    "input-block-interval": [
-        Case(
-            RUN,
-            ran(GO_ON | {"new_block_hash": H[2]}, new_watermark=NOON),
-            ran(GO_ON | {"new_block_hash": H[1]}, new_watermark=NOON),
-        ),
-    ],
-    "input-offset-interval": [
-        Case(
-            RUN,
-            ran(GO_ON | {"new_block_hash": H[2], "new_offset": 10}, new_watermark=NOON),
-            ran(GO_ON | {"new_block_hash": H[2], "new_offset": 9}, new_watermark=NOON),
-        ),
-    ],
-    "input-prev-block": [
-        Case(
-            RUN,
-            ran(GO_ON | {"new_block_hash": H[2]}, new_watermark=NOON),
-            ran({"prev_offset": 9, "new_block_hash": H[2]}, new_watermark=NOON),
-        ),
-        Case(DECLARED, FIRST_RUN, ran({"prev_block_hash": H[1]}, new_watermark=NOON)),
-    ],
-    "input-prev-offset": [
-        Case(
-            RUN,
-            ran(GO_ON | {"new_block_hash": H[2]}, new_watermark=NOON),
-            ran({"prev_block_hash": H[1], "new_block_hash": H[2]}, new_watermark=NOON),
-        ),
-        Case(DECLARED, FIRST_RUN, ran({"prev_offset": 1, "new_block_hash": H[2]}, new_watermark=NOON)),
-    ],
-    "input-offset-without-block": [
-        Case(
-            RUN,
-            ran(GO_ON | {"new_block_hash": H[2], "new_offset": 10}, new_watermark=NOON),
-            ran(GO_ON | {"new_offset": 10}, new_watermark=NOON),
-        ),
-    ],
-    "execute-transform-no-op": [
-        Case(RUN, ran(GO_ON | {"new_block_hash": H[2]}, new_watermark=NOON), ran(GO_ON, new_watermark=NOON)),
-    ],
-}
 
 
 def broken(state: ChainState, event: Any, as_author: bool = True) -> set[str]:
@@ -457,6 +113,35 @@ def test_rules_for_authors_bind_nobody_else(rule: rules.Rule) -> None:
     for state, _, bad in CASES[rule.name]:
         if bad is not None:
             assert (rule.name in broken(state, bad, as_author=False)) == (rule.binds is Binds.EVERYONE)
+
+
+@pytest.mark.parametrize(
+    "rule", [rule for rule in rules.RULES if rule.binds is Binds.EVERYONE], ids=lambda rule: rule.name
+)
+def test_a_verification_in_columns_tells_what_one_block_by_block_does(rule: rules.Rule, tmp_path: Path) -> None:
+    """In a folder, a block whose neighbour is not the one it names ends a walk: what lies beyond is told as missing."""
+    gaps = {"block-missing"} if rule.name in ("prev-block-link", "sequence-number") else set()
+    for number, case in enumerate(CASES[rule.name]):
+        for event in (case.good, case.bad):
+            if event is None:
+                continue
+            folder = folder_of(tmp_path / f"{number} {event is case.bad}", chain_until(case, event))
+            columns, alone = (
+                verify_chain(
+                    DirectoryChain(folder),
+                    DirectoryObjects(folder),
+                    VerificationRequest(ref="x", level=Level.CHAIN, columns=columns),
+                ).failures
+                for columns in (True, False)
+            )
+            assert [each.rule for each in columns] == [each.rule for each in alone]
+            assert all(each.message for each in columns)
+            last = max((each.block.sequence_number for each in columns), default=0)
+            told = {each.rule for each in columns if each.block.sequence_number == last}
+            if event is case.bad:
+                assert told & {rule.name, *gaps}
+            else:
+                assert rule.name not in {each.rule for each in columns}
 
 
 def test_whole_good_chains_break_nothing() -> None:
@@ -551,3 +236,101 @@ def test_a_disabled_polling_source_is_not_said_to_be_there() -> None:
     (there,) = rule.check(after(ROOT, POLL), following(after(ROOT, POLL), PUSH))
     assert "has a polling source" in there.message
     assert "another dataset" in told.hint == there.hint
+
+
+STAMP = odf.Timestamp(unit=odf.TimeUnit.MILLISECOND, timezone="UTC")
+COLUMNS = (
+    DataField(name="offset", type=odf.Int64()),
+    DataField(name="op", type=odf.Int32()),
+    DataField(name="system_time", type=STAMP),
+    DataField(name="event_time", type=STAMP),
+)
+
+
+def chain_of(count: int, back: int | None = None, every: int = 17) -> list[Block]:
+    """Watermarks in a row, with a SetInfo now and then; at ``back`` the watermark goes back."""
+    events: list[Seed | SetInfo | AddData] = []
+    for number in range(count):
+        event: Seed | SetInfo | AddData = AddData(new_watermark=Instant(10**18 + number * 10**9 * (number != back)))
+        if number == 0:
+            event = Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT)
+        elif number % every == 0 and number != back:
+            event = SetInfo(description=f"{number}")
+        events.append(event)
+    return linked(events, Instant(10**18), step=1)
+
+
+@pytest.mark.slow
+@given(st.integers(1, 80), st.lists(st.integers(1, 30), min_size=1))
+def test_the_cuts_of_a_stream_do_not_matter(count: int, cuts: list[int]) -> None:
+    blocks = chain_of(count)
+    judge = ChainChecker(ChainState.EMPTY)
+    sealed = []
+    start = 0
+    while start < count:
+        size = cuts[start % len(cuts)]
+        sealed += judge.take([block.raw for block in blocks[start : start + size]])
+        start += size
+    state = ChainState.EMPTY
+    for block in blocks:
+        state = state.advance(block)
+    assert judge.state == state
+    assert sealed == [seal(decode_block(block.raw)) for block in blocks]
+
+
+@pytest.mark.parametrize("every", [5, 1000])
+def test_the_first_broken_rule_ends_it_and_nothing_is_taken(every: int) -> None:
+    blocks = chain_of(60, back=40, every=every)
+    judge = ChainChecker(ChainState.EMPTY)
+    with pytest.raises(Invalid, match="the watermark goes back") as caught:
+        judge.take([block.raw for block in blocks])
+    assert (caught.value.rule, caught.value.place) == ("watermark-monotonic", "block #40")
+    assert judge.state == ChainState.EMPTY
+
+
+def test_bytes_that_are_no_block_end_it() -> None:
+    raws = [block.raw for block in chain_of(40, every=1000)]
+    raws[30] = bytes(len(raws[30]))
+    judge = ChainChecker(ChainState.EMPTY)
+    with pytest.raises(Invalid):
+        judge.take(raws)
+    assert judge.state == ChainState.EMPTY
+
+
+def digest(text: str, code: int = SHA3_256) -> Multihash:
+    return Multihash.from_digest(code, hashlib.sha3_256(text.encode()).digest())
+
+
+def data_chain(count: int, often: int, code: int) -> list[Block]:
+    """A slice in each block, a checkpoint in most; slices are named by the algorithm ``code``."""
+    blocks: list[Block] = []
+    left: Multihash | None = None
+    events: list[Any] = [
+        Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT),
+        SetDataSchema(schema=DataSchema(fields=COLUMNS)),
+    ]
+    for number in range(count):
+        slice_ = DataSlice(
+            logical_hash=digest(f"rows {number}", ARROW0_SHA3_256),
+            physical_hash=digest(f"{number}", code),
+            offset_interval=OffsetInterval(start=number, end=number),
+            size=number + 9,
+        )
+        checkpoint = Checkpoint(physical_hash=digest(f"left {number}"), size=number) if number % often else None
+        offset = number - 1 if number else None
+        events.append(AddData(prev_checkpoint=left, prev_offset=offset, new_data=slice_, new_checkpoint=checkpoint))
+        left = checkpoint.physical_hash if checkpoint else None
+    for number, event in enumerate(events):
+        head = blocks[-1].hash if blocks else None
+        content = MetadataBlock(system_time=Instant(10**18), prev_block_hash=head, sequence_number=number, event=event)
+        blocks.append(encode_block(content))
+    return blocks
+
+
+@pytest.mark.slow
+@given(st.integers(10, 60), st.sampled_from([2, 7, 1000]), st.sampled_from([SHA3_256, SHA2_256]))
+def test_what_blocks_bring_is_told_without_decoding_them(count: int, often: int, code: int) -> None:
+    blocks = data_chain(count, often, code)
+    sealed = ChainChecker(ChainState.EMPTY).take([block.raw for block in blocks])
+    assert [each.objects for each in sealed] == [objects_of(block) for block in blocks]
+    assert [len(each.objects) for each in sealed] == [0, 0, *(2 if number % often else 1 for number in range(count))]
