@@ -22,13 +22,17 @@ from xdist.scheduler import LoadScopeScheduling
 
 pytest_plugins: Final = ["worlds.required_parts", "worlds.proven"]
 
-settings.register_profile("odfd", deadline=None, derandomize=True, database=None)
+settings.register_profile("odfd", max_examples=35, deadline=None, derandomize=True, database=None)
 """No test asserts a time, so no example has a deadline; a run of one commit tries the same examples as the next."""
 settings.load_profile("odfd")
 settings.register_profile("quick", settings.get_profile("odfd"), max_examples=20)
-"""``make quick``; a test that says how many examples it needs keeps them."""
+"""``make quick``."""
 settings.register_profile(
-    "nightly", settings.get_profile("odfd"), derandomize=False, database=DirectoryBasedExampleDatabase("out/examples")
+    "nightly",
+    settings.get_profile("odfd"),
+    max_examples=100,
+    derandomize=False,
+    database=DirectoryBasedExampleDatabase("out/examples"),
 )
 """``make nightly``: other examples each time; what failed is kept, and tried first the next time."""
 

@@ -22,7 +22,7 @@ from p2p.ports import GossipVerdict, Judgement, PeerId
 from worlds.eventually import PATIENCE
 from worlds.mutation import mutated
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "1000"))
+MUTANTS = int(os.environ.get("ODFD_FUZZ", "350"))
 SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
 TOPIC = "/odf/1/fuzz/heads"
 STRANGER = ID.from_base58(peer_of_seed(b"s" * 32))

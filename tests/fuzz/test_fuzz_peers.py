@@ -13,7 +13,7 @@ import pytest
 from worlds.mutation import walk
 from worlds.peer_bytes import FAULTS, TARGETS, Target
 
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "1000"))
+MUTANTS = int(os.environ.get("ODFD_FUZZ", "350"))
 SEED = int(os.environ.get("ODFD_FUZZ_SEED", "1"))
 
 

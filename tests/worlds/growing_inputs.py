@@ -62,7 +62,7 @@ from odfd.trust.evidence.bundle_store import BundleQuota, StoredBundle, leaving
 from p2p.host.pubsub import net_subscriptions
 
 Work = Callable[[], object]
-SIZES: Final = (200, 400, 800)
+SIZES: Final = (100, 200, 400)
 CASES: dict[str, tuple[Callable[[int], Work], tuple[int, ...]]] = {}
 
 

@@ -42,6 +42,7 @@ from chain.multihash import Multihash
 from chain.state import ChainState, InputPosition, load_state
 from chain.store.schema import KINDS, kind_name
 from chain.walk import newest_first, oldest_first
+from worlds.depth import share
 
 ME = DatasetId.from_public_key(bytes(32))
 SEED = Seed(dataset_id=ME, dataset_kind=DatasetKind.ROOT)
@@ -133,7 +134,7 @@ EVENTS = st.one_of(
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(st.lists(EVENTS, max_size=25))
 def test_a_loaded_state_is_the_folded_state(events: list[MetadataEvent]) -> None:
     blocks = chained([SEED, *events])
@@ -194,7 +195,7 @@ def test_positions_of_inputs_carry_on() -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(st.integers(0, 40), st.integers(0, 40), st.integers(0, 40))
 def test_comparison(common: int, ours: int, theirs: int) -> None:
     shared = chained([SEED] + [SetInfo(description=str(n)) for n in range(common)])[:common]

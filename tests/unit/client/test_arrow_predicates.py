@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from odfd_client import Invalid, Predicate, col
 from odfd_client.arrow_predicates import expression
+from worlds.depth import share
 
 DAY = datetime.date(2024, 5, 1)
 ONE = uuid.UUID(int=1)
@@ -79,7 +80,7 @@ PREDICATE = st.recursive(
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=share(100), deadline=None)
 @given(PREDICATE)
 def test_the_same_rows_are_selected_as_in_sql(predicate: Predicate) -> None:
     parameters: dict[str, Any] = {}

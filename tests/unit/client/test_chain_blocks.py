@@ -49,6 +49,7 @@ from chain.multihash import Multihash
 from odfd.renditions.successor import HandoverNotice, announce, notice_of
 from odfd_client.chain_blocks import MAX_BLOCK, decode_block
 from odfd_client.errors import Invalid
+from worlds.depth import share
 from worlds.mutation import mutated
 
 DIGEST = st.binary(min_size=32, max_size=32)
@@ -145,7 +146,7 @@ def read(raw: bytes) -> dict[str, Any]:
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(BLOCK, st.sampled_from([2, 3]))
 def test_a_block_is_read_as_the_node_reads_it(content: MetadataBlock, version: int) -> None:
     block = encode_block(content, version)
@@ -153,7 +154,7 @@ def test_a_block_is_read_as_the_node_reads_it(content: MetadataBlock, version: i
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(40), deadline=None)
 @given(BLOCK, BLOCK, st.integers(0, 1 << 32))
 def test_damaged_bytes_are_invalid_or_read_alike(content: MetadataBlock, other: MetadataBlock, seed: int) -> None:
     lot = random.Random(seed)

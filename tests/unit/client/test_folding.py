@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from engines.query.views import SliceView, folded_sql
 from odfd_client.folding import difference, standing
+from worlds.depth import share
 
 SCHEMA = pa.schema([("offset", pa.int64()), ("op", pa.int32()), ("city", pa.string()), ("n", pa.int64())])
 ROW = st.tuples(
@@ -20,7 +21,7 @@ ROW = st.tuples(
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=share(60), deadline=None)
 @given(st.lists(ROW, max_size=30), st.booleans())
 def test_the_same_rows_stand_as_in_sql(rows: list[tuple[int, str | None, int | None]], by_key: bool) -> None:
     log = pa.table([range(len(rows)), *([row[at] for row in rows] for at in range(3))], schema=SCHEMA)
@@ -42,7 +43,7 @@ TABLE = st.lists(st.tuples(st.sampled_from(["Graz", "Linz", None]), st.sampled_f
 
 
 @pytest.mark.slow
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(40), deadline=None)
 @given(TABLE, TABLE)
 def test_a_difference_makes_the_one_the_other(old: list[tuple[object, ...]], new: list[tuple[object, ...]]) -> None:
     kinds = pa.schema([("city", pa.string()), ("n", pa.float64())])

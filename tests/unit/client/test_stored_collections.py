@@ -15,6 +15,7 @@ from odfd_client.errors import OdfdError
 from odfd_client.places import FolderPlace
 from odfd_client.stored_collections import SignedShard, beside, shards_in
 from worlds.collection_bytes import KEYS, written
+from worlds.depth import share
 from worlds.mutation import mutated
 
 HEADS = st.lists(
@@ -46,7 +47,7 @@ def test_both_readers_say_the_same(tmp_path: Path, heads: Any, others: Any) -> N
 
 @pytest.mark.slow
 @given(st.integers(0, 1 << 32))
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 def test_damaged_bytes_are_an_error_that_says_so(tmp_path: Path, seed: int) -> None:
     (tmp_path / "trust").mkdir(exist_ok=True)
     raw = written(KEYS[:3], [(1, 2), (3, None), (5, 6)])

@@ -21,6 +21,7 @@ from chain.instant import Instant
 from chain.model import events, schema, source
 from chain.model.block import MetadataBlock
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
+from worlds.depth import share
 
 MODEL = sorted(
     {
@@ -86,7 +87,7 @@ def values(cls: type[msgspec.Struct], depth: int = 0) -> st.SearchStrategy[Any]:
     return st.builds(cls, **fields)
 
 
-EXAMPLES = settings(max_examples=40, suppress_health_check=list(HealthCheck))
+EXAMPLES = settings(max_examples=share(40), suppress_health_check=list(HealthCheck))
 
 
 @pytest.mark.slow
@@ -105,7 +106,7 @@ def test_every_class_survives_both_codecs(cls: type[msgspec.Struct], data: st.Da
 
 
 @pytest.mark.slow
-@settings(EXAMPLES, max_examples=300)
+@settings(EXAMPLES, max_examples=share(300))
 @given(values(MetadataBlock), st.sampled_from([2, 3]))
 def test_a_shown_block_encodes_to_the_same_bytes(content: MetadataBlock, version: int) -> None:
     block = blocks.encode_block(content, version)
@@ -116,7 +117,7 @@ def test_a_shown_block_encodes_to_the_same_bytes(content: MetadataBlock, version
 
 
 @pytest.mark.slow
-@settings(EXAMPLES, max_examples=100)
+@settings(EXAMPLES, max_examples=share(100))
 @given(values(events.DatasetSnapshot))
 def test_a_rendered_snapshot_reads_back(snapshot: events.DatasetSnapshot) -> None:
     [read] = manifest.parse_manifests(manifest.render_manifest(snapshot), "snapshot.yaml")

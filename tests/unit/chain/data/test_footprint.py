@@ -19,11 +19,12 @@ from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import open_slice
 from chain.data.thrift import MAP, STRUCT, Compact, ThriftError
 from chain.errors import Invalid
+from worlds.depth import share
 from worlds.table_strategies import tables
 
 MEBI = 1 << 20
 FREE = settings(
-    max_examples=60,
+    max_examples=share(60),
     phases=[Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )

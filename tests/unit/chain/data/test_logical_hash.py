@@ -18,6 +18,7 @@ from chain.data.logical_hash import LogicalHasher, logical_hash, logical_hash_fi
 from chain.data.parquet import write_slice
 from chain.errors import Invalid
 from worlds.arrow0_reference import reference_hash
+from worlds.depth import share
 from worlds.table_strategies import tables
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "arrow-digest"
@@ -133,7 +134,7 @@ def test_slicing_into_batches_does_not_matter(data: st.DataObject, small_windows
 
 
 @pytest.mark.slow
-@settings(FREE, max_examples=60)
+@settings(FREE, max_examples=share(60))
 @given(data=st.data())
 def test_a_file_hashes_like_its_rows(data: st.DataObject, small_windows: None, tmp_path: Path) -> None:
     table = data.draw(tables())

@@ -16,6 +16,7 @@ from chain.model.events import AddData, DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
 from chain.store import blockfiles
 from chain.store.blockfiles import BlockFiles, Names, walk
+from worlds.depth import share
 
 SIZE = 40
 
@@ -69,7 +70,7 @@ def test_the_walk_goes_from_the_head_to_the_seed(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(damage=st.dictionaries(st.integers(0, SIZE - 1), DAMAGE, max_size=4))
 def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path) -> None:
     write(tmp_path, damage)
@@ -81,7 +82,7 @@ def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path
 
 
 @pytest.mark.slow
-@settings(max_examples=100, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(number=st.integers(1, SIZE - 2), damage=DAMAGE)
 def test_one_damaged_block_does_not_end_the_walk(number: int, damage: tuple[str, int], tmp_path: Path) -> None:
     write(tmp_path, {number: damage})
@@ -109,7 +110,7 @@ def test_no_more_is_read_than_a_block_may_have(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 @given(ahead=st.integers(0, 9), ring=st.integers(1, 9), look=st.integers(1, 12))
 def test_files_that_name_each_other_in_a_ring_are_walked_once(ahead: int, ring: int, look: int) -> None:
     names = [Multihash.sha3_256(bytes([number])) for number in range(ahead + ring)]

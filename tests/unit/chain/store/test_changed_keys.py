@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from chain.store import database as module
 from chain.store.database import Database, open_database
+from worlds.depth import share
 
 STEPS = ("CREATE TABLE noted (key BLOB) STRICT;", "CREATE TABLE other (n INTEGER) STRICT;")
 REMEMBERED = 4
@@ -28,7 +29,7 @@ def database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Databa
 
 
 @pytest.mark.slow
-@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(writes=st.lists(st.frozensets(st.sampled_from([b"a", b"b", b"c", b"d", None]), max_size=4), max_size=12))
 def test_keys_are_those_of_the_writes_or_everything(database: Database, writes: list[frozenset[bytes | None]]) -> None:
     start, model = database.writes, [(database.writes, frozenset[bytes | None]())]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from chain.errors import Environment
 from chain.store.database import Database, open_database
 from chain.store.seals import ROW_DAMAGED, Sealed
+from worlds.depth import share
 
 ROOM = Sealed("notes", ("key", "size", "text", "raw"), "write it anew")
 STEPS = [
@@ -36,7 +37,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share(60))
 @given(rows, rows)
 def test_what_is_sealed_comes_back_and_nothing_else_does(database: Database, one: Values, other: Values) -> None:
     with database.write() as connection:

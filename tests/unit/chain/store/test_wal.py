@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from chain.errors import Environment
 from chain.store.database import open_database
 from odfd.store.crash_recovery import pages_promised
+from worlds.depth import share
 
 TABLE = "CREATE TABLE notes (id INTEGER PRIMARY KEY, text TEXT) STRICT"
 FIRST, FRAME = 32, 24 + 4096
@@ -78,7 +79,7 @@ def test_a_whole_log_keeps_its_promise(killed: tuple[Path, list[int]]) -> None:
 
 @pytest.mark.slow
 @given(BITS, st.booleans())
-@settings(max_examples=60)
+@settings(max_examples=share(60))
 def test_a_flipped_bit_breaks_it_or_changes_nothing(
     killed: tuple[Path, list[int]], place: int, in_header: bool
 ) -> None:

@@ -16,6 +16,7 @@ from chain.errors import Invalid, NotFound
 from chain.multihash import Multihash
 from chain.store.files import ObjectDamaged
 from engines.spark.ingest.history import History, ranges_of
+from worlds.depth import share
 
 TS = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -46,7 +47,7 @@ def table(rows: list[dict[str, object]], start: int) -> pa.Table:
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=150)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], max_examples=share(150))
 @given(st.lists(st.lists(ROW, min_size=1, max_size=4), max_size=3), st.lists(ROW, max_size=4), st.data())
 def test_no_slice_that_could_match_is_left_out(
     tmp_path: Path, slices: list[list[dict[str, object]]], batch: list[dict[str, object]], data: st.DataObject

@@ -24,6 +24,7 @@ from engines.query.duckdb_session import (
     batch_rows,
 )
 from engines.query.views import Fold, SliceView
+from worlds.depth import share
 
 TIME = pa.timestamp("ms", "UTC")
 SCHEMA = pa.schema(
@@ -264,7 +265,7 @@ MODELS: dict[Fold, Callable[[list[Row]], list[int]]] = {"rows": standing_rows, "
 
 @pytest.mark.slow
 @pytest.mark.parametrize("fold", sorted(MODELS))
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(30), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(rows=ROWS, size=st.integers(1, 5))
 def test_a_fold_is_that_of_the_model_however_slices_are_cut(
     tmp_path_factory: pytest.TempPathFactory, fold: Fold, rows: list[Row], size: int
@@ -423,7 +424,7 @@ FOLD_ROW = st.tuples(st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["a", 
 
 
 @pytest.mark.slow
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=60)
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=share(60))
 @given(st.lists(FOLD_ROW, max_size=14), st.lists(st.integers(0, 14), max_size=3), st.sampled_from(["key", "rows"]))
 def test_prop_a_fold_goes_on_from_any_earlier_one(
     tmp_path_factory: pytest.TempPathFactory,

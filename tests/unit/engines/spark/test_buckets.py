@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from chain.errors import Invalid
 from engines.spark.state import files
 from engines.spark.state.files import BucketedTable, StoredTable, hashes_of, pack, unpack
+from worlds.depth import share
 
 SCHEMA = pa.schema([("k", pa.string()), ("n", pa.int64())])
 KEYS = st.text("abcdé", max_size=3) | st.none()
@@ -53,7 +54,7 @@ def _small(monkeypatch):
 
 
 @pytest.mark.slow
-@settings(max_examples=120)
+@settings(max_examples=share(120))
 @given(st.lists(st.dictionaries(KEYS, st.integers(0, 6), max_size=8), max_size=8))
 def test_the_route_does_not_show(changes):
     state, now = {}, {}

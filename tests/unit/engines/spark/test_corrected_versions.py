@@ -19,6 +19,7 @@ from engines.spark.analysis.influence import VersionedInput
 from engines.spark.execution.inputs import advance
 from engines.spark.planning.transaction import BlockFacts, VersionStep
 from engines.spark.rows.changelog import NEVER
+from worlds.depth import share
 
 SECOND = 1_000_000
 STAMP = pa.timestamp("us", "UTC")
@@ -116,7 +117,7 @@ def valid(view, key, at):
 
 @pytest.mark.slow
 @given(ledgers(), st.data())
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=share(300))
 def test_what_is_in_force_is_what_a_person_would_say_in_any_slicing(blocks, data):
     cuts = sorted({*data.draw(st.lists(st.integers(1, len(blocks)), max_size=3)), len(blocks)})
     corrected = next((n for n, (said, _) in enumerate(blocks) if any(row[0] for row in said)), len(blocks))

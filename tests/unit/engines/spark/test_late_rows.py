@@ -13,6 +13,7 @@ from engines.spark.analysis.influence import VersionedInput
 from engines.spark.analysis.monotone import DAY, EARLIEST, LATEST, MILLISECOND, Floor, Shift, apply
 from engines.spark.planning.transaction import BlockFacts, InputFacts, next_checkpoint, plan_step
 from engines.spark.state.checkpoint import decode_checkpoint, encode_checkpoint
+from worlds.depth import share
 
 HOUR = DAY // 24
 FUNCTIONS = {
@@ -119,7 +120,7 @@ def oracle(name, history):
 
 
 @pytest.mark.slow
-@settings(max_examples=150)
+@settings(max_examples=share(150))
 @given(histories(), st.sampled_from(sorted(FUNCTIONS)))
 def test_a_row_comes_out_at_a_place_of_its_own_chain(history, name):
     expected = oracle(name, history)

@@ -13,6 +13,7 @@ from engines.spark.analysis.classify import Classification, Mode, Path
 from engines.spark.analysis.monotone import DAY, EARLIEST, LATEST, MILLISECOND, Floor, FloorMonths, Shift, apply
 from engines.spark.planning.transaction import BlockFacts, InputFacts, next_checkpoint, plan_step
 from engines.spark.state.checkpoint import decode_checkpoint, encode_checkpoint
+from worlds.depth import share
 
 HOUR = DAY // 24
 END = Floor(MILLISECOND)
@@ -107,7 +108,7 @@ def whole(query, blocks):
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2))
 def test_grouping_does_not_show(history, names):
     blocks, cuts = history
@@ -122,7 +123,7 @@ def test_grouping_does_not_show(history, names):
 
 
 @pytest.mark.slow
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(histories(), st.lists(st.sampled_from(sorted(FUNCTIONS)), min_size=1, max_size=2), st.data())
 def test_emission_limits_do_not_show(history, names, data):
     blocks, cuts = history

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from engines.spark.analysis.monotone import DAY, SECOND, Floor, FloorMonths, LocalFloor, Zone
+from worlds.depth import share
 
 MINUTE, HOUR = 60 * SECOND, 3600 * SECOND
 UNTIL = 4000 * DAY
@@ -35,7 +36,7 @@ def true_start(zone, step, time):
 
 
 @pytest.mark.slow
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(zones(), STEPS, st.data())
 def test_bounds_hold_never_decrease_and_are_exact_far_from_changes(zone, step, data):
     near = [moment + by * MINUTE for moment in zone.moments for by in (-1500, -61, -1, 0, 1, 59, 1500)]

@@ -13,6 +13,7 @@ from p2p.address import prefix_of
 from p2p.budget.connection_slots import FEW, ConnectionSlots
 from p2p.budget.work import Party
 from p2p.ports import PeerId
+from worlds.depth import share
 
 MOST = 64
 """As the daemon has by default."""
@@ -192,5 +193,5 @@ class Bursts(RuleBasedStateMachine):
         assert self.slots._given.keys() <= {party.peer for party in self.seated.values()}
 
 
-Bursts.TestCase.settings = settings(max_examples=60, stateful_step_count=50, deadline=None)
+Bursts.TestCase.settings = settings(max_examples=share(60), stateful_step_count=50, deadline=None)
 TestBursts = pytest.mark.slow(Bursts.TestCase)

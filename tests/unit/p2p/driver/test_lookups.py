@@ -112,7 +112,10 @@ async def test_a_record_is_brought_by_the_search_itself(
 
 
 @pytest.mark.slow
-async def test_what_is_withdrawn_is_not_told_by_its_holder_and_expires(autojump_clock: Any, town: Any) -> None:
+async def test_what_is_withdrawn_is_not_told_by_its_holder_and_expires(
+    autojump_clock: Any, town: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lookups, "RECORD_LIFETIME", 900)
     nodes = await line(town, 5)
     await settled(nodes)
     holder, other = nodes[0], nodes[1]

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from p2p.lookup.search import LIMITS, Search, SearchLimits
 from p2p.lookup.table import Region
 from p2p.wire.contact import LookupContact
+from worlds.depth import share
 
 TARGET = 1 << 255
 
@@ -71,7 +72,7 @@ def test_it_finds_the_nearest() -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 1000), st.floats(0, 0.3))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=share(30), deadline=None)
 def test_silent_nodes_cost_time_and_no_result(seed: int, part: float) -> None:
     lot = Random(seed)
     silent = {one for one in NODES[3:] if lot.random() < part}
@@ -180,7 +181,7 @@ def test_nobody_to_ask_is_an_end() -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 10_000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=share(40), deadline=None)
 def test_it_ends_whatever_is_answered(seed: int) -> None:
     lot = Random(seed)
     pool = [at(lot.randrange(1 << 40), lot.randbytes(4)) for _ in range(300)]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from p2p.lookup.table import Region, RoutingTable, TableLimits
 from p2p.wire.contact import BITS, LookupContact, block_of, place_of_node
+from worlds.depth import share
 
 ME = place_of_node(b"m" * 32)
 
@@ -46,7 +47,7 @@ def test_it_is_logarithmic() -> None:
 
 @pytest.mark.slow
 @given(st.integers(0, 2**BITS - 1), st.integers(1, 40))
-@settings(max_examples=50)
+@settings(max_examples=share(50))
 def test_the_nearest_are_those_of_all_entries(target: int, count: int) -> None:
     table = full(400)
     everyone = sorted(table, key=lambda one: one.place ^ target)

@@ -17,6 +17,7 @@ from p2p.yamux import frames
 from p2p.yamux.frames import DATA, HEADER_SIZE, INITIAL_WINDOW, YamuxLimits, pack
 from p2p.yamux.session import StreamLimit, YamuxSession
 from p2p.yamux.stream import Event, Readable, StreamOpened, WasReset
+from worlds.depth import share
 
 SMALL = YamuxLimits(
     max_inbound=4, max_outbound=4, backlog=3, max_window=INITIAL_WINDOW * 2, max_buffered=INITIAL_WINDOW * 3
@@ -235,7 +236,7 @@ class Conversation(RuleBasedStateMachine):
                     assert self.ends[end].at_end(stream)
 
 
-Conversation.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+Conversation.TestCase.settings = settings(max_examples=share(60), stateful_step_count=40)
 TestConversation = pytest.mark.slow(Conversation.TestCase)
 
 
