@@ -1,4 +1,4 @@
-"""The bytes of the specification. ``messages.json`` was written from it with nothing but Python's own modules."""
+"""Messages as others wrote them."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from chain.ids import DatasetId
 from chain.multihash import Multihash
 from chain.statements.keys import SigningKey
+from p2p.host.noise import AES, Cipher
 from p2p.ports import HeldParts, PartsAsk, Tip, Topic
 from p2p.wire import chains, frames, invite, lookup, objects, presence, refusal, swarm, trust
 from p2p.wire.chains import BlockRange, Blocks
@@ -19,6 +20,8 @@ from p2p.wire.contact import LookupContact, lookup_key
 from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.presence import PeersAsk, Presence
 from p2p.wire.refusal import PeerRefusal, RefusalReason
+
+# The bytes of the specification. ``messages.json`` was written from it with nothing but Python's own modules.
 
 BYTES = {
     name: bytes.fromhex(text)
@@ -178,3 +181,27 @@ def test_frame() -> None:
 
 def test_every_vector_is_used() -> None:
     assert set(BYTES) == {*CASES, "frame"}
+
+
+# The bytes of ADR 17. ``sealed.json`` was written from that page with the ``crypto`` module of Node.
+
+SEALED = {
+    name: bytes.fromhex(text)
+    for name, text in json.loads(Path(__file__).with_name("sealed.json").read_text()).items()
+}  # fmt: skip
+SECRET = bytes(range(32))
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "messages"),
+    [("first", 0, [b"hello"]), ("turn", (1 << 20) - 1, [b"the last of its key", b"the first of the next"])],
+)
+def test_sealed(name: str, before: int, messages: list[bytes]) -> None:
+    assert bytes(Cipher(AES, SECRET, before).seal(messages)) == SEALED[name]
+    cipher, at = Cipher(AES, SECRET, before), 0
+    for message in messages:
+        end = at + 2 + int.from_bytes(SEALED[name][at : at + 2], "big")
+        plain = memoryview(bytearray(len(message)))
+        assert cipher.open(memoryview(SEALED[name])[at + 2 : end], plain) == len(message)
+        assert plain == message
+        at = end

@@ -1,12 +1,16 @@
-"""The client's reader of blocks says what ``chain`` says, and of bytes that are none nothing but Invalid."""
+"""Chains as the client reads them: blocks, folds and what is held."""
 
 from __future__ import annotations
 
 import random
+from collections import Counter
+from pathlib import Path
 from typing import Any
 
+import duckdb
+import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from chain.codec.blocks import decode_block as decode_ours
@@ -46,11 +50,20 @@ from chain.model.source import (
     primary_key,
 )
 from chain.multihash import Multihash
+from engines.query.views import SliceView, folded_sql
+from odfd.published.signed import COLLECTION, collection_in
 from odfd.renditions.successor import HandoverNotice, announce, notice_of
 from odfd_client.chain_blocks import MAX_BLOCK, decode_block
-from odfd_client.errors import Invalid
+from odfd_client.errors import HoldLost, Invalid, OdfdError, Refused, Unreachable, from_problem
+from odfd_client.folding import difference, standing
+from odfd_client.holds import Hold
+from odfd_client.places import FolderPlace
+from odfd_client.stored_collections import SignedShard, beside, shards_in
+from worlds.collection_bytes import KEYS, written
 from worlds.depth import share
 from worlds.mutation import mutated
+
+# The client's reader of blocks says what ``chain`` says, and of bytes that are none nothing but Invalid.
 
 DIGEST = st.binary(min_size=32, max_size=32)
 HASH = st.builds(Multihash.from_digest, st.sampled_from([0x12, 0x16]), DIGEST)
@@ -188,3 +201,191 @@ def test_strategies_have_the_numbers_of_the_format() -> None:
 def test_what_is_no_block_is_refused(raw: bytes) -> None:
     with pytest.raises(Invalid):
         decode_block(raw)
+
+
+# Current rows of a repository are those that the node's query engine gives for the same log.
+
+SCHEMA = pa.schema([("offset", pa.int64()), ("op", pa.int32()), ("city", pa.string()), ("n", pa.int64())])
+ROW = st.tuples(
+    st.sampled_from([0, 0, 0, 1, 2, 3]), st.sampled_from(["Graz", "Linz", None]), st.none() | st.integers(1, 2)
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=share(60), deadline=None)
+@given(st.lists(ROW, max_size=30), st.booleans())
+def test_the_same_rows_stand_as_in_sql(rows: list[tuple[int, str | None, int | None]], by_key: bool) -> None:
+    log = pa.table([range(len(rows)), *([row[at] for row in rows] for at in range(3))], schema=SCHEMA)
+    same = ["city"] if by_key else ["city", "n"]
+    kept = standing(log.select(["offset", "op", *same]), "offset", "op", by_key=by_key)
+    offsets = log["offset"] if kept is None else kept
+    view = SliceView(
+        name="t", files=(), schema=b"", fold="key" if by_key else "rows", key=("city",) if by_key else (),
+        system=("offset", "op", "op"),
+    )  # fmt: skip
+    with duckdb.connect() as connection:
+        connection.register("log", log)
+        wanted = {"offset": "BIGINT", "op": "INTEGER", "city": "VARCHAR", "n": "BIGINT"}
+        found = connection.sql(folded_sql(view, "SELECT * FROM log", wanted)).fetchall()
+    assert sorted(offsets.to_pylist()) == [each[0] for each in found]
+
+
+TABLE = st.lists(st.tuples(st.sampled_from(["Graz", "Linz", None]), st.sampled_from([1.0, None, 0.5])), max_size=12)
+
+
+@pytest.mark.slow
+@settings(max_examples=share(40), deadline=None)
+@given(TABLE, TABLE)
+def test_a_difference_makes_the_one_the_other(old: list[tuple[object, ...]], new: list[tuple[object, ...]]) -> None:
+    kinds = pa.schema([("city", pa.string()), ("n", pa.float64())])
+    before, now = (pa.table([[row[at] for row in rows] for at in range(2)], schema=kinds) for rows in (old, new))
+    rows = difference(before, now, ["city", "n"]).to_pylist()
+    has = Counter(old)
+    for row in rows:
+        has[row["city"], row["n"]] += -1 if row["op"] == 1 else 1
+    assert +has == Counter(new)
+    assert min(has.values(), default=0) >= 0
+    assert not {(row["city"], row["n"]) for row in rows if row["op"] == 1} & {
+        (row["city"], row["n"]) for row in rows if row["op"] == 0
+    }
+    assert difference(pa.table({}), pa.table({}), []).num_rows == 0
+
+
+# The client's hold by itself: renewals that fail, a node that is away, the end.
+
+ANSWER = {
+    "id": "h",
+    "time": "2026-01-01T00:00:00Z",
+    "pin": {"name": "c", "id": "did", "block": "f", "sequenceNumber": 1},
+}
+
+
+class Node:
+    """Its answers, one after the other."""
+
+    is_remote = False
+
+    def __init__(self, *faults: Exception | None) -> None:
+        self.faults, self.asked = list(faults), list[tuple[str, str]]()
+
+    def ask(self, method: str, path: str, **_: Any) -> Node:
+        self.asked.append((method, path))
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            raise fault
+        return self
+
+    def close(self) -> None: ...
+
+
+def held(node: Any, now: list[float]) -> Hold:
+    return Hold(node, ANSWER, 60, 0.0, lambda: now[0])
+
+
+def test_a_node_that_is_away_for_a_while_costs_nothing() -> None:
+    now = [0.0]
+    node = Node(Unreachable("away"), None)
+    hold = held(node, now)
+    now[0] = 40.0
+    with pytest.raises(Unreachable):
+        hold.renew()
+    hold.renew()
+    now[0] = 99.9
+    hold.check()
+    now[0] = 100.0
+    with pytest.raises(HoldLost, match="could not be renewed in its 60 seconds"):
+        hold.check()
+    with pytest.raises(HoldLost):
+        hold.release()
+
+
+def test_the_end_is_told_to_the_node_once() -> None:
+    node = Node()
+    hold = held(node, [0.0])
+    with hold as same:
+        assert same is hold
+    hold.release()
+    assert node.asked == [("DELETE", "/node/v1alpha1/holds/h")]
+
+
+def test_what_ends_a_block_is_told_first() -> None:
+    lost = from_problem({"family": "Refused", "rule": "hold-lost", "detail": "lost"})
+    assert isinstance(lost, HoldLost)
+    with pytest.raises(ZeroDivisionError), held(Node(Unreachable("away")), [0.0]):
+        raise ZeroDivisionError
+    with pytest.raises(Unreachable), held(Node(Unreachable("away")), [0.0]):
+        pass
+
+
+def test_a_node_elsewhere_gives_none() -> None:
+    node: Any = Node()
+    node.is_remote = True
+    with pytest.raises(Refused, match="own socket"):
+        Hold.take(node, "c", None, 60, "")
+
+
+def test_one_that_is_owned_outlives_its_block_and_its_time_until_another_takes_over() -> None:
+    now, node = [0.0], Node(None, from_problem({"family": "Refused", "rule": "hold-fenced", "detail": "fence 3"}))
+    hold = Hold(node, ANSWER | {"fence": 2}, 60, 0.0, lambda: now[0])  # type: ignore[arg-type]
+    with hold:
+        now[0] = 1e9
+        hold.check()
+    assert node.asked == [], "nothing was released"
+    hold.renew()
+    with pytest.raises(HoldLost, match="fence 3"):
+        hold.renew()
+    for told in (hold.check, lambda: hold.dataset):
+        with pytest.raises(HoldLost):
+            told()
+    owned = Hold(Node(), ANSWER | {"fence": 2}, 60, 0.0, lambda: now[0])  # type: ignore[arg-type]
+    owned.release()
+    assert owned._transport.asked == [("DELETE", "/node/v1alpha1/holds/h?fence=2")]  # type: ignore[attr-defined]
+
+
+# What a repository says of shards: the client reads it as the node does, and refuses what is damaged.
+
+HEADS = st.lists(
+    st.tuples(st.integers(1, 1 << 40), st.none() | st.integers(0, (1 << 53) - 1)), min_size=2, max_size=len(KEYS)
+)
+
+
+@pytest.mark.slow
+@given(HEADS, HEADS)
+@settings(max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_both_readers_say_the_same(tmp_path: Path, heads: Any, others: Any) -> None:
+    keys = KEYS[: len(heads)]
+    raw = written(keys, heads)
+    (tmp_path / "trust").mkdir(exist_ok=True)
+    (tmp_path / COLLECTION).write_bytes(raw)
+    found = collection_in(raw, "here")
+    assert found.content == raw
+    assert shards_in(FolderPlace(tmp_path), "") == tuple(
+        SignedShard(str(each.dataset), str(each.head), each.size, each.upper or 0) for each in found.heads
+    )
+    there = collection_in(written(keys, (others * 2)[: len(keys)]), "there")
+    if len(there.heads) == len(found.heads):
+        joined = found.newer(there)
+        assert [each.order for each in joined.heads] == [
+            max(one.order, two.order) for one, two in zip(found.heads, there.heads, strict=True)
+        ]
+        assert collection_in(joined.content, "joined") == joined
+
+
+@pytest.mark.slow
+@given(st.integers(0, 1 << 32))
+@settings(max_examples=share(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_damaged_bytes_are_an_error_that_says_so(tmp_path: Path, seed: int) -> None:
+    (tmp_path / "trust").mkdir(exist_ok=True)
+    raw = written(KEYS[:3], [(1, 2), (3, None), (5, 6)])
+    (tmp_path / COLLECTION).write_bytes(mutated(random.Random(seed), raw, raw))
+    try:
+        found = shards_in(FolderPlace(tmp_path), "")
+    except OdfdError:
+        return
+    assert found is not None
+    assert len(found) == 3
+
+
+@pytest.mark.parametrize(("folder", "expected"), [("cities", "fed01"), ("a/cities", "a/fed01")])
+def test_a_shard_lies_beside_the_name(folder: str, expected: str) -> None:
+    assert beside(folder, "did:odf:fed01") == expected

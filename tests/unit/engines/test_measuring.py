@@ -1,17 +1,24 @@
-"""What an engine's file really holds."""
+"""What engines measure and count."""
+
+from __future__ import annotations
 
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from chain.data.logical_hash import logical_hash_file
 from chain.errors import Invalid
 from chain.model.events import OffsetInterval
 from chain.multihash import Multihash
 from engines import output_check
+from engines.contract import MAX_SKIPPED, SkippedFile, bounded_list
 from engines.output_check import both_hashes, measure_slice
+
+# What an engine's file really holds.
 
 
 def written(path: Path, offsets: list[int]) -> Path:
@@ -50,3 +57,29 @@ def test_threads_come_to_the_same_hashes(tmp_path: Path, monkeypatch: pytest.Mon
     alone = both_hashes(path)
     monkeypatch.setattr(output_check, "LARGE", 0)
     assert both_hashes(path) == alone
+
+
+# Lists of files that were passed over are bounded, and say of how many more they do not tell.
+
+
+def files(*numbers: int) -> tuple[SkippedFile, ...]:
+    return tuple(SkippedFile(name=f"{number}.csv", reason="it is empty") for number in numbers)
+
+
+def test_all_are_told_as_long_as_there_is_room() -> None:
+    assert bounded_list(files(*range(MAX_SKIPPED), 0)) == files(*range(MAX_SKIPPED))
+
+
+@given(st.integers(1, 5000), st.integers(0, 300))
+def test_what_is_not_told_is_counted_however_often_it_comes(more: int, common: int) -> None:
+    told = bounded_list(files(*range(MAX_SKIPPED + more)))
+    assert told[:-1] == files(*range(MAX_SKIPPED - 1))
+    assert told[-1].name == (f"{more + 1:,} more files")
+    assert bounded_list((*told, *told)) == told
+    assert bounded_list((*told, *files(*range(min(common, MAX_SKIPPED - 1))))) == told
+    assert bounded_list((*told, *files(-1)))[-1].name == f"{more + 2:,} more files"
+
+
+def test_an_engine_that_says_odd_numbers_breaks_nothing() -> None:
+    odd = SkippedFile(name="many", reason=bounded_list(files(*range(MAX_SKIPPED + 1)))[-1].reason)
+    assert bounded_list((odd,)) == ()

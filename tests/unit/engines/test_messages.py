@@ -1,11 +1,16 @@
-"""Framing, file plans and identities: the pure parts of the contract's plumbing."""
+"""Messages between the node and an engine, and how it listens."""
 
 from __future__ import annotations
 
+import socket
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import msgspec
 import pytest
+import trio
+import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,11 +21,17 @@ from chain.model.events import OffsetInterval
 from chain.model.schema import DataField, DataSchema, Int64, Option, String, Timestamp
 from chain.model.source import MergeLedger, ReadCsv, SqlQueryStep, TransformSql
 from engines import codec, contract
-from engines.contract import Diagnostic, Severity
-from engines.errors import BadFrame
+from engines.contract import Diagnostic, EngineIdentity, SessionState, Severity
+from engines.errors import BadFrame, EngineLost, LimitExceeded
 from engines.identity import FileDigests, digest_of, identity_of
 from engines.io_plan import CHECKPOINT, DATA, SandboxView, plan_ingest, plan_raw_query, plan_transform
+from engines.listen_address import check_free, parse_address
+from engines.provision.processes import EngineProcess
+from engines.provision.settings import WarmSettings, WarmthLimits
+from engines.sandbox.base import PlainProcess
 from engines.staging import Staging
+
+# Framing, file plans and identities: the pure parts of the contract's plumbing.
 
 VIEW = SandboxView(PurePosixPath("/odf/in"), PurePosixPath("/odf/out"))
 SQL = TransformSql(engine="spark", queries=(SqlQueryStep(query="select 1"), SqlQueryStep(alias="a", query="select 2")))
@@ -325,3 +336,147 @@ def test_an_identity_depends_on_content_not_on_order_or_sandbox() -> None:
     assert identity_of(manifest, "host").digest == identity_of(manifest, "none").digest
     assert digest_of({**manifest, "jars": {"a": "1", "b": "3"}}) != digest_of(manifest)
     assert digest_of(manifest).startswith("sha256:")
+
+
+# Where an engine may listen, and where it says that it cannot.
+
+
+@pytest.mark.parametrize(
+    ("text", "said", "local"),
+    [
+        (":2884", "127.0.0.1:2884", True),
+        ("127.0.0.1:0", "127.0.0.1:0", True),
+        ("127.9.9.9:1", "127.9.9.9:1", True),
+        ("localhost:5", "localhost:5", True),
+        ("[::1]:5", "[::1]:5", True),
+        ("0.0.0.0:5", "0.0.0.0:5", False),
+        ("[::]:5", "[::]:5", False),
+        ("example.org:5", "example.org:5", False),
+        ("unix:/run/x", "unix:/run/x", True),
+    ],
+)
+def test_addresses(text: str, said: str, local: bool) -> None:
+    address = parse_address(text)
+    assert (str(address), address.is_local) == (said, local)
+
+
+@pytest.mark.slow
+@given(st.text(max_size=20))
+def test_any_text_is_an_address_or_told_how_to_write_one(text: str) -> None:
+    hint = ""
+    try:
+        address = parse_address(text)
+    except Invalid as fault:
+        hint = fault.hint
+    assert "unix:PATH" in hint or parse_address(str(address)) == address
+
+
+@pytest.mark.parametrize("text", ["", "5544", "host:", "host:99999", "unix:", "a b:5", "::1:5"])
+def test_no_addresses(text: str) -> None:
+    with pytest.raises(Invalid, match="no place to listen"):
+        parse_address(text)
+
+
+def test_a_place_is_free_or_says_why_not(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Environment, match=f"127.0.0.1:{port}: .*in use"):
+            check_free(parse_address(f":{port}"))
+    check_free(parse_address(f":{port}"))
+    with pytest.raises(Environment, match="no directory"):
+        check_free(parse_address(f"unix:{tmp_path}/none/s"))
+    path = tmp_path / "s"
+    with socket.socket(socket.AF_UNIX) as here:
+        here.bind(str(path))
+        here.listen()
+        with pytest.raises(Environment, match="in use"):
+            check_free(parse_address(f"unix:{path}"))
+    check_free(parse_address(f"unix:{path}"))  # nobody listens there any more
+    path.unlink()
+    path.touch()
+    with pytest.raises(Environment, match="something else"):
+        check_free(parse_address(f"unix:{path}"))
+
+
+# A request whose caller has gone ends soon, or costs the engine its process; times are virtual.
+
+LIMITS = WarmthLimits(cancelled=10, pulse=5)
+SETTINGS = WarmSettings(
+    name="fake",
+    program=lambda listen, scratch: ("true",),
+    sandbox=PlainProcess(),
+    identity=EngineIdentity(name="fake", version="1", digest="", sandbox="", platform=""),
+    scratch=Path("unused"),
+    limits=LIMITS,
+)
+
+
+class Client:
+    """An engine that answers ``session`` by the time since its start."""
+
+    def __init__(self, answer: Callable[[float], Any]) -> None:
+        self.answer, self.began, self.asked = answer, trio.current_time(), 0
+
+    async def session(self, *, starts: bool) -> SessionState:
+        assert not starts
+        self.asked += 1
+        found = self.answer(trio.current_time() - self.began)
+        if found is None:
+            await trio.sleep_forever()
+        if isinstance(found, Exception):
+            raise found
+        return SessionState(state="ready", lingering=round(1000 * found))
+
+
+def full_until(end: float, then: float) -> Callable[[float], Any]:
+    return lambda now: LimitExceeded("full", rule="engine-limit") if now < end else then
+
+
+CASES: dict[str, tuple[Callable[[float], Any], float | None]] = {
+    "it ended": (lambda now: 0, None),
+    "it works on": (lambda now: now, 10),
+    "it ended, and a later one works on": (lambda now: now - 6, 16),
+    "it ends late": (lambda now: 4 if now < 15 else 0, None),
+    "nothing is answered": (lambda now: None, 15),
+    "too many calls are in flight to ask": (full_until(25, 30), 30),
+    "the process is gone": (lambda now: EngineLost("gone"), None),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+async def test_a_request_that_goes_on_without_its_caller_costs_its_process(
+    case: str, autojump_clock: trio.testing.MockClock
+) -> None:
+    answer, expected = CASES[case]
+    client: Any = Client(answer)
+    process = EngineProcess(SETTINGS, Path("unused"), lambda name, facts: None)
+    left: float | None = None
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(process._leave_when_stuck, client)
+        await trio.sleep(100)
+        assert not client.asked, "nobody was cancelled"
+        client.began = trio.current_time()
+        process.note_cancelled()
+        while left is None and trio.current_time() < client.began + 60:
+            await trio.sleep(0.5)
+            left = trio.current_time() - client.began if process.is_leaving else None
+        nursery.cancel_scope.cancel()
+    assert client.asked
+    assert left is None if expected is None else left == pytest.approx(expected, abs=0.5)
+    assert process.left == ("" if expected is None else "a cancelled request did not end")
+
+
+@pytest.mark.parametrize(
+    "said,lack",
+    [
+        ("terminate called after throwing an instance of 'std::bad_alloc'", "std::bad_alloc"),
+        ("java.lang.OutOfMemoryError: Java heap space", "java.lang.OutOfMemoryError: Java heap space"),
+        ("pyarrow.lib.ArrowMemoryError: malloc of size 629145600 failed", "MemoryError"),
+        ("WARNING: Using incubator modules", ""),
+    ],
+)
+async def test_a_lack_of_memory_is_told_by_its_name(said: str, lack: str) -> None:
+    process = EngineProcess(SETTINGS, Path("unused"), lambda name, facts: None)
+    process.note(said)
+    process.note("and more")
+    assert process.lack == lack

@@ -1,21 +1,33 @@
+"""Schemas, and what they say of columns."""
+
 from __future__ import annotations
 
 import contextlib
 import io
 import json
+import uuid
+from decimal import Decimal
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+import duckdb
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from hypothesis import assume, given
+from hypothesis import strategies as some
 from hypothesis import strategies as st
 
 from chain.codec.arrow_schema import schema_of
+from chain.data import uuids
 from chain.data.arrow_schema import differences, from_arrow, to_arrow
-from chain.data.ddl import parse_ddl, spell
-from chain.data.parquet import check_storable
+from chain.data.ddl import parse_ddl, spell, spell_field
+from chain.data.json_values import plain_rows
+from chain.data.logical_hash import logical_hash
+from chain.data.parquet import check_storable, open_slice, write_slice
+from chain.data.partition import hashable, hashes, shards_of
 from chain.data.type_limits import check_schema
 from chain.errors import Invalid
 from chain.model import schema as odf
@@ -23,6 +35,8 @@ from chain.model.events import SetDataSchema
 from chain.model.schema import DataField, DataSchema, DataType, TimeUnit
 from worlds.legacy_schema import legacy
 from worlds.schemas import SCHEMAS
+
+#
 
 VECTORS = json.loads((Path(__file__).parents[3] / "golden" / "vectors.json").read_text())
 
@@ -302,3 +316,157 @@ def test_ddl_of_every_spelling(columns: list[tuple[str, tuple[str, str], str, st
     cut = data.draw(st.integers(0, len(texts) - 1))
     several = [*texts[:cut], ", ".join(texts[cut:])]
     assert [(field.name, spell(field.type)) for field in parse_ddl(several).fields] == expected
+
+
+# Columns of UUIDs: bytes with an attribute in Arrow and in schemas, a logical type in Parquet, texts for people.
+
+ONE = uuid.UUID("123e4567-e89b-12d3-a456-426614174000")
+DECLARED = parse_ddl(["id UUID NOT NULL", "other uuid"])
+VALUES = st.lists(st.none() | st.uuids(), max_size=20)
+
+
+def bytes_of(values: list[uuid.UUID | None]) -> pa.Array:
+    return pa.array([None if value is None else value.bytes for value in values], pa.binary(16))
+
+
+def test_the_specifications_own_example_is_declared() -> None:
+    assert [(field.name, spell_field(field)) for field in DECLARED.fields] == [("id", "UUID"), ("other", "UUID?")]
+    assert all(uuids.is_uuid(field) for field in DECLARED.fields)
+    inner = odf.Binary(fixed_length=16)
+    assert [field.type for field in DECLARED.fields] == [inner, odf.Option(inner=inner)], "as the reference reads them"
+
+
+def test_arrows_own_type_is_the_same_column() -> None:
+    theirs = pa.schema([pa.field("id", pa.uuid(), nullable=False), pa.field("other", pa.uuid())])
+    assert from_arrow(theirs) == DECLARED == from_arrow(to_arrow(DECLARED))
+    assert differences(DECLARED, theirs) == []
+    assert uuids.named_all(to_arrow(DECLARED)).types == theirs.types
+    assert uuids.stored_all(theirs).equals(to_arrow(DECLARED), check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    "field",
+    [
+        DataField(name="a", type=odf.Binary(fixed_length=16)),
+        DataField(name="a", type=odf.Binary(fixed_length=15), extra={uuids.TYPE: uuids.UUID}),
+        DataField(name="a", type=odf.Binary(fixed_length=16), extra={uuids.TYPE: {"kind": "Other"}}),
+        DataField(name="a", type=odf.Binary(fixed_length=16), extra={"b": uuids.TYPE}),
+    ],
+)
+def test_other_bytes_are_none(field: DataField) -> None:
+    assert not uuids.is_uuid(field)
+    assert uuids.named_all(to_arrow(DataSchema(fields=(field,)))) == to_arrow(DataSchema(fields=(field,)))
+
+
+@pytest.mark.slow
+@given(VALUES)
+def test_texts_and_bytes(values: list[uuid.UUID | None]) -> None:
+    texts = [None if value is None else str(value) for value in values]
+    column = uuids.parsed(
+        pa.chunked_array([texts, [None if each is None else each.upper() for each in texts]], pa.string())
+    )
+    assert column.to_pylist() == bytes_of(values + values).to_pylist()
+    rows = pa.Table.from_arrays([bytes_of(values)], schema=pa.schema([to_arrow(DECLARED).field("other")]))
+    assert plain_rows(rows) == [(text,) for text in texts]
+
+
+@pytest.mark.parametrize(
+    "text", ["", "123e4567e89b12d3a456426614174000", f"{{{ONE}}}", f"urn:uuid:{ONE}", f"{ONE}0", "x" * 36]
+)
+def test_other_texts_are_refused(text: str) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        uuids.parsed(pa.chunked_array([[None, text]], pa.string()))
+
+
+@pytest.mark.slow
+@given(VALUES)
+def test_a_slice_says_uuid_and_hashes_as_its_bytes(values: list[uuid.UUID | None]) -> None:
+    """In columns and in structs; items of lists are bytes, as nothing in the format could say what they are."""
+    column, marked = bytes_of(values), to_arrow(DECLARED).field("other")
+    inside = pa.StructArray.from_arrays([column], fields=[marked.with_name("x")])
+    fields = [marked, pa.field("inside", inside.type), pa.field("many", pa.list_(pa.binary(16)))]
+    many = pa.array([[each] for each in column.to_pylist()], pa.list_(pa.binary(16)))
+    rows = pa.Table.from_arrays([column, inside, many], schema=pa.schema(fields))
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "slice"
+        write_slice(rows, file)
+        written = pq.ParquetFile(file)
+        assert written.schema_arrow.field("other").type == pa.uuid()
+        assert written.schema_arrow.field("inside").type.field("x").type == pa.uuid()
+        assert "fixed_len_byte_array(16) field_id=-1 other (UUID)" in str(written.schema)
+        with open_slice(file) as source:
+            assert from_arrow(source.schema) == from_arrow(rows.schema)
+            assert source.read().to_pylist() == rows.to_pylist()
+            assert [row for batch in source.batches() for row in batch.to_pylist()] == rows.to_pylist()
+        shown = duckdb.sql(f"SELECT other, inside.x FROM read_parquet('{file}')").fetchall()
+        assert shown == [(value, value) for value in values]
+    assert logical_hash(rows) == logical_hash(rows.cast(uuids.named_all(rows.schema)))
+
+
+def test_a_file_of_others_is_read(tmp_path: Path) -> None:
+    """With lists of Arrow's type too, and whether its writer stored Arrow's schema or not."""
+    column = pa.array([[ONE.bytes], None], pa.list_(pa.binary(16))).cast(pa.list_(pa.uuid()))
+    table = pa.table({"id": bytes_of([ONE, None]).cast(pa.uuid()), "many": column})
+    for stored in (True, False):
+        pq.write_table(table, tmp_path / "f.parquet", store_schema=stored)
+        with open_slice(tmp_path / "f.parquet") as source:
+            assert [spell_field(field) for field in from_arrow(source.schema).fields] == ["UUID?", "List(Binary(16)?)?"]
+            assert source.read().to_pylist() == [{"id": ONE.bytes, "many": [ONE.bytes]}, {"id": None, "many": None}]
+            assert source.tail(1).to_pylist() == [{"id": None, "many": None}]
+
+
+# Which shard a row belongs to: the hash of Spark, whatever the other rows are.
+
+GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "shards" / "xxhash64.json").read_text())
+
+
+def golden() -> pa.Table:
+    said = GOLDEN["columns"]
+    decimals = [None if each is None else Decimal(each) for each in said["decimal"]]
+    return pa.table(
+        {
+            "string": pa.array(said["string"], pa.string()),
+            "int": pa.array(said["int"], pa.int32()),
+            "bigint": pa.array(said["bigint"], pa.int64()),
+            "smallint": pa.array(said["smallint"], pa.int16()),
+            "boolean": pa.array(said["boolean"], pa.bool_()),
+            "date": pa.array(said["date"], pa.date32()),
+            "timestamp": pa.array(said["timestamp"], pa.timestamp("us", "UTC")),
+            "decimal": pa.array(decimals, pa.decimal128(18, 2)),
+            "binary": pa.array(said["string"], pa.string()).cast(pa.binary()),
+        }
+    )
+
+
+@pytest.mark.parametrize("column", GOLDEN["xxhash64"])
+def test_each_type_is_hashed_as_spark_does(column: str) -> None:
+    assert hashes(golden(), [column]).view(np.int64).tolist() == GOLDEN["xxhash64"][column]
+
+
+def test_columns_together_and_the_shard_are_those_of_spark() -> None:
+    rows = golden()
+    assert hashes(rows, GOLDEN["together"]).view(np.int64).tolist() == GOLDEN["xxhash64_together"]
+    assert shards_of(rows, GOLDEN["together"], GOLDEN["shards"]).tolist() == GOLDEN["shard"]
+
+
+@pytest.mark.slow
+@given(some.lists(some.tuples(some.none() | some.text(max_size=90), some.none() | some.integers(-(2**63), 2**63 - 1))))
+def test_a_row_has_its_shard_whatever_rows_are_beside_it(rows: list[tuple[Any, Any]]) -> None:
+    kinds = (pa.string(), pa.int64())
+    columns = [pa.array([row[place] for row in rows], kind) for place, kind in enumerate(kinds)]
+    table = pa.table(columns, names=["text", "number"])
+    together = shards_of(table, ["text", "number"], 5).tolist()
+    assert together == [int(shards_of(table.slice(n, 1), ["text", "number"], 5)[0]) for n in range(len(rows))]
+    assert all(0 <= each < 5 for each in together)
+
+
+def test_one_shard_has_all_rows_and_no_rows_have_none() -> None:
+    assert shards_of(golden(), [], 1).tolist() == [0] * len(GOLDEN["shard"])
+    assert shards_of(golden().slice(0, 0), ["string"], 7).tolist() == []
+
+
+@pytest.mark.parametrize("kind", [pa.float64(), pa.list_(pa.int32()), pa.uint64(), pa.decimal128(20, 2)])
+def test_columns_whose_equal_values_may_differ_in_bytes_decide_nothing(kind: pa.DataType) -> None:
+    assert not hashable(kind)
+    with pytest.raises(Invalid, match="cannot decide the shard"):
+        hashes(pa.table({"a": pa.array([], kind)}), ["a"])

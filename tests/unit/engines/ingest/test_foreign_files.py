@@ -1,25 +1,36 @@
-"""Tables of office programs, shapefiles, GeoPackages, XML and Avro: rows as they say, or refused by name and place."""
+"""Files of others: of each format, packed and hostile ones."""
 
 from __future__ import annotations
 
+import bz2
 import datetime as dt
+import gzip
 import io
 import json
+import lzma
 import sys
 import zipfile
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from chain.errors import Environment, Invalid
-from engines.spark.ingest import source_files
+from chain.model.source import ReadCsv, ReadJson, ReadNdJson, ReadParquet
+from engines.spark.ingest import source_files, unpack
+from engines.spark.ingest.encodings import guess, with_guess
 from engines.spark.ingest.foreign import sqlite_file, xml_records
 from engines.spark.ingest.foreign.converting import convert
 from engines.spark.ingest.foreign.job import Conversion, ConversionResult
-from engines.spark.ingest.unpack import SourceFile, UnpackBounds
+from engines.spark.ingest.unpack import SourceFile, UnpackBounds, unpack_source
 from worlds import foreign_bytes as made
+from worlds.hostile_files import KINDS, changed, hostile_book, hostile_xml, overlapping
 from worlds.reading import NAME, read, read_step
+
+# Tables of office programs, shapefiles, GeoPackages, XML and Avro: rows as they say, or refused by name and place.
 
 TABLE = [["id", "name", "day", "ok"], [1, "a", dt.date(2024, 5, 1), True], [], [2.5, None, None, False]]
 
@@ -298,3 +309,226 @@ def test_a_table_of_more_cells_than_memory_harms_its_reader_alone(process: None,
     step, bounds = read_step("kind: Spreadsheet"), UnpackBounds()
     with pytest.raises(Invalid, match="its reader was ended, as for memory"):
         source_files.converted_file(SourceFile(path, "bomb.xlsx"), step, tmp_path / "o", bounds, lambda: None)
+
+
+# Files that are packed, or in another encoding, are read for what is in them, within bounds.
+
+AB = ReadCsv(header=True, ddl_schema=("a STRING, b STRING",))
+ROWS = b"a,b\n1,2\n"
+
+
+def zstd_frame(data: bytes) -> bytes:
+    return bytes(pa.Codec("zstd").compress(data, asbytes=True))
+
+
+def zipped(members: Mapping[str, bytes], method: int = zipfile.ZIP_DEFLATED) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w", method) as archive:
+        for name, data in members.items():
+            archive.writestr(name, data)
+    return out.getvalue()
+
+
+PACKINGS: dict[str, Callable[[bytes], bytes]] = {
+    "gzip": gzip.compress,
+    "bzip2": bz2.compress,
+    "xz": lzma.compress,
+    "zstandard": zstd_frame,
+    "zip": lambda data: zipped({"a.csv": data, "__MACOSX/a.csv": b"x", "d/": b""}),
+}
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_what_is_packed_is_read_whatever_it_is_called(packing: str, tmp_path: Path) -> None:
+    assert read(tmp_path, PACKINGS[packing](ROWS), AB).rows == [["1", "2"]]
+
+
+@pytest.mark.parametrize("packing", ["gzip", "bzip2", "xz", "zstandard"])
+def test_packings_behind_and_in_one_another(packing: str, tmp_path: Path) -> None:
+    pack = PACKINGS[packing]
+    assert read(tmp_path, pack(b"a,b\n") + pack(b"1,2\n") * 2, AB).rows == [["1", "2"]] * 2
+    assert read(tmp_path, gzip.compress(pack(ROWS)), AB).rows == [["1", "2"]]
+    with pytest.raises(Invalid) as told:
+        read(tmp_path, pack(pack(pack(pack(ROWS)))), AB)
+    assert told.value.rule == "unpack-layers"
+
+
+def test_streams_that_fill_up_with_zeros_and_cross_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "CHUNK", 7)
+    rows = b"".join(b"%d,%d\n" % (n, n) for n in range(50))
+    data = lzma.compress(b"a,b\n") + bytes(8) + lzma.compress(rows)
+    assert len(read(tmp_path, data, AB).rows) == 50
+    assert len(read(tmp_path, bz2.compress(b"a,b\n") + bz2.compress(rows), AB).rows) == 50
+
+
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_what_is_cut_off_is_refused(packing: str, tmp_path: Path) -> None:
+    whole = PACKINGS[packing](b"a,b\n" + b"".join(b"%d,%d\n" % (n, n * n) for n in range(500)))
+    with pytest.raises(Invalid, match="is not whole") as told:
+        read(tmp_path, whole[: len(whole) // 2], AB)
+    assert (told.value.rule, told.value.hint) == ("unpack", "is the whole file there?")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("packing", PACKINGS)
+def test_packed_bombs_are_refused(packing: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(unpack, "FREE", 1 << 16)
+    bomb = tmp_path / "bomb"
+    bomb.write_bytes(PACKINGS[packing](bytes(4 << 20)))
+    small = UnpackBounds(size=1 << 16, ratio=1 << 30)
+    for bounds, rule in [(UnpackBounds(ratio=10), "unpack-ratio"), (small, "max-source-bytes")]:
+        folder = tmp_path / rule
+        folder.mkdir()
+        with pytest.raises(Invalid) as told:
+            unpack_source(SourceFile(bomb, "bomb"), folder, bounds)
+        assert told.value.rule == rule
+        assert sum(path.stat().st_size for path in folder.iterdir()) <= 2 << 20
+
+
+def test_a_zip_of_several_asks_which(tmp_path: Path) -> None:
+    data = zipped({"a.csv": ROWS, "b.csv": ROWS, "README": b"hello"})
+    with pytest.raises(Invalid) as told:
+        read(tmp_path, data, AB)
+    assert told.value.message == f"{NAME} holds 3 files"
+    assert "members: '*.csv'" in told.value.hint
+    path = tmp_path / "a.zip"
+    path.write_bytes(data)
+    found = unpack_source(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.csv")
+    assert [each.name for each in found] == ["a.zip/a.csv", "a.zip/b.csv"]
+    with pytest.raises(Invalid, match=r"no file in a\.zip is called '\*\.txt'"):
+        unpack_source(SourceFile(path, "a.zip"), tmp_path, UnpackBounds(), "*.txt")
+
+
+def test_an_office_table_is_named(tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="is a table of an office program") as told:
+        read(tmp_path, zipped({"[Content_Types].xml": b"<a/>", "xl/workbook.xml": b"<a/>"}), AB)
+    assert "kind: Spreadsheet" in told.value.hint
+
+
+def test_packed_parquet_is_parquet(tmp_path: Path) -> None:
+    whole = io.BytesIO()
+    pq.write_table(pa.table({"a": ["x"] * 3}), whole)
+    assert read(tmp_path, gzip.compress(whole.getvalue()), ReadParquet()).rows == [["x"]] * 3
+
+
+@pytest.mark.parametrize("encoding", ["latin-1", "cp1252", "utf-16", "utf-16-be", "utf-32", "iso8859-15", "mac-roman"])
+def test_a_declared_encoding_is_read(encoding: str, tmp_path: Path) -> None:
+    data = "a,b\nGröße,ÄÖ\n".encode(encoding)
+    step = ReadCsv(header=True, encoding=encoding, ddl_schema=AB.ddl_schema)
+    assert read(tmp_path, data, step).rows == [["Größe", "ÄÖ"]]
+    assert read(tmp_path, gzip.compress(data), step).rows == [["Größe", "ÄÖ"]]
+    objects = '{"a": "ä"}\n'.encode(encoding)
+    assert read(tmp_path, objects, ReadNdJson(encoding=encoding, ddl_schema=("a STRING",))).rows == [["ä"]]
+    assert read(tmp_path, b"[" + b"]", ReadJson(encoding="utf8", ddl_schema=("a STRING",))).rows == []
+
+
+def test_what_is_not_in_its_encoding_is_refused_with_its_line(tmp_path: Path) -> None:
+    data = b"a,b\n" + "1,日\n".encode("shift_jis") * 2 + b"\x81\xff,1\n"
+    with pytest.raises(Invalid, match="not shift_jis: byte 0x81") as told:
+        read(tmp_path, data, ReadCsv(header=True, encoding="sjis", ddl_schema=AB.ddl_schema))
+    assert told.value.place == f"{NAME}:4"
+    for name in ("rot13", "hex", "idna", "utf-7", "unicode_escape", "nope", "a\0b"):
+        with pytest.raises(Invalid, match="is not known"):
+            read(tmp_path, ROWS, ReadCsv(encoding=name, ddl_schema=AB.ddl_schema))
+
+
+def test_a_guess_is_told_and_not_used(tmp_path: Path) -> None:
+    """Only where the text is no UTF-8."""
+    words = "Der Zug fährt über Köln nach Süden, und die Größe der Straße ändert sich täglich.\n" * 20
+    data = b"a\n" + words.encode("cp1252")
+    path = tmp_path / "words.csv"
+    path.write_bytes(data)
+    with pytest.raises(Invalid, match="not UTF-8") as caught:
+        read(tmp_path, data, ReadCsv(header=True, ddl_schema=("a STRING",), separator=";"))
+    fault = Invalid(caught.value.message, rule=caught.value.rule, place="words.csv:2")
+    told = with_guess(fault, [SourceFile(path, "words.csv")])
+    found = guess(data)
+    assert found is not None
+    assert f"say `encoding: {found}`" in told.hint
+    assert words in data.decode(found)
+    assert guess(words.encode()) is None
+
+
+# Files of strangers made to read others, to expand, or to be something else: each attack is tried on its reader.
+
+SHEET, ENTRIES = read_step("kind: Spreadsheet\nheader: true"), read_step("kind: Xml\nrecord: feed/entry")
+SECRET = "what only this machine knows"
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    path = tmp_path / "secret"
+    path.write_text(SECRET)
+    return path
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("encoding", ["utf-8", "utf-16"])
+@pytest.mark.parametrize("place", ["<entry><a>{}</a></entry>", '<entry a="{}"/>'])
+def test_nothing_that_a_document_type_says_is_expanded(
+    kind: str, encoding: str, place: str, secret: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(Invalid, match="a document type") as caught:
+        read(tmp_path, hostile_xml(kind, secret, encoding, place), ENTRIES)
+    assert SECRET not in str(caught.value)
+
+
+def test_entities_that_were_never_declared_and_inclusions_bring_nothing(secret: Path, tmp_path: Path) -> None:
+    with pytest.raises(Invalid, match="not XML: undefined entity"):
+        read(tmp_path, "<feed><entry><a>&a;</a></entry></feed>", ENTRIES)
+    include = f'<x:include xmlns:x="http://www.w3.org/2001/XInclude" href="{secret.as_uri()}" parse="text"/>'
+    got = read(tmp_path, f"<feed><entry><b>1</b><a>{include}</a></entry></feed>", ENTRIES)
+    assert SECRET not in str(got.rows)
+    assert got.rows[0][0] == "1"
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("book", [made.xlsx, made.ods], ids=["xlsx", "ods"])
+def test_nothing_in_an_office_table_is_expanded(
+    kind: str, book: Callable[..., bytes], secret: Path, tmp_path: Path
+) -> None:
+    honest = book({"S": [["a"], ["SAID"]]})
+    assert read(tmp_path, honest, SHEET).rows == [["SAID"]]
+    hostile = hostile_book(kind, secret, honest)
+    with pytest.raises(Invalid, match="not a table of an office program") as caught:
+        read(tmp_path, hostile, SHEET)
+    assert SECRET not in str(caught.value)
+
+
+def test_a_sheet_that_says_it_is_large_takes_no_room(tmp_path: Path) -> None:
+    said = '<dimension ref="A1:XFD1048576"/><sheetData>'
+    hostile = changed(made.xlsx({"S": [["a"], ["x"]]}), lambda text: text.replace("<sheetData>", said))
+    assert read(tmp_path, hostile, SHEET).rows == [["x"]]
+
+
+@pytest.mark.slow
+def test_members_that_are_one_another_count_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Which is refused as soon as the second name is read, or where all that comes out is too much for the file."""
+    monkeypatch.setattr(unpack, "FREE", 4 << 20)
+    path = tmp_path / "bomb.zip"
+    path.write_bytes(overlapping(400))
+    assert path.stat().st_size < 32 << 10
+    (folder := tmp_path / "o").mkdir()
+    with pytest.raises(Invalid) as caught:
+        unpack_source(SourceFile(path, "bomb.zip"), folder, UnpackBounds(), "*")
+    assert caught.value.rule in ("unpack", "unpack-ratio")
+    assert sum(each.stat().st_size for each in folder.iterdir()) <= 9 << 20
+
+
+def test_a_zip_within_a_zip_is_no_table(tmp_path: Path) -> None:
+    inner = made.zipped({"a.csv": "a\n1\n"})
+    for _ in range(3):
+        inner = made.zipped({"a.zip": inner})
+    with pytest.raises(Invalid, match="a zip archive") as caught:
+        read(tmp_path, inner, read_step("kind: Csv\nheader: true"))
+    assert caught.value.rule == "read-kind-of-file"
+
+
+@pytest.mark.parametrize("name", ["../out", "/out", "a/../../out", "..\\out", "C:\\out"])
+def test_a_member_is_written_nowhere_but_in_its_folder(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "a.zip"
+    path.write_bytes(made.zipped({name: "a\n1\n"}))
+    (folder := tmp_path / "o").mkdir()
+    (found,) = unpack_source(SourceFile(path, "a.zip"), folder, UnpackBounds())
+    assert found.path.parent == folder
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["a.zip", "o"]

@@ -1,11 +1,14 @@
-"""Cut anywhere, parse apart: the rows are those of the whole file."""
+"""Texts are cut into lines, records and ranges."""
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import io
+import json
 import mmap
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -13,12 +16,17 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from chain.errors import Invalid
+from chain.model.source import ReadCsv, ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson
 from engines.spark.ingest.csv_text import parse_csv, read_head
 from engines.spark.ingest.dialect import CsvDialect
 from engines.spark.ingest.json_text import parse_json
+from engines.spark.ingest.parse import check_lines, parse_sources
 from engines.spark.ingest.quoting import Quotes, check_quotes
 from engines.spark.ingest.ranges import Range, first_of, line_ranges, ranges_at
-from engines.spark.ingest.records import object_lines
+from engines.spark.ingest.records import line_of_row, object_lines
+from engines.spark.ingest.unpack import SourceFile
+
+# Cut anywhere, parse apart: the rows are those of the whole file.
 
 CELLS = st.text(st.sampled_from('ab1 ,"\n\r\\é'), max_size=6)
 ROWS = st.lists(st.tuples(CELLS, CELLS), max_size=12)
@@ -237,3 +245,115 @@ def test_a_byte_is_found_a_window_at_a_time(monkeypatch: pytest.MonkeyPatch, tmp
         assert first_of(view, b"b", 3) == 20_001
         assert first_of(view, b"c", 0) == -1
         assert bytes(view) == bytes(text), "what was unmapped is read again"
+
+
+# The line of a record is found by reading up to it: inference asks for as many as it looks at, in any file.
+
+
+@given(st.lists(st.sampled_from([b"{}", b"", b"  ", b"\r", b'{"a": 1}'])), st.booleans())
+def test_a_record_is_on_the_line_that_holds_it(lines: list[bytes], ends: bool) -> None:
+    data = b"\n".join(lines) + (b"\n" if ends else b"")
+    places = [number for number, line in enumerate(lines, 1) if line.strip()]
+    assert [line_of_row(data, row) for row in range(len(places))] == places
+
+
+class Counted(bytes):
+    """Counts the lines that are looked at."""
+
+    looked = 0
+
+    def find(self, *args: Any) -> int:
+        type(self).looked += 1
+        return super().find(*args)
+
+    def split(self, *_: Any) -> Any:
+        raise AssertionError("all of the file is cut into lines for one of them")
+
+
+def test_what_lies_behind_a_record_is_not_read() -> None:
+    data = Counted(b"{}\n" * 10_000)
+    assert [line_of_row(data, row) for row in (0, 10, 99)] == [1, 11, 100]
+    assert Counted.looked <= 1 + 11 + 100
+
+
+# A record longer than the settings allow is refused with its place, before a parser takes several times its size.
+
+MOST = 1024
+POINT = {"type": "Point", "coordinates": [1, 2]}
+
+
+def feature(name: str) -> str:
+    return json.dumps({"type": "Feature", "properties": {"a": name}, "geometry": POINT})
+
+
+def collection(*names: str) -> str:
+    return json.dumps({"type": "FeatureCollection", "features": ["@"]}).replace('"@"', ",\n".join(map(feature, names)))
+
+
+KINDS: dict[str, tuple[Any, Any]] = {
+    "csv": (ReadCsv(header=True), lambda *names: "a\n" + "".join(f"{name}\n" for name in names)),
+    "csv with old line ends": (ReadCsv(header=True), lambda *names: "a\r" + "".join(f"{name}\r" for name in names)),
+    "csv with quotes": (
+        ReadCsv(header=True),
+        lambda *names: "a,b\n" + "".join(f'"{name}\n","{name}\n"\n' for name in names),
+    ),
+    "csv with quotes that are plain": (
+        ReadCsv(header=True),
+        lambda *names: (
+            "a,b\n" + "".join(f'x"y,"{name[: len(name) // 2]}\n{name[: len(name) // 2]}"\n' for name in names)
+        ),
+    ),
+    "objects": (ReadNdJson(), lambda *names: "\n".join(json.dumps({"a": name}) for name in names)),
+    "a document": (ReadJson(sub_path="x"), lambda *names: json.dumps({"x": [{"a": name} for name in names]})),
+    "features": (ReadNdGeoJson(), lambda *names: "\n".join(map(feature, names))),
+    "a collection": (ReadGeoJson(), collection),
+}
+
+
+LINES = {
+    "csv": 3,
+    "csv with old line ends": 1,
+    "csv with quotes": 5,
+    "csv with quotes that are plain": 4,
+    "objects": 2,
+    "a document": 1,
+    "features": 2,
+    "a collection": 2,
+}
+"""Where the second record begins, or the line of it that is too long by itself."""
+
+
+def no_session() -> Any:
+    raise AssertionError("a Spark session was opened")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_record_that_is_too_long_is_refused_by_its_place(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    read, text = KINDS[kind]
+    path = tmp_path / "source"
+
+    def parts(*names: str) -> Any:
+        path.write_text(text(*names))
+        (folder := tmp_path / f"parts-{len(list(tmp_path.iterdir()))}").mkdir()
+        return parse_sources(no_session, [SourceFile(path, "s", MOST)], read, folder)
+
+    fitting = "n" * (MOST // 3)
+    assert sum(parts(*[fitting] * 9).rows) == 9, "the file is longer, and its records are not"
+    monkeypatch.setattr("pyarrow.csv.read_csv", no_session)
+    monkeypatch.setattr("pyarrow.json.read_json", no_session)
+    with pytest.raises(Invalid, match="is the most") as caught:
+        parts(fitting, "n" * (2 * MOST - 100), fitting)
+    assert caught.value.rule == "record-size"
+    assert "ingest.record-bytes" in caught.value.hint
+    assert caught.value.place == f"s:{LINES[kind]}"
+
+
+@given(st.lists(st.binary(max_size=12).map(lambda line: line.replace(b"\n", b"")), max_size=20), st.integers(1, 12))
+def test_lines_are_found_as_by_looking_at_each(lines: list[bytes], most: int) -> None:
+    text = b"\n".join(lines)
+    too_long = [number for number, line in enumerate(lines, 1) if len(line) > most]
+    with pytest.raises(Invalid) if too_long else contextlib.nullcontext() as caught:
+        check_lines(text, most, "s")
+    assert caught is None or caught.value.place == f"s:{too_long[0]}"

@@ -1,24 +1,49 @@
-"""Spellings of CSV that a manifest declares: from its text, by way of the chain's bytes, to rows of exact types."""
+"""What a read step may say, what documents say of it, and small sources."""
 
 from __future__ import annotations
 
 import datetime as dt
 import io
+import re
 import zipfile
+from collections.abc import Mapping
 from decimal import Decimal
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
+import msgspec
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain import instant
+from chain.data.ddl import parse_ddl
 from chain.errors import Invalid
+from chain.ids import DatasetId
 from chain.model.read_options import READ
-from chain.model.source import ReadCsv, ReadEsriShapefile, ReadParquet, ReadStep
+from chain.model.source import (
+    MergeAppend,
+    MergeLedger,
+    MergeSnapshot,
+    ReadCsv,
+    ReadEsriShapefile,
+    ReadJson,
+    ReadNdJson,
+    ReadParquet,
+    ReadStep,
+)
+from engines.contract import IngestBatchRequest, InvalidQuery, Success, Vocab
+from engines.request_control import RequestControl
+from engines.spark.ingest import parse, source_files
 from engines.spark.ingest.dialect import Spelling
+from engines.spark.ingest.foreign.converting import convert
+from engines.spark.ingest.run import run_ingest
+from worlds import foreign_bytes as made
 from worlds.reading import NAME, read, read_step
+
+# Spellings of CSV that a manifest declares: from its text, by way of the chain's bytes, to rows of exact types.
 
 UTC = dt.UTC
 
@@ -153,3 +178,161 @@ def test_other_kinds_stand_behind_steps_of_the_format() -> None:
     assert table.schema is not None
     assert table.schema.extra == {READ: {"format": "Spreadsheet", "sheet": "S"}}
     assert read_step("kind: Csv\nheader: true") == ReadCsv(header=True)
+
+
+# Every manifest of docs/sources.md reads what it is an example of.
+
+PAGE = (Path(__file__).parents[4] / "docs" / "sources.md").read_text()
+EXAMPLES = re.findall(r"^## ([^\n]+)\n(?:(?!^## ).)*?```yaml\nread:\n(.*?)```", PAGE, re.DOTALL | re.MULTILINE)
+
+
+def zipped(members: Mapping[str, str]) -> bytes:
+    out = io.BytesIO()
+    with zipfile.ZipFile(out, "w") as archive:
+        for name, text in members.items():
+            archive.writestr(name, text)
+    return out.getvalue()
+
+
+BERICHT = "Bericht\n\nday;at;amount\n# heute\n01.05.2024;01.05.2024 12:30;1.234,5\n2.5.2024;n/a;-\nSumme;;\n"
+FILES: dict[str, tuple[bytes, list[list[Any]]]] = {
+    "Packed files": (
+        zipped({"data/b.csv": "id,name\n2,b\n", "data/a.csv": "id,name\n1,a\n", "README": ""}),
+        [[1, "a"], [2, "b"]],
+    ),
+    "Spellings of CSV": (
+        BERICHT.encode("cp1252"),
+        [["2024-05-01", "2024-05-01T10:30", 1234.5], ["2024-05-02", None, None]],
+    ),
+}
+
+ROWS = [["A list"], ["City", "Population", "Founded"], ["Graz", 302_000, dt.date(1928, 1, 1)]]
+ATOM = """<?xml version="1.0" encoding="utf-8"?>
+<feed xmlns="http://www.w3.org/2005/Atom"><title>A feed</title>
+<entry><id>urn:1</id><title type="html">News</title><updated>2024-05-01T12:00:00+02:00</updated>
+<link href="https://a.example/1"/></entry></feed>"""
+POINT = '{"coordinates":[16.37,48.2],"type":"Point"}'
+
+
+def more(folder: Path) -> dict[str, tuple[bytes, list[list[Any]]]]:
+    """Those that are not of text."""
+    entry = '<feed><entry id="1"><name>a</name><price currency="EUR">1.5</price></entry></feed>'
+    spot = made.geopackage(folder, [made.wkb(1, made.xy(16.37, 48.2))])
+    shapes = made.shapefile_zip(folder, ("cities", "rivers"))
+    return {
+        "Tables of office programs": (made.xlsx({"Cities": ROWS, "x": []}), [["Graz", 302_000, "1928-01-01"]]),
+        "ESRI shapefiles": (shapes, [["Größe", 1_900_000, POINT], ["nowhere", None, None]]),
+        "GeoPackages": (spot, [[1, "place 1", POINT]]),
+        "SQLite databases": (made.sqlite_file([(1, "a")]), [[1, "a"]]),
+        "XML": (entry.encode(), [[1, "a", "EUR", 1.5]]),
+        "Feeds": (ATOM.encode(), [["urn:1", "News", "html", "2024-05-01T10:00", "https://a.example/1"]]),
+        "Avro": (made.avro(1), [[0, "even", "2024-05-01T12:00"]]),
+    }
+
+
+@pytest.mark.parametrize("heading,text", EXAMPLES)
+def test_the_example_is_read(heading: str, text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_files, "_run_process", lambda job, check: convert(job))
+    data, rows = (FILES | more(tmp_path))[heading]
+    got = read(tmp_path, data, read_step(text)).rows
+    assert [[plain(value) for value in row] for row in got] == rows
+
+
+def plain(value: Any) -> Any:
+    return value.isoformat()[:16] if hasattr(value, "isoformat") else value
+
+
+def test_all_are_tried(tmp_path: Path) -> None:
+    assert [heading for heading, _ in EXAMPLES] == [*FILES, *more(tmp_path)]
+
+
+# Few new rows of a root: parsed, merged and written in this process, without a Spark session.
+
+COLUMNS = parse_ddl(("event_time TIMESTAMP, id BIGINT, name STRING",))
+MANY_ROWS = 1_000
+CSV = "event_time,id,name\n" + "".join(f"2024-05-01T00:{n // 60:02}:{n % 60:02}Z,{n},n{n}\n" for n in range(MANY_ROWS))
+OBJECTS = [
+    f'{{"event_time": "2024-05-01T00:{n // 60:02}:{n % 60:02}Z", "id": {n}, "name": "n{n}"}}' for n in range(MANY_ROWS)
+]
+TEXTS: dict[str, tuple[str, Any]] = {
+    "csv": (CSV, ReadCsv(schema=COLUMNS, header=True)),
+    "guessed": (CSV, ReadCsv(header=True, infer_schema=True)),
+    "ndjson": ("\n".join(OBJECTS), ReadNdJson(schema=COLUMNS)),
+    "json": (f"[{','.join(OBJECTS)}]", ReadJson(schema=COLUMNS)),
+}
+
+
+def no_spark() -> NoReturn:
+    raise AssertionError("a Spark session was opened")
+
+
+def request(folder: Path, source: Path, read: Any, **more: Any) -> IngestBatchRequest:
+    return IngestBatchRequest(
+        dataset_id=DatasetId.from_public_key(bytes(32)),
+        system_time=instant.parse("2024-06-01T00:00:00Z"),
+        vocab=Vocab(),
+        read=read,
+        merge=more.pop("merge", MergeAppend()),
+        source_paths=(str(source),),
+        next_offset=0,
+        new_data_path=str(folder / "slice"),
+        **more,
+    )
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize(
+    "merge", [MergeAppend(), MergeLedger(primary_key=("id",)), MergeSnapshot(primary_key=("id",))], ids=type
+)
+def test_a_first_thousand_rows_need_no_spark(name: str, merge: Any, tmp_path: Path) -> None:
+    text, read = TEXTS[name]
+    source = tmp_path / "source"
+    source.write_text(text)
+    answer = run_ingest(no_spark, request(tmp_path, source, read, merge=merge), RequestControl())
+    assert isinstance(answer, Success), answer
+    assert answer.new_offset_interval is not None
+    assert pq.read_table(tmp_path / "slice").column("id").to_pylist() == list(range(MANY_ROWS))
+
+
+def test_later_keys_of_a_ledger_need_no_spark(tmp_path: Path) -> None:
+    text, read = TEXTS["csv"]
+    source, merge = tmp_path / "source", MergeLedger(primary_key=("event_time", "id"))
+    source.write_text(text)
+    first = run_ingest(no_spark, request(tmp_path, source, read, merge=merge), RequestControl())
+    assert isinstance(first, Success)
+    (tmp_path / "slice").rename(tmp_path / "earlier")
+    source.write_text(text.replace("2024-05-01", "2024-05-02"))
+    later = request(
+        tmp_path, source, read, merge=merge, schema=first.schema, prev_data_paths=(str(tmp_path / "earlier"),)
+    )
+    answer = run_ingest(no_spark, msgspec.structs.replace(later, next_offset=MANY_ROWS), RequestControl())
+    assert isinstance(answer, Success), answer
+    assert answer.rows is not None
+    assert answer.rows.shaped == MANY_ROWS
+    assert pq.read_table(tmp_path / "slice").num_rows == MANY_ROWS
+
+
+def test_a_fault_names_its_line(tmp_path: Path) -> None:
+    source = tmp_path / "source"
+    source.write_text(CSV.replace(",7,n7\n", ",seven,n7\n"))
+    answer = run_ingest(no_spark, request(tmp_path, source, TEXTS["csv"][1]), RequestControl())
+    assert isinstance(answer, InvalidQuery)
+    assert answer.place == "source:9"
+
+
+@pytest.mark.parametrize("kind", ["text", "parquet"])
+def test_what_may_be_large_goes_to_spark(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A Parquet file by the rows that it may have, since its size says little of them."""
+    source = tmp_path / "source"
+    if kind == "text":
+        monkeypatch.setattr(parse, "SMALL", len(CSV) // 2)
+        source.write_text(CSV)
+    else:
+        monkeypatch.setattr(parse, "SMALL", 100_000)
+        rows = 10_000
+        times = pa.array([0] * rows, pa.timestamp("ms", "UTC"))
+        pq.write_table(pa.table({"event_time": times, "id": [1] * rows, "name": ["a"] * rows}), source)
+        assert source.stat().st_size < 10_000
+    read = ReadParquet(schema=COLUMNS) if kind == "parquet" else TEXTS["csv"][1]
+    with pytest.raises(AssertionError, match="session was opened"):
+        run_ingest(no_spark, request(tmp_path, source, read), RequestControl(), spread=True)

@@ -1,10 +1,12 @@
-"""Rows as lines of text: by columns they are what the values give one by one."""
+"""Rows on their way out: frames, pipes and lines of text."""
 
 from __future__ import annotations
 
 import datetime as dt
 import json
+import os
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -14,8 +16,13 @@ from hypothesis import strategies as st
 
 from chain.data.json_values import plain_rows
 from chain.errors import Invalid
+from engines.errors import EngineLost
+from engines.query.frames import END, FAULT, HEAD, ROWS, AnswerFrameReader, frame
+from engines.query.reader import reading_end, row_pipe
 from engines.query.text_rows import heading, render_lines
 from odfd.cli.sql.formats import csv_text, ndjson_text
+
+# Rows as lines of text: by columns they are what the values give one by one.
 
 _WORDS = st.one_of(
     st.text(max_size=8), st.sampled_from(["", " a", "a\u00a0", 'say "x"', "a,b", "1\n2", "\\", "\x00\x1f"])
@@ -94,3 +101,45 @@ def test_a_heading_is_csv_and_an_object_has_each_name_once() -> None:
     assert heading(["a", "b"], "ndjson") == b""
     with pytest.raises(Invalid, match="two columns are called a"):
         heading(["a", "a"], "ndjson")
+
+
+# Frames come out as they went in, however the bytes are cut.
+
+FRAMES = st.lists(st.tuples(st.sampled_from((HEAD, ROWS, END, FAULT)), st.binary(max_size=40)), max_size=8)
+
+
+@given(FRAMES, st.integers(1, 17))
+def test_frames_survive_any_cutting(frames: list[tuple[bytes, bytes]], step: int) -> None:
+    data = b"".join(frame(kind, content) for kind, content in frames)
+    reader = AnswerFrameReader()
+    found = [each for start in range(0, len(data), step) for each in reader.feed(data[start : start + step])]
+    assert found == frames
+
+
+@pytest.mark.parametrize("data", [b"X\0\0\0\1a", b"A\xff\xff\xff\xff"])
+def test_what_is_no_frame_is_refused(data: bytes) -> None:
+    with pytest.raises(Invalid):
+        list(AnswerFrameReader().feed(data))
+
+
+# The pipe of rows, in a folder where the process of the query writes what it likes.
+
+
+def test_rows_go_through_a_pipe_until_its_writer_is_gone(tmp_path: Path) -> None:
+    with os.fdopen(row_pipe(tmp_path / "rows"), "rb") as end:
+        with (tmp_path / "rows").open("wb") as writer:
+            writer.write(b"rows")
+        assert end.read() == b"rows"
+
+
+def test_a_pipe_that_was_replaced_leads_to_no_file_of_the_node(tmp_path: Path) -> None:
+    secret, place = tmp_path / "key", tmp_path / "rows"
+    secret.write_text("secret")
+    for put in (os.symlink, os.link):
+        put(secret, place)
+        for opens in (row_pipe, reading_end):
+            with pytest.raises(EngineLost, match="replaced"):
+                opens(place)
+        place.unlink()
+    with pytest.raises(EngineLost, match="replaced"):
+        reading_end(place)

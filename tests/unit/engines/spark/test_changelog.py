@@ -1,4 +1,4 @@
-"""Columns against a person with a pencil: each rule of changelogs once more, statement by statement."""
+"""Rows that are taken back, and what running totals make of them."""
 
 from __future__ import annotations
 
@@ -6,11 +6,19 @@ from collections import defaultdict, deque
 
 import numpy as np
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.data.operations import APPEND, CORRECT_FROM, CORRECT_TO, RETRACT
+from conformance.duck import Duck, Frame
+from engines.spark.catalyst.running_windows import Stage, WindowPart
+from engines.spark.execution import running_aggregates
+from engines.spark.execution.running_aggregates import run_over_history
 from engines.spark.rows.changelog import LONG_AGO, NEVER, cancelled_by, effective_times, row_codes, valid_until
+from engines.spark.state.files import StoredTable, pack, unpack
+
+# Columns against a person with a pencil: each rule of changelogs once more, statement by statement.
 
 STATEMENTS = st.lists(st.tuples(st.integers(0, 3), st.sampled_from([0, 1, 1, 2, 3])), max_size=40)
 
@@ -101,3 +109,189 @@ def test_codes_are_equal_for_equal_rows_alone(rows):
     codes = row_codes(table)
     values = [repr(row) for row in rows]
     assert [[a == b for b in codes] for a in codes] == [[a == b for b in values] for a in values]
+
+
+# What is kept of rows that running aggregates have seen, with DuckDB in place of Spark for the one query over them.
+
+KEYS = 20_000
+TOTAL, LAST = WindowPart("sum", "bigint"), WindowPart("sum", "bigint", False, 3)
+
+
+class Rows:
+    """A query of one window right over some rows."""
+
+    def __init__(self, keys, times, values, parts):
+        columns = {"__odf_key0": keys, "__odf_order0": pa.array(times, pa.timestamp("us", "UTC"))}
+        columns |= {f"__odf_part{at}": pa.array(values, pa.int64()) for at in range(len(parts))}
+        self._stage = Stage(pa.table({**columns, "__odf_column0": values}), tuple(parts), ("asc nulls first",))
+
+    def stage(self):
+        return self._stage
+
+    def fill(self, rows):
+        self._rows = rows
+        return self
+
+    def result(self):
+        return self._rows
+
+
+@pytest.fixture
+def advance(monkeypatch):
+    """State and the values of rows, after rows (key, time, value) from one time on and before another."""
+    monkeypatch.setattr(running_aggregates, "frame_of_rows", Frame)
+
+    def run(state, rows, since, until, parts=(TOTAL, LAST)):
+        keys, times, values = (list(each) for each in zip(*rows, strict=True))
+        described, body = pack(state)
+        former = unpack(described, memoryview(b"".join(body))).stored
+        result, kept = run_over_history(Duck(), Rows(keys, times, values, parts), 1, former, since, until)
+        rows = (tuple(row.values()) for row in result.to_pylist())
+        return kept, sorted(rows, key=lambda row: [(value is not None, value) for value in row])
+
+    return run
+
+
+def rows_of(state):
+    return sum(each.rows if isinstance(each, StoredTable) else each.num_rows for each in state.values())
+
+
+def test_rows_go_on_from_what_was_kept(advance):
+    state, first = advance({}, [("a", 1, 1), ("a", 2, 2), ("b", 2, 5), ("a", 9, 100)], None, 5)
+    assert first == [(1, 1, 1), (2, 3, 3), (5, 5, 5)]
+    state, second = advance(state, [("a", 2, 2), ("a", 9, 100), ("a", 10, 3), ("a", 11, 4)], 5, 20)
+    assert second == [(3, 106, 106), (4, 110, 109), (100, 103, 103)]
+    assert rows_of(state) == 4, "three of a, whose last rows alone count, and one of b"
+
+
+def test_rows_at_one_time_count_for_each_other(advance):
+    state, _ = advance({}, [("a", 1, 1)], None, 2, [TOTAL])
+    _, rows = advance(state, [("a", 3, 10), ("a", 3, 20)], 2, 4, [TOTAL])
+    assert rows == [(10, 31), (20, 31)]
+
+
+def test_a_row_looks_back_to_one_that_an_earlier_transaction_wrote(advance):
+    parts = [WindowPart("lag", "bigint", False, 2, 2), WindowPart("sum", "bigint", False, 3, 2, counts=True)]
+    state, first = advance({}, [("a", 1, 1), ("a", 2, 2), ("a", 3, 3)], None, 4, parts)
+    assert first == [(1, None, 0), (2, None, 0), (3, 1, 1)]
+    _, second = advance(state, [("a", 5, 5), ("b", 6, 6)], 4, 9, parts)
+    assert second == [(5, 2, 3), (6, None, 0)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("beside", [(), (LAST,)])
+def test_the_first_value_of_a_key_stays_even_if_it_is_null(advance, beside):
+    parts = [WindowPart("first_value", "bigint"), WindowPart("last_value", "bigint"), *beside]
+    state = {}
+    for time, value in enumerate((None, 7, 8, 9, 10, None)):
+        state, rows = advance(state, [("a", time, value)], time, time + 1, parts)
+        assert [row[1:3] for row in rows] == [(None, value)]
+
+
+@pytest.mark.slow
+def test_the_last_value_that_is_one_is_carried_on(advance):
+    state, found = {}, []
+    for time, value in enumerate((None, 7, None, None, 9, None)):
+        parts = [
+            WindowPart("last_value", "bigint", passes_nulls=True),
+            WindowPart("first_value", "bigint", passes_nulls=True),
+        ]
+        state, ((*_, last, first),) = advance(state, [("a", time, value)], time, time + 1, parts)
+        found.append((last, first))
+    assert found == [(None, None), (7, 7), (7, 7), (7, 7), (9, 7), (9, 7)]
+
+
+NULLS = (None, 7, None, None, 9, None, 4, None, None, 2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (10,)])
+@pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 5),)])
+def test_the_last_and_the_first_values_that_are_none_null(advance, cuts, beside):
+    """Two before its own, and the third of all, with nulls and without."""
+    parts = [
+        WindowPart("lag", "bigint", False, 2, 2, passes_nulls=True),
+        WindowPart("nth_value", "bigint", place=3),
+        WindowPart("nth_value", "bigint", passes_nulls=True, place=3),
+        WindowPart("nth_value", "bigint", False, 3, place=2),
+        *beside,
+    ]
+    state, found, since = {}, [], 0
+    for until in cuts:
+        rows = [("a", at, NULLS[at]) for at in range(since, until)] + [("b", since, 5)]
+        state, got = advance(state, rows, since, until, parts)
+        found += [row[1:5] for row in got if row[0] != 5]
+        since = until
+    expected = []
+    for at in range(len(NULLS)):
+        values = [[value for value in NULLS[:end] if value is not None] for end in (at, at + 1)]
+        near = NULLS[max(0, at - 3) : at + 1]
+        expected.append((
+            values[0][-2] if len(values[0]) > 1 else None, NULLS[2] if at > 1 else None,
+            values[1][2] if len(values[1]) > 2 else None, near[1] if len(near) > 1 else None,
+        ))  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("cuts", [range(1, 11), (1, 4, 5, 10), (2, 10), (10,)])
+@pytest.mark.parametrize("until", [1, 2, 4])
+@pytest.mark.parametrize("beside", [(), (WindowPart("sum", "bigint", False, 6),)])
+def test_frames_of_all_rows_but_the_last(advance, cuts, until, beside):
+    made = {"sum": {}, "count": {}, "max": {}, "first_value": {}, "last_value": {}, "nth_value": {"place": 3}}
+    parts = [
+        WindowPart("sum" if name == "count" else name, "bigint", False, None, until, counts=name == "count",
+             passes_nulls=passes, **more)
+        for name, more in made.items() for passes in ([False, True] if "value" in name else [False])
+    ]  # fmt: skip
+    state, found, since = {}, [], 0
+    for number, until_row in enumerate(cuts):
+        rows = [("a", at, NULLS[at]) for at in range(since, until_row)] + [("b", since, 5)]
+        state, got = advance(state, rows, since, until_row, [*parts, *beside])
+        found += [row[1:10] for row in got if row[0] != 5]
+        assert rows_of(state) <= 2 * max(until + 3, 6), number
+        since = until_row
+    expected = []
+    for at in range(len(NULLS)):
+        seen = NULLS[: max(0, at + 1 - until)]
+        told = [value for value in seen if value is not None]
+        expected.append((
+            sum(told) if told else None, sum(told), max(told, default=None),
+            seen[0] if seen else None, told[0] if told else None, seen[-1] if seen else None,
+            told[-1] if told else None, seen[2] if len(seen) > 2 else None, told[2] if len(told) > 2 else None,
+        ))  # fmt: skip
+    assert sorted(found, key=str) == sorted(expected, key=str)
+
+
+@pytest.mark.slow
+def test_state_does_not_grow_with_history(advance):
+    state = {}
+    for begin in range(0, 3000, 1000):
+        rows = [("a", begin + at, at) for at in range(1000)]
+        state, _ = advance(state, rows, begin, begin + 1000)
+        assert rows_of(state) == 3
+
+
+@pytest.mark.slow
+def test_only_keys_at_hand_are_looked_at(advance, monkeypatch):
+    keys = [f"k{number}" for number in range(KEYS)]
+    state, _ = advance({}, list(zip(keys, range(KEYS), range(KEYS), strict=True)), None, KEYS, [TOTAL])
+    opened, table = [], StoredTable.table
+    monkeypatch.setattr(StoredTable, "table", lambda self: opened.append(self) or table(self))
+    after, rows = advance(state, [("k7", KEYS, 1)], KEYS, KEYS + 1, [TOTAL])
+    assert rows == [(1, 8)]
+    assert len(opened) == 1 < len(state)
+    assert rows_of(after) == KEYS
+
+
+@pytest.mark.slow
+def test_the_state_is_the_same_however_rows_came(advance):
+    rng = np.random.default_rng(1)
+    rows = [(f"k{key}", at, int(value)) for at, (key, value) in enumerate(rng.integers(0, 40, (500, 2)))]
+    whole, together = advance({}, rows, None, 500)
+    state, apart, since = {}, [], None
+    for until in (3, 100, 101, 350, 500):
+        state, some = advance(state, rows, since, until)
+        since, apart = until, apart + some
+    assert sorted(apart) == together
+    assert pack(whole)[0] == pack(state)[0]

@@ -1,19 +1,41 @@
-"""The law of slicing on plans alone: ten lines stand for Spark, so many histories can be tried."""
+"""What a transaction reads and writes."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from chain.data.arrow_schema import from_arrow
+from chain.data.parquet import write_slice
 from chain.errors import Invalid
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.multihash import Multihash
+from engines.contract import Vocab
 from engines.spark.analysis.classify import Classification, Mode, Path
 from engines.spark.analysis.monotone import DAY, EARLIEST, LATEST, MILLISECOND, Floor, FloorMonths, Shift, apply
+from engines.spark.catalyst.plans import HIDDEN, HIDDEN_BEFORE, HIDDEN_OFFSET, HIDDEN_OP, HIDDEN_SOURCE
+from engines.spark.output.slice import final_rows, log_rows, output_schema, same_rows, schema_in_force, slice_of
+from engines.spark.planning.slice_facts import only_adds
+from engines.spark.planning.table_transaction import plan_table
 from engines.spark.planning.transaction import BlockFacts, InputFacts, next_checkpoint, plan_step
-from engines.spark.state.checkpoint import decode_checkpoint, encode_checkpoint
+from engines.spark.state.checkpoint import (
+    MAX_CHECKPOINT,
+    MAX_RANGES,
+    OpenInput,
+    StateCheckpoint,
+    decode_checkpoint,
+    encode_checkpoint,
+    open_blocks,
+    runs_of,
+)
 from worlds.depth import share
+
+# The law of slicing on plans alone: ten lines stand for Spark, so many histories can be tried.
 
 HOUR = DAY // 24
 END = Floor(MILLISECOND)
@@ -191,3 +213,285 @@ def test_blocks_from_before_the_checkpoint_are_refused():
     state = next_checkpoint(query, "t", plan_step(query, [InputFacts("did", "a", tuple(known))], None), {}, None)
     with pytest.raises(Invalid, match="before the watermark"):
         plan_step(query, [InputFacts("did", "a", tuple(known[:1]))], state)
+
+
+# Ticks of a table: however many are taken at a time, the same are taken in all.
+
+TABLE = Classification(Mode.TABLE, (), ("event_time",))
+streams = st.lists(st.integers(0, 6), min_size=1, max_size=10)
+
+
+def blocks(name, steps):
+    found, clock = [], None
+    for position, step in enumerate(steps):
+        after = (clock or 0) + step * DAY if step or clock else clock
+        found.append(BlockFacts(f"{name}{position}", None, clock, after))
+        clock = after
+    return tuple(found)
+
+
+@given(streams, streams, st.integers(0, 3), st.lists(st.integers(-1, 70), max_size=6))
+def test_limits_do_not_show(one, other, lateness, limits):
+    given_inputs = [InputFacts("did", name, blocks(name, steps), lateness * DAY)
+                    for name, steps in (("a", one), ("b", other))]  # fmt: skip
+    whole, expected, waiting = plan_table(given_inputs, None)
+    state, ticks, now = None, [], given_inputs
+    for limit in (*limits, None):
+        step, table, waits = plan_table(now, state, limit=None if limit is None else limit * DAY)
+        assert table.since == (None if state is None or state.g is None else state.g * MILLISECOND)
+        assert table.ticks or expected.ticks == tuple(ticks), "a tick that is due is always reached"
+        assert (step.settled is not None) == (tuple(ticks) + table.ticks != expected.ticks)
+        ticks += table.ticks
+        state = decode_checkpoint(encode_checkpoint(next_checkpoint(TABLE, "t", step, {}, state, waits)))
+        now = [replace(each, blocks=()) for each in given_inputs]
+    assert tuple(ticks) == expected.ticks
+    assert state == next_checkpoint(TABLE, "t", whole, {}, None, waiting)
+
+
+@given(
+    streams, st.sampled_from([Floor(DAY), Floor(3 * DAY), FloorMonths(1)]), st.lists(st.integers(-1, 70), max_size=6)
+)
+def test_limits_do_not_show_on_a_grid(steps, grid, limits):
+    given_input = InputFacts("did", "a", blocks("a", steps))
+    whole, _, waiting = plan_table([given_input], None, grid)
+    state, now, until = None, [given_input], None
+    for limit in (*limits, None):
+        step, table, waits = plan_table(now, state, grid, None if limit is None else limit * DAY)
+        assert table.since == until
+        assert step.settled in (None, whole.watermark)
+        # What is due moves on with each step.
+        assert until is None or table.until > until or until == whole.watermark
+        until = table.until
+        state = decode_checkpoint(encode_checkpoint(next_checkpoint(TABLE, "t", step, {}, state, waits)))
+        now = [replace(given_input, blocks=())]
+    assert state == next_checkpoint(TABLE, "t", whole, {}, None, waiting)
+
+
+# Checkpoints: one text for one state, read under limits, and runs that depend on the blocks alone.
+
+ID = DatasetId.from_public_key(b"k" * 32)
+NAMES = [str(Multihash.sha3_256(bytes([n]))) for n in range(4)]
+
+
+def checkpoint(**changes):
+    item = OpenInput(id=str(ID), alias="a", block=NAMES[3], w=5, open=((NAMES[0], NAMES[1]), (NAMES[2], NAMES[2])))
+    facts = {
+        "v": 1,
+        "transform": NAMES[0],
+        "mode": "final",
+        "g": -7,
+        "inputs": (item,),
+        "late": {"a": 3},
+        "untimed": {},
+    }
+    return StateCheckpoint(**(facts | changes))
+
+
+def test_canonical_and_back():
+    raw = encode_checkpoint(checkpoint())
+    assert raw.startswith(b'{"g":-7,"inputs":[{"alias":"a","block":"f1620')
+    assert b" " not in raw
+    assert decode_checkpoint(raw) == checkpoint()
+
+
+def test_open_blocks_by_dataset():
+    runs = open_blocks(encode_checkpoint(checkpoint()))
+    assert runs == {ID: [(Multihash.parse(NAMES[0]), Multihash.parse(NAMES[1])), (Multihash.parse(NAMES[2]),) * 2]}
+    nothing = checkpoint(inputs=(OpenInput(id=str(ID), alias="a"),))
+    assert open_blocks(encode_checkpoint(nothing)) == {}
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"",
+        b"{}",
+        b"[]",
+        b"\xff",
+        encode_checkpoint(checkpoint(v=2)),
+        encode_checkpoint(checkpoint()).replace(b'"mode"', b'"made"'),
+        encode_checkpoint(checkpoint(g=2**63)),
+        b" " * (MAX_CHECKPOINT + 1),
+    ],
+)
+def test_what_is_no_checkpoint_is_refused(raw):
+    with pytest.raises(Invalid):
+        decode_checkpoint(raw)
+
+
+def test_names_that_are_no_hashes_are_refused():
+    with pytest.raises(Invalid):
+        open_blocks(encode_checkpoint(checkpoint(inputs=(OpenInput(id=str(ID), alias="a", open=(("x", "y"),)),))))
+
+
+@given(st.lists(st.integers(0, 10**6), unique=True, max_size=400).map(sorted))
+def test_runs_cover_all_in_order_and_are_few(numbers):
+    names = [str(number) for number in numbers]
+    runs = runs_of(names)
+    assert len(runs) <= MAX_RANGES
+    covered = [name for first, last in runs for name in names[names.index(first) : names.index(last) + 1]]
+    assert covered == names
+
+
+# From Spark's result to the rows of a slice: pairs mended, types held to, nothing rounded.
+
+MICROS, MILLIS = pa.timestamp("us", "UTC"), pa.timestamp("ms", "UTC")
+KEPT = pa.schema([("event_time", MICROS)])
+"""A slice whose event times are in microseconds."""
+VOCAB = Vocab()
+
+
+def result(rows):
+    """(offset, op, event time in microseconds, v), and perhaps (source, watermark before)"""
+    offset, op, time, v, source, before = zip(*((*row, 0, 0)[:6] for row in rows), strict=True)
+    return pa.table(
+        {
+            "event_time": pa.array(time).cast(MICROS),
+            "v": v,
+            HIDDEN_OFFSET: pa.array(offset, pa.int64()),
+            HIDDEN_OP: pa.array(op, pa.int32()),
+            HIDDEN_SOURCE: pa.array(source, pa.int32()),
+            HIDDEN_BEFORE: pa.array(before, pa.int64()),
+        }
+    )
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([(0, 0, 5, 1), (1, 0, 5, 2)], [(0, 1), (0, 2)]),
+        ([(1, 0, 5, 2), (0, 0, 5, 1)], [(0, 1), (0, 2)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 2)], [(2, 1), (3, 2)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 1)], []),
+        ([(0, 2, 5, 1)], [(1, 1)]),
+        ([(1, 3, 5, 1)], [(0, 1)]),
+        ([(0, 2, 5, 1), (3, 3, 5, 2)], [(1, 1), (0, 2)]),
+        ([(0, 1, 5, 1), (1, 0, 5, 1)], [(1, 1), (0, 1)]),
+        ([(0, 2, 5, 1), (0, 2, 5, 2), (1, 3, 5, 3)], [(1, 1), (1, 2), (0, 3)]),
+        ([(0, 2, 5, 1), (1, 3, 5, 2), (2, 2, 5, 2), (3, 3, 5, 2)], [(2, 1), (3, 2)]),
+    ],
+    ids=[
+        "additions", "sorted", "pair", "pair made equal", "-C alone", "+C alone", "not neighbours", "retraction",
+        "exploded", "two pairs",
+    ],
+)  # fmt: skip
+def test_ops_pass_and_split_pairs_are_mended(rows, expected):
+    out, ops = log_rows(result(rows), KEPT)
+    assert list(zip(ops.to_pylist(), out["v"].to_pylist(), strict=True)) == expected
+    assert out.column_names == ["event_time", "v"]
+
+
+def test_rows_of_one_row_are_in_total_order():
+    out, _ = log_rows(result([(1, 0, 5, 3), (0, 0, 9, 2), (0, 0, 9, 1), (1, 0, 5, 1)]), KEPT)
+    assert out["v"].to_pylist() == [1, 2, 1, 3]
+
+
+@given(st.permutations(range(6)))
+def test_where_all_are_additions_nothing_has_to_say_so(offsets):
+    rows = result([(offset, 0, 5, 10 * offset) for offset in offsets])
+    with_ops, without = (log_rows(each, KEPT) for each in (rows, rows.select(["event_time", "v", HIDDEN_OFFSET])))
+    assert with_ops[0].equals(without[0])
+    assert with_ops[1].equals(without[1])
+    assert without[0]["v"].to_pylist() == [0, 10, 20, 30, 40, 50]
+
+
+def test_rows_of_several_inputs_are_in_the_order_of_what_their_chains_had_promised():
+    rows = [(7, 0, 5, 1, 1, 10), (9, 0, 5, 2, 0, 20), (8, 0, 5, 3, 0, 10), (3, 0, 5, 4, 1, 10), (0, 0, 5, 5, 1, -5)]
+    out, _ = log_rows(result(rows), KEPT)
+    assert out["v"].to_pylist() == [5, 3, 4, 1, 2]
+
+
+def test_a_pair_is_of_one_input():
+    _, ops = log_rows(result([(0, 2, 5, 1, 0, 0), (1, 3, 5, 2, 1, 0)]), KEPT)
+    assert ops.to_pylist() == [1, 0]
+
+
+@pytest.mark.slow
+@given(st.data())
+def test_same_rows_is_equality_of_values(data):
+    numbers = st.sampled_from([None, 0.0, -0.0, 1.5, float("nan")])
+    kinds = {
+        "n": (pa.int64(), st.sampled_from([None, 0, 1])),
+        "f": (pa.float64(), numbers),
+        "s": (pa.string(), st.sampled_from([None, "", "x"])),
+        "l": (pa.list_(pa.float32()), st.none() | st.lists(numbers, max_size=3)),
+        "t": (pa.struct({"a": pa.int64(), "b": pa.list_(pa.int64())}),
+              st.none() | st.fixed_dictionaries({"a": st.sampled_from([None, 1]),
+                                                 "b": st.none() | st.lists(st.integers(0, 1), max_size=2)})),
+        "ll": (pa.list_(pa.list_(pa.string())), st.none() | st.lists(st.none() | st.lists(st.sampled_from("xy")))),
+    }  # fmt: skip
+    name = data.draw(st.sampled_from(sorted(kinds)))
+    kind, values = kinds[name]
+    pairs = data.draw(st.lists(st.tuples(values, values), min_size=1, max_size=8))
+    one, other = (pa.table({name: pa.array(list(side), kind)}) for side in zip(*pairs, strict=True))
+    expected = [repr(a) == repr(b) for a, b in zip(one.to_pylist(), other.to_pylist(), strict=True)]
+    assert same_rows(one, other).tolist() == expected
+
+
+def test_final_rows_are_within_bounds_of_milliseconds_sorted_and_not_rounded():
+    table = result([(0, 0, time, v) for time, v in [(3999, 1), (3000, 2), (-1, 3), (2999, 4), (4000, 5)]])
+    table = table.drop_columns(list(HIDDEN))
+    out = final_rows(table, KEPT, VOCAB, 2000, 4000)
+    assert out["event_time"].cast(pa.int64()).to_pylist() == [2999, 3000, 3999]
+    assert out["v"].to_pylist() == [4, 2, 1]
+    everything = final_rows(table, KEPT, VOCAB, None, 4000)
+    assert everything["event_time"].cast(pa.int64()).to_pylist() == [-1, 2999, 3000, 3999]
+    with pytest.raises(Invalid, match="'event_time' holds times with digits") as caught:
+        final_rows(table, pa.schema([("event_time", MILLIS)]), VOCAB, 2000, 4000)
+    assert "date_trunc" in caught.value.hint
+
+
+def test_slices_begin_with_system_columns():
+    schema = output_schema(pa.schema([("v", pa.int64()), ("event_time", MICROS)]), VOCAB)
+    assert schema.names == ["offset", "op", "system_time", "event_time", "v"]
+    rows = pa.table({"event_time": pa.array([1], pa.timestamp("ms", "UTC")), "v": [7]})
+    made = slice_of(rows, pa.array([0], pa.int32()), schema, VOCAB, Instant(9_999_999), 40)
+    assert made.schema.equals(schema)
+    assert [value for value in made.to_pylist()[0].values() if isinstance(value, int)] == [40, 0, 7]
+    assert made["system_time"].cast(pa.int64()).to_pylist() == [9]
+
+
+def test_the_schema_in_force_is_held_to():
+    columns = pa.schema([("event_time", MICROS), ("v", pa.int64())])
+    force = from_arrow(output_schema(columns, VOCAB))
+    assert schema_in_force(columns, VOCAB, force).names[-1] == "v"
+    for other, why in (
+        ([("event_time", MICROS), ("v", pa.int32())], "gives v int32 where the dataset has v int64"),
+        ([("event_time", MICROS)], "but no v"),
+        ([("event_time", MICROS), ("w", pa.int64())], "but w besides and no v"),
+        ([("event_time", MICROS), ("v", pa.int64()), ("new", pa.int64())], "but new besides"),
+    ):
+        with pytest.raises(Invalid, match=why) as caught:
+            schema_in_force(pa.schema(other), VOCAB, force)
+        assert caught.value.rule == "schema-in-force"
+
+
+def test_a_column_may_have_the_wider_type_that_spark_has():
+    wide = pa.schema([("event_time", MILLIS), ("n", pa.decimal128(20, 0)), ("at", pa.int64())])
+    exact = pa.schema([("event_time", MILLIS), ("n", pa.uint64()), ("at", pa.timestamp("ns", "UTC"))])
+    assert schema_in_force(exact, VOCAB, from_arrow(output_schema(wide, VOCAB))).types[-2:] == wide.types[-2:]
+    with pytest.raises(Invalid, match="gives n decimal128"):
+        schema_in_force(wide, VOCAB, from_arrow(output_schema(exact, VOCAB)))
+
+
+def test_event_time_must_be_a_time():
+    with pytest.raises(Invalid, match="event_time is string"):
+        output_schema(pa.schema([("event_time", pa.string())]), VOCAB)
+
+
+# What is read of slices before Spark reads them.
+
+
+@given(ops=st.lists(st.sampled_from([0, 0, 0, 0, 1, 2, 3, None]), max_size=12))
+def test_only_additions_are_told_from_the_rows(tmp_path_factory, ops):
+    path = tmp_path_factory.mktemp("slice") / "slice"
+    write_slice(pa.table({"op": pa.array(ops, pa.int32()), "v": pa.array(range(len(ops)))}), path)
+    assert only_adds(path, Vocab()) == all(op == 0 for op in ops)
+
+
+@pytest.mark.parametrize("kind", [pa.uint8(), pa.int64()])
+def test_the_vocabulary_names_the_column(tmp_path, kind):
+    write_slice(pa.table({"what": pa.array([0, 0], kind), "op": pa.array([1, 1], kind)}), tmp_path / "slice")
+    assert only_adds(tmp_path / "slice", Vocab(operation_type="what"))
+    assert not only_adds(tmp_path / "slice", Vocab())
+    assert not only_adds(tmp_path / "slice", Vocab(operation_type="nowhere"))

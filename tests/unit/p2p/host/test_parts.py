@@ -1,4 +1,4 @@
-"""The pure parts of the host: the doorway, the seal, and the check of the library."""
+"""The parts of a host that are ours."""
 
 from __future__ import annotations
 
@@ -6,21 +6,34 @@ import dataclasses
 import importlib
 import itertools
 import re
+import socket
 import subprocess
 import sys
 from contextlib import ExitStack
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
+import trio
 from hypothesis import given
 from hypothesis import strategies as st
+from libp2p.pubsub.gossipsub import PROTOCOL_ID_V12
 from noise.connection import Keypair, NoiseConnection
 
 from p2p.budget import connection_slots
 from p2p.budget.connection_slots import SilentConnections
-from p2p.errors import Misbehaviour, UnsupportedLibrary
+from p2p.errors import Misbehaviour, PeerUnreachable, UnsupportedLibrary
 from p2p.host import library
-from p2p.host.noise import AES, CHACHA, MAX_SEALED, RECEIVE, Cipher, Scratch, Suite, Unsealer, computes_aes
+from p2p.host.direct import Circuits
+from p2p.host.limits import UnreadBudget
+from p2p.host.noise import AES, CHACHA, MAX_SEALED, RECEIVE, Cipher, NoiseStream, Scratch, Suite, Unsealer, computes_aes
+from p2p.host.pubsub import HEARTBEAT, SteadyGossipSub
+from p2p.pace import LineTraffic, Traffic
+from p2p.ports import PeerId
+from p2p.wire.circuit import CircuitStatus, HopKind, HopMessage, StopKind, StopMessage, encode_hop, encode_stop
+
+# The pure parts of the host: the doorway, the seal, and the check of the library.
 
 KEY = bytes(range(32))
 BOTH = pytest.mark.parametrize("suite", [CHACHA, AES], ids=lambda suite: suite.noise.decode())
@@ -218,3 +231,151 @@ def test_the_library_can_be_had_as_it_is() -> None:
     program = "from p2p.host import library; library.restore(); import libp2p; print(libp2p.new_host.__name__)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "new_host\n"
+
+
+# A relay that hangs up as soon as it has answered costs the circuit, and is told as a fault of the relay.
+
+RELAY = PeerId("12D3KooWK99VoVxNE7XzyBwXEzW7xhK7Gpv85r9F3V3fyKSUKPH5")
+TARGET = PeerId("12D3KooWJWoaqZhDaoEFshF7Rh1bpY9ohihFhzcW6d69Lr2NASuq")
+
+
+class Answered:
+    """A stream on which everything came already."""
+
+    def __init__(self, incoming: bytes) -> None:
+        self.incoming, self.was_reset = incoming, False
+
+    async def send_all(self, data: bytes) -> None:
+        pass
+
+    async def receive_some(self, limit: int) -> bytes:
+        part, self.incoming = self.incoming[:limit], self.incoming[limit:]
+        return part
+
+    async def reset(self) -> None:
+        self.was_reset = True
+
+
+def circuits(stream: Answered) -> Circuits:
+    async def open_stream(_peer: PeerId, _protocol: str) -> Any:
+        return stream
+
+    swarm = cast(Any, SimpleNamespace(connections={}, blocked=frozenset()))
+    made = Circuits(swarm, open_stream)
+    made.relays = {RELAY: "/ip4/127.0.0.1/tcp/1"}
+    return made
+
+
+async def test_a_relay_that_answers_a_dial_and_is_gone_is_unreachable() -> None:
+    stream = Answered(encode_hop(HopMessage(kind=HopKind.STATUS, status=CircuitStatus.OK)))
+    with pytest.raises(PeerUnreachable, match="hung up"):
+        await circuits(stream).dial(RELAY, TARGET)
+    assert stream.was_reset
+
+
+async def test_a_relay_that_brings_a_circuit_and_is_gone_is_unreachable() -> None:
+    stream = Answered(encode_stop(StopMessage(kind=StopKind.CONNECT, peer=TARGET)))
+    with pytest.raises(PeerUnreachable, match="hung up"):
+        await circuits(cast(Any, stream)).accept(cast(Any, stream), RELAY)
+
+
+# A connection whose socket was closed here ends like any other that broke.
+
+
+@pytest.mark.slow
+async def test_a_socket_that_was_closed_is_a_broken_connection_and_no_fault_of_ours() -> None:
+    here, there = socket.socketpair()
+    with there:
+        stream = trio.SocketStream(trio.socket.from_stdlib_socket(here))
+        cipher: Any = None
+        line = NoiseStream(stream, cipher, cipher, LineTraffic(Traffic()))
+        stream.socket.close()
+        with pytest.raises(trio.ClosedResourceError):
+            await line.receive()
+        with pytest.raises(trio.ClosedResourceError):
+            await line.wait_for_room()
+
+
+# The gossip router rests while it has nobody to talk to.
+
+
+class Counted(SteadyGossipSub):
+    beats = 0
+
+    def mesh_heartbeat(self) -> Any:
+        self.beats += 1
+        return super().mesh_heartbeat()
+
+
+@pytest.mark.slow
+async def test_without_peers_and_messages_there_is_no_heartbeat(autojump_clock: object) -> None:
+    router: Any = Counted()
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(router.heartbeat)
+        await trio.sleep(1000 * HEARTBEAT)
+        assert router.beats == 0
+        router.add_peer("peer", PROTOCOL_ID_V12)
+        await trio.sleep(10.5 * HEARTBEAT)
+        assert router.beats == 11
+        router.remove_peer("peer")
+        await trio.sleep(1000 * HEARTBEAT)
+        assert router.beats == 11
+        nursery.cancel_scope.cancel()
+
+
+# The bound on unread bytes of all connections together.
+
+
+class Connection:
+    """Streams by their unread bytes."""
+
+    def __init__(self, budget: UnreadBudget) -> None:
+        self.streams: list[int] = []
+        self.lost = 0
+        self.budget = budget
+        budget.join(self)
+
+    @property
+    def unread(self) -> int:
+        return sum(self.streams)
+
+    def shed(self) -> None:
+        if self.streams:
+            self.lost += max(self.streams)
+            self.streams.remove(max(self.streams))
+
+    def hear(self, size: int) -> None:
+        self.streams.append(size)
+        self.budget.grew(self)
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60), st.booleans()), max_size=60))
+def test_the_sum_is_never_more_and_who_holds_most_pays(steps: list[tuple[int, int, bool]]) -> None:
+    budget = UnreadBudget(100)
+    connections = [Connection(budget) for _ in range(5)]
+    for number, size, reads in steps:
+        one = connections[number]
+        if reads:
+            one.streams.clear()
+            continue
+        before = [each.unread for each in connections]
+        before[number] += size
+        losses = [each.lost for each in connections]
+        one.hear(size)
+        assert sum(each.unread for each in connections) <= 100
+        paid = [each.lost > lost for each, lost in zip(connections, losses, strict=True)]
+        if any(paid):
+            assert sum(before) > 100, "nobody pays while there is room"
+            assert paid[before.index(max(before))] or before.count(max(before)) > 1
+
+
+def test_who_left_counts_no_more() -> None:
+    budget = UnreadBudget(100)
+    gone, here = Connection(budget), Connection(budget)
+    gone.hear(90)
+    budget.leave(gone)
+    budget.grew(gone)
+    here.hear(100)
+    assert (here.lost, here.unread) == (0, 100)
+    here.hear(1)
+    assert (here.lost, here.unread) == (100, 1)

@@ -1,4 +1,4 @@
-"""What a mirror takes from whom: a publisher's offers first, then what is rare; who does not give is left."""
+"""Swarms: who gives which piece, and who stays to give."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from p2p.machines.seeding import LONGEST, MAX_ASKERS, REST, SPREAD, STALL, WINDOW, WINDOWS, Seeding
 from p2p.machines.swarm import (
     ALONE,
     AT_ONCE,
@@ -22,6 +23,8 @@ from p2p.machines.swarm import (
     pieces_of,
 )
 from p2p.ports import HeldParts, PeerId
+
+# What a mirror takes from whom: a publisher's offers first, then what is rare; who does not give is left.
 
 PUBLISHER, ANNA, BERT = (PeerId(name) for name in ("publisher", "anna", "bert"))
 COUNT = 12
@@ -167,3 +170,102 @@ def test_nothing_is_taken_twice_or_from_who_does_not_offer_it(
     assert plan.done == (got == set(range(len(pieces))))
     blocks = sum(((1 << (stop - start)) - 1) << start for start, stop, _ in (pieces[each] for each in got))
     assert plan.have() == blocks
+
+
+# A publisher offers what nobody has to one asker at a time, and again what does not spread.
+
+FIRST, SECOND, THIRD = (PeerId(name) for name in ("anna", "bert", "carl"))
+HUNDRED = (1 << 100) - 1
+
+
+def both(seeding: Seeding, now: float = 0.0) -> tuple[int, int]:
+    seeding.offer(FIRST, 0, HUNDRED, now)
+    return seeding.offer(FIRST, 0, HUNDRED, now), seeding.offer(SECOND, 0, HUNDRED, now)
+
+
+def test_who_is_alone_is_offered_all() -> None:
+    assert Seeding().offer(FIRST, 3, HUNDRED, 0.0) == HUNDRED & ~3
+
+
+def test_two_are_offered_different_blocks() -> None:
+    seeding = Seeding()
+    seeding.offer(FIRST, 0, HUNDRED, 0.0)
+    seeding.offer(SECOND, 0, HUNDRED, 0.0)
+    one, other = seeding.offer(FIRST, 0, HUNDRED, 1.0), seeding.offer(SECOND, 0, HUNDRED, 1.0)
+    assert one
+    assert not one & other
+    seeding.offer(FIRST, one, HUNDRED, 2.0)
+    assert seeding.offer(SECOND, 0, HUNDRED, 2.0), "there is room for the second now"
+
+
+def test_what_somebody_has_is_offered_again_only_if_it_does_not_spread() -> None:
+    seeding = Seeding()
+    one, _ = both(seeding)
+    now = 0.0
+    while now < 2 * SPREAD:
+        now += 1.0
+        seeding.offer(FIRST, one, one, now)
+        assert not seeding.offer(SECOND, 0, one, now) or now > SPREAD
+    seeding.offer(FIRST, one, one, now + SPREAD)
+    assert seeding.offer(SECOND, 0, one, now + 2 * SPREAD) & one
+
+
+def test_an_offer_that_is_not_taken_goes_to_another() -> None:
+    seeding = Seeding()
+    one, _ = both(seeding)
+    seeding.offer(SECOND, 0, one, STALL)
+    seeding.offer(FIRST, 0, one, STALL)
+    seeding.offer(FIRST, 0, one, STALL + 1)
+    assert seeding.offer(SECOND, 0, one, STALL + 1) == one & seeding.offer(SECOND, 0, one, STALL + 2)
+    assert not seeding.offer(FIRST, 0, one, STALL + 3), "it rests"
+    assert REST > STALL
+
+
+def test_bytes_that_are_given_keep_an_offer_and_not_for_ever() -> None:
+    seeding = Seeding()
+    one, _ = both(seeding)
+    now = 0.0
+    while now < LONGEST:
+        now += STALL / 2
+        seeding.gave(FIRST, 1, now)
+        assert seeding.offer(FIRST, 0, one, now)
+        assert not seeding.offer(SECOND, 0, one, now)
+    seeding.gave(FIRST, 1, now + 1)
+    seeding.offer(SECOND, 0, one, now + 1)
+    assert seeding.offer(SECOND, 0, one, now + 2)
+    assert seeding.given == now / (STALL / 2) + 1
+
+
+def test_strangers_cost_bounded_memory_and_bytes_of_others_count_for_nothing() -> None:
+    seeding = Seeding()
+    for number in range(3 * MAX_ASKERS):
+        seeding.offer(PeerId(f"p{number}"), 0, HUNDRED, float(number))
+    assert len(seeding._askers) == MAX_ASKERS
+    seeding.gave(PeerId("p0"), 1, 0.0)
+    assert not seeding.given
+
+
+@pytest.mark.slow
+@given(
+    st.lists(st.tuples(st.sampled_from([FIRST, SECOND, THIRD]), st.integers(0, HUNDRED), st.floats(0, 30)), max_size=40)
+)
+def test_whatever_is_said(said: list[tuple[PeerId, int, float]]) -> None:
+    """No block is on offer to two, no more than the window is, and nothing is offered that the asker has."""
+    seeding, now = Seeding(), 0.0
+    for peer, have, wait in said:
+        now += wait
+        assert not seeding.offer(peer, have, HUNDRED, now) & have
+        offers = [asker.offered for asker in seeding._askers.values() if now - asker.at < STALL]
+        assert sum(each.bit_count() for each in offers) <= max(WINDOW, seeding._window)
+        assert WINDOWS[0] <= seeding._window <= WINDOWS[1]
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 200])
+def test_the_lowest_bits(count: int) -> None:
+    from p2p.machines.seeding import _lowest
+
+    bits = 0b1011_0110 << 60 | 0b101
+    found = _lowest(bits, count)
+    assert found & bits == found
+    assert found.bit_count() == min(count, bits.bit_count())
+    assert not found or found <= bits & ~(bits & ~found) or found == bits

@@ -1,8 +1,12 @@
-"""One rule of yamux a test, on a session that talks to hand-made frames or to a second session."""
+"""Sessions of yamux, their frames and what waits to be read."""
+
+from __future__ import annotations
 
 from collections.abc import Iterable
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from p2p.errors import Misbehaviour
 from p2p.yamux import frames
@@ -21,7 +25,9 @@ from p2p.yamux.frames import (
     pack,
 )
 from p2p.yamux.session import StreamLimit, YamuxSession
-from p2p.yamux.stream import Event, GoneAway, Pong, Readable, ResetReason, StreamOpened, WasReset
+from p2p.yamux.stream import LARGE, Event, GoneAway, Inbox, Pong, Readable, ResetReason, StreamOpened, WasReset
+
+# One rule of yamux a test, on a session that talks to hand-made frames or to a second session.
 
 
 def server(**limits: float) -> YamuxSession:
@@ -436,3 +442,86 @@ def test_a_little_credit_now_and_then_is_enough() -> None:
         session.outgoing(1 << 20, 50.0 * minute)
         feed(session, pack(WINDOW_UPDATE, 0, stream, 1), now=50.0 * minute + 40)
         assert session.expire(50.0 * minute + 49) == []
+
+
+# The twelve bytes of a header, against the specification's examples and against whatever else may come.
+
+
+@pytest.mark.parametrize(
+    ("kind", "flags", "stream", "length", "raw"),
+    [
+        (frames.WINDOW_UPDATE, frames.SYN, 1, 0, "000100010000000100000000"),
+        (frames.WINDOW_UPDATE, frames.ACK, 1, 262144, "000100020000000100040000"),
+        (frames.DATA, 0, 0x0A0B0C0D, 5, "000000000a0b0c0d00000005"),
+        (frames.DATA, frames.FIN, 2, 0, "000000040000000200000000"),
+        (frames.PING, frames.SYN, 0, 0xDEADBEEF, "0002000100000000deadbeef"),
+        (frames.GO_AWAY, 0, 0, 1, "000300000000000000000001"),
+    ],
+)
+def test_header_has_the_bytes_of_the_specification(kind: int, flags: int, stream: int, length: int, raw: str) -> None:
+    assert frames.pack(kind, flags, stream, length).hex() == raw
+    assert frames.parse(bytes.fromhex(raw)) == frames.YamuxHeader(kind, flags, stream, length)
+
+
+@given(st.binary(min_size=12, max_size=12))
+def test_any_twelve_bytes_are_a_header_or_a_violation(raw: bytes) -> None:
+    version, kind, flags, stream, length = frames.HEADER.unpack(raw)
+    lawful = version == 0 and kind <= 3 and flags <= 15 and (stream == 0) == (kind >= 2)
+    if lawful:
+        assert frames.parse(raw) == (kind, flags, stream, length)
+        assert frames.pack(kind, flags, stream, length) == raw
+    else:
+        with pytest.raises(Misbehaviour, match="yamux frame"):
+            frames.parse(raw)
+
+
+# Bytes come out as they went in, whatever the pieces, and small ones do not stay for themselves.
+
+steps = st.lists(
+    st.tuples(st.booleans(), st.one_of(st.integers(0, 40), st.sampled_from([LARGE - 1, LARGE, LARGE + 7]))), max_size=40
+)
+
+
+@given(steps)
+def test_what_goes_in_comes_out_in_order(steps: list[tuple[bool, int]]) -> None:
+    inbox, given, taken = Inbox(), b"", b""
+    for number, (is_added, size) in enumerate(steps):
+        if is_added:
+            piece = bytes([number]) * size
+            inbox.add(memoryview(piece))
+            given += piece
+        else:
+            data = inbox.take(size)
+            assert bool(data) == bool(size and len(given) > len(taken))
+            assert len(data) <= size
+            taken += data
+        assert len(inbox) == len(given) - len(taken)
+    while data := inbox.take(1 << 20):
+        taken += data
+    assert taken == given
+
+
+def test_small_pieces_are_kept_together() -> None:
+    inbox = Inbox()
+    for _ in range(100_000):
+        inbox.add(memoryview(b"x"))
+    assert len(inbox._pieces) == 0
+    assert inbox.take(1 << 20) == b"x" * 100_000
+
+
+def test_a_piece_is_a_copy() -> None:
+    inbox, scratch = Inbox(), bytearray(b"a" * LARGE)
+    inbox.add(memoryview(scratch))
+    scratch[:] = b"b" * LARGE
+    assert inbox.take(LARGE) == b"a" * LARGE
+
+
+def test_nothing_is_left_when_it_is_cleared() -> None:
+    inbox = Inbox()
+    inbox.add(memoryview(bytes(LARGE)))
+    inbox.take(5)
+    inbox.add(memoryview(b"tail"))
+    inbox.clear()
+    assert (len(inbox), inbox.take(9)) == (0, b"")
+    inbox.add(memoryview(b"new"))
+    assert inbox.take(9) == b"new"

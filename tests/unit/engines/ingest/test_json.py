@@ -1,4 +1,4 @@
-"""JSON, GeoJSON and JSON lines: numbers keep their digits, nothing is taken for something else, faults have a line."""
+"""JSON in all its forms: what a value means, and which number it is."""
 
 from __future__ import annotations
 
@@ -15,7 +15,10 @@ from hypothesis import strategies as st
 from chain.data.arrow_schema import from_arrow
 from chain.errors import Invalid
 from chain.model.source import ReadGeoJson, ReadJson, ReadNdGeoJson, ReadNdJson
-from worlds.reading import NAME, read
+from engines.spark.ingest.json_text import first_missing, loosen, needs_loosening, with_whole_numbers
+from worlds.reading import NAME, read, read_step
+
+# JSON, GeoJSON and JSON lines: numbers keep their digits, nothing is taken for something else, faults have a line.
 
 LONG = "0.12345678901234567890123456789"
 POINT = '{"type": "Point", "coordinates": [1.0, 2.0]}'
@@ -258,3 +261,156 @@ def test_a_byte_order_mark_is_no_text(tmp_path: Path) -> None:
 def test_nothing_in_an_array_is_no_row(tmp_path: Path) -> None:
     assert read(tmp_path, "[]", JSON).table.schema == pa.schema([("a", pa.int64()), ("t", pa.string())])
     assert read(tmp_path, collection(), ReadGeoJson(ddl_schema=("a BIGINT",))).rows == []
+
+
+# Whole numbers that are written with a point or an exponent, as pandas writes those of a column with gaps.
+
+N = ("n BIGINT, s STRING, d DOUBLE",)
+
+
+@pytest.mark.parametrize(
+    "written,value",
+    [
+        ("1.0", 1),
+        ("-1.000", -1),
+        ("-0.0", 0),
+        ("1e3", 1000),
+        ("1.25E+2", 125),
+        ("100e-2", 1),
+        ("9007199254740993.0", 2**53 + 1),
+        ("9223372036854775807.0", 2**63 - 1),
+        ("-9223372036854775808.00", -(2**63)),
+        ("9.223372036854775807e18", 2**63 - 1),
+    ],
+)
+def test_they_are_taken_by_their_digits(tmp_path: Path, written: str, value: int) -> None:
+    record = f'{{"n": {written}, "s": "1.0 1e3 \\"n\\": 2.0}}", "d": 0.5}}'
+    for step, text in [
+        (ReadNdJson(ddl_schema=N), f'{{"n": 5}}\n{record}\n'),
+        (ReadJson(ddl_schema=N), f'[{{"n": 5}},\n{record}]'),
+        (
+            ReadGeoJson(ddl_schema=N),
+            f'{{"type": "FeatureCollection", "features": [{{"type": "Feature", "properties": {{"n": 5}}}},'
+            f'{{"type": "Feature", "properties": {record}}}]}}',
+        ),
+    ]:
+        assert read(tmp_path, text, step).rows == [[5, None, None], [value, '1.0 1e3 "n": 2.0}', 0.5]]
+
+
+@pytest.mark.parametrize("written", ["1.5", "1e-1", "1.05e1", "9223372036854775808.0", "1e19", "1e999999999", "1.0.0"])
+def test_what_is_not_whole_or_too_large_is_refused_with_its_line(tmp_path: Path, written: str) -> None:
+    with pytest.raises(Invalid) as refused:
+        read(tmp_path, f'{{"n": 1.0}}\n{{"n": {written}}}\n{{"n": 3}}\n', ReadNdJson(ddl_schema=N))
+    assert refused.value.place == "data.txt:2"
+
+
+def test_within_values_and_beside_unknown_fields(tmp_path: Path) -> None:
+    import pyarrow as pa
+
+    from chain.data.arrow_schema import from_arrow
+
+    kind = pa.struct([("l", pa.list_(pa.int32())), ("u", pa.uint64())])
+    step = ReadNdJson(schema=from_arrow(pa.schema([("o", kind), ("p", pa.decimal128(4, 0))])))
+    got = read(tmp_path, '{"o": {"l": [1.0, 2, 3e0], "u": 18446744073709551615.0}, "p": 7.0, "x": 1.0}', step)
+    assert got.rows == [[{"l": [1, 2, 3], "u": 2**64 - 1}, Decimal(7)]]
+    assert got.unknown == {"x": 1}
+
+
+values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+    max_leaves=20,
+)
+
+
+def numbers(text: str | bytes) -> Any:
+    return json.loads(text, parse_int=Decimal, parse_float=Decimal)
+
+
+@pytest.mark.slow
+@given(values, st.booleans(), st.sampled_from([None, 1]))
+def test_no_value_changes_and_no_line_moves(value: Any, ascii_: bool, indent: int | None) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_, indent=indent)
+    made = with_whole_numbers(text.encode("utf-8", "surrogatepass"))
+    assert numbers(made.decode("utf-8", "surrogatepass")) == numbers(text)
+    assert made.count(b"\n") == text.count("\n")
+    assert with_whole_numbers(made) == made
+
+
+@given(st.text(alphabet='"\\ n0.1eE+-,:{}[]\n', max_size=200).map(str.encode))
+def test_texts_that_are_no_json_keep_their_lines(text: bytes) -> None:
+    assert with_whole_numbers(text).count(b"\n") == text.count(b"\n")
+
+
+@pytest.mark.slow
+def test_it_is_linear_in_what_a_hostile_text_holds() -> None:
+    """Each of these would take minutes if a part were looked at again from every place within it."""
+    size = 1 << 18
+    for part in (b'\\"', b'"', b"1", b"1.0", b"0e", b"-", b'"\\', b"1e1"):
+        assert len(with_whole_numbers(b'"' + part * (size // len(part)))) > 0
+        assert len(with_whole_numbers(part * (size // len(part)))) > 0
+
+
+# Structs that may be null, with fields that may not: read where absent, refused where a field of theirs is.
+
+POINTS = pa.struct([pa.field("x", pa.int64(), nullable=False), pa.field("label", pa.string())])
+DEEP = pa.struct([pa.field("point", POINTS), pa.field("n", pa.int64(), nullable=False)])
+
+
+def test_a_struct_is_absent_whole_or_is_there_whole() -> None:
+    schema = pa.schema([pa.field("at", DEEP)])
+    assert needs_loosening(schema)
+    rows = [{"at": None}, {"at": {"point": None, "n": 1}}, {"at": {"point": {"x": 1, "label": None}, "n": 2}}]
+    assert first_missing(pa.Table.from_pylist(rows, loosen(schema)), schema) is None
+    for bad in ({"at": {"point": None, "n": None}}, {"at": {"point": {"x": None, "label": "a"}, "n": 1}}):
+        assert first_missing(pa.Table.from_pylist([*rows, bad], loosen(schema)), schema) == 3
+
+
+def test_what_needs_no_loosening_is_left_as_it_is() -> None:
+    for field in (
+        pa.field("x", pa.int64(), nullable=False),
+        pa.field("at", POINTS, nullable=False),
+        pa.field("at", pa.struct([pa.field("x", pa.int64())])),
+        pa.field("at", pa.list_(POINTS)),
+    ):
+        assert not needs_loosening(pa.schema([field]))
+
+
+VALUES = st.none() | st.fixed_dictionaries({"x": st.none() | st.integers(-9, 9), "label": st.none() | st.text()})
+
+
+@given(st.lists(st.none() | st.fixed_dictionaries({"point": VALUES, "n": st.none() | st.integers(-9, 9)}), max_size=6))
+def test_the_first_row_that_lacks_a_field_is_found(values: list[Any]) -> None:
+    schema = pa.schema([pa.field("at", DEEP)])
+
+    def is_bad(value: Any) -> bool:
+        point = None if value is None else value["point"]
+        return value is not None and (value["n"] is None or (point is not None and point["x"] is None))
+
+    table = pa.Table.from_pylist([{"at": each} for each in values], loosen(schema))
+    wanted = next((row for row, value in enumerate(values) if is_bad(value)), None)
+    assert first_missing(table, schema) == wanted
+
+
+STEP = """kind: NdJson
+schema:
+  fields:
+  - name: at
+    type:
+      kind: Option
+      inner: {kind: Struct, fields: [{name: x, type: Int64}, {name: label, type: {kind: Option, inner: String}}]}
+  - {name: n, type: Int64}
+"""
+
+
+def test_lines_with_and_without_such_a_struct_are_read(tmp_path: Path) -> None:
+    rows = [{"at": None, "n": 1}, {"n": 2}, {"at": {"x": 3}, "n": 3}, {"at": {"x": 4, "label": "a"}, "n": 4}]
+    found = read(tmp_path, "".join(f"{json.dumps(row)}\n" for row in rows), read_step(STEP))
+    assert found.column("n") == [1, 2, 3, 4]
+    assert found.column("at") == [None, None, {"x": 3, "label": None}, {"x": 4, "label": "a"}]
+
+
+def test_a_struct_without_its_field_is_refused_with_its_line(tmp_path: Path) -> None:
+    with pytest.raises(Invalid) as refused:
+        read(tmp_path, '{"at": null, "n": 1}\n{"at": {"label": "a"}, "n": 2}\n', read_step(STEP))
+    assert (refused.value.rule, refused.value.place.rpartition(":")[2]) == ("read-json", "2")

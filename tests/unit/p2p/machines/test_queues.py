@@ -1,13 +1,16 @@
-"""Turns: fair between peers and between what one peer asks for; bounded; nothing lost."""
+"""Turns of those who ask, and connections with holders."""
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, defaultdict
+from collections.abc import Sequence
 
 from hypothesis import given
 from hypothesis import strategies as st
 
 from chain.ids import DatasetId
+from p2p.machines.holder_connections import ENOUGH, HolderConnections, Meet
+from p2p.machines.lanes import Lanes
 from p2p.machines.request_queue import (
     MAX_WAITING,
     QUANTUM,
@@ -24,6 +27,8 @@ from p2p.machines.request_queue import (
 from p2p.ports import PeerId
 from p2p.wire.chains import BlockRange
 from p2p.wire.refusal import RefusalReason
+
+# Turns: fair between peers and between what one peer asks for; bounded; nothing lost.
 
 ANNA, BOB = RequestStream(PeerId("anna"), 1), RequestStream(PeerId("bob"), 2)
 
@@ -183,3 +188,140 @@ def test_who_was_away_has_saved_nothing_up() -> None:
         effects += machine.handle(ReadDone(asker, QUANTUM))
         machine.handle(AnswerWritten(asker))
     assert 4 <= order.count("one") <= 6
+
+
+# Lanes: fair between blocks of addresses, in one between senders, in order within one; bounded.
+
+BLOCKS = dict(zip("abcde", "xxxyz", strict=True))
+SENT = st.lists(st.tuples(st.sampled_from("abcde"), st.integers(1, 50)), max_size=60)
+
+
+@given(SENT, st.integers(1, 30), st.integers(50, 400))
+def test_each_sender_is_served_in_order_and_in_turn(sent: list[tuple[str, int]], most: int, most_bytes: int) -> None:
+    lanes = Lanes[str, tuple[str, int]](most, most_bytes)
+    sizes: dict[tuple[str, int], int] = {}
+    kept: defaultdict[str, list[int]] = defaultdict(list)
+    for number, (sender, size) in enumerate(sent):
+        item = (sender, number)
+        sizes[item] = size
+        kept[sender].append(number)
+        before = {each: sum(sizes[each, n] for n in kept[each]) for each in kept}
+        for dropped in lanes.put("block", sender, item, size):
+            assert before[dropped[0]] == max(before.values()), "the heaviest makes room"
+            assert kept[dropped[0]].pop() == dropped[1], "and its newest goes"
+            before[dropped[0]] -= sizes[dropped]
+        assert len(lanes) <= most
+        assert sum(before.values()) <= most_bytes
+    taken: defaultdict[str, list[int]] = defaultdict(list)
+    turns = Counter[str]()
+    while (item := lanes.take()) is not None:
+        taken[item[0]].append(item[1])
+        turns[item[0]] += 1
+        waiting = {sender for sender in kept if len(kept[sender]) > turns[sender]}
+        assert all(turns[item[0]] <= turns[sender] + 1 for sender in waiting), "nobody goes twice before another once"
+    assert {sender: numbers for sender, numbers in kept.items() if numbers} == taken
+    assert not len(lanes)
+
+
+@given(SENT, st.randoms(use_true_random=False))
+def test_who_leaves_leaves_nothing(sent: list[tuple[str, int]], rng: object) -> None:
+    lanes = Lanes[str, tuple[str, int]](1000, 1 << 20)
+    items = [(sender, number) for number, (sender, _) in enumerate(sent)]
+    for item, (sender, size) in zip(items, sent, strict=True):
+        assert lanes.put(BLOCKS[sender], sender, item, size) == []
+    rng.shuffle(items)  # type: ignore[attr-defined]
+    for item in items:
+        lanes.remove(BLOCKS[item[0]], item[0], item)
+        lanes.remove(BLOCKS[item[0]], "nobody", item)
+        lanes.remove("nowhere", item[0], item)
+    assert lanes.take() is None
+    assert (len(lanes), lanes._bytes) == (0, 0)
+
+
+@given(st.integers(1, 200), st.integers(1, 3), st.integers(6, 60), st.booleans())
+def test_keys_of_one_block_buy_neither_turns_nor_room(keys: int, each: int, most: int, crowd_first: bool) -> None:
+    """Of one block any number of keys, of another one sender with three items."""
+    lanes = Lanes[str, str](most, 1 << 20)
+    honest = [("honest", "h", f"h{number}") for number in range(3)]
+    crowd = [("crowd", f"key{number % keys}", "k") for number in range(keys * each)]
+    order = crowd + honest if crowd_first else honest + crowd
+    dropped = [item for block, sender, said in order for item in lanes.put(block, sender, said, 10)]
+    assert not [item for item in dropped if item != "k"], "who sends little loses nothing"
+    turns = [lanes.take() for _ in range(min(most, 6))]
+    waiting = min(3, len(crowd) - len(dropped))
+    assert sum(item == "k" for item in turns[: 2 * waiting]) == waiting, "every second turn, and no more"
+
+
+# Whoever wants a dataset stays connected with some that serve it, at a bounded price.
+
+STEP = 5.0
+
+
+def named(number: int) -> DatasetId:
+    return DatasetId.from_public_key(number.to_bytes(32, "big"))
+
+
+class World:
+    """``serving``: of each dataset those connected, and those who would come."""
+
+    def __init__(self, wanted: Sequence[DatasetId]) -> None:
+        self.wanted = wanted
+        self.holders = HolderConnections()
+        self.connected: Counter[DatasetId] = Counter()
+        self.others: Counter[DatasetId] = Counter()
+        self.met: list[tuple[float, Meet]] = []
+        self.now = 0.0
+
+    def run(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += STEP
+            meet = self.holders.step(self.wanted, self.connected.__getitem__, self.now)
+            if meet is not None:
+                self.met.append((self.now, meet))
+                new = min(meet.most, self.others[meet.dataset])
+                self.others[meet.dataset] -= new
+                self.connected[meet.dataset] += new
+                if new:
+                    self.holders.note_met(meet.dataset, self.connected[meet.dataset])
+
+
+def test_two_are_kept_and_others_met_at_once_when_they_go() -> None:
+    one = named(1)
+    world = World([one])
+    world.others[one] = 100
+    world.run(STEP)
+    assert world.connected[one] == ENOUGH
+    world.run(600)
+    world.connected[one] = 0
+    world.run(STEP)
+    assert world.connected[one] == ENOUGH
+
+
+def test_another_is_met_now_and_then_though_two_are_there() -> None:
+    """They may follow each other alone, or be strangers who say that they serve everything."""
+    one = named(1)
+    world = World([one])
+    world.connected[one], world.others[one] = 2, 1000
+    world.run(36_000)
+    assert {meet.most for _, meet in world.met} == {1}
+    assert 20 <= len(world.met) <= 30, "half an hour apart, in the end"
+
+
+def test_looking_for_who_is_not_there_becomes_rare_and_stops_never() -> None:
+    one = named(1)
+    world = World([one])
+    world.run(36_000)
+    assert 115 <= len(world.met) <= 130, "five minutes apart, where nobody serves it"
+    world.connected[one] = 1
+    world.run(36_000)
+    assert 15 <= len(world.met) - 122 <= 30, "and half an hour, where one does"
+
+
+def test_ten_thousand_datasets_cost_no_more_than_one_attempt_a_step_and_all_have_their_turn() -> None:
+    wanted = [named(number) for number in range(2000)]
+    world = World(wanted)
+    world.run(4 * 2000 * STEP)
+    assert len(world.met) <= 4 * 2000
+    tried = Counter(meet.dataset for _, meet in world.met)
+    assert min(tried[each] for each in wanted) >= 2

@@ -1,20 +1,21 @@
-"""A value and the same one with its defaults spelled out are equal wherever two declarations are compared."""
+"""What the model says beside its fields."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.data.arrow_schema import from_arrow, to_arrow
 from chain.ids import DatasetId
 from chain.model import schema as odf
 from chain.model import source
-from chain.model.changelog import differ_in_this_alone, with_changelog
+from chain.model.changelog import CHANGELOG, differ_in_this_alone, says_changelog, with_changelog
 from chain.model.defaults import DEFAULTS, same, spelled_out
 from chain.model.events import (
     AddPushSource,
@@ -25,12 +26,60 @@ from chain.model.events import (
     SetVocab,
     Vocab,
 )
-from chain.model.schema import DataField, DataSchema
+from chain.model.schema import DataField, DataSchema, Int64
+from chain.model.source import TRAITS, MergeAppend, MergeSnapshot, MergeStrategy, primary_key, traits
 from chain.rules.schema import incompatibilities
 from chain.state import ChainState
 from engines.spark.ingest.dialect import csv_dialect
 from odfd.datasets.creation import as_stored, changed_events, declaration
 from worlds.schemas import SCHEMAS
+
+# An attribute of a schema that comes from strangers: said, unsaid, or nonsense.
+
+SCHEMA = DataSchema(fields=(DataField(name="v", type=Int64()),), extra={"example.org/note": "kept"})
+
+
+@pytest.mark.parametrize("changelog", [True, False, None])
+def test_what_is_said_is_read_and_the_rest_is_kept(changelog):
+    said = with_changelog(SCHEMA, changelog)
+    assert says_changelog(said) is changelog
+    assert says_changelog(from_arrow(to_arrow(said))) is changelog
+    assert with_changelog(said, None) == SCHEMA
+
+
+@pytest.mark.parametrize("value", ["true", 1, None, {"kind": "yes"}])
+def test_nonsense_says_nothing(value):
+    assert says_changelog(DataSchema(fields=SCHEMA.fields, extra={CHANGELOG: value})) is None
+
+
+def test_no_schema_and_no_attributes():
+    assert says_changelog(None) is None
+    bare = DataSchema(fields=SCHEMA.fields)
+    assert with_changelog(bare, None) == bare
+
+
+# Each merge strategy says what it means, and what it says agrees with itself.
+
+
+def test_each_strategy_has_a_row() -> None:
+    assert set(TRAITS) == set(get_args(MergeStrategy))
+
+
+@pytest.mark.parametrize("kind", get_args(MergeStrategy))
+def test_traits_agree(kind: type[MergeStrategy]) -> None:
+    merge = kind() if kind is MergeAppend else kind(primary_key=("k",))
+    found = traits(merge)
+    assert found.asks_history or not found.newest_of_key
+    assert found.newest_of_key or not found.whole_state
+    assert not (found.only_adds and (found.carries_op or found.whole_state))
+    assert primary_key(merge) == (() if kind is MergeAppend else ("k",))
+
+
+def test_only_a_snapshot_is_all_there_is() -> None:
+    assert [kind for kind, row in TRAITS.items() if row.whole_state] == [MergeSnapshot]
+
+
+# A value and the same one with its defaults spelled out are equal wherever two declarations are compared.
 
 GOLDEN = json.loads((Path(__file__).parents[3] / "golden" / "odf-defaults.json").read_text())["defaults"]
 ME = DatasetId.from_public_key(bytes(32))
