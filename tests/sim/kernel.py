@@ -1,4 +1,4 @@
-"""A kernel under simulated worlds: virtual time, chance by the seed, a trace.
+"""One kernel under all simulated worlds: virtual time, chance by the seed, links that fail, lives of nodes, a trace.
 
 A world is a function of its seed and its plan, as in FoundationDB's simulator and TigerBeetle's VOPR: one thread, one
 queue of events, no clock of the machine, and the product's machines between the faults. It is kept small: what
@@ -16,6 +16,7 @@ import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from random import Random
 from typing import Any, Final
@@ -103,6 +104,112 @@ def _name(work: Callable[..., object] | None) -> str:
 def _short(thing: object) -> str:
     text = getattr(thing, "name", None) or repr(thing)
     return str(text)[:60]
+
+
+@dataclass
+class Weather:
+    """What befalls messages."""
+
+    delay: tuple[float, float]
+    """Seconds on the way, at least and at most; so they overtake each other."""
+    loss: float = 0.0
+    doubling: float = 0.0
+
+
+class Links:
+    """Messages between nodes, which are delayed, lost and doubled; links that are cut, and broken with all on them."""
+
+    def __init__(self, world: Simulation, weather: Weather) -> None:
+        self.world, self.weather = world, weather
+        self.rng = world.lot("links")
+        self.sent: Counter[str] = Counter()
+        """Messages by what they are."""
+        self._cut: set[frozenset[str]] = set()
+        self._broken: Counter[frozenset[str]] = Counter()
+
+    def is_open(self, one: str, other: str) -> bool:
+        """A partition overrides this, whoever is on which side."""
+        return frozenset((one, other)) not in self._cut
+
+    def send(self, what: str, one: str, other: str, arrive: Callable[..., object], *args: Any) -> None:
+        world, weather, link = self.world, self.weather, frozenset((one, other))
+        self.sent[what] += 1
+        if not self.is_open(one, other) or self.rng.random() < weather.loss:
+            return
+        for _ in range(1 + (self.rng.random() < weather.doubling)):
+            delay = self.rng.uniform(*weather.delay)
+            world.after(delay, self._arrive, what, link, self._broken[link], arrive, args)
+
+    def _arrive(
+        self, _what: str, link: frozenset[str], breaks: int, arrive: Callable[..., object], args: tuple[Any, ...]
+    ) -> None:
+        if self._broken[link] == breaks:
+            arrive(*args)
+
+    def cut(self, one: str, other: str, seconds: float) -> None:
+        """Nothing more is taken for a while; what is on the way arrives."""
+        link = frozenset((one, other))
+        self._cut.add(link)
+        self.world.after(seconds, self._cut.discard, link)
+
+    def reset(self, one: str, other: str) -> None:
+        """What is on the way is lost."""
+        self._broken[frozenset((one, other))] += 1
+
+    def calm(self) -> None:
+        """No faults any more."""
+        self.weather = Weather(self.weather.delay)
+        self._cut.clear()
+
+
+class Process:
+    """A node that starts, crashes and starts again: what it had in mind ends with its life, and its disk remains."""
+
+    def __init__(self, world: Simulation, name: str) -> None:
+        self.rng = world.lot(name)
+        self._world = world
+        self.life = 0
+        """Odd while it runs."""
+
+    @property
+    def is_up(self) -> bool:
+        return self.life % 2 == 1
+
+    def start(self) -> None:
+        self.life += not self.is_up
+
+    def crash(self, away: float) -> None:
+        """It starts again after so many seconds, unless something else starts it."""
+        self.life += self.is_up
+        self._world.after(away, self._start_again, self.life)
+
+    def _start_again(self, life: int) -> None:
+        if self.life == life:
+            self.start()
+
+    def in_life(self, work: Callable[..., object]) -> Callable[..., None]:
+        """The work, but nothing once this life has ended: so are messages to who crashes, and its timers."""
+        life = self.life
+
+        def alive(*args: Any) -> None:
+            if self.life == life and self.is_up:
+                work(*args)
+
+        alive.__qualname__ = _name(work)
+        return alive
+
+    def soon(self, least: float, most: float, work: Callable[..., object], *args: Any) -> None:
+        """A timer of this life."""
+        self._world.after(self.rng.uniform(least, most), self.in_life(work), *args)
+
+
+def torn(data: bytes | bytearray, lot: Random) -> bytes:
+    """What a disk has after a power cut of bytes that were not synced: a beginning, and now and then zeros after it."""
+    synced = lot.randint(0, len(data))
+    return bytes(data[:synced]) + (bytes(len(data) - synced) if lot.random() < 0.5 else b"")
+
+
+# Seeds
 
 
 def seeds(usual: int) -> range:

@@ -1,20 +1,17 @@
 """Forty hostile identities of five addresses, with work of every kind, against the budgets of one node in virtual time.
 
 What is real: ``WorkBudget``, ``ConnectionSlots``, ``Lanes``, ``Relaying``, ``Unfinished``, and the costs. Nobody honest
-is blamed, shut out or pushed out, and whoever shows more keys gets no more. ``ODFD_SIM_SEEDS`` sets how many worlds;
-five without.
+is blamed, shut out or pushed out, and whoever shows more keys gets no more.
 """
 
 from __future__ import annotations
 
-import heapq
-import os
+import itertools
 import sqlite3
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
-from random import Random
 
 import pytest
 
@@ -34,9 +31,9 @@ from p2p.host.hardening import DOOR_PATIENCE
 from p2p.identity import peer_of_did
 from p2p.machines.lanes import Lanes
 from p2p.ports import PeerId
+from sim.kernel import Simulation, batches, hold, share
 from worlds import statements
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "5"))
 SECONDS = 12.0
 IDENTITIES, ADDRESSES = 40, 5
 KINDS = (
@@ -52,14 +49,12 @@ ALONE = "20"
 """Honest peers that share a block of addresses with nobody; the others are behind one router."""
 
 
-class World:
+class World(Simulation):
     """One node, and whoever speaks with it; a function of its seed."""
 
     def __init__(self, seed: int, identities: int = IDENTITIES, hostile: Sequence[str] = ()) -> None:
-        self.lot = Random(seed)
-        self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._numbers = iter(range(1, 1 << 40))
+        super().__init__(seed)
+        self._numbers = itertools.count(1)
         self.budget, self.places = WorkBudget(), ConnectionSlots(PLACES)
         self.lanes, self.relaying = (
             Lanes[PeerId, tuple[PeerId, float]](MAX_QUEUE, MAX_QUEUE_BYTES),
@@ -67,7 +62,7 @@ class World:
         )
         self.unfinished = Unfinished[PeerId]()
         self.neighbour = Budget[str](GOSSIP_RATE)
-        self.judging = self.lot.choice(JUDGING)
+        self.judging = self.rng.choice(JUDGING)
         """Seconds that a statement takes: a disk may be slow."""
         self.work: Counter[str] = Counter()
         """Microseconds done, by who caused them."""
@@ -80,31 +75,29 @@ class World:
 
     def _addresses(self) -> list[str]:
         """In five blocks, or all in one."""
-        if self.lot.random() < 0.3:
+        if self.rng.random() < 0.3:
             return [f"10.9.9.{number}" for number in range(ADDRESSES)]
-        return [f"10.{number}.{self.lot.randrange(256)}.1" for number in range(ADDRESSES)]
+        return [f"10.{number}.{self.rng.randrange(256)}.1" for number in range(ADDRESSES)]
 
     def _populate(self, identities: int) -> None:
-        lot = self.lot
-        self.is_flooded = lot.random() < 0.5
+        rng = self.rng
+        self.is_flooded = rng.random() < 0.5
         kinds = [self.statements] if self.is_flooded else [self.busy, self.statements, self.hoard]
         for number in range(identities):
-            kind, host = lot.choice(kinds), self.hostile[number % len(self.hostile)]
-            self.after(lot.random(), lambda host=host, kind=kind: self.enter(host, kind))
-        self.honest = lot.randint(3, 12)
+            kind, host = rng.choice(kinds), self.hostile[number % len(self.hostile)]
+            self.after(rng.random(), self.enter, host, kind)
+        self.honest = rng.randint(3, 12)
         for number in range(self.honest):
-            host = f"{ALONE}.{number}.1.1" if lot.random() < 0.7 else f"30.1.1.{number}"
-            self.after(lot.uniform(0, SECONDS / 2), lambda host=host: self.enter(host, self.quiet))
+            host = f"{ALONE}.{number}.1.1" if rng.random() < 0.7 else f"30.1.1.{number}"
+            self.after(rng.uniform(0, SECONDS / 2), self.enter, host, self.quiet)
         self.after(0, self.judge)
 
-    def after(self, wait: float, work: Callable[[], None]) -> None:
-        heapq.heappush(self._queue, (self.now + wait, next(self._numbers), work))
-
     def run(self) -> World:
-        while self._queue and self._queue[0][0] < SECONDS:
-            self.now, _, work = heapq.heappop(self._queue)
-            work()
+        self.run_until(SECONDS)
         return self
+
+    def converge(self) -> None:
+        check(self.run())
 
     def is_honest(self, host: str) -> bool:
         return host not in self.hostile
@@ -116,7 +109,7 @@ class World:
         if self.budget.admit(host, work.HANDSHAKE, self.now, DOOR_PATIENCE) is None:
             if self.is_honest(host):
                 self.faults[f"an honest peer was refused {tries} times"] += tries > 2
-            self.after(self.lot.uniform(0.5, 2), lambda: self.enter(host, life, tries + 1))
+            self.after(self.rng.uniform(0.5, 2), self.enter, host, life, tries + 1)
             return
         self.work[self._whose(host)] += int(work.HANDSHAKE)
         number = next(self._numbers)
@@ -128,7 +121,7 @@ class World:
         if leaving is not party:
             self.live(party, life(party), life)
         elif not self.is_honest(host):
-            self.after(1, lambda: self.enter(host, life))
+            self.after(1, self.enter, host, life)
 
     def leave(self, party: Party) -> None:
         self.places.leave(party.connection)
@@ -137,11 +130,11 @@ class World:
     def live(self, party: Party, acts: Iterator[float], life: Callable[[Party], Iterator[float]]) -> None:
         """Until it was pushed out; whoever is hostile comes back under another key, and now and then by itself."""
         is_here = any(place.party == party for place in self.places._taken.values())
-        if not is_here or (not self.is_honest(party.host) and self.lot.random() < 0.002):
+        if not is_here or (not self.is_honest(party.host) and self.rng.random() < 0.002):
             self.leave(party)
-            self.after(0.1, lambda: self.enter(party.host, life))
+            self.after(0.1, self.enter, party.host, life)
             return
-        self.after(next(acts), lambda: self.live(party, acts, life))
+        self.after(next(acts), self.live, party, acts, life)
 
     def _whose(self, host: str) -> str:
         return HONEST if self.is_honest(host) else prefix_of(host)
@@ -154,7 +147,7 @@ class World:
 
     def busy(self, party: Party) -> Iterator[float]:
         while True:
-            yield self.pay(party, self.lot.choice(KINDS))
+            yield self.pay(party, self.rng.choice(KINDS))
 
     def statements(self, party: Party) -> Iterator[float]:
         while True:
@@ -165,8 +158,8 @@ class World:
         """Frames that are never whole."""
         while True:
             yield self.pay(party, work.STREAM)
-            self.hold(party, self.lot.randrange(16 << 20))
-            yield self.lot.random()
+            self.hold(party, self.rng.randrange(16 << 20))
+            yield self.rng.random()
 
     def quiet(self, party: Party) -> Iterator[float]:
         """An honest peer: a statement and a question every few seconds."""
@@ -175,12 +168,12 @@ class World:
             self.waits["work"].append(wait)
             yield wait
             self.say(party)
-            wait = self.pay(party, self.lot.choice([work.RANGE, work.SUMS, work.PEERS_QUESTION]))
+            wait = self.pay(party, self.rng.choice([work.RANGE, work.SUMS, work.PEERS_QUESTION]))
             self.waits["work"].append(wait)
             yield wait
-            self.hold(party, self.lot.randrange(1 << 20))
-            self.places.gave(party.peer, self.lot.randrange(1000))
-            yield self.lot.uniform(0.5, 3)
+            self.hold(party, self.rng.randrange(1 << 20))
+            self.places.gave(party.peer, self.rng.randrange(1000))
+            yield self.rng.uniform(0.5, 3)
 
     def hold(self, party: Party, amount: int) -> None:
         loser = self.unfinished.note(party.peer, prefix_of(party.host), amount)
@@ -233,13 +226,13 @@ def check(world: World) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", [*range(SEEDS), 996, 6133])
-def test_keys_of_five_addresses_harm_nobody_and_buy_nothing(seed: int) -> None:
-    check(World(seed).run())
+@pytest.mark.parametrize("batch", [*batches(5), (996, 6133)], ids=str)
+def test_keys_of_five_addresses_harm_nobody_and_buy_nothing(batch: Sequence[int]) -> None:
+    hold(batch, World)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(max(1, SEEDS // 10)))
+@pytest.mark.parametrize("seed", share(1, 0.1))
 def test_ten_times_as_many_keys_get_no_more(seed: int) -> None:
     """With the same addresses; what a key may owe is all that it adds."""
     few, many = World(seed).run(), World(seed, 10 * IDENTITIES).run()
@@ -290,7 +283,7 @@ def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it
     waits = []
 
     def speak() -> None:
-        waits.append(world.budget.charge(publisher, world.lot.choice([work.GOSSIP_MESSAGE, work.RANGE]), world.now))
+        waits.append(world.budget.charge(publisher, world.rng.choice([work.GOSSIP_MESSAGE, work.RANGE]), world.now))
         world.after(1, speak)
 
     world.after(2, lambda: waits.append(world.places.take(publisher, dialled=False) is publisher))
@@ -300,7 +293,7 @@ def test_a_publisher_in_a_block_that_floods_keeps_its_room_where_a_head_names_it
     assert (is_here and not any(waits)) == is_named
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The property fails where addresses are not asked."""
     monkeypatch.setattr(WorkBudget, "_of_strangers", lambda *_: [])
@@ -311,7 +304,7 @@ def test_a_budget_by_key_is_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         check(world)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_lanes_by_key_alone_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     put = Lanes.put
     monkeypatch.setattr(Lanes, "put", lambda lanes, _, sender, item, size: put(lanes, "", sender, item, size))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -20,14 +21,14 @@ from p2p.wire.objects import ObjectBytes, ObjectPack, ObjectRange, ObjectsAsk
 from p2p.wire.refusal import PeerRefusal, RefusalReason
 
 if TYPE_CHECKING:
-    from .node import Node
+    from sim.replication.network import Node
 
 CHAIN = TransferShape(most_units=12, most_bytes=1500, unit_bytes=100.0, window=6000)
 PACK = TransferShape(most_units=3, most_bytes=6000, unit_bytes=700.0, window=24_000)
 OBJECT = TransferShape(most_units=700, most_bytes=700, window=2800)
 
 
-class Run:
+class Run(ABC):
     """One transfer of a node: what the driver's ``TransferRun`` does, under the reactor."""
 
     shape: TransferShape
@@ -36,7 +37,7 @@ class Run:
 
     def __init__(self, node: Node, start: int, target: int, *, inherited: bool) -> None:
         self.node, self.world, self.life = node, node.world, node.life
-        self.machine = PartTransfer(start, target, self.shape, node.world.rng, inherited=inherited)
+        self.machine = PartTransfer(start, target, self.shape, node.rng, inherited=inherited)
         self.target = target
         self.court: deque[transfer.Deliver | transfer.Finish] = deque()
         self.alarm = 0
@@ -57,10 +58,10 @@ class Run:
     def perform(self, effect: transfer.Effect) -> None:
         match effect:
             case transfer.Ask():
-                number = self.world.rng.getrandbits(32)
+                number = self.node.rng.getrandbits(32)
                 self.node.questions[number] = (self, effect)
                 body, name = self.node.says(self.encoded(effect, number)), self.node.name
-                self.world.send("question", name, effect.peer, lambda node: node.asked(name, self.protocol, body))
+                self.world.send("question", name, effect.peer, type(self.node).asked, name, self.protocol, body)
             case transfer.Deliver() | transfer.Finish():
                 self.court.append(effect)
                 if len(self.court) == 1:
@@ -75,16 +76,14 @@ class Run:
                 self.world.at(self.node.wakes(at), lambda: self.feed(transfer.Tick()) if alarm == self.alarm else None)
             case transfer.Completed() | transfer.GaveUp():
                 del self.node.runs[self.key]
-                self.node.retry(self.node.want, 0.1, 1.0 if isinstance(effect, transfer.Completed) else 10.0)
+                self.node.soon(0.1, 1.0 if isinstance(effect, transfer.Completed) else 10.0, self.node.want)
 
     def call_next(self) -> None:
         """What is before the judge is judged one by one."""
         if self.court:
-            self.world.after(self.world.rng.uniform(0, 0.05), self.judge)
+            self.node.soon(0, 0.05, self.judge)
 
     def judge(self) -> None:
-        if self.node.life != self.life:
-            return
         effect = self.court[0]
         try:
             event = self.take(effect) if isinstance(effect, transfer.Deliver) else self.finish()
@@ -101,10 +100,15 @@ class Run:
         """Whether a peer has what is wanted, so that wrong bytes of it are lies (``p2p.driver.peer_penalties``)."""
         return True
 
+    @abstractmethod
     def encoded(self, ask: transfer.Ask, number: int) -> bytes: ...
+    @abstractmethod
     def understood(self, ask: transfer.Ask, body: bytes) -> transfer.Input: ...
+    @abstractmethod
     def take(self, part: transfer.Deliver) -> transfer.Input: ...
+    @abstractmethod
     def finish(self) -> transfer.Input: ...
+    @abstractmethod
     def resume_at(self) -> int: ...
 
 
