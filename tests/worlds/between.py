@@ -14,6 +14,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final, NamedTuple
 
 from worlds.eventually import PATIENCE
@@ -120,8 +121,8 @@ class Between:
             self.lines.append(line)
             if self._is_closed:
                 line.cut()
-            self._start(lambda line=line: self._pass(line, is_client=True))
-            self._start(lambda line=line: self._pass(line, is_client=False))
+            self._start(partial(self._pass, line, is_client=True))
+            self._start(partial(self._pass, line, is_client=False))
 
     def _pass(self, line: Line, *, is_client: bool) -> None:
         here, there = (line.client, line.server) if is_client else (line.server, line.client)

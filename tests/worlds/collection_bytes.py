@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 from chain.ids import DatasetId
 from chain.instant import Instant
@@ -14,7 +15,7 @@ from chain.statements.statement import HeadStatement
 from p2p.wire.frames import frame
 
 KEYS = [SigningKey(bytes([number]) * 32) for number in range(4)]
-TIMES = {"issued_at": statement.when(Instant(0)), "expires_at": statement.when(Instant(10**18))}
+TIMES: dict[str, Any] = {"issued_at": statement.when(Instant(0)), "expires_at": statement.when(Instant(10**18))}
 
 
 def _head(key: SigningKey, size: int, upper: int | None, first: DatasetId) -> bytes:

@@ -73,7 +73,7 @@ def added(one: Any, other: Any) -> Any:
 
 
 def grown(one: Any, other: Any) -> Any:
-    result = operator.iadd(one, other)
+    result = operator.iadd(one, other)  # type: ignore[no-untyped-call]
     _charge(other if isinstance(one, list | bytearray) else result)
     return result
 
@@ -232,7 +232,7 @@ class _Finder:
 def count_from_now() -> None:
     """Rewrites those of our modules that are imported from now on; none may be there yet."""
     assert not OURS & sys.modules.keys(), "modules that are imported already are not counted"
-    sys.meta_path.insert(0, _Finder)  # type: ignore[arg-type]
+    sys.meta_path.insert(0, _Finder)
 
 
 def cost(work: Callable[[], object]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pymysql
 import pytest
@@ -84,8 +84,8 @@ def _running(programs: Path, folder: Path) -> Iterator[Served]:
     if user is not None:
         for each in (folder, home):
             shutil.chown(each, user)
-    run = {"user": user, "cwd": folder, "env": {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]}}
-    made = [programs / "initdb", "-D", home, "-U", "owner", "-A", "trust", "-E", "UTF8", "--no-sync"]
+    run: dict[str, Any] = {"user": user, "cwd": folder, "env": {"LC_ALL": "C.UTF-8", "PATH": os.environ["PATH"]}}
+    made: list[Any] = [programs / "initdb", "-D", home, "-U", "owner", "-A", "trust", "-E", "UTF8", "--no-sync"]
     subprocess.run(made, check=True, capture_output=True, **run)
     rules = "local all owner trust\nhost all reader 127.0.0.1/32 scram-sha-256\n"
     (home / "pg_hba.conf").write_text(rules)
@@ -167,7 +167,7 @@ def _ready(folder: Path) -> None:
 
 def _until_ready(programs: Path, folder: Path, port: int) -> None:
     """``psql`` itself waits for nothing; each try takes as long as it takes to be refused."""
-    asked = [programs / "pg_isready", "-q", "-h", folder, "-p", str(port)]
+    asked: list[str | Path] = [programs / "pg_isready", "-q", "-h", folder, "-p", str(port)]
     for _ in range(2000):
         if subprocess.run(asked, check=False).returncode == 0:
             return

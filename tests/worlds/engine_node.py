@@ -36,7 +36,7 @@ async def main(level: SandboxLevel, folder: Path) -> None:
     def only(*given: Any) -> Iterator[Any]:
         return (candidate for candidate in _ALL(*given) if candidate.level is level)
 
-    probe._candidates = only
+    probe._candidates = only  # type: ignore[assignment]
     options = SparkOptions(
         scratch=folder / "scratch",
         cache=folder / "cache",
@@ -51,7 +51,7 @@ async def main(level: SandboxLevel, folder: Path) -> None:
         tell(fault=str(fault))
         return
     async with trio.open_nursery() as nursery:
-        await nursery.start(host.engine.run)
+        await nursery.start(host.engine.run)  # type: ignore[arg-type]
         answer = await host.engine.validate(question())
         identity = await host.engine.identity()
         image = host.choice.image

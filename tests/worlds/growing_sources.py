@@ -56,7 +56,7 @@ content:
 def pulled(daemon: Any, *words: str) -> bool:
     """Pulls once; whether something new came."""
     said = daemon.said("pull", "orders", *words, "-o", "json")
-    return said.code == 0 and said.json["items"][0]["outcome"] == "updated"
+    return bool(said.code == 0 and said.json["items"][0]["outcome"] == "updated")
 
 
 @dataclass

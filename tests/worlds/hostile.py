@@ -12,7 +12,7 @@ import trio
 
 from p2p.errors import PeerFault
 from p2p.host.host import Host
-from p2p.host.pubsub import rpc_pb2
+from p2p.host.pubsub import rpc_pb2  # type: ignore[attr-defined]
 
 LISTENING, AFTER_CLOSE = "0A", "06"
 
@@ -79,7 +79,7 @@ async def dials(host: Host, address: str) -> None:
 @contextmanager
 def from_address(host: str) -> Iterator[None]:
     """Whoever dials meanwhile does it from this address of the machine's own."""
-    kind: Any = trio._socket._SocketType
+    kind: Any = trio._socket._SocketType  # type: ignore[attr-defined]
     connect = kind.connect
 
     async def bound(self: Any, address: Any) -> None:

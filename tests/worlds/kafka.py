@@ -66,7 +66,7 @@ class Broker(NamedTuple):
         return AdminClient(self.client)
 
     def make(self, topic: str, partitions: int = 1, **settings: str) -> None:
-        from confluent_kafka.admin import NewTopic
+        from confluent_kafka.admin import NewTopic  # type: ignore[attr-defined]
 
         made = NewTopic(topic, partitions, 1, config={name.replace("_", "."): text for name, text in settings.items()})
         self._settled(lambda admin: admin.create_topics([made]))
@@ -75,7 +75,7 @@ class Broker(NamedTuple):
         self._settled(lambda admin: admin.delete_topics([topic]))
 
     def widen(self, topic: str, partitions: int) -> None:
-        from confluent_kafka.admin import NewPartitions
+        from confluent_kafka.admin import NewPartitions  # type: ignore[attr-defined]
 
         self._settled(lambda admin: admin.create_partitions([NewPartitions(topic, partitions)]))
 
@@ -140,13 +140,23 @@ def _running(java: str, folder: Path) -> Iterator[Broker]:
     settings.write_text(_SETTINGS.format(folder=folder, **words, **ports))
     run = [java, "-Xmx256m", "-cp", f"{JARS}/*"]
     scram = f"SCRAM-SHA-512=[name=reader,password={PASSWORD}]"
-    made = [*run, "kafka.tools.StorageTool", "format", "-t", "AAAAAAAAAAAAAAAAAAAAAQ", "-c", settings, "-S", scram]
+    made: list[str | Path] = [
+        *run,
+        "kafka.tools.StorageTool",
+        "format",
+        "-t",
+        "AAAAAAAAAAAAAAAAAAAAAQ",
+        "-c",
+        settings,
+        "-S",
+        scram,
+    ]
     subprocess.run(made, check=True, capture_output=True)
     with (folder / "log").open("w") as log:
         process = subprocess.Popen([*run, "kafka.Kafka", settings], stdout=log, stderr=log)
     try:
         places = [f"127.0.0.1:{ports[name]}" for name in ("port", "signed", "secure")]
-        broker = Broker(*places, authority=certificate)
+        broker = Broker(*places, authority=certificate)  # type: ignore[misc,arg-type]
         until(lambda: all(_answers(ports[name]) for name in ("port", "signed", "secure")))
         yield broker
     finally:

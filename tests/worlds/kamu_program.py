@@ -213,10 +213,10 @@ class Node:
         return head
 
     def has(self, name: str) -> bool:
-        return self.daemon.said("describe", "dataset", name).code == 0
+        return bool(self.daemon.said("describe", "dataset", name).code == 0)
 
     def holds(self, name: str, level: str = "data") -> bool:
-        return self.daemon.said("verify", name, "--level", level).code == 0
+        return bool(self.daemon.said("verify", name, "--level", level).code == 0)
 
     @contextmanager
     def repository(self, kamu: Workspace, name: str = "kamu", *, through_proxy: bool = False) -> Iterator[Served]:

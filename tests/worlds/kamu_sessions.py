@@ -60,13 +60,13 @@ async def pull(node: Any, ref: str = f"kamu/{NAME}", as_name: str | None = None)
     more = {} if as_name is None else {"as_name": as_name}
     (item,) = await node.pull(ref, **more)
     assert item.fault is None, item.fault
-    return item  # type: ignore[no-any-return]
+    return item
 
 
 async def push(node: Any) -> wire.PushItem:
     (item,) = (await node.done(node.api.pushing.push(wire.PushRequest(refs=(NAME,), to=f"kamu/{NAME}")))).items
     assert item.fault is None, item.fault
-    return item  # type: ignore[no-any-return]
+    return item
 
 
 def head_of(node: Any, name: str = NAME) -> str:

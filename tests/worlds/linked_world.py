@@ -18,7 +18,7 @@ from chain.multihash import Multihash
 from chain.store.layout import DirectoryWriter
 from worlds.chains import linked as blocks_of
 
-LINK = {"opendatafabric.org/type": {"kind": "ObjectLink", "linkType": {"kind": "Multihash"}}}
+LINK: dict[str, object] = {"opendatafabric.org/type": {"kind": "ObjectLink", "linkType": {"kind": "Multihash"}}}
 FILES = [b"a picture", b"a film" * 20_000]
 TIME = pa.timestamp("ms", "UTC")
 

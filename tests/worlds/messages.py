@@ -40,10 +40,10 @@ def _messages() -> Iterator[Text]:
             whole = ast.JoinedStr | ast.Expr  # what stands alone is documentation
             inside = {id(part) for node in found if isinstance(node, whole) for part in parts(node)}
             for node in found:
-                text = None
+                text: str | None = None
                 if isinstance(node, ast.JoinedStr):
                     text = "".join(str(part.value) if isinstance(part, ast.Constant) else "…" for part in node.values)
                 elif isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in inside:
                     text = node.value
                 if text and " " in text:
-                    yield Text(f"{path.relative_to(TREE)}:{node.lineno}", text)
+                    yield Text(f"{path.relative_to(TREE)}:{getattr(node, 'lineno', 0)}", text)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from ipaddress import IPv4Address
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -34,7 +34,7 @@ class MqttBroker(NamedTuple):
         """Published, and acknowledged by the broker."""
         from paho.mqtt import publish
 
-        messages = [(topic, value, qos, retain) for value in values]
+        messages: list[Any] = [(topic, value, qos, retain) for value in values]
         publish.multiple(messages, hostname="127.0.0.1", port=self.port)
 
 

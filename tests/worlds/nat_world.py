@@ -16,7 +16,7 @@ from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Thread
-from typing import Final, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
@@ -88,7 +88,7 @@ class Place:
         return Running(self, function, args)
 
 
-class Running(Thread):
+class Running(Thread, Generic[T]):
     """An async function at work in a place. ``result`` waits for its end and raises what it raised."""
 
     def __init__(self, place: Place, function: Callable[..., Awaitable[T]], args: Sequence[object]) -> None:
@@ -101,7 +101,7 @@ class Running(Thread):
     def run(self) -> None:
         try:
             enter(self._place.name)
-            self._outcome = trio.run(self._function, *self._args)  # type: ignore[arg-type]
+            self._outcome = trio.run(self._function, *self._args)
         except BaseException as error:  # noqa: BLE001 - raised again where it is waited for
             self._error = error
 

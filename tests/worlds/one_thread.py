@@ -20,6 +20,7 @@ from trio.abc import Clock
 
 from chain.codec import flat
 from chain.data import parquet
+from chain.data.footer import parse_footer
 from engines import output_check
 from worlds import fake_engine
 
@@ -51,7 +52,7 @@ class IdleClock(Clock):
 def ran(function: Callable[[*Ts], Awaitable[T]], *args: *Ts, clock: Clock | None = None) -> T:
     """Runs a function of one process, also amid that of another one, which waits for it."""
     run = functools.partial(trio.run, function, *args, clock=clock)
-    if not trio.lowlevel.in_trio_run():
+    if not trio.lowlevel.in_trio_run():  # type: ignore[attr-defined]
         return run()
     with ThreadPoolExecutor(1) as other:
         return other.submit(run).result()
@@ -71,7 +72,7 @@ def one_thread() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(trio.to_thread, "run_sync", called)
         patch.setattr(flat, "decode_noting", functools.lru_cache(_REMEMBERED)(flat.decode_noting))
-        patch.setattr(parquet, "parse_footer", functools.lru_cache(_REMEMBERED)(parquet.parse_footer))
+        patch.setattr(parquet, "parse_footer", functools.lru_cache(_REMEMBERED)(parse_footer))
         hashes = cached(LRUCache(_REMEMBERED), Path.read_bytes)(output_check.both_hashes)
         patch.setattr(output_check, "both_hashes", hashes)
         for reader in ("_csv", "_ndjson"):

@@ -89,8 +89,8 @@ def load_parts() -> Parts:
 
 
 def _to_part(name: str, row: dict[str, Any]) -> Part:
-    lists = {key: tuple(row.pop(key, ())) for key in ("programs", "files", "apt", "needs")}
-    return Part(name=name, reason=re.compile(row.pop("reason"), re.IGNORECASE), **lists, **row)
+    row |= {key: tuple(row.get(key, ())) for key in ("programs", "files", "apt", "needs")}
+    return Part(name=name, reason=re.compile(row.pop("reason"), re.IGNORECASE), **row)
 
 
 def describe(parts: Iterable[Part]) -> str:

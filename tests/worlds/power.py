@@ -114,7 +114,8 @@ class PowerDisk:
 
     def _changes(self) -> list[Change]:
         """Returns the names that are not as they were synced; those that share a file or folder go together."""
-        changed, seen, folders = [], {self._root}, [self._root]
+        changed: list[tuple[Inode, str, set[Inode | None]]] = []
+        seen, folders = {self._root}, [self._root]
         while folders:
             here = folders.pop()
             kept, now = self._names.get(here, {}), self._now(here)
@@ -132,8 +133,8 @@ class PowerDisk:
             return item
 
         for here, name, inodes in changed:
-            for each in inodes:
-                group[head((here, name))] = head(each)
+            for inode in inodes:
+                group[head((here, name))] = head(inode)
         members = defaultdict(list)
         for here, name, _ in changed:
             members[head((here, name))].append((here, name))

@@ -44,7 +44,8 @@ def read(folder: Path, data: bytes | str, step: ReadStep) -> Read:
 
 
 def _read(sources: OpenedSources, folder: Path, step: ReadStep) -> Read:
-    schema, tasks, remarks = read_schema(step), [], list(sources.remarks)
+    schema, remarks = read_schema(step), list(sources.remarks)
+    tasks: list[RangeTask] = []
     for source in sources.files:
         schema, format_, spans, said, _ = plan_file(source, sources.step, schema)
         remarks += said
@@ -58,7 +59,7 @@ def _read(sources: OpenedSources, folder: Path, step: ReadStep) -> Read:
     for each in parsed:
         for field, count in each.unknown.items():
             unknown[field] = unknown.get(field, 0) + count
-    table = pa.concat_tables([schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
+    table = pa.concat_tables([tasks[0].schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
     return Read(table, unknown, tuple(remarks))
 
 

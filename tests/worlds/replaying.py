@@ -126,7 +126,7 @@ class KamuServer:
         answer = [
             ("upgrade", "websocket"),
             ("connection", "upgrade"),
-            ("sec-websocket-accept", accept_key(key.encode())),
+            ("sec-websocket-accept", accept_key(key.encode()).decode()),
         ]
         await stream.send_all(machine.send(h11.InformationalResponse(status_code=101, headers=answer)) or b"")
         socket = WebSocket(StreamBytes(stream), is_client=False, came=machine.trailing_data[0])

@@ -76,7 +76,7 @@ _TEXTS: Final[dict[str, tuple[str, ...]]] = {
 }
 """Texts of the formats that only the descriptions of schemas specify: right ones, and such that a node may refuse."""
 _TEXT: Final = ("a", "b.c", "SecretSet:a#k", "Dataset:acme/a", "spark", "duckdb", "select a from input", "1", "")
-_ANY: Final = (None, True, 1, "x", [], {}, {"a": [1]})
+_ANY: Final[tuple[Any, ...]] = (None, True, 1, "x", [], {}, {"a": [1]})
 
 
 def some_manifest(uri: str, rng: random.Random) -> dict[str, Any]:

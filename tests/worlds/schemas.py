@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import strategies as st
 
 from chain.model import schema as odf
@@ -25,7 +27,7 @@ def optional(inner: st.SearchStrategy[DataType]) -> st.SearchStrategy[DataType]:
     return inner | st.builds(odf.Option, inner=inner)
 
 
-def fields(inner: st.SearchStrategy[DataType], **size: int) -> st.SearchStrategy[tuple[DataField, ...]]:
+def fields(inner: st.SearchStrategy[DataType], **size: Any) -> st.SearchStrategy[tuple[DataField, ...]]:
     one = st.builds(DataField, name=st.text(min_size=1, max_size=5), type=optional(inner), extra=EXTRA)
     return st.lists(one, unique_by=lambda field: field.name, **size).map(tuple)
 

@@ -22,7 +22,7 @@ from chain.statements.keys import SigningKey
 from chain.statements.statement import HeadStatement
 from p2p.errors import PeerFault
 from p2p.host.host import Host, open_host
-from p2p.host.pubsub import KEY_IN_NAME, SIGNED, rpc_pb2
+from p2p.host.pubsub import KEY_IN_NAME, SIGNED, rpc_pb2  # type: ignore[attr-defined]
 from p2p.host.stream import Stream
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId

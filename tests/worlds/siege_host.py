@@ -19,7 +19,7 @@ from chain.statements.tree import Frontier
 from p2p.driver.framing import FramedStream
 from p2p.host.host import Host, open_host
 from p2p.host.messages import read_message
-from p2p.host.pubsub import rpc_pb2
+from p2p.host.pubsub import rpc_pb2  # type: ignore[attr-defined]
 from p2p.host.stream import Stream
 from p2p.ports import PeerId
 from p2p.wire import chains, circuit, presence

@@ -116,7 +116,7 @@ def folder_of(parent: Path) -> Iterator[Decode]:
 
     def read(raw: bytes) -> object:
         with tempfile.TemporaryDirectory(dir=parent) as place:
-            source: Any = PublishedSource(SameFile(raw), Path(place), StagingQuota(int, lambda _: None))
+            source: Any = PublishedSource(SameFile(raw), Path(place), StagingQuota(int, lambda _: None))  # type: ignore[arg-type]
             name = Multihash.sha3_256(raw)
             return trio.run(
                 tried,

@@ -88,7 +88,7 @@ def killed_at_what_lasts() -> Iterator[None]:
         count(f"migrates {room}")
         run(self, connection, room, script)
 
-    Database._run = run_script  # type: ignore[method-assign]
+    Database._run = run_script  # type: ignore[method-assign,assignment]
     sys.addaudithook(lambda event, _: count(event) if event in NAMING else None)
     with each_sync(lambda what: count(f"syncs {what.name}" if isinstance(what, Path) else "syncs")):
         yield
@@ -110,7 +110,7 @@ def killing(at: int, *, tells: bool = False) -> Callable[[str], None]:
 def _sign_names_for(seconds: int) -> None:
     publishing.LIFETIME = seconds * SECOND  # type: ignore[misc]
     publishing.RENEW = seconds * SECOND // 3  # type: ignore[misc]
-    reconciler.DRIFT_SECONDS = seconds / 10  # type: ignore[misc]
+    reconciler.DRIFT_SECONDS = seconds / 10  # type: ignore[misc,assignment]
 
 
 def _kill_in_finalizers(when: str) -> None:

@@ -135,7 +135,8 @@ class Grammar:
     def _with(self, scope: dict[str, _Query], depth: int) -> tuple[str, dict[str, _Query]]:
         """Returns the clause, and the names in scope behind it. A table sees those before it; its own name is in scope
         in the step that repeats."""
-        scope, parts = dict(scope), []
+        scope = dict(scope)
+        parts: list[tuple[str, str]] = []
         recursive = self._lot.random() < 0.5
         own = [name for name in NAMES if name.startswith('"') or not set(name) & set(".'")]
         for name in self._lot.sample(own, self._lot.randint(1, 3)):

@@ -168,7 +168,9 @@ def _export(store: Store, lot: random.Random, step: Callable[[str], None]) -> No
 
 def _import(store: Store, sources: Path) -> None:
     head = store.chains.chain(IMPORTED).head()
-    sizes = [DirectoryChain(sources / f"{stage}").snapshot().head.size for stage in range(STAGES)]
+    stages = [DirectoryChain(sources / f"{stage}").snapshot() for stage in range(STAGES)]
+    sizes = [stage.head.size for stage in stages if stage is not None]
+    assert len(sizes) == STAGES
     longer = [stage for stage, size in enumerate(sizes) if head is None or size > head.size]
     if longer:
         import_dataset(sources / f"{longer[0]}", store.chains, store.objects)

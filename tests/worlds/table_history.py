@@ -6,14 +6,17 @@ Shares nothing with the engine. Spec: docs/spec/engine-semantics.md#table-mode, 
 from __future__ import annotations
 
 import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 FAR = 2**62
 
 
-def standing(lab, stream):
+def standing(lab: Any, stream: Any) -> list[list[Any]]:
     """(row, from, until) by the rules of 5.1 and 5.2, statement by statement."""
     said = [each for each in lab.statements(stream) if each[0] is not None]
-    found, open_rows = [], {}
+    found: list[list[Any]] = []
+    open_rows: dict[tuple[Any, ...], list[list[Any]]] = {}
     for position, (time, key, value, op, before, after) in enumerate(said):
         row = (time, key, value)
         if op in (0, 3):
@@ -26,7 +29,13 @@ def standing(lab, stream):
     return found
 
 
-def history(lab, streams, query, single=True, following=None):
+def history(
+    lab: Any,
+    streams: Mapping[str, Any],
+    query: Callable[[Any], Mapping[tuple[Any, ...], Sequence[Any]]],
+    single: bool = True,
+    following: Callable[[int], int] | None = None,
+) -> list[tuple[Any, ...]]:
     """(op, *row) in order. ``following``: the first place of a grid after a time; without it watermarks are ticks.
 
     ``query`` sees the rows that count, by input if there are several and it says ``by_input``.
@@ -34,7 +43,8 @@ def history(lab, streams, query, single=True, following=None):
     rows = [(alias, *each) for alias, stream in streams.items() for each in standing(lab, stream)]
     marks = {b.watermark_after // 10**6 for s in streams.values() for b in s.blocks if b.watermark_after is not None}
     reached = min(stream.blocks[-1].watermark_after // 10**6 for stream in streams.values())
-    known, out = {}, []
+    known: Mapping[tuple[Any, ...], Sequence[Any]] = {}
+    out: list[tuple[Any, ...]] = []
     if following is not None:
         marks = {following(time) for row in rows for time in row[2:] if time != FAR}
     for tick in sorted(mark for mark in marks if mark <= reached):
@@ -45,18 +55,20 @@ def history(lab, streams, query, single=True, following=None):
             now = query([row for _, row in alive])
         for key in sorted(set(known) | set(now), key=lambda key: tuple((part is not None, part or "") for part in key)):
             old, new = list(known.get(key, [])), list(now.get(key, []))
-            same = [row for row in old if row in new and not new.remove(row)]
-            for row in same:
-                old.remove(row)
+            for row in list(old):
+                if row in new:
+                    old.remove(row)
+                    new.remove(row)
             paired = single and old and new
             out += [(2 if paired else 1, *row) for row in old] + [(3 if paired else 0, *row) for row in new]
         known = now
     return out
 
 
-def schedule(seed, aliases, blocks):
+def schedule(seed: int, aliases: Sequence[str], blocks: int) -> list[dict[str, int]]:
     """Transactions of random sizes, from each input by itself."""
-    rng, left, takes = random.Random(seed), dict.fromkeys(aliases, blocks), []
+    rng, left = random.Random(seed), dict.fromkeys(aliases, blocks)
+    takes: list[dict[str, int]] = []
     while any(left.values()):
         step = {alias: min(count, rng.choice([0, 1, 2, 5])) for alias, count in left.items()}
         left = {alias: count - step[alias] for alias, count in left.items()}
@@ -64,7 +76,7 @@ def schedule(seed, aliases, blocks):
     return takes
 
 
-def seen(got, names):
+def seen(got: Any, names: Sequence[str]) -> list[tuple[Any, ...]]:
     """(op, milliseconds, *columns) of all rows, in order."""
     got.data()
     return [(row["op"], int(row["event_time"].timestamp() * 1000), *(row[name] for name in names)) for row in got.rows]

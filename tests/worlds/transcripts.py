@@ -127,7 +127,7 @@ def body_of(body: Any, golden: Path) -> bytes:
     if isinstance(body, str):
         return body.encode()
     if "golden" in body:
-        return (golden / body["golden"]).read_bytes()
+        return Path(golden, body["golden"]).read_bytes()
     return base64.b64decode(body["base64"])
 
 

@@ -73,7 +73,7 @@ class World:
             chains=self.chains,
             objects=self.objects,
             engines=EnginePool({"spark": (self.engine,)}),
-            committer=self,
+            committer=self,  # type: ignore[arg-type]
             now=self.now,
             staging=folder / "staging",
         )
