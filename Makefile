@@ -21,7 +21,7 @@ alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$
 # Without bytecode, hundreds of processes would each compile all that they import.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka metrics-page wheel lock-image deb demo-node debian-root image ui
+.PHONY: help install demo test quick nightly check check-fast lint types engine engine-image bench soak docs lock clean collect foreign azurite anvil s5cmd kafka api metrics-page wheel lock-image deb demo-node debian-root image ui
 
 help:  ## list what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*##/\t/' | expand -t 12
@@ -126,6 +126,11 @@ s5cmd:  ## s5cmd from the Go module proxy into .venv/share/odfd/s5cmd, for a mea
 
 kafka:  ## a broker of Kafka from Maven into .venv/share/odfd/kafka, for tests of it (needs mvn and Java 17)
 	@mvn -q -B -f tests/worlds/kafka.xml dependency:copy-dependencies -DincludeScope=runtime -DoutputDirectory=$(CURDIR)/.venv/share/odfd/kafka
+
+api: install  ## what is made of operations and wire: where each value is, openapi.json, and the calls of odfctl; BREAK=1 takes back a promise
+	@$(PY) -m odfd.api.wire_names
+	$(PY) -m odfd.api.openapi $(if $(BREAK),--break)
+	$(PY) -m odfd.api.calls
 
 metrics-page: install  ## docs/metrics.md, from the table of metrics
 	@$(PY) -m odfd.obs.metric_document > docs/metrics.md

@@ -1,6 +1,7 @@
 """Makes the OpenAPI 3.1 document of the control API from its tables of endpoints and the types of ``wire``.
 
-When run as a module it writes ``openapi.json`` beside it, which the node serves: nothing is generated at run time.
+When run as a module it writes ``openapi.json`` beside it, which the node serves: nothing is generated at run time. It
+is also what clients may rely on: a document that takes back what the former promised is written with ``--break`` alone.
 """
 
 from __future__ import annotations
@@ -8,8 +9,9 @@ from __future__ import annotations
 import inspect
 import json
 import re
+import sys
 import typing
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -20,6 +22,7 @@ from odfd.api.idempotency import REPLAYED
 from odfd.control import wire
 from odfd.control.operations import Parameter
 from odfd.control.responses import EVENT_STREAM, NDJSON
+from odfd.control.wire.module_of_name import MODULE_OF_NAME
 from odfd.errors import PROBLEM_JSON
 from odfd.store.idempotency import HEADER
 
@@ -46,9 +49,9 @@ def document() -> dict[str, Any]:
     described = [_describe(each) for each in routes.OPERATIONS]
     kinds = list(dict.fromkeys(kind for each in described for kind in each.kinds() if kind is not bytes))
     schemas, components = msgspec.json.schema_components(
-        [*kinds, wire.Problem], ref_template="#/components/schemas/{name}"
+        [*kinds, *values()], ref_template="#/components/schemas/{name}"
     )
-    shapes = {repr(kind): shape for kind, shape in zip([*kinds, wire.Problem], schemas, strict=True)}
+    shapes = {repr(kind): shape for kind, shape in zip([*kinds, *values()], schemas, strict=True)}
     shapes[repr(bytes)] = {"type": "string", "contentMediaType": "application/octet-stream"}
     paths: dict[str, dict[str, Any]] = {}
     for each in described:
@@ -66,9 +69,51 @@ def document() -> dict[str, Any]:
     }  # fmt: skip
 
 
+def values() -> list[type[msgspec.Struct]]:
+    """Returns all values of ``wire``: also results of tasks, lines of streams, and what these hold."""
+    found = [getattr(wire, name) for name in MODULE_OF_NAME]
+    bases = (wire.Value, wire.Request)
+    return [each for each in found if isinstance(each, type) and issubclass(each, msgspec.Struct) and each not in bases]
+
+
+def broken_promises(promised: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[str]:
+    """Yields what clients of the document ``promised`` may rely on, and ``now`` does not say: values and fields."""
+    before, after = (_shapes(document["components"]["schemas"]) for document in (promised, now))
+    for name, (fields, required) in before.items():
+        if name not in after:
+            yield f"{name} is gone"
+            continue
+        present, needed = after[name]
+        for field, shape in fields.items():
+            if field not in present:
+                yield f"{name}.{field} is gone"
+            elif present[field] != shape:
+                yield f"{name}.{field} has another type"
+        for field in sorted(needed - required):
+            yield f"{name}.{field} has no default, and another version that sends {name} does not send it"
+
+
+def _shapes(components: Mapping[str, Any]) -> dict[str, tuple[dict[str, Any], set[str]]]:
+    """Returns of each value its fields, each with the schema of its type, and the names of those that must be there."""
+    return {
+        name: (
+            {field: _bare(shape) for field, shape in schema["properties"].items()},
+            set(schema.get("required", ())),
+        )
+        for name, schema in components.items()
+    }
+
+
+def _bare(shape: Any) -> Any:
+    if isinstance(shape, dict):
+        return {key: _bare(value) for key, value in shape.items() if key not in ("description", "title", "default")}
+    return [_bare(one) for one in shape] if isinstance(shape, list) else shape
+
+
 _ABOUT: Final = (
     "Served on the control socket. A fault is problem+json (RFC 9457): `family`, `rule` and `hint` say what to do. "
-    "An operation that takes long answers 202 with a task, which `/node/v1alpha1/tasks/{id}` shows. "
+    "An operation that takes long answers 202 with a task, which `/node/v1alpha1/tasks/{id}` shows; its result "
+    "has a schema among the components. "
     "Fields are added in later versions and never changed: clients ignore those that they do not know."
 )
 _HEADERS: Final = {
@@ -211,4 +256,7 @@ def text() -> str:
 
 
 if __name__ == "__main__":
+    broken = [] if "--break" in sys.argv else list(broken_promises(json.loads(routes.DOCUMENT.read_text()), document()))
+    if broken:
+        sys.exit("\n".join([*broken, "nothing is written; if no release has promised it: make api BREAK=1"]))
     routes.DOCUMENT.write_text(text())

@@ -53,11 +53,11 @@ DATASET = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: 
 
 
 def test_the_document_is_current() -> None:
-    assert routes.DOCUMENT.read_text() == openapi.text(), "write it anew: python -m odfd.api.openapi"
+    assert routes.DOCUMENT.read_text() == openapi.text(), "write it anew: make api"
 
 
 def test_the_calls_of_odfctl_are_those_that_the_methods_declare() -> None:
-    assert calls.MODULE.read_text() == calls.text(), "write it anew: python -m odfd.api.calls"
+    assert calls.MODULE.read_text() == calls.text(), "write it anew: make api"
 
 
 def test_the_document_is_openapi_3_1() -> None:

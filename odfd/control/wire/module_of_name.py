@@ -1,4 +1,4 @@
-"""Names the module of each name of the package. Made by tests/contract/odfd/test_wire.py."""
+"""Names the module of each name of the package. Written by ``python -m odfd.api.wire_names``."""
 
 from typing import Final
 

@@ -1,16 +1,10 @@
-"""The JSON of the API only ever grows: what ``api.json`` promises is still there, with the same type.
-
-After adding to the wire, write the promise and ``module_of_name.py`` anew:  python tests/contract/odfd/test_wire.py
-"""
+"""The JSON of the API only ever grows: what ``openapi.json`` promises is still there, with the same type."""
 
 from __future__ import annotations
 
-import ast
 import importlib
 import json
-import textwrap
-from functools import cache
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -18,14 +12,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from odfd.api import openapi, routes, wire_names
 from odfd.control import wire
 from odfd.control.wire.value import Request, Value
 
-INDENT = " " * 8
-PROMISE = Path(__file__).with_name("api.json")
-MODULE_OF_NAME = Path(wire.__file__).with_name("module_of_name.py")
-MODULES = sorted(set(Path(wire.__file__).parent.glob("*.py")) - {Path(wire.__file__), MODULE_OF_NAME})
-WIRE = {f"{wire.__name__}.{path.stem}" for path in MODULES}
+WIRE = {f"{wire.__name__}.{path.stem}" for path in wire_names.modules()}
 FOUND = [
     value
     for module in sorted(WIRE)
@@ -37,7 +28,7 @@ VALUES = list(dict.fromkeys(FOUND))
 
 def test_a_value_is_declared_once() -> None:
     """The package takes all from its modules: of two with one name, one would be lost."""
-    assert MODULE_OF_NAME.read_text() == render_module_of_name(), "write it anew (see the head of this file)"
+    assert wire_names.MODULE.read_text() == wire_names.text(), "write it anew: make api"
     assert all(getattr(wire, value.__name__) is value for value in VALUES)
     with pytest.raises(AttributeError, match="Records2"):
         wire.Records2  # type: ignore[attr-defined]  # noqa: B018
@@ -46,74 +37,55 @@ def test_a_value_is_declared_once() -> None:
     assert set(declared) | {wire.Problem} == set(VALUES)
 
 
-def render_module_of_name() -> str:
-    names = {path.stem: sorted(public_names(path)) for path in MODULES}
-    assert len({name for module in names.values() for name in module}) == sum(map(len, names.values()))
-    rows = "".join(
-        f'    "{module}": """\n{textwrap.fill(" ".join(found), 112, initial_indent=INDENT, subsequent_indent=INDENT)}\n'
-        f'    """,\n'
-        for module, found in names.items()
-    )
-    return (
-        '"""Names the module of each name of the package. Made by tests/contract/odfd/test_wire.py."""\n\n'
-        "from typing import Final\n\n"
-        f"_NAMES: Final = {{\n{rows}}}\n"
-        "MODULE_OF_NAME: Final = {name: module for module, names in _NAMES.items() for name in names.split()}\n"
-    )
-
-
-def public_names(path: Path) -> set[str]:
-    found = set()
-    for node in ast.parse(path.read_text()).body:
-        match node:
-            case ast.ClassDef(name=name) | ast.FunctionDef(name=name) | ast.AnnAssign(target=ast.Name(id=name)):
-                found.add(name)
-            case ast.Assign(targets=targets):
-                found |= {target.id for target in targets if isinstance(target, ast.Name)}
-    return {name for name in found if not name.startswith("_")}
-
-
 def all_below(base: type) -> set[type]:
     return {each for below in base.__subclasses__() for each in (below, *all_below(below))}
 
 
-@cache
-def current() -> dict[str, Any]:
-    """Name of a value to its fields, each with the JSON Schema of its type, and those that must be there."""
-    _, components = msgspec.json.schema_components(VALUES, ref_template="{name}")
-    shapes = {}
-    for name, schema in sorted(components.items()):
-        fields = {field: _bare(shape) for field, shape in schema["properties"].items()}
-        shapes[name] = {"fields": fields, "required": sorted(schema.get("required", []))}
-    return shapes
+def test_what_was_promised_is_kept() -> None:
+    """The document of a change is current (``tests/node/test_api_document.py``): it has every field."""
+    document = openapi.document()
+    assert {value.__name__ for value in VALUES} == set(document["components"]["schemas"])
+    assert not list(openapi.broken_promises(json.loads(routes.DOCUMENT.read_text()), document))
 
 
-def _bare(shape: Any) -> Any:
-    if isinstance(shape, dict):
-        return {key: _bare(value) for key, value in shape.items() if key not in ("description", "title", "default")}
-    return [_bare(one) for one in shape] if isinstance(shape, list) else shape
+def without_field(schema: dict[str, Any]) -> None:
+    del schema["properties"]["ref"]
 
 
-@cache
-def promised_values() -> dict[str, Any]:
-    found: dict[str, Any] = json.loads(PROMISE.read_text()) if PROMISE.exists() else {}
-    return found
+def of_another_type(schema: dict[str, Any]) -> None:
+    schema["properties"]["ref"] = {"type": "integer"}
 
 
-@pytest.mark.parametrize("name", sorted(promised_values()))
-def test_what_was_promised_is_kept(name: str) -> None:
-    promised, now = promised_values()[name], current()[name]
-    for field, shape in promised["fields"].items():
-        assert now["fields"][field] == shape, f"{name}.{field}"
-    more = set(now["required"]) - set(promised["required"])
-    assert not more, f"another version, which sends {name}, does not send {sorted(more)}: give a default"
+def with_what_must_be_there(schema: dict[str, Any]) -> None:
+    schema["properties"]["more"] = {"type": "integer"}
+    schema["required"] = [*schema["required"], "more"]
 
 
-def test_the_promise_speaks_of_every_field() -> None:
-    promised = json.loads(PROMISE.read_text())
-    for name, shape in current().items():
-        unsaid = set(shape["fields"]) - set(promised.get(name, {"fields": {}})["fields"])
-        assert not unsaid, f"{name}: {sorted(unsaid)}: write api.json anew (see the head of this file)"
+def with_other_words(schema: dict[str, Any]) -> None:
+    schema["description"] = "Other words."
+    schema["properties"]["ref"] |= {"description": "Other words."}
+    schema["properties"]["more"] = {"type": "integer", "default": 0}
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (without_field, ["CorrectResult.ref is gone"]),
+        (of_another_type, ["CorrectResult.ref has another type"]),
+        (
+            with_what_must_be_there,
+            ["CorrectResult.more has no default, and another version that sends CorrectResult does not send it"],
+        ),
+        (with_other_words, []),
+    ],
+)
+def test_a_broken_promise_is_told(change: Callable[[dict[str, Any]], None], told: list[str]) -> None:
+    promised = json.loads(routes.DOCUMENT.read_text())
+    now = json.loads(routes.DOCUMENT.read_text())
+    change(now["components"]["schemas"]["CorrectResult"])
+    assert list(openapi.broken_promises(promised, now)) == told
+    del now["components"]["schemas"]["CorrectResult"]
+    assert list(openapi.broken_promises(promised, now)) == ["CorrectResult is gone"]
 
 
 @pytest.mark.slow
@@ -136,8 +108,3 @@ def _encodable(value: object) -> bool:
     except (OverflowError, UnicodeEncodeError):
         return False
     return True
-
-
-if __name__ == "__main__":
-    MODULE_OF_NAME.write_text(render_module_of_name())
-    PROMISE.write_text(json.dumps(current(), indent=1, sort_keys=True) + "\n")
