@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import importlib
-import importlib.util
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -269,8 +268,7 @@ def measure_rumour(size: Size, folder: Path) -> list[Row]:
     for nodes in size.pick(1, 0) * [10] or [10, 100, 1_000]:
         spent = []
         for seed in range(size.pick(2, 12 if nodes < 1_000 else 3)):
-            world = network.World(seed, network.Plan(nodes=nodes, kinds=("lie",)))
-            world.heal = 0
+            world = network.World(seed, network.Plan(nodes=nodes, kinds=("lie",), heal=0))
             lied = world.sources[0].at
             while world.round <= lied or not world.promises.settled():
                 world.one_round()
@@ -289,15 +287,8 @@ def measure_rumour(size: Size, folder: Path) -> list[Row]:
 
 
 def simulator() -> ModuleType:
-    """Loads the package of the tests, which is not installed."""
-    name = "trustnet"
-    if name not in sys.modules:
-        folder = Path(__file__).parents[1] / "tests" / "sim" / "trust" / name
-        spec = importlib.util.spec_from_file_location(
-            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
-        )
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[name] = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(sys.modules[name])
-    return importlib.import_module(f"{name}.network")
+    """Loads the module of the tests, which is not installed."""
+    tests = str(Path(__file__).parents[1] / "tests")
+    if tests not in sys.path:
+        sys.path.append(tests)
+    return importlib.import_module("sim.trust.network")

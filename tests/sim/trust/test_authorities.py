@@ -1,16 +1,13 @@
-"""Owners rotate, writers are robbed, roots contradict themselves, persons decide: who may write is agreed all the same.
-
-``ODFD_SIM_SEEDS`` sets how many realms are run, ``ODFD_SIM_SEED`` runs one.
-"""
+"""Owners rotate, writers are robbed, roots contradict themselves, persons decide: all agree who may write."""
 
 from __future__ import annotations
 
-import importlib
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -19,110 +16,79 @@ from chain.store.database import open_database
 from odfd.store.ledger import retention
 from odfd.store.ledger.log import Ledger
 from odfd.trust.admission import rules, statement_processor
-from odfd.trust.admission.rules import AdmissionOutcome, Admitted
+from odfd.trust.admission.rules import AdmissionOutcome, Admitted, admit_authority
+from sim.kernel import hold, share
+from sim.trust.promises import Broken
+from sim.trust.realm import Peer, Realm
 
-SEEDS = int(os.environ.get("ODFD_SIM_SEEDS", "200")) // 10
-ONE = os.environ.get("ODFD_SIM_SEED")
 NODES = 3
+Make: TypeAlias = Callable[..., Realm]
 
 
 @pytest.fixture
-def realm(trustnet: Any, tmp_path: Path) -> Iterator[Any]:
-    """Runs one seed; realms are of different datasets, so that nodes are the same for all."""
-    module = importlib.import_module(f"{trustnet.__name__}.realm")
+def realm(tmp_path: Path) -> Iterator[Make]:
+    """Realms are of different datasets, so that nodes are the same for all."""
     with ExitStack() as open_ones:
         databases = [
             open_ones.enter_context(closing(open_database(tmp_path / f"{number}.sqlite"))) for number in range(NODES)
         ]
-        peers = [module.Peer(f"n{number}", each, tmp_path) for number, each in enumerate(databases)]
-        yield lambda seed, **plan: module.Realm(seed, peers, **plan).run()
-
-
-def seeds() -> range:
-    return range(int(ONE), int(ONE) + 1) if ONE else range(SEEDS)
+        yield partial(Realm, peers=[Peer(f"n{number}", each, tmp_path) for number, each in enumerate(databases)])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("disputed", [False, True])
-def test_who_may_write_is_agreed(realm: Any, disputed: bool) -> None:
-    for seed in seeds():
-        realm(seed, disputed=disputed)
+def test_who_may_write_is_agreed(realm: Make, disputed: bool) -> None:
+    hold(share(20, 1 / 10), partial(realm, disputed=disputed))
 
 
 @pytest.mark.slow
-def test_nodes_that_prune_know_what_others_know(realm: Any) -> None:
-    for seed in seeds()[:5]:
-        realm(seed, disputed=True, pruning=True)
+def test_nodes_that_prune_know_what_others_know(realm: Make) -> None:
+    hold(share(20, 1 / 10)[:5], partial(realm, disputed=True, pruning=True))
 
 
-@pytest.mark.slow
-def test_losing_the_last_word_of_a_signer_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(retention._Page, "_may_go", lambda _page, row: row.type == HEAD)
-    assert noticed(trustnet, realm, 7000, pruning=True) == "S5"
+def of_heads_all(_page: Any, row: Any) -> bool:
+    return bool(row.type == HEAD)
 
 
-def noticed(trustnet: Any, realm: Any, first: int, **plan: Any) -> str:
-    """The promise broken by the first realm that notices; empty when none does."""
-    for seed in range(first, first + 25):
-        try:
-            realm(seed, **plan)
-        except trustnet.promises.Broken as broken:
-            return str(broken.promise)
-    return ""
+def forgetful(head: Any, signed: Any, newest: Any, context: Any) -> Admitted | None:
+    found = RIGHTS_DOUBTED(head, signed, newest, context)
+    old = found is not None and found.outcome in (AdmissionOutcome.OLD_EPOCH, AdmissionOutcome.OLDER)
+    return None if old else found
 
 
-@pytest.mark.slow
-def test_heads_of_closed_epochs_that_count_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    honest = rules._rights_doubted
-
-    def forgetful(head: Any, signed: Any, newest: Any, context: Any) -> Admitted | None:
-        found = honest(head, signed, newest, context)
-        return (
-            None
-            if found is not None and found.outcome in (AdmissionOutcome.OLD_EPOCH, AdmissionOutcome.OLDER)
-            else found
-        )
-
-    monkeypatch.setattr(rules, "_rights_doubted", forgetful)
-    assert noticed(trustnet, realm, 1000) in ("W", "S7")
+def blind(*given: Any) -> Any:
+    verdict, rights = admit_authority(*given)
+    return (Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict), rights
 
 
-@pytest.mark.slow
-def test_heads_that_stay_when_their_epoch_closes_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(Ledger, "close_epochs", lambda *_: None)
-    assert noticed(trustnet, realm, 2000) in ("W", "S7")
+def anybody(_head: Any, signed: Any, _rights: Any) -> Any:
+    return min(signed.signers, default=None)
 
 
-@pytest.mark.slow
-def test_contradictions_of_a_root_let_pass_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    honest = statement_processor.admit_authority
-
-    def blind(*given: Any) -> Any:
-        verdict, rights = honest(*given)
-        return (Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict), rights
-
-    monkeypatch.setattr(statement_processor, "admit_authority", blind)
-    assert noticed(trustnet, realm, 3000, disputed=True) == "A"
+def strict(_head: Any, mistake: Any) -> Admitted:
+    return Admitted(AdmissionOutcome.REJECTED, mistake)
 
 
-@pytest.mark.slow
-def test_heads_followed_in_dispute_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    monkeypatch.setattr(statement_processor, "is_disputed", lambda *_: False)
-    assert noticed(trustnet, realm, 4000, disputed=True) == "A"
+RIGHTS_DOUBTED = rules._rights_doubted
+DISPUTED = {"disputed": True}
+BROKEN: dict[str, tuple[tuple[ModuleType | type, ...], str, Callable[..., Any], dict[str, bool], str]] = {
+    "the last word of a signer goes": ((retention._Page,), "_may_go", of_heads_all, {"pruning": True}, "S5"),
+    "heads of closed epochs count": ((rules,), "_rights_doubted", forgetful, {}, "W S7"),
+    "heads stay when their epoch closes": ((Ledger,), "close_epochs", lambda *_: None, {}, "W S7"),
+    "contradictions of a root pass": ((statement_processor,), "admit_authority", blind, DISPUTED, "A"),
+    "heads are followed in dispute": ((statement_processor,), "is_disputed", lambda *_: False, DISPUTED, "A"),
+    "anybody's signature will do": ((rules, statement_processor), "writer_of", anybody, {}, "W S7"),
+    "who knows another form of a version is blamed": ((rules,), "_not_of_my_version", strict, DISPUTED, "J"),
+}
+"""Where what is changed, of what it is replaced by, the plan in which it is noticed, and the promises that break."""
 
 
-@pytest.mark.slow
-def test_writers_of_no_version_are_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    """Anybody's signature will do."""
-    monkeypatch.setattr(rules, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None))
-    monkeypatch.setattr(
-        statement_processor, "writer_of", lambda _head, signed, _rights: min(signed.signers, default=None)
-    )
-    assert noticed(trustnet, realm, 5000) in ("W", "S7")
-
-
-@pytest.mark.slow
-def test_blaming_who_knows_another_form_of_a_version_is_noticed(trustnet: Any, realm: Any, monkeypatch: Any) -> None:
-    strict = lambda _head, mistake: Admitted(AdmissionOutcome.REJECTED, mistake)  # noqa: E731
-    monkeypatch.setattr(rules, "_not_of_my_version", strict)
-    assert noticed(trustnet, realm, 6000, disputed=True) == "J"
+@pytest.mark.nightly
+@pytest.mark.parametrize("rule", BROKEN)
+def test_a_broken_rule_is_noticed(realm: Make, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    places, name, broken, plan, promises = BROKEN[rule]
+    for where in places:
+        monkeypatch.setattr(where, name, broken)
+    with pytest.raises(Broken) as found:
+        hold(range(60), partial(realm, **plan))
+    assert found.value.promise in promises.split()

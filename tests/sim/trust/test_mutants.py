@@ -6,19 +6,26 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Callable
+from functools import partial
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
+from chain.ids import KeyDid
+from chain.statements.statement import Attestation
 from odfd.policy import policy as policies
-from odfd.policy import witness_quorum
 from odfd.policy.policy import KeyGroup
+from odfd.policy.witness_quorum import Witnesses
 from odfd.trust.admission import rules
 from odfd.trust.admission.rules import AdmissionOutcome, Admitted
 from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import GroupVerdict
+from sim.kernel import hold
+from sim.trust import network, sealing
+from sim.trust.node import Book, Node
+from sim.trust.promises import Broken
 
 SEEDS = 60
 """Within which a mutant must be found."""
@@ -65,179 +72,146 @@ def replaced(module: ModuleType, name: str, old: str, new: str) -> Any:
     return rewritten(module, name, change)
 
 
-def found(trustnet: Any, monkeypatch: pytest.MonkeyPatch, first: int = 0, **plan: Any) -> str:
-    """The promise broken by the first seed that notices; empty when none does. With all rules that seed keeps it.
-    ``first`` is a seed that is known to notice: trying it before the others saves up to 23 simulations."""
-    for seed in (first, *range(SEEDS)):
-        try:
-            trustnet.network.World(seed, trustnet.network.Plan(**plan)).run()
-        except trustnet.promises.Broken as broken:
-            monkeypatch.undo()
-            trustnet.network.World(seed, trustnet.network.Plan(**plan)).run()
-            return str(broken.promise)
-    return ""
+Patch: TypeAlias = Callable[[pytest.MonkeyPatch], None]
 
 
-ROWS: dict[int, tuple[str, dict[str, Any]]] = {
-    1: ("R S1 L", {"kinds": ("lie", "honest")}),
-    2: ("R L", {"recipe": "50"}),
-    3: ("T", {"faulty": 1}),
-    4: ("S1 L", {"kinds": ("lie", "honest")}),
-    5: ("L", {"first": 4}),
-    6: ("L", {}),
-    7: ("D", {}),
+def put(where: object, name: str, broken: object) -> Patch:
+    return lambda patch: patch.setattr(where, name, broken)
+
+
+def change(module: ModuleType, name: str, old: str, new: str) -> Patch:
+    return lambda patch: patch.setattr(module, name, replaced(module, name, old, new))
+
+
+def miss(row: int) -> Patch:
+    return lambda patch: patch.setattr(verdicts, "count_votes", without_row(row))
+
+
+def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, GroupVerdict]:
+    groups = tuple(KeyGroup(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys)
+    return VERDICTS(policies.Policy(groups=groups), heard, step, suspended)
+
+
+def blind(*given: Any) -> Admitted:
+    verdict = AGAINST_MINE(*given)
+    return Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict
+
+
+def all_of_them(book: Book) -> dict[KeyDid, Attestation]:
+    return {key: said for key, (said, _) in book.said.items() if said.size <= book.size}
+
+
+def credulous(_node: Node, book: Book) -> dict[int, GroupVerdict]:
+    """Behind a forged state every later lie reproduces, for whoever begins there."""
+    return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
+
+
+def of_keys(witnesses: Witnesses) -> int:
+    return (len(set(witnesses.groups.values())) + witnesses.faulty) // 2 + 1
+
+
+VERDICTS, AGAINST_MINE = verdicts.group_verdicts, rules._against_mine
+LYING, FORKING, FORGING = ({"kinds": (kind, "honest")} for kind in ("lie", "fork", "forged-state"))
+NONE: Callable[..., frozenset[Any]] = lambda *_: frozenset()  # noqa: E731
+ROWS = 7
+MUTANTS: dict[str, tuple[str, dict[str, Any], *tuple[Patch, ...]]] = {
+    "row 1": ("R S1 L", LYING, miss(1)),
+    "row 2": ("R L", {"recipe": "50"}, miss(2)),
+    "row 3": ("T", {"faulty": 1}, miss(3)),
+    "row 4": ("S1 L", LYING, miss(4)),
+    "row 5": ("L", {}, miss(5)),
+    "row 6": ("L", {}, miss(6)),
+    "row 7": ("D", {}, miss(7)),
+    "a policy loads whatever its K, and asks for as many as may lie": (
+        "S1",
+        {"plot": "affirm", **LYING},
+        put(policies, "quorum_mistakes", lambda *_: ()),
+        put(network, "quorum_between", lambda rng, least, most: max(least - 1, 1)),
+    ),
+    "opaque states count": (
+        "S1 L",
+        {"plot": "affirm", **FORGING},
+        change(verdicts, "_result", "span.state == 'opaque'", "False"),
+    ),
+    "my own opaque runs count": ("S1 L T", FORGING, put(Node, "own", credulous)),
+    "keys vote in place of groups": ("S2 U", {"plot": "deny"}, put(verdicts, "group_verdicts", by_key)),
+    "unlike mismatches are added up": (
+        "U",
+        {"recipe": "machine"},
+        change(verdicts, "count_votes", "max(values.values(), default=0)", "sum(values.values())"),
+    ),
+    "dissent vetoes": (
+        "L",
+        {"plot": "deny"},
+        change(verdicts, "count_votes", "agree >= quorum", "agree >= quorum and not values"),
+    ),
+    "reach passes a fork": ("F", FORKING, change(verdicts, "reach", "extent.forked_at is not None", "False")),
+    "reach passes what stops": ("S1 L", LYING, change(verdicts, "reach", "sequence_number >= stop", "True")),
+    "verdicts on another branch count": ("S1 S2", FORKING, put(Book, "heard", all_of_them)),
+    "forks are overlooked": ("L", FORKING, put(rules, "_against_mine", blind)),
+    "double votes pass": ("L S5 S7", {"plot": "double"}, put(suspension_rules, "double_voters", NONE)),
+    "the journal is not asked": (
+        "S6",
+        {"kinds": ("restored", "honest")},
+        put(sealing.RememberedJournal, "check", lambda *_: None),
+    ),
+    "one group strikes": (
+        "S3",
+        {"plot": "deny"},
+        change(
+            suspension_rules,
+            "_stands_alone",
+            "len(many) == 1 and many[0] != verdicts[group]",
+            "any(verdict != verdicts[group] for verdict in alike)",
+        ),
+    ),
+    "there is no time to look again": (
+        "S3",
+        {"recipe": "2", "kinds": network.UNREPEATABLE},
+        put(suspension_rules, "GRACE", -1),
+    ),
+    "any machine strikes": (
+        "S3",
+        {"recipe": "platform"},
+        change(suspension_rules, "_stands_alone", "machines[other] & machines[group]", "True"),
+    ),
+    "nobody looks again": (
+        "S3",
+        {"recipe": "2", "kinds": network.UNREPEATABLE},
+        put(suspension_rules, "look_again", NONE),
+    ),
+    "half of the witnesses are a quorum": (
+        "S4",
+        {"kinds": ("fork",)},
+        put(Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1))),
+    ),
+    "two keys of a group witness": (
+        "S4",
+        {"kinds": ("fork",)},
+        put(network, "witnesses_of", lambda keys: keys),
+        put(Witnesses, "preventing", property(of_keys)),
+    ),
+    "there is gossip alone": ("L", {}, put(network.World, "meet", lambda *_: None)),
 }
+"""The promises that rest on a rule, the plan in which it is missed, and what takes it away."""
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS)
-def test_every_row_of_the_table_is_missed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, row: int) -> None:
-    promises, plan = ROWS[row]
-    monkeypatch.setattr(verdicts, "count_votes", without_row(row))
-    assert found(trustnet, monkeypatch, **plan) in promises.split()
+@pytest.mark.nightly
+@pytest.mark.parametrize("rule", MUTANTS)
+def test_each_rule_is_missed(monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
+    """By the promise that rests on it; with all rules the world keeps it."""
+    promises, plan, *patches = MUTANTS[rule]
+    for patch in patches:
+        patch(monkeypatch)
+    world = partial(network.World, plan=network.Plan(**plan))
+    with pytest.raises(Broken) as found:
+        hold(range(SEEDS), world)
+    assert found.value.promise in promises.split()
+    monkeypatch.undo()
+    (seed,) = (int(note.partition("=")[2]) for note in found.value.__notes__ if note.startswith("ODFD_SIM_SEED"))
+    hold([seed], world)
 
 
 def test_the_table_has_no_other_rows() -> None:
     with pytest.raises(IndexError):
-        without_row(len(ROWS) + 1)
-
-
-@pytest.mark.slow
-def test_k_of_f_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a policy would load whatever its K, and asks for as many as may lie."""
-    monkeypatch.setattr(policies, "quorum_mistakes", lambda *_: ())
-    monkeypatch.setattr(trustnet.network, "quorum_between", lambda rng, least, most: max(least - 1, 1))
-    assert found(trustnet, monkeypatch, plot="affirm", kinds=("lie", "honest")) == "S1"
-
-
-@pytest.mark.slow
-def test_opaque_states_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "_result", replaced(verdicts, "_result", "span.state == 'opaque'", "False"))
-    assert found(trustnet, monkeypatch, first=2, kinds=("forged-state", "honest"), plot="affirm") in ("S1", "L")
-
-
-@pytest.mark.slow
-def test_keys_that_vote_in_place_of_groups_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def by_key(policy: Any, heard: Any, step: int, suspended: Any = ()) -> dict[str, GroupVerdict]:
-        split = tuple(
-            KeyGroup(f"{group.name}/{key}", frozenset({key})) for group in policy.groups for key in group.keys
-        )
-        return honest(policies.Policy(groups=split), heard, step, suspended)
-
-    honest = verdicts.group_verdicts
-    monkeypatch.setattr(verdicts, "group_verdicts", by_key)
-    assert found(trustnet, monkeypatch, plot="deny") in ("S2", "U")
-
-
-@pytest.mark.slow
-def test_unlike_mismatches_added_up_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(verdicts, "count_votes", "max(values.values(), default=0)", "sum(values.values())")
-    monkeypatch.setattr(verdicts, "count_votes", changed)
-    assert found(trustnet, monkeypatch, recipe="machine") == "U"
-
-
-@pytest.mark.slow
-def test_dissent_that_vetoes_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    changed = replaced(verdicts, "count_votes", "agree >= quorum", "agree >= quorum and not values")
-    monkeypatch.setattr(verdicts, "count_votes", changed)
-    assert found(trustnet, monkeypatch, plot="deny") == "L"
-
-
-@pytest.mark.slow
-def test_reach_past_a_fork_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "extent.forked_at is not None", "False"))
-    assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "F"
-
-
-@pytest.mark.slow
-def test_reach_past_what_stops_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(verdicts, "reach", replaced(verdicts, "reach", "sequence_number >= stop", "True"))
-    assert found(trustnet, monkeypatch, kinds=("lie", "honest")) in ("S1", "L")
-
-
-@pytest.mark.slow
-def test_verdicts_on_another_branch_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    all_of_them = lambda book: {key: said for key, (said, _) in book.said.items() if said.size <= book.size}  # noqa: E731
-    monkeypatch.setattr(trustnet.node.Book, "heard", all_of_them)
-    assert found(trustnet, monkeypatch, first=22, kinds=("fork", "honest")) in ("S1", "S2")
-
-
-@pytest.mark.slow
-def test_forks_overlooked_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = rules._against_mine
-
-    def blind(*given: Any) -> Admitted:
-        verdict = honest(*given)
-        return Admitted(AdmissionOutcome.OLDER) if verdict.outcome is AdmissionOutcome.FORK else verdict
-
-    monkeypatch.setattr(rules, "_against_mine", blind)
-    assert found(trustnet, monkeypatch, kinds=("fork", "honest")) == "L"
-
-
-@pytest.mark.slow
-def test_double_votes_let_pass_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(suspension_rules, "double_voters", lambda *_: frozenset())
-    assert found(trustnet, monkeypatch, plot="double") in ("L", "S5", "S7")
-
-
-@pytest.mark.slow
-def test_signing_without_the_journal_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trustnet.sealing.RememberedJournal, "check", lambda *_: None)
-    assert found(trustnet, monkeypatch, kinds=("restored", "honest")) == "S6"
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("rule", ["alone", "grace", "platform", "again"])
-def test_suspending_too_lightly_is_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch, rule: str) -> None:
-    """Strikes by one group, no time to look again, any machine, no second look."""
-    plan: dict[str, Any] = {"first": 22, "recipe": "2", "kinds": trustnet.network.UNREPEATABLE}
-    if rule == "alone":
-        plan = {"plot": "deny"}
-        old = "len(many) == 1 and many[0] != verdicts[group]"
-        new = "any(verdict != verdicts[group] for verdict in alike)"
-        changed = replaced(suspension_rules, "_stands_alone", old, new)
-        monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
-    elif rule == "grace":
-        monkeypatch.setattr(suspension_rules, "GRACE", -1)
-    elif rule == "platform":
-        plan = {"first": 2, "recipe": "platform"}
-        changed = replaced(suspension_rules, "_stands_alone", "machines[other] & machines[group]", "True")
-        monkeypatch.setattr(suspension_rules, "_stands_alone", changed)
-    else:
-        plan["first"] = 12
-        monkeypatch.setattr(suspension_rules, "look_again", lambda *_: frozenset())
-    assert found(trustnet, monkeypatch, **plan) == "S3"
-
-
-@pytest.mark.slow
-def test_quorums_of_a_half_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: max(len(self.groups) // 2, 1)))
-    assert found(trustnet, monkeypatch, kinds=("fork",)) == "S4"
-
-
-@pytest.mark.slow
-def test_two_keys_of_a_witness_group_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trustnet.network, "witnesses_of", lambda keys: keys)
-    monkeypatch.setattr(witness_quorum.Witnesses, "preventing", property(lambda self: _of_groups(self)))
-    assert found(trustnet, monkeypatch, first=14, kinds=("fork",)) == "S4"
-
-
-def _of_groups(witnesses: Any) -> int:
-    return (len(set(witnesses.groups.values())) + witnesses.faulty) // 2 + 1
-
-
-@pytest.mark.slow
-def test_gossip_alone_is_not_enough(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trustnet.network.World, "meet", lambda *_: None)
-    assert found(trustnet, monkeypatch) == "L"
-
-
-@pytest.mark.slow
-def test_my_own_opaque_runs_that_count_are_noticed(trustnet: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a forged state every later lie reproduces, for whoever begins there."""
-
-    def credulous(node: Any, book: Any) -> dict[int, GroupVerdict]:
-        return {step: voice for step, run in book.runs.items() if (voice := own_verdict(run)) is not None}
-
-    monkeypatch.setattr(trustnet.node.Node, "own", credulous)
-    assert found(trustnet, monkeypatch, first=23, kinds=("forged-state", "honest")) in ("S1", "L", "T")
+        without_row(ROWS + 1)

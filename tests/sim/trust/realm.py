@@ -1,15 +1,13 @@
 """One dataset whose owner rotates its keys, whose writers are robbed, and whose root may contradict itself.
 
 Every node is a real noticeboard over a real ledger; the seed decides what is signed, what is lost, and who hears what
-when. Statements travel as bytes. A step is a minute.
+when. Statements travel as bytes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from random import Random
 
 from chain import instant
 from chain.codec.blocks import encode_block
@@ -39,15 +37,17 @@ from odfd.store.ledger.retention import SUPERSEDED, prune
 from odfd.trust.judgement import manual_resolution
 from odfd.trust.signing import authority_versions
 from p2p.ports import Judgement, PeerId, Topic
-
-from .fabric import digest, key_of
-from .promises import Broken
-from .sealing import START
+from sim.kernel import Links, Simulation, Weather
+from sim.trust.fabric import digest, key_of
+from sim.trust.promises import Broken
+from sim.trust.sealing import START
 
 BLOCKS = 12
 HELD = 3
 """Blocks that every node has from the start; of the rest it knows heads alone."""
 STEPS = 10
+STEP = 60.0
+"""Seconds of virtual time."""
 WEEK = 7 * 86400 * instant.SECOND
 
 
@@ -59,7 +59,9 @@ class Peer:
         self.chains = SqliteChains(database, DiskObjects(folder / f"objects-{name}", database))
         database.migrate(ledger.ROOM, ledger.STEPS)
         self.now = START
-        self.board = LedgerStatementStore(database, self.chains, lambda: self.now, frozenset)
+        self.board = LedgerStatementStore(
+            database, self.chains, lambda: self.now, lambda datasets, _=None: frozenset(datasets)
+        )
 
     def hold(self, blocks: Sequence[Block], dataset: DatasetId) -> None:
         self.chains.commit([Append(dataset=dataset, expected=None, blocks=list(blocks))])
@@ -118,38 +120,28 @@ class Peer:
                 Resolutions(connection).keep(dataset, made)
 
 
-@dataclass
-class Realm:
-    """One seed. ``run`` it once."""
+class Realm(Simulation):
+    """One seed."""
 
-    seed: int
-    peers: list[Peer]
-    disputed: bool = False
-    pruning: bool = False
-    """Whether every other node drops all it may drop, after each step."""
-    rng: Random = field(init=False)
-    now: Instant = START
-    stolen: list[SigningKey] = field(default_factory=list)
-    waiting: list[tuple[Topic, bytes, Peer]] = field(default_factory=list)
-    newest: HeadStatement | None = None
-    """The owner's last."""
-
-    def __post_init__(self) -> None:
-        self.rng = Random(digest("realm", self.seed))
-        self.root = key_of(f"realm {self.seed}")
+    def __init__(self, seed: int, peers: list[Peer], *, disputed: bool = False, pruning: bool = False) -> None:
+        """``pruning``: whether every other node drops all it may drop, after each step."""
+        super().__init__(seed)
+        self.peers, self.disputed, self.pruning = peers, disputed, pruning
+        self.links = Links(self, Weather((0.0, 5 * STEP), self.rng.choice([0.0, 0.2, 0.5]), doubling=0.5))
+        self.stolen: list[SigningKey] = []
+        self.newest: HeadStatement | None = None
+        """The owner's last."""
+        self.root = self.writer = key_of(f"realm {seed}")
         self.dataset = self.root.dataset_id
-        self.writer = self.root
-        self.writers = [self.root]
         self.rights = implicit(self.dataset)
         self.blocks = _chain(self.root)
         self.size = HELD
-        self.loss = self.rng.choice([0.0, 0.2, 0.5])
         for peer in self.peers:
             peer.hold(self.blocks[:HELD], self.dataset)
 
-    def run(self) -> None:
+    def converge(self) -> None:
         for _ in range(STEPS):
-            self._step(self.rng.choice([self._write, self._rotate, self._steal, self._rob, self._rob]))
+            self._pass(self.rng.choice([self._write, self._rotate, self._steal, self._rob, self._rob]))
         self._rotate()
         self._write()
         self._settle()
@@ -157,16 +149,15 @@ class Realm:
         if self.disputed:
             self._contradict()
 
-    def _step(self, deed: object) -> None:
-        assert callable(deed)
-        self.now = Instant(self.now + 60 * instant.SECOND)
+    def clock(self) -> Instant:
+        return Instant(START + int(self.now) * instant.SECOND)
+
+    def _pass(self, deed: Callable[[], None]) -> None:
+        """A minute in which something is done."""
         for peer in self.peers:
-            peer.now = self.now
+            peer.now = self.clock()
         deed()
-        self.rng.shuffle(self.waiting)
-        due, self.waiting = self.waiting[: len(self.waiting) // 2], self.waiting[len(self.waiting) // 2 :]
-        for topic, raw, peer in due:
-            self._hear(peer, topic, raw)
+        self.run_until(self.now + STEP)
         for peer in self.peers[1::2] if self.pruning else ():
             peer.prune()
             self._logged(peer)
@@ -187,12 +178,11 @@ class Realm:
         self._tell(Topic.HEADS, raw := envelope.seal(statement.encode(said), self.root))
         self.rights = follow(self.rights, said, envelope.unseal(raw, statement.MAX_ANY))
         self.writer = key
-        self.writers.append(key)
         self._write()
 
     def _next(self, mark: str = "") -> tuple[Authority, SigningKey]:
         key = key_of(f"writer {self.seed} {self.rights.version + 1}{mark}")
-        return authority_versions.rotate(self.rights, key.did, self._tree(), self.blocks[0].hash, self.now), key
+        return authority_versions.rotate(self.rights, key.did, self._tree(), self.blocks[0].hash, self.clock()), key
 
     def _steal(self) -> None:
         """A writer's key, never the root's while it alone decides."""
@@ -217,8 +207,8 @@ class Realm:
             size=tree.size,
             root_hash=tree.root_hash,
             authority=version,
-            issued_at=statement.when(self.now),
-            expires_at=statement.when(Instant(self.now + WEEK)),
+            issued_at=statement.when(self.clock()),
+            expires_at=statement.when(Instant(self.clock() + WEEK)),
             head=self.blocks[min(tree.size, BLOCKS) - 1].hash,
         )
 
@@ -231,8 +221,10 @@ class Realm:
     def _tell(self, topic: Topic, raw: bytes, *, stolen: bool = False) -> None:
         """The first node is the owner's own, and hears him always."""
         for peer in self.peers:
-            if self.rng.random() >= self.loss or (peer is self.peers[0] and not stolen):
-                self.waiting += [(topic, raw, peer)] * self.rng.randint(1, 2)
+            if peer is self.peers[0] and not stolen:
+                self.after(self.rng.uniform(*self.links.weather.delay), self._hear, peer, topic, raw)
+            else:
+                self.links.send("statement", "owner", peer.name, self._hear, peer, topic, raw)
 
     def _hear(self, peer: Peer, topic: Topic, raw: bytes) -> Judgement:
         return peer.board.judge(topic, raw, PeerId("wires"))
@@ -240,8 +232,7 @@ class Realm:
     def _settle(self) -> None:
         """What nobody heard reaches somebody; then all ask all, until nobody hears anything new."""
         while self.waiting:
-            topic, raw, peer = self.waiting.pop()
-            self._hear(peer, topic, raw)
+            self.step()
         heard = True
         while heard:
             heard = False

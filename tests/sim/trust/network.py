@@ -1,4 +1,4 @@
-"""The reactor: virtual time, links that lose and are cut, who publishes what when, and the seeds that decide all of it.
+"""Who is in a network of trust and who publishes what when; links lose, are cut and eclipsed.
 
 Every ask and answer of anti-entropy passes the real codec and the real machine; gossip is a hint that may be lost. A
 round is a minute: each node sits down once in it, and asks two neighbours.
@@ -6,10 +6,9 @@ round is a minute: each node sits down once in it, and asks two neighbours.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import partial
+from itertools import combinations
 from math import ceil, log2
 from random import Random
 
@@ -30,12 +29,12 @@ from odfd.policy.witness_quorum import Witnesses
 from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
-
-from .fabric import STRICT, Branch, Machine, digest, key_of
-from .liars import MIXED, PLOTS, Liar
-from .node import STEPS_A_SITTING, Book, Node
-from .promises import Broken, Promises
-from .sealing import START, RememberedJournal, cosigned, head_of, opened
+from sim.kernel import Links, Simulation, Weather
+from sim.trust.fabric import STRICT, Branch, Machine, digest, key_of
+from sim.trust.liars import MIXED, PLOTS, Liar
+from sim.trust.node import STEPS_A_SITTING, Book, Node
+from sim.trust.promises import Broken, Promises
+from sim.trust.sealing import START, RememberedJournal, cosigned, head_of, opened
 
 ROUND = 60.0
 """Seconds of virtual time."""
@@ -57,6 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int | None = None
     kinds: tuple[str, ...] | None = None
     plot: str | None = None
+    heal: int | None = None
 
 
 ANY = Plan()
@@ -93,24 +93,21 @@ class Source:
         return next((place for place, (one, other) in enumerate(pairs) if one != other), None)
 
 
-class World:
-    """One seed's network. ``run`` it once."""
+class World(Simulation):
+    """One seed's network."""
 
     def __init__(self, seed: int, plan: Plan = ANY) -> None:
-        self.rng = Random(digest("world", seed))
+        super().__init__(seed)
         self.plan = plan
-        self.now = 0.0
         self.round = 0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
         self.gossips = self.rng.random() < 0.5
-        self.loss = self.rng.choice([0.0, 0.03, 0.06])
-        self.heal = self.rng.choice([0, 0, EVENTS + 3])
+        self.links = Links(self, Weather((0.01, 2.0), self.rng.choice([0.0, 0.03, 0.06])))
+        self.heal = self.rng.choice([0, 0, EVENTS + 3]) if plan.heal is None else plan.heal
         """The round in which partitions and eclipses end."""
         self.promises = Promises(self)
         self.rounds_to_settle = 0
         self._people()
-        self._links()
+        self._link()
         self._publishers()
         self._touched: set[tuple[PeerId, DatasetId]] = set()
 
@@ -163,7 +160,7 @@ class World:
         self.sound = [node for node in self.nodes.values() if node.sound]
         self._numbers = {name: number for number, name in enumerate([*self.nodes, *self.liars])}
 
-    def _links(self) -> None:
+    def _link(self) -> None:
         """A ring of honest nodes with chords; each has a liar for a neighbour, if there is one."""
         names = list(self.nodes)
         for number, name in enumerate(names):
@@ -173,11 +170,14 @@ class World:
                 if other != name:
                     self.anyone(name).links.add(other)
                     self.anyone(other).links.add(name)
-        self._sides: dict[PeerId, int] = {}
-        self._eclipsed: set[PeerId] = set()
         if self.heal:
-            self._sides = {name: self.rng.randrange(2) for name in names}
-            self._eclipsed = {names[-1]} if self.rng.random() < 0.5 and self.liars else set()
+            sides = {name: self.rng.randrange(2) for name in names}
+            if self.rng.random() < 0.5 and self.liars:
+                self.seen["eclipsed"] += 1
+                sides[names[-1]] = 2
+            for one, other in combinations(names, 2):
+                if sides[one] != sides[other]:
+                    self.links.cut(one, other, self.heal * ROUND)
 
     def _publishers(self) -> None:
         rng, recipe = self.rng, self.plan.recipe
@@ -200,30 +200,13 @@ class World:
     def number_of(self, name: PeerId) -> int:
         return self._numbers[name]
 
-    # Time and links
-
     def clock(self) -> Instant:
         """Nodes look at it once a round; that keeps statements alike among worlds."""
         return Instant(START + self.round * 60 * instant.SECOND)
 
-    def at(self, when: float, work: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (when, self._count, work))
-
-    def send(self, source: PeerId, to: PeerId, work: Callable[[PeerId], None]) -> None:
-        if self.connected(source, to) and self.rng.random() >= self.loss:
-            self.at(self.now + self.rng.uniform(0.01, 2.0), partial(work, to))
-
-    def connected(self, one: PeerId, other: PeerId) -> bool:
-        if self.round >= self.heal:
-            return True
-        if one in self._eclipsed or other in self._eclipsed:
-            return one in self.liars or other in self.liars
-        return self._sides.get(one, 0) == self._sides.get(other, 0) or one in self.liars or other in self.liars
-
     def contacts(self, node: Node) -> list[PeerId]:
         """Whom it asks in this round: neighbours, and one from outside of its mesh (docs/spec/trust.md#gossip)."""
-        there = [peer for peer in sorted(self._numbers) if peer != node.name and self.connected(node.name, peer)]
+        there = [peer for peer in sorted(self._numbers) if peer != node.name and self.links.is_open(node.name, peer)]
         near = [peer for peer in there if peer in node.links]
         far = [peer for peer in there if peer not in node.links]
         lot = node.machine.rng
@@ -245,8 +228,7 @@ class World:
         for effect in effects:
             match effect:
                 case Fetch(ask):
-                    body = trust.encode(ask)
-                    self.send(node.name, peer, lambda to, body=body: self._asked(node, to, machine, body))
+                    self.links.send("ask", node.name, peer, self._asked, node, peer, machine, trust.encode(ask))
                 case Show(statements):
                     for signed in statements:
                         judged = node.judge(signed.topic, signed.envelope, peer)
@@ -260,9 +242,10 @@ class World:
         board = self.liars[peer].shown_to(node.name) if peer in self.liars else self.nodes[peer].board
         refs = [StatementRef(sid, dataset) for sid, (_, _, dataset) in board.items()]
         tell = trust.encode(answer(trust.decode_ask(body), lambda _: refs, lambda sid: _found(board.get(sid))))
-        self.send(
-            peer, node.name, lambda _: self._perform(node, peer, machine, machine.handle(trust.decode_tell(tell)))
-        )
+        self.links.send("tell", peer, node.name, self._told, node, peer, machine, tell)
+
+    def _told(self, node: Node, peer: PeerId, machine: Reconcile, tell: bytes) -> None:
+        self._perform(node, peer, machine, machine.handle(trust.decode_tell(tell)))
 
     def want(self, head: HeadStatement, asker: PeerId, to: PeerId) -> None:
         """Blocks of a head, of whoever has them; liars give those of a fork."""
@@ -272,7 +255,7 @@ class World:
             branch = next((b for s in self.sources if s.dataset == head.dataset for b in s.branches
                            if head.size <= len(b) and b.root(head.size) == head.root_hash), None)  # fmt: skip
         if branch is not None:
-            self.send(to, asker, lambda name: self.nodes[name].given(head, branch))
+            self.links.send("blocks", to, asker, self.nodes[asker].given, head, branch)
 
     # What happens
 
@@ -357,8 +340,7 @@ class World:
         self.promises.accused(found)
 
     def step(self) -> None:
-        self.now, _, work = heapq.heappop(self._queue)
-        work()
+        super().step()
         self.look()
 
     def look(self) -> None:
@@ -384,11 +366,8 @@ class World:
             self.publish(source)
             self.look()
         for node in self.nodes.values():
-            self.at(self.now + self.rng.uniform(0, 20), partial(self._sit, node))
-        end = (self.round + 1) * ROUND
-        while self._queue and self._queue[0][0] < end:
-            self.step()
-        self.now = end
+            self.after(self.rng.uniform(0, 20), self._sit, node)
+        self.run_until((self.round + 1) * ROUND)
         self.round += 1
         for node in self.sound:
             node.review()
@@ -400,7 +379,7 @@ class World:
         for peer in self.contacts(node):
             self.meet(node, peer)
 
-    def run(self) -> World:
+    def converge(self) -> World:
         """Until all is settled and everybody was told; then two days pass."""
         last = max(EVENTS, self.heal)
         calm = 0

@@ -29,12 +29,11 @@ from odfd.trust.judgement.verdicts import Decision, GroupVerdict
 from odfd.trust.witness import witness
 from p2p.machines.declined import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
-
-from .fabric import Branch, Machine, actual, key_of
-from .sealing import RememberedJournal, attested, engine_of, opened, subject_of
+from sim.trust.fabric import Branch, Machine, actual, key_of
+from sim.trust.sealing import RememberedJournal, attested, engine_of, opened, subject_of
 
 if TYPE_CHECKING:
-    from .network import World
+    from sim.trust.network import World
 
 STEPS_A_SITTING = 4
 RUNS = 3
@@ -181,7 +180,7 @@ class Node:
         self.seen.add(raw)
         if self.world.gossips:
             for peer in sorted(self.links - {sender}):
-                self.world.send(self.name, peer, partial(self.world.gossip, topic, raw, self.name))
+                self.world.links.send("gossip", self.name, peer, self.world.gossip, topic, raw, self.name, peer)
 
     def gossiped(self, topic: Topic, raw: bytes, sender: PeerId) -> None:
         if self.seen.add(raw):
@@ -199,7 +198,7 @@ class Node:
     def _ask(self, book: Book, peer: PeerId) -> None:
         for head in self.wanted(book):
             if peer != self.name:
-                self.world.send(self.name, peer, partial(self.world.want, head, self.name))
+                self.world.links.send("want", self.name, peer, self.world.want, head, self.name, peer)
 
     def holding(self, head: HeadStatement) -> Branch | None:
         book = self.books.get(head.dataset)
@@ -305,7 +304,7 @@ class Node:
             return
         topic = f"attestation:{dataset}"
         last = self.logger.last(topic)
-        before = last and (last.order[0], Multihash.parse(last.subject))
+        before = None if last is None else (last.order[0], Multihash.parse(last.subject))
         subject, now = subject_of(book.branch, book.size), self.world.clock()
         signed = attested(self.key, subject, book.runs, before, now, opaque=self.opaque)
         self.logger.promise(topic, ((before[0] if before else 0) + 1,), str(signed.sid))

@@ -25,8 +25,7 @@ from odfd.trust.validation import attestation_publisher
 from odfd.trust.validation.attestation_publisher import Reexecuted, Subject
 from p2p.ports import Topic
 from p2p.wire.limits import MAX_ENVELOPE
-
-from .fabric import Branch, Machine
+from sim.trust.fabric import Branch, Machine
 
 START = instant.parse("2026-11-20T08:00:00Z")
 WEEK = 7 * 86400 * instant.SECOND

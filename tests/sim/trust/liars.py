@@ -13,12 +13,11 @@ from chain.multihash import Multihash
 from chain.statements.envelope import Signed
 from odfd.store.ledger.runs import RecordedRun
 from p2p.ports import PeerId, Topic
-
-from .fabric import Branch, Machine, actual, digest, key_of
-from .sealing import attested, engine_of, subject_of
+from sim.trust.fabric import Branch, Machine, actual, digest, key_of
+from sim.trust.sealing import attested, engine_of, subject_of
 
 if TYPE_CHECKING:
-    from .network import World
+    from sim.trust.network import World
 
 PLOTS = ("affirm", "deny", "deny-one", "deny-each", "double", "no-idea", "silent", "mixed")
 MIXED = ("affirm", "deny", "deny-each", "double", "no-idea")

@@ -15,12 +15,11 @@ from chain.statements.proof import Proof
 from odfd.policy.witness_quorum import witnessed
 from odfd.trust.judgement.verdicts import DatasetStatus, Decision, ReachAssessment
 from p2p.ports import PeerId
-
-from .fabric import STRICT
+from sim.trust.fabric import STRICT
 
 if TYPE_CHECKING:
-    from .network import Source, World
-    from .node import Node
+    from sim.trust.network import Source, World
+    from sim.trust.node import Node
 
 REFUSALS = frozenset(
     {
@@ -50,8 +49,6 @@ class Promises:
     def __init__(self, world: World) -> None:
         self.world = world
         self.answers: dict[tuple[PeerId, DatasetId], Answer] = {}
-        self.seen: Counter[str] = Counter()
-        """What occurred, to know that the seeds reach it."""
 
     def expect(self, kept: bool, promise: str, message: str | Callable[[], str]) -> None:
         """``message``: as a function where it is long and what it tells of is looked at often."""
@@ -83,8 +80,8 @@ class Promises:
         true = [decision for step, decision in decisions.items() if lie is None or step < lie]
         refused = any(decision.status in REFUSALS for decision in true)
         if self.world.plan.faulty:
-            self.seen["lie believed"] += believed
-            self.seen["truth refused"] += refused
+            self.world.seen["lie believed"] += believed
+            self.world.seen["truth refused"] += refused
             believed &= lie in node.own(book)
             refused = False
         self.expect(not believed, "S1", lambda: f"{where()}, the lie is #{lie}")
@@ -92,7 +89,7 @@ class Promises:
 
     def _row(self, node: Node, dataset: DatasetId, step: int, decision: Decision) -> None:
         book, status, f = node.book(dataset), decision.status, node.policy.tolerated
-        self.seen[status.value] += 1
+        self.world.seen[status.value] += 1
         run = book.runs.get(step)
 
         def where() -> str:
@@ -118,7 +115,7 @@ class Promises:
 
     def accused(self, found: Proof) -> None:
         """A proof was made or heard."""
-        self.seen[found.kind] += 1
+        self.world.seen[found.kind] += 1
         wronged = self.world.honest_keys.intersection(found.accused)
         self.expect(not wronged, "S6", f"a {found.kind} of an honest key on {self.world.source_of[found.dataset].kind}")
 
@@ -133,13 +130,13 @@ class Promises:
             roots = lambda sizes, branch=branch: {size: branch.root(size) for size in sizes}  # noqa: E731
             sizes = witnessed(witnesses, source.cosignatures, len(branch), roots, self.world.clock())
             sides.append(sum(size > part for size in sizes))
-        self.seen["cosigned on both sides"] += min(sides) > 0
-        self.seen["a quorum"] += max(sides) >= witnesses.preventing
+        self.world.seen["cosigned on both sides"] += min(sides) > 0
+        self.world.seen["a quorum"] += max(sides) >= witnesses.preventing
         self.expect(min(sides) < witnesses.preventing, "S4", f"{sides} of {len(witnesses.groups)} on two sides")
 
     def nobody_honest_suspended(self) -> None:
         for node in self.world.sound:
-            self.seen["suspended"] += len(node.suspended)
+            self.world.seen["suspended"] += len(node.suspended)
             wronged = node.suspended - self.world.faulty
             self.expect(not wronged or self.world.plan.faulty > 0, "S3", f"{node.name} suspends {sorted(wronged)}")
 
@@ -197,7 +194,7 @@ class Promises:
             return True
         answer = self.answers.get((node.name, source.dataset))
         decision = answer and answer[1].get(1)
-        return bool(decision) and decision.status in (DatasetStatus.NONDETERMINISTIC, DatasetStatus.OWN_MISMATCH)
+        return decision is not None and decision.status in (DatasetStatus.NONDETERMINISTIC, DatasetStatus.OWN_MISMATCH)
 
     def told_alike(self) -> bool:
         """Whether all have heard what honest validators said last, and no node knows a proof that another lacks."""

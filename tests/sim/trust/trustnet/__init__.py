@@ -1,1 +1,0 @@
-"""A simulated network that publishes, re-runs, lies, and counts: the real trust code on virtual time."""
