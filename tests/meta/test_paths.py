@@ -1,10 +1,11 @@
-"""What documents of contributors and specifications name exists: a path, a module, what a dotted name finds in it."""
+"""What documents and rows of mutants name exists: a path, a module, what a dotted name finds in it, a line, a test."""
 
 from __future__ import annotations
 
 import ast
 import itertools
 import re
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -99,3 +100,15 @@ def test_what_is_named_is_found_in_the_text() -> None:
         "`odfd/{api,node}` and `chain/state`, `make test T=tests/meta/x.py`; see [here](docs/rules.md#a), `--limit a/b`"
     )
     assert list(named(text)) == ["odfd/api", "odfd/node", "chain/state", "tests/meta/x.py", "docs/rules.md"]
+
+
+def test_the_rows_of_mutants_name_lines_and_tests_that_are_there() -> None:
+    """They are run at night only; who changes such a line, or moves its test, is told at once."""
+    subjects = tomllib.loads((TREE / "tests/nightly/mutants/mutants.toml").read_text())
+    rows = [row for subject in subjects.values() for row in subject]
+    assert len(rows) >= 100, "the test no longer finds what it is about"
+    for file, line, _, test in rows:
+        assert (TREE / file).read_text().count(line) == 1, f"{file} must have this once: {line}"
+        path, *names = test.partition("[")[0].split("::")
+        source = (TREE / path).read_text()
+        assert all(re.search(rf"\b(?:def {name}\(|class {name}\b|{name} = )", source) for name in names), test

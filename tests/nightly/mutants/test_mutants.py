@@ -11,6 +11,7 @@ import os
 import subprocess
 import sys
 import tomllib
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,8 +20,6 @@ import pytest
 TREE: Final = Path(__file__).parents[3]
 HOOK: Final = Path(__file__).with_name("hook")
 PASSED, FAILED = 0, 1
-SECONDS: Final = 120
-"""A test that a mutant keeps for ever ends then, and does not count as one that saw it."""
 NO_SIGHT: Final = {"ImportError", "ModuleNotFoundError", "SyntaxError", "IndentationError", "NameError", "nothing"}
 """What a replacement raises that is no program: it would fail any test."""
 
@@ -49,7 +48,7 @@ def rows() -> list[Mutant]:
 MUTANTS: Final = rows()
 
 
-def run(test: str, folder: Path, mutant: tuple[str, str] | None = None) -> Outcome:
+def run(tests: Sequence[str], folder: Path, mutant: tuple[str, str] | None = None) -> Outcome:
     report = folder / "report.json"
     environment = {key: value for key, value in os.environ.items() if not key.startswith(("PYTEST_", "ODFD_FAULT_"))}
     environment |= {
@@ -57,18 +56,18 @@ def run(test: str, folder: Path, mutant: tuple[str, str] | None = None) -> Outco
         "ODFD_MUTANT": json.dumps(mutant) if mutant else "",
         "ODFD_MUTANT_REPORT": str(report),
     }
-    options = ("-q", "-x", "-n0", "-p", "mutant", "-m", "not nightly", "-o", f"timeout={SECONDS}", "--tb=short")
-    command = (sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'kept'}", test)
+    options = ("-q", "-x", "-n0", "-p", "mutant", "-m", "not nightly", "--tb=short")
+    command = (sys.executable, "-m", "pytest", *options, f"--basetemp={folder / 'kept'}", *tests)
     done = subprocess.run(command, cwd=TREE, env=environment, capture_output=True, text=True, check=False)
     output = done.stdout[-4000:] + done.stderr[-1000:]
-    assert report.exists(), f"the run of {test} did not come to its end:\n{output}"
+    assert report.exists(), f"the run of {', '.join(tests)} did not come to its end:\n{output}"
     told = json.loads(report.read_text())
     return Outcome(done.returncode, told["ran"], told["failed"], output)
 
 
-@pytest.mark.parametrize("test", sorted({each.test for each in MUTANTS}))
-def test_the_test_passes_as_the_tree_is(test: str, tmp_path: Path) -> None:
-    found = run(test, tmp_path)
+@pytest.mark.parametrize("file", sorted({each.test.partition("::")[0] for each in MUTANTS}))
+def test_the_tests_pass_as_the_tree_is(file: str, tmp_path: Path) -> None:
+    found = run(sorted({each.test for each in MUTANTS if each.test.partition("::")[0] == file}), tmp_path)
     assert found.code == PASSED, found.output
     assert " skipped" not in found.output, "a skipped test sees nothing"
 
@@ -82,7 +81,7 @@ def test_a_wrong_line_is_seen(mutant: Mutant, tmp_path: Path) -> None:
         f"{mutant.file} has this {times} times; the row must name a text that is there once: {mutant.text}"
     )
     assert mutant.instead != mutant.text
-    found = run(mutant.test, tmp_path, (str(path), source.replace(mutant.text, mutant.instead)))
+    found = run([mutant.test], tmp_path, (str(path), source.replace(mutant.text, mutant.instead)))
     assert found.ran, f"{mutant.test} does not import {mutant.file}"
     assert found.code != PASSED, f"{mutant.test} passes with {mutant.instead!r} for {mutant.text!r} in {mutant.file}"
     assert found.code == FAILED, f"no test ran:\n{found.output}"
