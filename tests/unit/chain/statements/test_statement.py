@@ -93,6 +93,15 @@ def test_only_verified_signatures_are_passed_on() -> None:
     assert len(json.loads(opened.envelope)["signatures"]) == 1
 
 
+def test_an_envelope_larger_than_its_limit_is_not_read() -> None:
+    """A valid one too: the limit of a kind is what a store reserves for it."""
+    sealed = envelope.seal(statement.encode(head()), ALICE)
+    assert envelope.unseal(sealed, len(sealed)).envelope == sealed
+    with pytest.raises(Invalid) as caught:
+        envelope.unseal(sealed, len(sealed) - 1)
+    assert caught.value.rule == "envelope-size"
+
+
 def test_a_did_odf_names_the_same_key() -> None:
     payload = statement.encode(head())
     opened = envelope.unseal(envelope.seal(payload, ALICE, as_dataset=True), 1 << 16)

@@ -111,6 +111,19 @@ def test_hostile_proofs_are_refused_not_crashed_on(path: list[bytes], one: int, 
     assert not is_consistent(one, root, other, leaf_hash(b"new"), path)
 
 
+def test_a_path_of_another_length_leads_nowhere() -> None:
+    """Whatever root is signed: its signer says of how many leaves it is, and a proof is about so many."""
+    leaves, more = some_leaves(4), leaf_hash(b"more")
+    three, four = by_definition(leaves[:3]), by_definition(leaves)
+    path, proof = tree_of(leaves).inclusion(0, 4), tree_of(leaves).consistency(3, 4)
+    assert root_from_inclusion(leaves[0], 0, 4, path) == four
+    assert root_from_inclusion(leaves[0], 0, 8, path) is None
+    assert root_from_inclusion(leaves[0], 0, 4, [*path, more]) is None
+    assert is_consistent(3, three, 4, four, proof)
+    assert not is_consistent(3, three, 8, four, proof)
+    assert not is_consistent(3, node_hash(more, three), 4, node_hash(more, four), [*proof, more])
+
+
 # Checkpoints and cosignatures: the bytes of C2SP, as an independent implementation writes and reads them.
 
 WITNESS = SigningKey(b"w" * 32)

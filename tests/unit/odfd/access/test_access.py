@@ -188,6 +188,12 @@ def test_any_text_is_a_token_or_none(text: str) -> None:
     assert id_in(text) is None
 
 
+def refusal(tokens: TokenStore, wrong: str) -> str:
+    with pytest.raises(Refused) as refused:
+        tokens.admit(wrong)
+    return str(refused.value)
+
+
 def test_a_token_is_good_until_it_expires_or_is_revoked_and_the_database_has_none(tmp_path: Path) -> None:
     now = [1_700_000_000 * SECOND]
     with opened(tmp_path / "home") as home:
@@ -205,14 +211,10 @@ def test_a_token_is_good_until_it_expires_or_is_revoked_and_the_database_has_non
             assert [found.account for found in each.list("b")] == ["b"]
         with pytest.raises(NotFound):
             tokens.revoke(grant.id, "b")
+        told = [refusal(tokens, token_of(id_, bytes(32))) for id_ in (bytes.fromhex(grant.id), bytes(8))]
         now[0] += 60 * SECOND - 1
         assert not tokens.is_good(grant.id)
-        told = []
-        for wrong in (one, token_of(bytes.fromhex(grant.id), bytes(32)), token_of(bytes(8), bytes(32))):
-            with pytest.raises(Refused) as refused:
-                tokens.admit(wrong)
-            told.append(str(refused.value))
-        assert len(set(told)) == 1
+        assert {refusal(tokens, one)} == set(told)
         tokens.revoke(tokens.admit(other).id, "b")
         with pytest.raises(Refused, match="no longer good"):
             tokens.admit(other)

@@ -168,15 +168,26 @@ def test_good_blocks_that_nobody_signed_are_forgotten() -> None:
 
 
 @pytest.mark.parametrize("part", [1, SIZE])
-def test_the_right_blocks_under_a_false_root_are_not_the_signed_ones(part: int) -> None:
+@pytest.mark.parametrize("lie", [{"root_hash": signed(BLOCKS[:-1]).root_hash}, {"head": BLOCKS[-2].hash}])
+def test_the_right_blocks_under_a_false_root_or_head_are_not_the_signed_ones(part: int, lie: dict[str, Any]) -> None:
     """A publisher that signs another tree over its own last block could prove other histories by it later."""
-    lied = msgspec.structs.replace(signed(BLOCKS), root_hash=signed(BLOCKS[:-1]).root_hash)
-    sink = VerifiedChain(ChainState.EMPTY, Frontier(), lied)
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), msgspec.structs.replace(signed(BLOCKS), **lie))
     fill(sink, BLOCKS, part)
     with pytest.raises(Invalid) as caught:
         sink.finish()
     assert caught.value.rule == "trust.tree"
     assert (sink.size, sink.blocks, sink.frontier) == (0, [], Frontier())
+
+
+@pytest.mark.parametrize("until", [SIZE // 2, SIZE])
+def test_a_chain_whose_seed_is_of_another_dataset_is_refused_before_its_head_is_there(until: int) -> None:
+    """Whoever signed a head for it: a key may sign any tree under the name of its own dataset."""
+    other = DatasetId.from_public_key(bytes(31) + b"\1")
+    sink = VerifiedChain(ChainState.EMPTY, Frontier(), msgspec.structs.replace(signed(BLOCKS), dataset=other), until)
+    fill(sink, BLOCKS[:until], SIZE)
+    with pytest.raises(Invalid) as caught:
+        sink.finish()
+    assert (caught.value.rule, sink.size) == ("graft", 0)
 
 
 def filled() -> VerifiedChain:

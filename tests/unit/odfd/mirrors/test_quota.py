@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from hypothesis import settings
@@ -189,3 +189,20 @@ def test_what_is_staged_is_within_the_quota_and_no_mirror_gives_way_for_it(tmp_p
     (tmp_path / "leftover").write_bytes(bytes(500))
     quota.check_staged(2_000)
     assert not (tmp_path / "leftover").exists()
+
+
+def test_what_is_promised_is_within_the_quota_with_all_that_was_promised_before(tmp_path: Path) -> None:
+    quota = MirrorQuota(cast(Any, Kept()), tmp_path, lambda: LIMIT, tuple, StagingQuota(int, lambda _: None))
+    spec = MirrorSpec(dataset="did:odf:x", name="x")
+    half, rest = Multihash.sha3_256(b"half"), Multihash.sha3_256(b"rest")
+    quota.promise(spec, {half: LIMIT // 2 - PER_OBJECT})
+    with pytest.raises(Environment) as caught:
+        quota.promise(spec, {rest: LIMIT // 2 - PER_OBJECT + 1})
+    assert caught.value.rule == "mirror-quota"
+    quota.promise(spec, {half: LIMIT // 2 - PER_OBJECT, rest: LIMIT // 2 - PER_OBJECT})
+    with pytest.raises(Environment):
+        quota.promise_blocks(spec, 1)
+    quota.take_back([rest])
+    quota.promise_blocks(spec, LIMIT // 2)
+    with pytest.raises(Environment):
+        quota.promise(spec, {rest: 0})

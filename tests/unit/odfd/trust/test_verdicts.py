@@ -24,6 +24,7 @@ from odfd.trust.judgement.verdicts import (
     Electors,
     GroupVerdict,
     VerdictKind,
+    accusations,
     count_votes,
     decide,
     group_verdicts,
@@ -226,6 +227,27 @@ def on(sandbox: str = "host", digest: str = "sha256:0", *, lie: bool = False) ->
 
 
 KEYS = [SigningKey(bytes([number]) * 32).did for number in range(1, 5)]
+
+
+def test_my_run_and_what_other_keys_of_my_group_say_are_one_vote() -> None:
+    """Whichever way it goes: one operator could else attest, or refute, alone."""
+    me, beside, other, _ = KEYS
+    groups = (KeyGroup("mine", frozenset({me, beside})), KeyGroup("other", frozenset({other})))
+    bench = Electors(policy=Policy(groups=groups), me=me, quorum=2)
+    lie = on(lie=True)
+    assert decide(bench, {me: on(), beside: on()}, None, 3).attested == 0
+    assert decide(bench, {beside: on()}, R, 3).attested == 1
+    assert decide(bench, {beside: on(), other: on()}, R, 3).attested == 2
+    assert not decide(bench, {beside: lie}, verdict_on(lie, 3), 3).refutes
+    assert decide(bench, {beside: lie, other: lie}, verdict_on(lie, 3), 3).refutes
+
+
+def test_who_made_a_dataset_may_say_only_what_is_wrong_with_it() -> None:
+    said = on(lie=True)
+    good = Span(first=0, last=2, verdict="reproduced", state="genesis", engine=0)
+    said = msgspec.structs.replace(said, spans=(good, *said.spans[1:]))
+    assert (verdict_on(said, 1), verdict_on(accusations(said), 1)) == (R, None)
+    assert verdict_on(accusations(said), 3) == verdict_on(said, 3) is not None
 
 
 @pytest.mark.parametrize(("least", "attested"), [("none", 4), ("host", 3), ("image", 2), ("container", 1)])
