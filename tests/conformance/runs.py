@@ -14,16 +14,17 @@ from conformance.case import Case
 from conformance.coordinator import Bed, Coordinator, Laid, Outcome, Troubles, lay_out
 from conformance.duck import Duck
 from conformance.histories import Histories, Take, paced, schedule
+from worlds.depth import share
 
 USUAL: Final = 3
-"""Runs of a shape in ``make test``. Of the mutants in ``mutants``, by each shape that has to notice them, 95 of 108 are
-caught by the first run and 104 by the first three; ``TELLING`` has the runs that catch the other four. More runs look
-for what nobody thought of: they belong to ``make soak``."""
+"""Runs of a shape of which ``make test`` does a third. Of the mutants in ``mutants``, by each shape that has to notice
+them, 95 of 108 are caught by the first run and 104 by the first three; ``TELLING`` has the runs that catch the other
+four. More runs look for what nobody thought of: they belong to ``make nightly`` and ``make soak``."""
 AMONG: Final = 12
 """Runs of which the briefest is also done on Spark."""
 TELLING: Final = {"group-changes": (5,), "map": (3,), "month-of-sessions": (47,), "sessions": (3,), "versions": (3,)}
 """Later runs that catch a mutant that none before them does; of ``map``, the first in which an engine is killed."""
-RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS", str(USUAL)))
+RUNS: Final = int(os.environ.get("ODFD_ENGINE_RUNS") or share(USUAL))
 """Of each shape."""
 FIRST: Final = int(os.environ.get("ODFD_ENGINE_FIRST_RUN", "0"))
 """Number of the first: a run that failed is had again by its number."""

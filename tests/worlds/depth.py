@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+import pytest
 from hypothesis import settings
 
 
@@ -13,3 +16,10 @@ def share(nightly: int) -> int:
 def stride() -> int:
     """Of a table too long for each run, every one in so many is looked at: in ``make nightly`` all are."""
     return max(1, 100 // settings().max_examples)
+
+
+def first_now(cases: Iterable[object]) -> list[object]:
+    """Parameters of which the first is tried each time, and the others in ``make nightly``: of what shows that a suite
+    would notice, and so proves something new only when the suite changes."""
+    first, *others = (each if isinstance(each, tuple) else (each,) for each in cases)
+    return [pytest.param(*first), *(pytest.param(*each, marks=pytest.mark.nightly) for each in others)]

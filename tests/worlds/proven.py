@@ -188,7 +188,7 @@ def folder_of_proofs(environ: Mapping[str, str]) -> Path:
 def is_whole(environ: Mapping[str, str], config: pytest.Config) -> bool:
     """Whether a run tries all that `make test` does of each file that it takes in."""
     option = config.option
-    few = any("::" in each for each in config.args) or option.keyword or option.deselect
+    few = any("::" in each for each in config.args) or option.keyword or option.deselect or option.hypothesis_profile
     return option.markexpr == MARKS and not few and not any(name in environ for name in FEWER)
 
 

@@ -23,7 +23,7 @@ from odfd.transform.execute import Rejected
 from worlds.eventually import ENGINE_START
 from worlds.processes import computed, names_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # its JVM ends three times
 
 DERIVED = DatasetId.from_public_key(b"d" * 32)
 ENDLESS = """select event_time, a from x lateral view explode(sequence(1, 100000)) t as a

@@ -27,7 +27,7 @@ from engines.sandbox.bubblewrap import Bubblewrap, image_runtime
 from worlds.eventually import PATIENCE
 from worlds.processes import names_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.slow]
+pytestmark = [pytest.mark.engine, pytest.mark.nightly]
 TREE = Path(__file__).parents[3]
 
 
@@ -50,7 +50,6 @@ def mapped_by(pid: int) -> set[str]:
     return {words[5] for words in lines if len(words) == 6}
 
 
-@pytest.mark.nightly  # as is all else here that needs an image: it is built each night
 async def test_a_start_from_the_image_compiles_nothing(tmp_path: Path) -> None:
     """Each module that the engine imports has its bytecode, which whoever works inside cannot write."""
     image, bubblewrap = prepare_image(tmp_path), shutil.which("bwrap")
@@ -83,9 +82,7 @@ print(json.dumps([len(kept), missing, why_not]))
 """
 
 
-@pytest.mark.parametrize(
-    "level", ["none", "host", *(pytest.param(level, marks=pytest.mark.nightly) for level in ("image", "container"))]
-)
+@pytest.mark.parametrize("level", ["none", "host", "image", "container"])
 def test_an_engine_works_and_dies_with_its_node(tmp_path: Path, level: str) -> None:
     script = TREE / "tests" / "worlds" / "engine_node.py"
     argv = [sys.executable, str(script), level, str(tmp_path / "node")]

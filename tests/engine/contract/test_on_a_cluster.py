@@ -34,6 +34,7 @@ def options(folder: Path, master: str, **more: Any) -> SparkOptions:
     )  # fmt: skip
 
 
+@pytest.mark.nightly
 async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(worlds: Any, tmp_path: Path) -> None:
     with standalone_cluster(tmp_path / "cluster", workers=1) as master:
         host = await spark_engine(options(tmp_path, master), os.environ, lambda *_: None)
@@ -53,6 +54,7 @@ async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(worl
             nursery.cancel_scope.cancel()
 
 
+@pytest.mark.nightly
 async def test_a_master_where_nobody_is_is_told_to_whoever_asks(worlds: Any, tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and never listening

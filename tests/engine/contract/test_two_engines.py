@@ -26,6 +26,7 @@ from engines.query.temporal import with_backquotes
 from engines.query.views import SliceView
 from engines.request_control import RequestControl
 from engines.spark.handler import SparkHandler
+from worlds.depth import share
 
 pytestmark = pytest.mark.engine
 TIME = pa.timestamp("ms", "UTC")
@@ -97,7 +98,7 @@ def rows_of(table: pa.Table) -> list[tuple[Any, ...]]:
     return [tuple(plain(value) for value in row.values()) for row in table.to_pylist()]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=share(25))
 @given(tables=TABLES, asked=st.lists(questions(), min_size=1, max_size=4))
 def test_both_engines_give_the_same_rows(jvm: Any, tables: list[list[Any]], asked: list[str]) -> None:
     handler = SparkHandler(

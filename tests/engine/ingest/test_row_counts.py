@@ -25,6 +25,7 @@ from chain.model.source import (
 )
 from engines.contract import RowCounts, SkippedFile, Success
 from engines.output_check import operations
+from worlds.depth import share
 
 DDL = "event_time TIMESTAMP, k STRING, v BIGINT"
 OP_DDL = f"op INT, {DDL}"
@@ -41,7 +42,7 @@ batches = st.lists(
     min_size=1,
     max_size=3,
 )
-few = settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+few = settings(max_examples=share(12), suppress_health_check=[HealthCheck.function_scoped_fixture])
 
 
 def text(rows: Sequence[Row], *, op: bool = False) -> str:

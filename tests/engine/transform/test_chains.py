@@ -26,12 +26,13 @@ from odfd.transform import driver
 from odfd.transform.driver import Committed
 from odfd.transform.inputs import is_changelog
 from odfd.transform.replay import Replayed, replay
+from worlds.depth import share
 from worlds.fake_engine import FakeEngine
 from worlds.table_history import history, schedule, seen
 from worlds.transform_world import ROOT, World
 
 pytestmark = pytest.mark.engine
-SEEDS = range(int(os.environ.get("ODF_SOAK", "2")))
+SEEDS = range(int(os.environ.get("ODF_SOAK") or share(2)))
 BLOCKS = 10
 
 

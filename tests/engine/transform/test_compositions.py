@@ -20,6 +20,7 @@ from engines.contract import Vocab
 from engines.spark.analysis.classify import Mode
 from engines.spark.analysis.declarations import read_query
 from engines.spark.sql.views import QueryInput
+from worlds.depth import first_now, share
 
 pytestmark = pytest.mark.engine
 COLUMNS = st.StructType(
@@ -32,7 +33,7 @@ COLUMNS = st.StructType(
         st.StructField("v", st.LongType()),
     ]
 )
-QUERIES = max(24, 2 * RUNS)
+QUERIES = max(share(24), 2 * RUNS)
 REFUSED = {"table-shape", "mixed-mode", "partial-order"}
 """Why a composition may be no transform."""
 
@@ -83,15 +84,17 @@ def test_any_composition_of_corrected_windows_gives_what_the_oracle_says(cheap, 
 
 @pytest.mark.parametrize(
     "kind",
-    [
-        "lateness per transaction",
-        "bound without the shift",
-        "bound from one input",
-        "open rows dropped",
-        "no output filter",
-        "earlier rows forgotten",
-        "one row kept",
-    ],
+    first_now(
+        [
+            "lateness per transaction",
+            "bound without the shift",
+            "bound from one input",
+            "open rows dropped",
+            "no output filter",
+            "earlier rows forgotten",
+            "one row kept",
+        ]
+    ),
 )
 def test_a_broken_engine_is_caught_by_some(kind, analyst, cheap, duck, tmp_path, monkeypatch):
     mutate(kind, monkeypatch)

@@ -35,6 +35,7 @@ from engines.request_control import RequestControl
 from engines.spark.analysis.functions import FUNCTIONS
 from engines.spark.handler import SparkHandler
 from engines.spark.ingest.preprocess import preprocess
+from worlds.depth import share
 
 pytestmark = pytest.mark.engine
 TIME = pa.timestamp("ms", "UTC")
@@ -44,7 +45,7 @@ COLUMNS = pa.schema(
         *(("k", pa.string()), ("v", pa.int64())),
     ]
 )
-MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or 300
+MUTANTS = int(os.environ.get("ODFD_FUZZ", "0")) or share(300)
 FIRST_MUTANT = int(os.environ.get("ODFD_FUZZ_FIRST", "0"))
 """Mutated queries, and the seed of the first; a long run sets ODFD_FUZZ, and goes on from ODFD_FUZZ_FIRST."""
 

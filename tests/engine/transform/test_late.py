@@ -15,6 +15,7 @@ from conformance.histories import few_at_a_time
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
+from worlds.depth import first_now
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000
@@ -122,7 +123,7 @@ def watermark_of_this_transaction(monkeypatch):
     monkeypatch.setattr(transform, "behind", lambda rows, vocab, span, reached: kept(rows, vocab, span, None))
 
 
-@pytest.mark.parametrize("mutate", [all_rows, late_by_the_input_s_own_time])
+@pytest.mark.parametrize("mutate", first_now([all_rows, late_by_the_input_s_own_time]))
 def test_a_broken_side_output_is_caught(lab, monkeypatch, mutate):
     mutate(monkeypatch)
     for seed in (0, 3):  # 3 has rows of the day that the watermark stands in
@@ -132,6 +133,7 @@ def test_a_broken_side_output_is_caught(lab, monkeypatch, mutate):
     raise AssertionError("the broken engine gave the right answers")
 
 
+@pytest.mark.nightly
 def test_a_watermark_without_memory_is_caught(lab, monkeypatch):
     watermark_of_this_transaction(monkeypatch)
     for seed in range(5):

@@ -35,13 +35,14 @@ from engines.spark.provenance.derive import derive
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.sql.queries import Analyst
 from engines.spark.state.checkpoint import open_blocks
+from worlds.depth import first_now, share
 
 pytestmark = pytest.mark.engine
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
 BLOCKS = 8
 DAY = 86_400_000
 START = 1_704_067_200_000
-ASKED = 2
+ASKED = share(2)
 """Records of each run that are asked about."""
 BENCH = SharedCaches(Analyst(), SliceReader())
 
@@ -718,13 +719,15 @@ def first_of_a_group(monkeypatch):
 
 @pytest.mark.parametrize(
     ("mutate", "name"),
-    [
-        (right_side_forgotten, "interval join"),
-        (frames_forgotten, "moving sum"),
-        (frames_forgotten, "top"),
-        (first_of_a_group, "bucket"),
-        (first_of_a_group, "table"),
-    ],
+    first_now(
+        [
+            (right_side_forgotten, "interval join"),
+            (frames_forgotten, "moving sum"),
+            (frames_forgotten, "top"),
+            (first_of_a_group, "bucket"),
+            (first_of_a_group, "table"),
+        ]
+    ),
 )
 def test_lineage_that_forgets_is_caught(run, monkeypatch, mutate, name):
     world = run(CASES[name])

@@ -196,6 +196,7 @@ def test_a_slice_that_is_damaged_is_named(ask, tmp_path):
     assert works(ask)
 
 
+@pytest.mark.nightly
 def test_a_join_that_explodes_meets_a_limit(ask, tmp_path):
     one = given(tmp_path, rows(30_000, step=1, key="same"), "a")
     other = given(tmp_path, rows(30_000, step=1, key="same"), "b")
@@ -208,6 +209,7 @@ def test_a_join_that_explodes_meets_a_limit(ask, tmp_path):
     assert works(ask)
 
 
+@pytest.mark.nightly
 def test_a_query_that_fills_the_disk_is_stopped(engine, ask, tmp_path):
     pq.write_table(rows(1), tmp_path / "one")
     big = """select count(*) as n from (select distinct sha2(concat(x, ' ', y), 512) as h, x, y
@@ -217,6 +219,7 @@ def test_a_query_that_fills_the_disk_is_stopped(engine, ask, tmp_path):
     assert works(ask)
 
 
+@pytest.mark.nightly
 def test_a_query_that_wants_all_memory_costs_its_jvm_and_no_more(engine, ask, tmp_path):
     pq.write_table(rows(1), tmp_path / "one")
     before = engine.jvm()
@@ -227,6 +230,7 @@ def test_a_query_that_wants_all_memory_costs_its_jvm_and_no_more(engine, ask, tm
     assert engine.jvm() != before
 
 
+@pytest.mark.nightly
 def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
     pq.write_table(rows(1), tmp_path / "one")
     assert works(ask)
@@ -249,6 +253,7 @@ def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
     assert engine.jvm() != before
 
 
+@pytest.mark.nightly
 def test_a_caller_that_leaves_stops_the_work(engine, ask, tmp_path):
     """Spark has two cores, and as many endless queries would take both: one row that becomes billions has no end."""
     pq.write_table(rows(1), tmp_path / "one")

@@ -15,6 +15,7 @@ import pytest
 import engines.spark.catalyst.plans as plans
 import engines.spark.execution.tables as tables
 import engines.spark.state.files as buckets
+from worlds.depth import first_now
 from worlds.table_history import history, schedule, seen
 
 pytestmark = pytest.mark.engine
@@ -115,6 +116,7 @@ from (select k, max(event_time) as t, count(*) as c from a group by k) x
 left join (select k, sum(v) as s from b group by k) y on x.k = y.k"""
 KINDS = """select k, max(t) as event_time, count(*) as c, max(m) as s
 from (select k, v % 3 as m, max(event_time) as t from a group by k, v % 3) group by k"""
+
 ALL = "select max(event_time) as event_time, count(*) as c, sum(v) as s from a"
 CASES = {
     "inner": ("select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k", inner, "ab",
@@ -182,7 +184,7 @@ def one_side_unseen(monkeypatch):
         codes if not at else codes + 10**6 for at, codes in enumerate(kept(keys))])  # fmt: skip
 
 
-@pytest.mark.parametrize("mutate", [rounds_mixed, one_side_unseen])
+@pytest.mark.parametrize("mutate", first_now([rounds_mixed, one_side_unseen]))
 def test_a_broken_join_is_caught(lab, monkeypatch, mutate):
     mutate(monkeypatch)
     try:

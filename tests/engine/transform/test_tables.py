@@ -20,6 +20,7 @@ import engines.spark.state.files as buckets
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
+from worlds.depth import first_now
 from worlds.table_history import FAR, history, seen, standing
 from worlds.table_history import schedule as schedule_of
 
@@ -284,12 +285,14 @@ def key_before_tick(monkeypatch):
 
 @pytest.mark.parametrize(
     ("mutate", "name"),
-    [
-        (one_tick_per_transaction, "grows"),
-        (nothing_merged, "grows"),
-        (no_cancellation, "changes"),
-        (key_before_tick, "grows"),
-    ],
+    first_now(
+        [
+            (one_tick_per_transaction, "grows"),
+            (nothing_merged, "grows"),
+            (no_cancellation, "changes"),
+            (key_before_tick, "grows"),
+        ]
+    ),
 )
 def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
     mutate(monkeypatch)

@@ -26,6 +26,7 @@ select window.start as event_time, count(*) as n, sum(k) as total from x group b
 """
 
 
+@pytest.mark.nightly  # starts two engines
 async def test_a_lie_with_state_is_confirmed_by_the_command_line(tmp_path: Path) -> None:
     """Windows stay open over steps, so the lying step starts from a checkpoint; the bundle brings it along."""
     options = SparkOptions(

@@ -13,7 +13,13 @@ import pytest
 from worlds import proven
 from worlds.proven import Proof, Proofs, ProvenSuite, ToldSuite
 
-OPTIONS = {"markexpr": "not nightly", "keyword": "", "deselect": None, "engine_suite": False}
+OPTIONS = {
+    "markexpr": "not nightly",
+    "keyword": "",
+    "deselect": None,
+    "hypothesis_profile": None,
+    "engine_suite": False,
+}
 NOW = dt.datetime(2026, 11, 30, tzinfo=dt.UTC)
 FIRST, SECOND = "tests/engine/a/test_first.py", "tests/engine/b/test_second.py"
 FILES = {
@@ -115,6 +121,7 @@ def test_whoever_asks_for_the_suite_gets_it(
         {"markexpr": "not nightly and not slow"},
         {"keyword": "one"},
         {"deselect": [FIRST]},
+        {"hypothesis_profile": "quick"},
         {"environ": {"ODFD_ENGINE_RUNS": "1"}},
         {"arguments": (f"{FIRST}::one",)},
     ],
