@@ -2,45 +2,65 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
+import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
+from worlds import documents
 from worlds.certificates import certified
+from worlds.daemons import INSTALLED, forking
 from worlds.eventually import PATIENCE
+from worlds.forked import Forked, Forking
 
+__all__ = ["forking"]
 HERE = Path(__file__).parent
 TREE = HERE.parents[1]
 """Whose programs run, wherever they are installed from."""
+AS_INSTALLED = ("no-daemon", "first-steps", "first-node")
+"""Documents that run the programs themselves, as does the README; the others run forks of them."""
 
 
 @pytest.fixture(scope="session")
-def documents() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("cli_documents", HERE / "documents.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["cli_documents"] = module
-    spec.loader.exec_module(module)
-    return module
+def forks(forking: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with ``odfd`` and ``odfctl`` as forks."""
+    folder = tmp_path_factory.mktemp("bin")
+    forking.write_shims(folder, odfd="odfd", odfctl="odfctl")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def small_forks(forking: Forking, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The same with an ``odfd`` that has the small engine."""
+    folder = tmp_path_factory.mktemp("bin")
+    forking.write_shims(folder, odfd="small", odfctl="odfctl")
+    return folder
 
 
 @pytest.fixture
-def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[Path], int]:
-    def run(document: Path, **more: Any) -> int:
+def folder(tmp_path: Path) -> Iterator[Path]:
+    """Programs that the commands left in the background are ended: a lock file names the process that holds it."""
+    yield tmp_path
+    for file in [*tmp_path.rglob("lock"), *tmp_path.rglob("*.pid")]:
+        where = Path(f"/proc/{file.read_text().strip()}/cwd")
+        if where.exists() and where.readlink().is_relative_to(tmp_path):
+            os.kill(int(where.parent.name), signal.SIGTERM)
+
+
+@pytest.fixture
+def play(forks: Path, tmp_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., int]:
+    def run(document: Path, **more: str) -> int:
         # The address of a socket has room for 107 bytes; a test's own folder has the test's name in it.
         home = tmp_path_factory.mktemp("home")
         (tmp_path / "golden").symlink_to(HERE.parent / "golden")
+        first = "" if document.stem in AS_INSTALLED else f"{forks}:"
         environ = {
-            "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin",
+            "PATH": f"{first}{Path(sys.executable).parent}:/usr/bin:/bin",
             "HOME": str(home),
             "PYTHONPATH": str(TREE),
             "LANG": "C.UTF-8",
@@ -49,7 +69,7 @@ def play(documents: ModuleType, tmp_path: Path, tmp_path_factory: pytest.TempPat
             "PYTHONWARNINGS": os.environ.get("PYTHONWARNINGS", ""),
             **more,
         }
-        return int(documents.run(document, tmp_path, environ))
+        return documents.run(document, tmp_path, environ)
 
     return run
 
@@ -65,19 +85,19 @@ def _reached(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
+def daemon(tmp_path: Path, forking: Forking, request: pytest.FixtureRequest) -> Iterator[Path]:
     """The socket of a daemon of its own: no engine started, on free ports of the loopback. One document shows where it
     listens for peers; the others ask for no host of libp2p.
     """
     state = tmp_path / "node"
-    listens = "first-steps" in request.node.name
-    api = _reached(tmp_path) if request.node.name.endswith("[access]") else {}
+    name = request.node.name.partition("[")[2].rstrip("]")
+    api = _reached(tmp_path) if name == "access" else {}
     environ = {
         "PATH": os.environ.get("PATH", "/usr/bin:/bin"),
         "HOME": str(tmp_path),
         "PYTHONPATH": str(TREE),
         "ODFD_NODE_NAME": "alice",
-        "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0" if listens else "",
+        "ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0" if name == "first-steps" else "",
         "ODFD_HTTP_LISTEN": "127.0.0.1:0",
         "ODFD_ENGINE_QUICK_START": "true",
         "ODFD_INGEST_SETTLE_SECONDS": "0",
@@ -88,8 +108,11 @@ def daemon(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager, (tmp_path / "log").open("wb") as log:
         manager.bind(str(tmp_path / "notify"))
         manager.settimeout(PATIENCE)
-        command = [sys.executable, "-m", "odfd.daemon.main", "run", "--state", str(state)]
-        process = subprocess.Popen(command, env=environ, stdout=log, stderr=log)
+        process: subprocess.Popen[bytes] | Forked
+        if name in AS_INSTALLED:
+            process = subprocess.Popen([*INSTALLED, str(state)], env=environ, stdout=log, stderr=log)
+        else:
+            process = forking.start("odfd", ["run", "--state", str(state)], environ, out=log)
         try:
             assert manager.recv(4096).startswith(b"READY=1")
             yield state / "control.sock"

@@ -6,11 +6,11 @@ import argparse
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
 from odfd.cli import main, registry
+from worlds import documents
 
 HERE = Path(__file__).parent
 DOCS = HERE.parents[1] / "docs"
@@ -42,7 +42,7 @@ def test_the_document_runs_as_written(document: Path, play: Callable[[Path], int
 
 
 @pytest.mark.parametrize("document", ["mistakes.md", "daemon/mistakes.md"])
-def test_mistakes_are_answered_with_a_next_step(documents: ModuleType, document: str) -> None:
+def test_mistakes_are_answered_with_a_next_step(document: str) -> None:
     steps = [step for step in documents.parse((HERE / document).read_text()) if isinstance(step, documents.Step)]
     assert steps
     for step in steps:
@@ -85,7 +85,7 @@ def test_every_command_to_its_last_word_is_in_some_document() -> None:
     assert not missing, f"show these in a document: {missing}"
 
 
-def test_wildcards(documents: ModuleType) -> None:
+def test_wildcards() -> None:
     fits = documents.fits
     assert fits(["a [..] c", "...", "z"], ["a b c", "1", "2", "z"])
     assert fits(["..."], [])
@@ -95,7 +95,7 @@ def test_wildcards(documents: ModuleType) -> None:
     assert not fits(["a", "..."], ["b"])
 
 
-def test_a_document_that_lies_fails(documents: ModuleType, tmp_path: Path) -> None:
+def test_a_document_that_lies_fails(tmp_path: Path) -> None:
     document = tmp_path / "lie.md"
     for text, why in (
         ("```console\n$ echo one\ntwo\n```\n", r"lie.md:2: \$ echo one\nexpected\ntwo\nbut it said\none"),

@@ -11,7 +11,7 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,11 +22,11 @@ import pytest
 from odfd.cli import main
 from odfd.cli.kinds import with_state
 from worlds.eventually import PATIENCE
-from worlds.forked import Forked, Forking
+from worlds.forked import Descriptor, Forked, Forking
 
 TREE = Path(__file__).parents[2]
-SMALL = [sys.executable, str(TREE / "tests" / "e2e" / "node" / "small_node.py")]
-"""A node with the small engine, as a program."""
+INSTALLED = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
+"""``odfd`` as it is installed, for the few tests that are about its start."""
 
 
 @dataclass
@@ -52,12 +52,15 @@ class Daemon:
     """One state directory, and the process over it."""
 
     folder: Path
+    forking: Forking
     more: dict[str, str] = field(default_factory=dict)
-    process: subprocess.Popen[bytes] | Forked | None = None
+    small: bool = False
+    """Whether it is the node of ``worlds.small_node``, which needs no JVM."""
+    inside: Sequence[str] = ()
+    """Files of namespaces that it runs in."""
     program: list[str] | None = None
-    """Something else than ``odfd run``, which takes the state directory."""
-    forking: Forking | None = None
-    """If it is given, the node of ``worlds.small_node`` is forked from it, and takes a tenth of the CPU to start."""
+    """Started in place of a fork, with the state directory as its last argument."""
+    process: subprocess.Popen[bytes] | Forked | None = None
 
     def __post_init__(self) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -83,13 +86,15 @@ class Daemon:
 
     def spawn(self, *words: str) -> subprocess.Popen[bytes] | Forked:
         environ = {**around(), **self.environ}
-        if self.forking is not None:
-            self.process = self.forking.start(["run", "--state", str(self.state), *words], environ, self.log)
-            return self.process
-        usual = [sys.executable, "-m", "odfd.daemon.main", "run", "--state"]
-        command = [*(self.program or usual), str(self.state), *words]
         with self.log.open("ab") as log:
-            self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
+            if self.program is None:
+                words = ("run", "--state", str(self.state), *words)
+                self.process = self.forking.start(
+                    "small" if self.small else "odfd", words, environ, out=log, inside=self.inside
+                )
+            else:
+                command = [*self.program, str(self.state), *words]
+                self.process = subprocess.Popen(command, env=environ, stdout=log, stderr=log, start_new_session=True)
         return self.process
 
     def start(self, *words: str) -> Daemon:
@@ -128,15 +133,16 @@ class Daemon:
         return self.log.read_text(errors="replace")
 
     def ctl(self, *words: str, stdin: bytes = b"", **environ: str) -> Said:
-        done = subprocess.run(
-            [sys.executable, "-m", "odfd.cli.main", "--socket", str(self.socket), *words],
-            input=stdin,
-            capture_output=True,
-            timeout=PATIENCE,
-            check=False,
-            env={**around(), **self.environ, **environ},
-        )
+        """Runs ``odfctl`` as a process."""
+        done = self.forking.run("odfctl", self._at(words), {**around(), **self.environ, **environ}, stdin)
         return Said(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+    def begin(self, *words: str, out: Descriptor = subprocess.DEVNULL, err: Descriptor = subprocess.DEVNULL) -> Forked:
+        """Begins ``odfctl``, and does not wait for its end."""
+        return self.forking.start("odfctl", self._at(words), {**around(), **self.environ}, out=out, err=err)
+
+    def _at(self, words: Sequence[str]) -> Sequence[str]:
+        return ["--socket", str(self.socket), *words]
 
     def said(self, *words: str) -> Said:
         """As ``ctl``, by the command's code in this process: to start another takes a hundred times as long."""
@@ -185,25 +191,26 @@ class Daemon:
         return self.process is not None and self.process.poll() is None and self.said("status").code == 0
 
 
+@pytest.fixture(scope="session")
+def forking() -> Iterator[Forking]:
+    """The server of this process, from the first test that needs one to the end."""
+    made = Forking()
+    yield made
+    made.close()
+
+
 @pytest.fixture
-def make_daemon(tmp_path: Path) -> Iterator[Callable[..., Daemon]]:
+def make_daemon(tmp_path: Path, forking: Forking) -> Iterator[Callable[..., Daemon]]:
     made: list[Daemon] = []
 
-    def make(name: str = "a", listens: bool = False, **environ: str) -> Daemon:
+    def make(name: str = "a", listens: bool = False, small: bool = False, **environ: str) -> Daemon:
         at = {"ODFD_P2P_LISTEN": "/ip4/127.0.0.1/tcp/0"} if listens else {}
-        made.append(Daemon(tmp_path / name, at | environ))
+        made.append(Daemon(tmp_path / name, forking, at | environ, small))
         return made[-1]
 
     yield make
     for daemon in made:
         daemon.close()
-
-
-@pytest.fixture(scope="module")
-def forking() -> Iterator[Forking]:
-    made = Forking()
-    yield made
-    made.close()
 
 
 @pytest.fixture

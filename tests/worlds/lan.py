@@ -52,6 +52,11 @@ class Place:
     """What stands before a command that is to run inside."""
 
     @property
+    def namespaces(self) -> list[str]:
+        kinds = ("user", "net") if os.geteuid() else ("net",)
+        return [f"/proc/{self.holder.pid}/ns/{kind}" for kind in kinds]
+
+    @property
     def address(self) -> str:
         return f"10.77.0.{self.number}"
 

@@ -80,6 +80,10 @@ class Place:
         """What stands before a command that is run here."""
         return ["ip", "netns", "exec", self.name]
 
+    @property
+    def namespaces(self) -> list[str]:
+        return [f"/run/netns/{self.name}"]
+
     def run(self, *command: str) -> None:
         _run(*self.entering, *command)
 

@@ -26,7 +26,7 @@ from typing import Any, Final
 from chain.instant import SECOND
 from chain.store.database import Database
 from config.model import Settings
-from odfd.cli import main as command_line
+from odfd.cli import start
 from odfd.control.assembly import Assembly, Context
 from odfd.daemon import main
 from odfd.ipfs import publishing
@@ -167,7 +167,7 @@ def odfd(words: Sequence[str] | None = None) -> None:
         sys.exit(main.main(words))
 
 
-def odfctl(words: Sequence[str]) -> None:
-    """The command line, for what it does without a daemon."""
+def odfctl(_words: Sequence[str]) -> None:
+    """The command line, with the words of ``sys.argv``."""
     with killed_at_what_lasts():
-        sys.exit(command_line.main(words))
+        sys.exit(start())

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import AsyncExitStack, contextmanager, suppress
-from pathlib import Path
 from threading import Event
 from typing import Any
 
@@ -24,7 +22,6 @@ from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 NETWORK = "town"
 
 
@@ -39,7 +36,7 @@ def internet() -> Iterator[Internet]:
 
 def started(make: Callable[..., Any], name: str, place: Place, *bootstrap: str, **settings: str) -> Any:
     daemon = make(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN=f"/ip4/0.0.0.0/tcp/{PORT}", **settings)
-    daemon.program = [*place.entering, sys.executable, str(SMALL)]
+    daemon.small, daemon.inside = True, place.namespaces
     daemon.start()
     daemon.ask("network", "join", NETWORK, *(word for each in bootstrap for word in ("--bootstrap", each)))
     return daemon

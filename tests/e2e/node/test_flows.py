@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import random
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,8 +28,7 @@ spec:
 
 def test_what_was_declared_appears_over_kills(make_daemon: Callable[..., Any]) -> None:
     rng = random.Random(20)
-    alice = make_daemon(ODFD_FLOWS_FOLLOW="true", ODFD_FLOWS_COOLDOWN_SECONDS="1")
-    alice.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice = make_daemon(ODFD_FLOWS_FOLLOW="true", ODFD_FLOWS_COOLDOWN_SECONDS="1", small=True)
     alice.start()
     (alice.folder / "m.yaml").write_text(f"{BOTH}---\n{FLOW}")
     assert {item["action"] for item in alice.ask("apply", "-f", str(alice.folder / "m.yaml"))["items"]} == {"created"}

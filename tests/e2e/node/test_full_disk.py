@@ -6,7 +6,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
@@ -64,13 +63,7 @@ def test_a_node_starts_on_a_full_disk(make_daemon: Callable[..., Any], holder: i
     """After a kill, a stop in order, and a power failure, which leaves no index of the database's log."""
     port, small_disk = free_port(), Path(f"/proc/{holder}/root/mnt")
     daemon = make_daemon("a", ODFD_METRICS_LISTEN=f"127.0.0.1:{port}", ODFD_LIMITS_DISK_RESERVE_BYTES="1048576")
-    daemon.program = [
-        "nsenter",
-        "--mount",
-        f"--target={holder}",
-        sys.executable,
-        str(Path(__file__).with_name("small_node.py")),
-    ]
+    daemon.small, daemon.inside = True, [f"/proc/{holder}/ns/mnt"]
     daemon.state, daemon.socket = Path("/mnt/s"), small_disk / "s" / "control.sock"
     manifests, variables = daemon.folder / "m.yaml", daemon.folder / "v.yaml"
     manifests.write_text(BOTH)

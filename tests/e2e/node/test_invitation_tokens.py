@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 
 
 def test_an_invitation_for_one_node_is_redeemed_once(make_daemon: Callable[..., Any]) -> None:
     def made(name: str, **more: str) -> Any:
-        daemon = make_daemon(name, listens=True, **more)
-        daemon.program = [sys.executable, str(SMALL)]
-        return daemon
+        return make_daemon(name, listens=True, **more, small=True)
 
     alice, bob, carol = made("alice").start(), made("bob").start(), made("carol").start()
     alice.ask("network", "join", "village")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, open_internet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 BOTH = "/ip4/0.0.0.0/tcp/4150,/ip6/::/tcp/4150"
 """Where a node listens if ``p2p.listen`` is not said."""
 ESTABLISHED = "01"
@@ -45,7 +43,7 @@ def test_peers_meet_over_ipv6_first_and_over_the_family_that_they_share(
     def start(name: str, *families: int) -> Any:
         place = internet.public(families)
         daemon = make_daemon(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN=BOTH)
-        daemon.program = [*place.entering, sys.executable, str(SMALL)]
+        daemon.small, daemon.inside = True, place.namespaces
         return daemon.start()
 
     alice = start("alice", 4, 6)

@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import random
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -35,14 +33,11 @@ def interrupted(daemon: Any, step: int, *words: str) -> bool:
     daemon.more["KILL_AT"] = str(step)
     daemon.start()
     del daemon.more["KILL_AT"]
-    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
-    done = subprocess.run(
-        command, env={**os.environ, **daemon.environ}, capture_output=True, timeout=PATIENCE, check=False
-    )
-    if done.returncode == 0:
+    said = daemon.said(*words)
+    if said.code == 0:
         daemon.kill()
         return False
-    assert daemon.process.wait(PATIENCE) == -signal.SIGKILL, done.stderr
+    assert daemon.process.wait(PATIENCE) == -signal.SIGKILL, said.err
     daemon.process = None
     return True
 
@@ -65,10 +60,9 @@ def write_files(folder: Path, rows: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 def test_a_node_that_is_killed_goes_on(make_daemon: Callable[..., Any], seed: int) -> None:
     rng = random.Random(seed)
-    program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     alice, bob = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "b"))
     for daemon in (alice, bob):
-        daemon.program = program
+        daemon.small = True
     (alice.folder / "m.yaml").write_text(BOTH)
     kills = interrupted(alice, rng.randint(1, 4), "apply", "-f", str(alice.folder / "m.yaml"))
     alice.start()
@@ -110,8 +104,7 @@ def test_a_node_that_is_killed_while_slices_move_to_a_volume_and_back_loses_none
     make_daemon: Callable[..., Any], seed: int
 ) -> None:
     rng = random.Random(seed)
-    daemon = make_daemon("a")
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", small=True)
     manifests, volume, disk = daemon.folder / "m.yaml", daemon.folder / "volume.yaml", daemon.folder / "disk"
     manifests.write_text(BOTH)
     write_files(daemon.folder, 12_000)

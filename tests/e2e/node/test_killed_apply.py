@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
@@ -32,14 +30,9 @@ def test_all_datasets_of_a_killed_apply_are_there_or_none(
     manifests.append("$schema: VariableSet\nheaders: {name: v}\nspec: {variables: {x: '1'}}\n")
     manifests += [kind.example for word in INTENTS if (kind := TYPES.word(word)) is not None]
     (tmp_path / "m.yaml").write_text("---\n".join(manifests))
-    daemon = make_daemon("a", KILL_AT=str(step))
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", KILL_AT=str(step), small=True)
     daemon.start()
-    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "apply", "-f"]
-    done = subprocess.run(
-        [*command, str(tmp_path / "m.yaml")], env=daemon.environ, capture_output=True, timeout=PATIENCE, check=False
-    )
-    assert done.returncode, "it was killed before it could answer"
+    assert daemon.said("apply", "-f", str(tmp_path / "m.yaml")).code, "it was killed before it could answer"
     assert daemon.process.wait(PATIENCE) == -signal.SIGKILL
     daemon.process = None
     del daemon.more["KILL_AT"]

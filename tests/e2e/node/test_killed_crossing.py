@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any, Final
 
 import pytest
@@ -51,12 +49,11 @@ def crossing_killed(daemon: Any, step: int, new: str) -> bool:
 
 
 def test_a_crossing_survives_the_death_of_each_side(make_daemon: Callable[..., Any]) -> None:
-    program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     alice, bob = (
         make_daemon(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN=f"/ip4/127.0.0.1/tcp/{free_port()}") for name in "ab"
     )
     for daemon in (alice, bob):
-        daemon.program = program
+        daemon.small = True
     alice.start()
     declared(alice, alice.folder, "{kind: Ledger, primaryKey: [city]}")
     written(alice, 1)

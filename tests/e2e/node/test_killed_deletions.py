@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import signal
 import sqlite3
-import sys
 from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
@@ -38,8 +37,7 @@ def ids(daemon: Any, table: str, type_: str) -> list[str]:
 def test_r54_what_was_deleted_when_the_node_was_killed_is_undone_after_the_next_start(
     make_daemon: Callable[..., Any], tmp_path: Path, when: str
 ) -> None:
-    daemon = make_daemon("a", listens=True)
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", listens=True, small=True)
     file = tmp_path / "m.yaml"
     file.write_text("\n---\n".join(f"$schema: {word}\nheaders: {text}" for word, (text, _) in GONE.items()))
     daemon.start()

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Final
@@ -44,10 +42,9 @@ def life(daemon: Any, effect: int, commands: Sequence[Sequence[str]] = COMMANDS)
     daemon.start()
     del daemon.more["KILL_EFFECT"]
     for words in commands:
-        command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
-        done = subprocess.run(command, env=daemon.environ, capture_output=True, timeout=PATIENCE, check=False)
-        if done.returncode:
-            assert b"rule rendition" not in done.stderr, done.stderr
+        said = daemon.said(*words)
+        if said.code:
+            assert "rule rendition" not in said.err, said.err
             assert daemon.process.wait(PATIENCE) == -signal.SIGKILL
             daemon.process = None
             return True
@@ -56,8 +53,7 @@ def life(daemon: Any, effect: int, commands: Sequence[Sequence[str]] = COMMANDS)
 
 
 def test_each_effect_survives_the_process_that_made_it(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
-    daemon = make_daemon("a", ODFD_INGEST_SETTLE_SECONDS="0", ODFD_POLICY_PUBLISH_DATASETS="false")
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", ODFD_INGEST_SETTLE_SECONDS="0", ODFD_POLICY_PUBLISH_DATASETS="false", small=True)
     daemon.start()
     declared(daemon, tmp_path, "{kind: Ledger, primaryKey: [city]}")
     daemon.ask("annotate", "dataset", "cities", "keepRaw=true")
@@ -90,8 +86,7 @@ def test_copying_what_came_after_a_snapshot_survives_the_process(
     make_daemon: Callable[..., Any], tmp_path: Path
 ) -> None:
     """Blocks are copied once each, whenever the process dies; both renditions contain the same rows in the end."""
-    daemon = make_daemon("a", ODFD_INGEST_SETTLE_SECONDS="0", ODFD_POLICY_PUBLISH_DATASETS="true")
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", ODFD_INGEST_SETTLE_SECONDS="0", ODFD_POLICY_PUBLISH_DATASETS="true", small=True)
     daemon.start()
     declared(daemon, tmp_path, "{kind: Ledger, primaryKey: [city]}")
     for day in range(1, FILES + 1):

@@ -18,7 +18,6 @@ import pytest
 
 from worlds.databases import PASSWORD
 from worlds.eventually import PATIENCE
-from worlds.forked import Forking
 from worlds.growing_sources import BATCH, KINDS, Growing
 
 pytestmark = pytest.mark.e2e
@@ -50,13 +49,13 @@ def life(daemon: Any, source: Growing, rng: random.Random) -> bool:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_node_that_is_killed_again_and_again_loses_and_doubles_nothing(
-    make_daemon: Callable[..., Any], forking: Forking, kind: str, tmp_path: Path
+    make_daemon: Callable[..., Any], kind: str, tmp_path: Path
 ) -> None:
     rng = random.Random(kind)
     folder = tmp_path / "source"
     folder.mkdir()
     daemon = make_daemon("a", ODFD_INGEST_VARIABLES="SHOP, ROWS", SHOP=PASSWORD)
-    daemon.forking = forking
+    daemon.small = True
     with KINDS[kind](folder) as source:
         daemon.more |= source.environ
         daemon.start()

@@ -83,12 +83,9 @@ def outcome(daemon: Any) -> Any:
 
 
 @pytest.mark.parametrize("old", [OLD, KEPT / "before-one-store.tar.gz"], ids=lambda old: old.name.partition(".")[0])
-def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(
-    make_daemon: Callable[..., Any], forking: Forking, old: Path
-) -> None:
+def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(make_daemon: Callable[..., Any], old: Path) -> None:
     def node(name: str, **environ: str) -> Any:
-        made = make_daemon(name, **environ)
-        made.forking = forking
+        made = make_daemon(name, small=True, **environ)
         unpack(made.state, old)
         return made
 
@@ -137,7 +134,8 @@ def test_a_restore_that_is_killed_anywhere_leaves_nothing_or_all(
         again = folder / "again"
         again.mkdir(parents=True)
         environ = {**command.environ, "KILL_LASTING": str(step)}
-        process = forking.start(["restore", str(backup), str(again)], environ, log, "odfctl")
+        with log.open("ab") as out:
+            process = forking.start("odfctl", ["restore", str(backup), str(again)], environ, out=out)
         if process.wait(PATIENCE) == 0:
             break
         steps.append(died_at(process, log))

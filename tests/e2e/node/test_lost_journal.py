@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,6 @@ from odfd.cli.kinds import with_state
 from worlds.manifests import ROOT
 
 pytestmark = pytest.mark.e2e
-SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
 
 
 def write(folder: Path, number: int) -> None:
@@ -37,7 +35,7 @@ def restore(daemon: Any) -> None:
 def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any]) -> None:
     alice, bob = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "b"))
     for daemon in (alice, bob):
-        daemon.program = SMALL
+        daemon.small = True
     alice.start()
     (alice.folder / "m.yaml").write_text(ROOT)
     write(alice.folder, 0)
@@ -91,8 +89,7 @@ def test_a_restored_machine_asks_and_then_goes_on(make_daemon: Callable[..., Any
 
 
 def test_a_person_speaks_for_a_machine_that_has_nobody_to_ask(make_daemon: Callable[..., Any]) -> None:
-    alice = make_daemon("a", ODFD_NODE_NAME="alice")
-    alice.program = SMALL
+    alice = make_daemon("a", ODFD_NODE_NAME="alice", small=True)
     alice.start()
     (alice.folder / "m.yaml").write_text(ROOT)
     alice.ask("apply", "-f", str(alice.folder / "m.yaml"))

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import signal
 import stat
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
+from worlds.daemons import around
 from worlds.eventually import PATIENCE
+from worlds.forked import Forking
 
 pytestmark = pytest.mark.e2e
 SETTINGS = '[p2p]\nlisten = ["/ip4/127.0.0.1/tcp/0"]\n'
@@ -22,9 +21,9 @@ def mode(path: Path) -> int:
     return stat.S_IMODE(path.lstat().st_mode)
 
 
-def answers(state: Path) -> bool:
-    asked = [sys.executable, "-m", "odfd.cli.main", "--socket", str(state / "control.sock"), "status", "-q"]
-    return subprocess.run([*asked, "--wait", "2m"], capture_output=True, check=False).returncode in (0, 1)
+def answers(forking: Forking, state: Path) -> bool:
+    asked = ["--socket", str(state / "control.sock"), "status", "-q", "--wait", "2m"]
+    return forking.run("odfctl", asked, around()).returncode in (0, 1)
 
 
 @pytest.mark.parametrize(
@@ -32,7 +31,7 @@ def answers(state: Path) -> bool:
     [(0o000, None), (0o777, None), (0o077, 0o755), (0o000, 0o777), (0o777, 0o777)],
     ids=lambda value: "new" if value is None else oct(value),
 )
-def test_a_node_keeps_its_folder_to_itself(tmp_path: Path, umask: int, existing: int | None) -> None:
+def test_a_node_keeps_its_folder_to_itself(forking: Forking, tmp_path: Path, umask: int, existing: int | None) -> None:
     state = tmp_path / "node"
     if existing is not None:
         state.mkdir()
@@ -40,18 +39,15 @@ def test_a_node_keeps_its_folder_to_itself(tmp_path: Path, umask: int, existing:
         for folder in (state, state / "staged"):
             folder.chmod(existing)
     (tmp_path / "odfd.toml").write_text(SETTINGS)
-    command = [sys.executable, "-m", "odfd.daemon.main", "run"]
-    daemon = subprocess.Popen(
-        [*command, "--state", str(state), "--config", str(tmp_path / "odfd.toml")],
-        umask=umask, stderr=subprocess.DEVNULL, env={**os.environ, "ODFD_CONFIG": ""},
-    )  # fmt: skip
+    words = ["run", "--state", str(state), "--config", str(tmp_path / "odfd.toml")]
+    daemon = forking.start("odfd", words, around(), out=subprocess.DEVNULL, umask=umask)
     try:
         until = time.monotonic() + PATIENCE
         while not (state / "control.sock").exists():
             assert daemon.poll() is None, "it did not start"
             assert time.monotonic() < until
             time.sleep(0.05)
-        assert answers(state)
+        assert answers(forking, state)
         assert mode(state) == 0o700
         assert mode(state / "control.sock") == 0o600
         assert mode(state / "keys") == 0o700
@@ -68,5 +64,5 @@ def test_a_node_keeps_its_folder_to_itself(tmp_path: Path, umask: int, existing:
             if path.is_dir():
                 assert mode(path) & 0o700 == 0o700, path
     finally:
-        daemon.send_signal(signal.SIGTERM)
+        daemon.terminate()
         daemon.wait(PATIENCE)

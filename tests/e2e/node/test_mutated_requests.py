@@ -12,7 +12,6 @@ import os
 import random
 import re
 import socket
-import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -255,8 +254,7 @@ def children(pid: int) -> Iterator[int]:
 
 def test_a_node_outlives_mutated_requests(make_daemon: Callable[..., Any]) -> None:
     doors = {"ODFD_HTTP_LISTEN": "127.0.0.1:0", "ODFD_HTTP_QUERY": "true", "ODFD_FLIGHT_LISTEN": "127.0.0.1:0"}
-    daemon = make_daemon(**doors)
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon(**doors, small=True)
     daemon.start()
     (daemon.folder / "m.yaml").write_text(ROOT)
     (daemon.folder / "a.csv").write_text("event_time,city,population\n2024-01-01T00:00:00Z,Graz,1\n")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +13,6 @@ from odfd.cli.kinds import with_state
 from worlds.eventually import until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 
 
 def settings(name: str, told: bool = True) -> str:
@@ -34,9 +31,7 @@ def names(daemon: Any) -> dict[str, str | None]:
 
 def test_two_daemons_show_each_other_by_name(make_daemon: Callable[..., Any]) -> None:
     def made(name: str) -> Any:
-        daemon = make_daemon(name, listens=True)
-        daemon.program = [sys.executable, str(SMALL)]
-        return daemon
+        return make_daemon(name, listens=True, small=True)
 
     alice = named(made("alice"), settings("Graz"))
     bob = made("bob").start()

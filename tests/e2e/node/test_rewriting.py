@@ -5,11 +5,9 @@ from __future__ import annotations
 import os
 import random
 import signal
-import sys
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -113,8 +111,7 @@ def is_signed(alice: Any, blocks: int, epoch: int) -> bool:
 def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any], seed: int) -> None:
     """Whatever the moment: one history or the other, its head signed, every record there; and work goes on."""
     lot = random.Random(seed)
-    alice = make_daemon("a")
-    alice.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    alice = make_daemon("a", small=True)
     alice.start()
     rows = published(alice)
     before = alice.dataset("cities")["blocks"]
@@ -151,11 +148,10 @@ def test_a_rewrite_that_is_killed_is_done_or_not(make_daemon: Callable[..., Any]
 
 def test_a_mirror_follows(make_daemon: Callable[..., Any]) -> None:
     """Two daemons with the small engine: policy says follow, and the mirror turns with each epoch."""
-    program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
     alice = make_daemon("a", listens=True)
     bob = make_daemon("b", listens=True, ODFD_POLICY_REWRITE_FOLLOW="follow")
     for daemon in (alice, bob):
-        daemon.program = program
+        daemon.small = True
         daemon.start()
     rows = published(alice)
     cities = alice.dataset("cities")["id"]

@@ -53,7 +53,6 @@ from worlds.web_site import Site
 
 TREE = Path(__file__).parents[3]
 SECRET = "what only this machine knows"
-SMALL = Path(__file__).with_name("small_node.py")
 SECONDS = float(os.environ.get("ODF_SIEGE_SECONDS", "60"))
 BEFORE = min(60.0, max(15.0, SECONDS / 10))
 """Seconds without attackers."""
@@ -397,7 +396,7 @@ def town(make_daemon: Callable[..., Any], site: Site) -> Town:
     dave = make_daemon("dave", ODFD_INGEST_RECORD_BYTES=str(RECORD_BYTES))
     daemons = [alice, bob, carol]
     for daemon in daemons:
-        daemon.program = [sys.executable, str(SMALL)]
+        daemon.small = True
     with ThreadPoolExecutor() as pool:
         list(pool.map(lambda daemon: daemon.start(), [*daemons, dave]))
     for daemon in (*daemons, dave):

@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +11,6 @@ from worlds.dripping import Dripping, Manner
 from worlds.eventually import PATIENCE
 
 pytestmark = pytest.mark.e2e
-SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
 DRAIN = "3600"
 """Seconds for what computes: who waited for the source through them would not end in this test."""
 ROOT = """kind: DatasetSnapshot
@@ -33,17 +28,13 @@ content:
 
 @pytest.mark.parametrize("manner", [Manner.DRIPS_BODY, Manner.DRIPS_HEAD, Manner.SILENT], ids=lambda each: each.name)
 def test_a_daemon_ends_though_a_source_drips(make_daemon: Callable[..., Any], manner: Manner) -> None:
-    daemon = make_daemon(ODFD_NODE_DRAIN_SECONDS=DRAIN)
-    daemon.program = SMALL
+    daemon = make_daemon(ODFD_NODE_DRAIN_SECONDS=DRAIN, small=True)
     daemon.start()
     with Dripping(manner).open() as server:
         file = daemon.folder / "m.yaml"
         file.write_text(ROOT.format(url=server.url))
-        assert daemon.ctl("apply", "-f", str(file)).code == 0
-        pull = subprocess.Popen(
-            [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "pull", "slow", "-q"],
-            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **daemon.environ},
-        )  # fmt: skip
+        daemon.ask("apply", "-f", str(file))
+        pull = daemon.begin("pull", "slow", "-q")
         assert server.taken.wait(PATIENCE)
         assert daemon.datasets()[0]["blocks"] == 2, "others are answered meanwhile"
         assert daemon.stop() == 0

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -93,10 +91,7 @@ def test_while_its_jvm_starts(make_daemon: Callable[..., Any], tmp_path: Path) -
     daemon = make_daemon(JAVA_HOME=str(home), ODFD_ENGINE_SANDBOX="none", PATH=path).start()
     file = tmp_path / "m.yaml"
     file.write_text(DERIVED)
-    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), "apply", "-f", str(file), "-q"]
-    with subprocess.Popen(
-        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, **daemon.environ}
-    ) as apply:
-        awaited(told)
-        check_ends(daemon)
-        apply.wait(PATIENCE)
+    apply = daemon.begin("apply", "-f", str(file), "-q")
+    awaited(told)
+    check_ends(daemon)
+    apply.wait(PATIENCE)

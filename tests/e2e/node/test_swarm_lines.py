@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import random
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from worlds.manifests import ROOT
 from worlds.nat_world import Internet, NoNat, Place, open_internet
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
-SMALL = Path(__file__).with_name("small_node.py")
 FILES = 20
 ROWS = 14_000
 """Of one file: with 36 random digits in each about half a megabyte of slice."""
@@ -55,7 +52,7 @@ def sent(place: Place) -> int:
 
 def started(make_daemon: Callable[..., Any], name: str, place: Place, *bootstrap: str) -> Any:
     daemon = make_daemon(name, ODFD_NODE_NAME=name, ODFD_P2P_LISTEN="/ip4/0.0.0.0/tcp/4150")
-    daemon.program = [*place.entering, sys.executable, str(SMALL)]
+    daemon.small, daemon.inside = True, place.namespaces
     daemon.start()
     daemon.ask("network", "join", "town", *bootstrap)
     return daemon

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from worlds.daemons import INSTALLED
 
 pytestmark = pytest.mark.e2e
 PUSHED = """
@@ -37,8 +38,7 @@ def mapped(daemon: Any, library: str) -> bool:
 def test_a_source_is_declared_without_arrow_and_rows_are_read_without_pandas(
     make_daemon: Callable[..., Any], golden: Path, tmp_path: Path
 ) -> None:
-    daemon = make_daemon()
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon(small=True)
     daemon.start()
     (tmp_path / "cities.yaml").write_text(PUSHED)
     (tmp_path / "cities.json").write_text('{"city": "Graz", "founded": "1128-01-01T00:00:00Z"}\n')
@@ -52,7 +52,9 @@ def test_a_source_is_declared_without_arrow_and_rows_are_read_without_pandas(
 
 
 def test_arrow_is_loaded_with_the_first_rows(make_daemon: Callable[..., Any], golden: Path, tmp_path: Path) -> None:
-    daemon = make_daemon().start()
+    daemon = make_daemon()
+    daemon.program = INSTALLED  # what is forked has all libraries from the beginning
+    daemon.start()
     (tmp_path / "cities.yaml").write_text(PUSHED)
     daemon.ask("apply", "-f", str(tmp_path / "cities.yaml"))
     assert daemon.said("describe", "ds", "cities").code == 0

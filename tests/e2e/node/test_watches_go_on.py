@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
-import subprocess
-import sys
 import urllib.request
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import IO, Any, Final
 
 import pytest
 
+from worlds.daemons import Daemon
 from worlds.eventually import PATIENCE, until
-from worlds.interrupts import interruptible
+from worlds.forked import Forked
 from worlds.ports import free_port
 
 pytestmark = pytest.mark.e2e
@@ -29,12 +28,14 @@ def apply(daemon: Any, name: str) -> None:
     daemon.ask("apply", "-f", str(manifest))
 
 
-def started(daemon: Any, *words: str) -> subprocess.Popen[str]:
-    """Starts ``odfctl`` at a daemon."""
-    command = [sys.executable, "-m", "odfd.cli.main", "--socket", str(daemon.socket), *words]
-    err = (daemon.folder / f"{words[0]}.err").open("w")
-    with err, interruptible():
-        return subprocess.Popen(command, env=daemon.environ, stdout=subprocess.PIPE, stderr=err, text=True)
+def started(daemon: Daemon, ends: ExitStack, *words: str) -> tuple[Forked, IO[str]]:
+    """Starts ``odfctl`` at a daemon; what it says can be read."""
+    reading, writing = os.pipe()
+    said = ends.enter_context(os.fdopen(reading))
+    with os.fdopen(writing, "wb") as out, (daemon.folder / f"{words[0]}.err").open("wb") as err:
+        process = daemon.begin(*words, out=out, err=err)
+    ends.callback(process.kill)
+    return process, said
 
 
 def made(lines: Iterator[dict[str, Any]], is_made: Callable[[dict[str, Any]], str], last: str) -> list[str]:
@@ -46,11 +47,6 @@ def made(lines: Iterator[dict[str, Any]], is_made: Callable[[dict[str, Any]], st
             if name == last:
                 return found
     raise AssertionError(f"the watch ended after {found}")
-
-
-def parsed(out: IO[str] | None) -> Iterator[dict[str, Any]]:
-    assert out is not None
-    return map(json.loads, iter(out.readline, ""))
 
 
 def has_asked_in_vain(address: str) -> bool:
@@ -78,38 +74,34 @@ def in_events(line: dict[str, Any]) -> str:
     )
 
 
-def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callable[..., Any]) -> None:
+def test_watches_go_on_when_the_daemon_is_killed_and_started(make_daemon: Callable[..., Daemon]) -> None:
     metrics = f"127.0.0.1:{free_port()}"
-    daemon = make_daemon("a", ODFD_METRICS_LISTEN=metrics)
-    daemon.program = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
+    daemon = make_daemon("a", ODFD_METRICS_LISTEN=metrics, small=True)
     daemon.start()
     apply(daemon, BEFORE[0])
     seen = (("get", "vs", "-w", in_listing), ("events", "-w", in_history), ("watch", "--since", "0", in_events))
     with ExitStack() as ends:
-        watches = [(started(daemon, *words, "-o", "ndjson"), is_made) for *words, is_made in seen]
-        waiting = started(daemon, "wait", "vs", AFTER[-1], "--for", "exists")
-        for process in (*(each for each, _ in watches), waiting):
-            ends.enter_context(process)
-            ends.callback(process.kill)
-        lines = [parsed(process.stdout) for process, _ in watches]
-        told = [made(each, is_made, BEFORE[0]) for each, (_, is_made) in zip(lines, watches, strict=True)]
+        watches = [(*started(daemon, ends, *words, "-o", "ndjson"), is_made) for *words, is_made in seen]
+        waiting, _ = started(daemon, ends, "wait", "vs", AFTER[-1], "--for", "exists")
+        lines = [map(json.loads, said) for _, said, _ in watches]
+        told = [made(each, is_made, BEFORE[0]) for each, (*_, is_made) in zip(lines, watches, strict=True)]
         apply(daemon, BEFORE[1])
-        for found, each, (_, is_made) in zip(told, lines, watches, strict=True):
+        for found, each, (*_, is_made) in zip(told, lines, watches, strict=True):
             found += made(each, is_made, BEFORE[1])
         until(lambda: has_asked_in_vain(metrics))
         daemon.kill()
         daemon.start()
         for name in AFTER:
             apply(daemon, name)
-        for found, each, (_, is_made) in zip(told, lines, watches, strict=True):
+        for found, each, (*_, is_made) in zip(told, lines, watches, strict=True):
             found += made(each, is_made, AFTER[-1])
         assert waiting.wait(PATIENCE) == 0
-        for process, _ in watches:
+        for process, *_ in watches:
             process.send_signal(signal.SIGINT)
             process.wait(PATIENCE)
         lagged = "events before number 1 cannot be told: the daemon started anew"
         assert told == [[*BEFORE, *AFTER], [*BEFORE, *AFTER], [*BEFORE, lagged, *AFTER]]
-        assert [process.returncode for process, _ in watches] == [130, 0, 0]
+        assert [process.returncode for process, *_ in watches] == [130, 0, 0]
     for name in ("get", "events", "watch", "wait"):
         said = (daemon.folder / f"{name}.err").read_text().splitlines()
         assert said[0].endswith("asking again until it is back (^C ends this)"), said

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,7 +12,6 @@ from worlds.eventually import until
 from worlds.manifests import ROOT
 
 pytestmark = pytest.mark.e2e
-SMALL = [sys.executable, str(Path(__file__).with_name("small_node.py"))]
 
 
 def write(folder: Path, number: int) -> None:
@@ -30,7 +28,7 @@ def settings(daemon: Any, text: str) -> None:
 def test_a_witness_without_a_block_lets_a_newcomer_in(make_daemon: Callable[..., Any]) -> None:
     alice, witness, carol = (make_daemon(name, listens=True, ODFD_NODE_NAME=name) for name in ("a", "w", "c"))
     for daemon in (alice, witness, carol):
-        daemon.program = SMALL
+        daemon.small = True
     alice.start()
     (alice.folder / "m.yaml").write_text(ROOT)
     write(alice.folder, 0)

@@ -15,7 +15,7 @@ from ipfshttpclient.exceptions import ErrorResponse, VersionMismatch
 
 from odfd.cli.kinds import with_state
 from worlds import foreign
-from worlds.daemons import SMALL, Daemon
+from worlds.daemons import Daemon
 
 pytestmark = [
     pytest.mark.e2e,
@@ -29,9 +29,7 @@ pytestmark = [
 @pytest.fixture
 def make_small(make_daemon: Callable[[str], Daemon]) -> Callable[[str], Daemon]:
     def make(name: str) -> Daemon:
-        daemon = make_daemon(name)
-        daemon.program = SMALL
-        return daemon
+        return make_daemon(name, small=True)
 
     return make
 

@@ -19,7 +19,6 @@ from odfd.runtime.clock import SystemClock
 from p2p.ipfs import record
 from p2p.ipfs.record import Pointer
 from worlds import foreign
-from worlds.daemons import SMALL
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
 
@@ -56,7 +55,7 @@ async def test_published_through_one_kubo_and_mirrored_through_another(
         alice, bob = (
             make_daemon(name, ODFD_NODE_NAME=name, ODFD_IPFS_API=kubo.api) for name, kubo in (("a", hers), ("b", his))
         )
-        alice.program = bob.program = SMALL
+        alice.small = bob.small = True
         await in_thread(alice.start)
         await in_thread((alice.folder / "m.yaml").write_text, ROOT)
         await in_thread(written, alice, 0)
@@ -98,7 +97,7 @@ async def test_published_through_one_kubo_and_mirrored_through_another(
 def mirrored_through_gateway(carol: Any, repo: Path, published: Any) -> None:
     """By a node without a Kubo, to which the gateway is a web server; one CID to import, the name to follow."""
     gateway = (repo / "gateway").read_text().strip()
-    carol.program = SMALL
+    carol.small = True
     carol.start()
     taken = carol.ask("import", f"{gateway}{published['root']}", "--as", "once")
     assert (taken["blocks"], carol.dataset("once")["head"]) == (5, published["head"])
@@ -119,8 +118,7 @@ async def test_the_name_of_a_repository_resolves_as_long_as_its_node_is_there(
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as hers, foreign.open_kubo(tmp_path / "kb") as his:
         await meet(his, hers)
-        alice = make_daemon("a", ODFD_IPFS_API=hers.api, NAME_SECONDS="10")
-        alice.program = SMALL
+        alice = make_daemon("a", ODFD_IPFS_API=hers.api, NAME_SECONDS="10", small=True)
         await in_thread(alice.start)
         await in_thread((alice.folder / "m.yaml").write_text, ROOT)
         await in_thread(written, alice, 0)
@@ -163,8 +161,7 @@ async def test_the_name_of_a_repository_resolves_as_long_as_its_node_is_there(
 async def test_a_kubo_that_goes_away_and_comes_back(make_daemon: Callable[..., Any], tmp_path: Path) -> None:
     in_thread = trio.to_thread.run_sync
     async with foreign.open_kubo(tmp_path / "ka") as kubo:
-        alice = make_daemon("a", ODFD_IPFS_API=kubo.api)
-        alice.program = SMALL
+        alice = make_daemon("a", ODFD_IPFS_API=kubo.api, small=True)
         await in_thread(alice.start)
         await in_thread((alice.folder / "m.yaml").write_text, ROOT)
         await in_thread(written, alice, 0)
