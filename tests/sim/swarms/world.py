@@ -2,17 +2,16 @@
 
 What is real: ``Swarm``, ``Seeding`` and the codec of what they tell each other. Lines are queues of parts of 1 MiB that
 go up at the giver's rate and down at the taker's. Liars offer what they do not have, send something else, never answer,
-or keep for themselves what the publisher gave them. Mirrors come and go. A world is a function of its seed.
+or keep for themselves what the publisher gave them. Mirrors come and go.
 
 ``DividedPlan`` is of one large object: its pieces are told of by the codec of pieces, after a list of them has come.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable
 from dataclasses import dataclass
-from random import Random
+from typing import Any
 
 from chain.ids import DatasetId
 from chain.multihash import Multihash
@@ -20,9 +19,9 @@ from chain.statements.keys import SigningKey
 from p2p.machines.seeding import Seeding
 from p2p.machines.swarm import Leave, Swarm, SwarmPiece, TakePiece
 from p2p.ports import HeldParts, PartsAsk, PeerId, PiecesAsk, Tip
-from p2p.wire import swarm
 from p2p.wire import swarm as wire
 from p2p.wire.swarm import PieceList, is_signed, sign_list
+from sim.kernel import Simulation
 
 MIB = 1 << 20
 PART = MIB
@@ -42,6 +41,7 @@ SOON = 0.25
 """and at least, where its offers are used up."""
 MUTE = 20.0
 """Seconds after which a taker gives up on a giver that gives nothing."""
+LONGEST = 1e5
 LIES = ("boast", "poison", "mute", "hoard")
 
 
@@ -71,7 +71,7 @@ class DividedPlan(Plan):
     """One object of ``blocks`` pieces of ``size`` bytes."""
 
     blocks: int = 64
-    size: int = swarm.LEAST_PIECE
+    size: int = wire.LEAST_PIECE
 
 
 class Line:
@@ -118,8 +118,10 @@ class Node:
             self.divide()
             return
         for peer in sorted(self.links):
-            other = self.world.nodes[peer]
-            self.world.send(lambda other=other: self.world.send(lambda: self.hears_list(other.shows())))
+            self.world.send(self.world.nodes[peer].is_asked_for_list, self)
+
+    def is_asked_for_list(self, asker: Node) -> None:
+        self.world.send(lambda: asker.hears_list(self.shows()))
 
     def shows(self) -> PieceList | None:
         if self.gone or self.lie == "mute":
@@ -152,31 +154,31 @@ class Node:
         if self.gone or self.is_whole or self.swarm is None or peer in self.swarm.left:
             return
         self.ask(peer)
-        self.world.after(EVERY * self.world.rng.uniform(0.8, 1.2), lambda: self.keep_asking(peer))
+        self.world.after(EVERY * self.world.rng.uniform(0.8, 1.2), self.keep_asking, peer)
 
     def ask(self, peer: PeerId) -> None:
         self.asked[peer] = self.world.now
         if isinstance(self.world.plan, DividedPlan):
             root = LISTS[self.world.plan.blocks].root
             divided = PiecesAsk(dataset=DATASET, name=NAME, size=self.world.size, root=root, have=self.have())
-            raw = swarm.encode_pieces_ask(divided)
+            raw = wire.encode_pieces_ask(divided)
         else:
             tip = Tip(self.world.plan.blocks, bytes(32))
             ask = PartsAsk(dataset=DATASET, tip=tip, start=0, count=self.world.plan.blocks, have=self.have())
             raw = wire.encode_parts(ask)
-        self.world.send(lambda: self.world.nodes[peer].is_asked(self.name, raw))
+        self.world.send(self.world.nodes[peer].is_asked, self.name, raw)
 
     def is_asked(self, peer: PeerId, raw: bytes) -> None:
         if self.gone or self.world.nodes[peer].gone:
             return
         if isinstance(self.world.plan, DividedPlan):
-            divided = swarm.decode_question(raw)
+            divided = wire.decode_question(raw)
             assert isinstance(divided, PiecesAsk)
             have = divided.have
         else:
             have = wire.decode_parts(raw).have
         told = wire.encode_told(wire.PartsTold(self.parts(peer, have)), self.world.plan.blocks)
-        self.world.send(lambda: self.world.nodes[peer].hears(self.name, told))
+        self.world.send(self.world.nodes[peer].hears, self.name, told)
 
     def parts(self, peer: PeerId, have: int) -> HeldParts | None:
         if self.name == PUBLISHER:
@@ -201,8 +203,8 @@ class Node:
                 case TakePiece(piece, peer):
                     self.tries += 1
                     self.taking[piece] = number = self.tries
-                    self.world.send(lambda p=piece, n=number, f=peer: self.world.nodes[f].gives(self.name, p, n))
-                    self.world.after(MUTE, lambda p=piece, n=number, f=peer: self.waited(f, p, n))
+                    self.world.send(self.world.nodes[peer].gives, self.name, piece, number)
+                    self.world.after(MUTE, self.waited, peer, piece, number)
                 case Leave(piece, _):
                     self.taking.pop(piece, None)
         for peer in sorted(self.links):
@@ -218,7 +220,7 @@ class Node:
         if self.gone or self.lie == "mute":
             return
         if self.lie in ("boast", "hoard") or (not self.lie and not self.have() >> piece & 1):
-            self.world.send(lambda: taker.ends(self.name, piece, number, is_true=False))
+            self.world.send(taker.ends, self.name, piece, number)
             return
         self.part(taker, piece, number, self.world.plan.size)
 
@@ -231,24 +233,24 @@ class Node:
         sent = self.up.take(size, self.world.now)
         arrives = max(sent, taker.down.take(size, self.world.now)) + self.world.latency()
         taker.moved[number] = arrives
-        self.world.at(sent, lambda: self.sent(taker, piece, number, left - size, arrives))
+        self.world.at(sent, self.sent, taker, piece, number, left - size, arrives)
 
     def sent(self, taker: Node, piece: int, number: int, left: int, arrives: float) -> None:
         self.seeding.gave(taker.name, PART, self.world.now)
         if left:
             self.part(taker, piece, number, left)
         else:
-            self.world.at(arrives, lambda: taker.ends(self.name, piece, number, is_true=self.lie != "poison"))
+            self.world.at(arrives, taker.ends, self.name, piece, number, self.lie != "poison")
 
     def waited(self, peer: PeerId, piece: int, number: int) -> None:
         if self.taking.get(piece) == number:
             moved = self.moved.get(number, -1e9)
             if self.world.now - moved > MUTE:
-                self.ends(peer, piece, number, is_true=False)
+                self.ends(peer, piece, number)
             else:
-                self.world.after(MUTE, lambda: self.waited(peer, piece, number))
+                self.world.after(MUTE, self.waited, peer, piece, number)
 
-    def ends(self, peer: PeerId, piece: int, number: int, *, is_true: bool) -> None:
+    def ends(self, peer: PeerId, piece: int, number: int, is_true: bool = False) -> None:
         if self.gone or self.swarm is None or self.taking.get(piece) != number:
             return
         del self.taking[piece]
@@ -262,12 +264,10 @@ class Node:
         self.act()
 
 
-class World:
+class World(Simulation):
     def __init__(self, seed: int, plan: Plan) -> None:
-        self.rng, self.plan = Random(seed), plan
-        self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[[], None]]] = []
-        self._count = 0
+        super().__init__(seed)
+        self.plan = plan
         self.nodes = {PUBLISHER: Node(self, PUBLISHER)}
         lot = self.rng
         names = [PeerId(f"m{number}") for number in range(plan.mirrors + plan.leaving)]
@@ -281,7 +281,7 @@ class World:
         usual = plan.blocks * plan.size / plan.publisher_up
         for name, other in zip(lot.sample(honest, plan.leaving), names[plan.mirrors :], strict=True):
             when = lot.uniform(plan.within, usual)
-            self.at(when, lambda name=name: self.leave(name))
+            self.at(when, self.leave, name)
             self.at(when + lot.uniform(0, 10), self.nodes[other].begin)
 
     def _link(self, names: list[PeerId]) -> None:
@@ -299,20 +299,14 @@ class World:
                 for piece in node.swarm.went(name):
                     number = node.taking.get(piece)
                     if number is not None:
-                        self.after(0.5, lambda node=node, p=piece, n=number: node.ends(name, p, n, is_true=False))
-
-    def at(self, when: float, work: Callable[[], None]) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (max(when, self.now), self._count, work))
-
-    def after(self, wait: float, work: Callable[[], None]) -> None:
-        self.at(self.now + wait, work)
+                        self.after(0.5, node.ends, name, piece, number)
 
     def latency(self) -> float:
         return self.rng.uniform(*LATENCY)
 
-    def send(self, work: Callable[[], None]) -> None:
-        self.after(self.latency(), work)
+    def send(self, work: Callable[..., None], *args: Any) -> None:
+        """No message is lost: what is told of here are the lines of objects."""
+        self.after(self.latency(), work, *args)
 
     @property
     def size(self) -> int:
@@ -324,12 +318,12 @@ class World:
         nodes = [node for node in self.nodes.values() if node.name != PUBLISHER and not node.lie and not node.gone]
         return [node for node in nodes if node.began >= 0 or node.swarm is None]
 
-    def run(self, longest: float = 1e5) -> World:
-        while self._queue and not all(node.is_whole for node in self.honest):
-            for _ in range(min(200, len(self._queue))):
-                self.now, _, work = heapq.heappop(self._queue)
-                work()
-            assert self.now < longest, f"{sum(node.is_whole for node in self.honest)} of {len(self.honest)} are whole"
+    def converge(self) -> World:
+        """Until all honest mirrors have all."""
+        while self.waiting and not all(node.is_whole for node in self.honest):
+            for _ in range(min(200, self.waiting)):
+                self.step()
+            assert self.now < LONGEST, f"{sum(node.is_whole for node in self.honest)} of {len(self.honest)} are whole"
         return self
 
     @property
