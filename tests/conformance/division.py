@@ -159,10 +159,11 @@ class Divider:
             previous, mark = checkpoint, answer.new_watermark
         return rows, dropped, mark, previous.read_bytes() if previous is not None else b""
 
-    def divide(self, program: Program) -> list[Came]:
-        """A program over its log at once, piece by piece, and cut at random."""
+    def divide(self, program: Program, at_random: bool = False) -> list[Came]:
+        """A program over its log at once, piece by piece, and perhaps cut at random."""
         rng = random.Random(program.name)
-        return [self.run(program, program.logs, way) for way in (at_once, one_by_one, lambda count: _cut(rng, count))]
+        ways = (at_once, one_by_one, *[lambda count: _cut(rng, count)] * at_random)
+        return [self.run(program, program.logs, way) for way in ways]
 
     def redivide(self, program: Program) -> list[Came]:
         """A program over a log without watermarks before its end, in one block and in many: the chains differ, so their

@@ -17,6 +17,7 @@ from engines.spark.analysis.declarations import read_query
 from engines.spark.catalyst.types import struct_type
 from engines.spark.sql.queries import Analyst
 from engines.spark.sql.views import QueryInput
+from worlds.depth import stride
 
 pytestmark = pytest.mark.engine
 QUERIES = nexmark.queries()
@@ -29,11 +30,20 @@ def bed(spark_root: SparkSession, analyst: Analyst) -> Bed:
     return Bed(spark_root.newSession, analyst)
 
 
-@pytest.mark.parametrize("name", [name for name, query in QUERIES.items() if query.transforms])
+ACCEPTED = [name for name, query in QUERIES.items() if query.transforms]
+
+
+def slicings(name):
+    """At once, and in one of the other ways; each night in all."""
+    first, *others = nexmark.SLICINGS
+    return [first, *others[ACCEPTED.index(name) % min(stride(), 2) :: stride()]]
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
 def test_every_slicing_gives_what_the_oracle_says(name, bed, duck: Duck, tmp_path):
     query = QUERIES[name]
     inputs = nexmark.lay_out(tmp_path, EVENTS)
-    came = {slicing: nexmark.compute(query, slicing, inputs, bed, tmp_path) for slicing in nexmark.SLICINGS}
+    came = {slicing: nexmark.compute(query, slicing, inputs, bed, tmp_path) for slicing in slicings(name)}
     whole = came["at once"]
     wanted = nexmark.expected(query, EVENTS, duck, whole.columns[-1])
     assert len(wanted) > 1, "a result without rows proves nothing"

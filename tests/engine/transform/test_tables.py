@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime as dt
+import itertools
 import os
 
 import pytest
@@ -20,7 +21,7 @@ import engines.spark.state.files as buckets
 from engines.contract import InvalidQuery
 from engines.spark.planning.slice_facts import SliceReader
 from engines.spark.sql.queries import Analyst
-from worlds.depth import first_now
+from worlds.depth import first_now, stride
 from worlds.table_history import FAR, history, seen, standing
 from worlds.table_history import schedule as schedule_of
 
@@ -130,8 +131,10 @@ def test_a_table_s_history_is_that_of_the_whole_query(lab, name, seed):
     assert pieces.watermark == whole.watermark
 
 
-@pytest.mark.parametrize("said", ["", "set odf.tick = '1 day';"])
-@pytest.mark.parametrize("name", ["grows, of two", "computed", "of all"])
+@pytest.mark.parametrize(
+    ("said", "name"),
+    [*itertools.product(["", "set odf.tick = '1 day';"], ["grows, of two", "computed", "of all"])][:: stride()],
+)
 def test_slices_that_spark_reads_by_itself_make_the_same_history(lab, monkeypatch, name, said):
     """Large ones do; rows of such a slice that do not count yet still wait."""
     sql, streams, _, _, _ = case(lab, name, 0)
@@ -190,7 +193,7 @@ def test_a_table_is_looked_at_when_its_author_says(lab, name, grid, seed):
     assert place <= slowest < GRIDS[grid](place)
 
 
-@pytest.mark.parametrize("tick", ["watermark", "event"])
+@pytest.mark.parametrize("tick", ["watermark", "event"][:: stride()])
 def test_a_catch_up_over_a_thousand_ticks_is_bounded(lab, monkeypatch, tick):
     """catch-up-1000-ticks: all at once or one by one, and never many rows in memory."""
     streams = {"a": lab.changing("many", 5, 1000)}
