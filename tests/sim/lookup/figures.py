@@ -1,19 +1,19 @@
-"""Prints rows of docs/scale.md: ``python tests/sim/lookup/figures.py [NODES] [SEED ...]``. 10,000 nodes take minutes.
+"""Prints rows of docs/scale.md: ``PYTHONPATH=tests python -m sim.lookup.figures [NODES] [SEED ...]``.
 
-Three ways to find the holder of a dataset are compared on the same seeds: the lookup, stock Kademlia, and gossip of all
-presences. Nodes that are neither asked to seek nor to publish only answer, and all begin with what they know after a
-long time. Idle traffic is measured in runs of their own, in which few nodes do upkeep.
+10,000 nodes take minutes. Three ways to find the holder of a dataset are compared on the same seeds: the lookup, stock
+Kademlia, and gossip of all presences. Nodes that are neither asked to seek nor to publish only answer, and all begin
+with what they know after a long time. Idle traffic is measured in runs of their own, in which few nodes do upkeep.
 """
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-TESTS = Path(__file__).parents[2]
+from sim.lookup.trial import HEAD, Outcome, Trial, costs, row
+from sim.lookup.world import Plan
+
 WAYS = {"lookup": "lookup", "stock": "stock Kademlia", "gossip": "full gossip"}
 SOUGHT: dict[str, Any] = {"minutes": 1, "measured": 3, "published": 0, "upkeep": 0.0, "stale": 0.2}
 IDLE: dict[str, Any] = {"minutes": 2, "measured": 5, "stale": 0.15, "sought": 1, "seekers": 1}
@@ -25,37 +25,33 @@ SEEKS = 500
 
 
 def main() -> None:
-    sys.path[:0] = [str(TESTS), str(TESTS.parent)]
-    from worlds.packages import load
-
-    kad = load(Path(__file__).parent / "kad", "trial", "table")
     nodes = int(sys.argv[1]) if len(sys.argv) > 1 else 1000
     seeds = [int(seed) for seed in sys.argv[2:]] or [1]
-    print(kad.table.HEAD, flush=True)
+    print(HEAD, flush=True)
     for way, name in WAYS.items():
-        outcome = sought(kad, nodes, seeds, way=way)
-        idle = runs(kad, nodes, seeds, **IDLE, way=way, upkeep=min(1.0, KEPT / nodes), upkeep_of_new=KEPT / nodes)
+        outcome = sought(nodes, seeds, way=way)
+        idle = runs(nodes, seeds, **IDLE, way=way, upkeep=min(1.0, KEPT / nodes), upkeep_of_new=KEPT / nodes)
         outcome.idle, outcome.memory = idle.idle, idle.memory
-        print(kad.table.row(f"{nodes:,} | {name}", outcome), flush=True)
-        print(kad.table.costs(idle, len(seeds)), flush=True)
+        print(row(f"{nodes:,} | {name}", outcome), flush=True)
+        print(costs(idle, len(seeds)), flush=True)
     keys = max(1, min(20, nodes // 500))  # so that attackers are few beside the others
     of_keys = {"sought": keys, "eclipses": keys, "seekers": SEEKS // keys}
     for name, attack, ways in (("attacked", ATTACKED, ("lookup", "stock")), ("poisoned", POISONED, WAYS)):
         for way in ways:
-            outcome = sought(kad, nodes, seeds, **attack, **of_keys, way=way)
-            print(kad.table.row(f"{nodes:,} | {WAYS[way]}, keys {name}", outcome), flush=True)
+            outcome = sought(nodes, seeds, **attack, **of_keys, way=way)
+            print(row(f"{nodes:,} | {WAYS[way]}, keys {name}", outcome), flush=True)
 
 
-def sought(kad: ModuleType, nodes: int, seeds: Sequence[int], **plan: Any) -> Any:
-    outcome = runs(kad, nodes, seeds, **SOUGHT, **plan)
+def sought(nodes: int, seeds: Sequence[int], **plan: Any) -> Outcome:
+    outcome = runs(nodes, seeds, **SOUGHT, **plan)
     outcome.memory = 0  # of a network in which nobody else announces
     return outcome
 
 
-def runs(kad: ModuleType, nodes: int, seeds: Sequence[int], **plan: Any) -> Any:
-    whole = kad.trial.Outcome()
+def runs(nodes: int, seeds: Sequence[int], **plan: Any) -> Outcome:
+    whole = Outcome()
     for seed in seeds:
-        whole.add(kad.trial.Trial(seed, kad.world.Plan(nodes=nodes, **plan)).run())
+        whole.add(Trial(seed, Plan(nodes=nodes, **plan)).converge())
     return whole
 
 

@@ -10,10 +10,9 @@ from p2p.lookup.node import NEAREST
 from p2p.wire.contact import LookupContact, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_RECORDS
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome
-
-from .addresses import Spot, address
-from .node import Honest
-from .world import PORT, SimNode, World
+from sim.lookup.member import Member
+from sim.lookup.node import Honest
+from sim.lookup.world import PORT, SimNode, Spot, World, address
 
 
 class Liar(Honest):
@@ -60,7 +59,7 @@ class Eclipser(SimNode):
     def __init__(self, world: World, key: SigningKey, ip: bytes, spot: Spot) -> None:
         super().__init__(world, key, ip, spot)
         self.gang: list[LookupContact] = []
-        self.near: list[Honest] = []
+        self.near: list[Member] = []
         """Honest nodes near the key."""
         self.lies: list[bytes] = []
         """Sound records of holders that have nothing."""

@@ -22,9 +22,8 @@ from p2p.lookup.table import Region, RoutingTable, TableLimits
 from p2p.wire.contact import LookupContact, place_of, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, decode_record
 from p2p.wire.presence import Presence
-
-from .node import Honest
-from .world import NETWORK
+from sim.lookup.node import Honest
+from sim.lookup.world import NETWORK
 
 ANY = 1 << 30
 SEARCH = SearchLimits(

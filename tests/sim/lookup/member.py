@@ -6,9 +6,7 @@ from collections.abc import Callable
 
 from chain.statements.keys import SigningKey
 from p2p.wire.contact import LookupContact
-
-from .addresses import Spot
-from .world import SimNode, World
+from sim.lookup.world import SimNode, Spot, World
 
 DIALLED = 8
 """Providers that a seeker dials at a time, as ``p2p.driver.discovery``."""
@@ -48,7 +46,7 @@ class Member(SimNode):
 
     def bootstrap(self, contacts: list[LookupContact]) -> None:
         """Joins by these members."""
-        there = [self.world.at.get((contact.ip, contact.port)) for contact in contacts]
+        there = [self.world.reached.get((contact.ip, contact.port)) for contact in contacts]
         honest = (one for one in there if isinstance(one, Member) and one.is_honest)
         self.is_cut_off = not any(one.answers(self.world.now) for one in honest)
 
@@ -98,7 +96,7 @@ class Quest:
         while self._waiting and self._dialling < DIALLED and self.reached_at is None:
             contact = self._waiting.pop(0)
             self._dialling += 1
-            there = world.at.get((contact.ip, contact.port))
+            there = world.reached.get((contact.ip, contact.port))
             if there is None or there.contact.key != contact.key or not there.answers(world.now):
                 world.after(DIAL_PATIENCE, self._dialled, False)
             else:

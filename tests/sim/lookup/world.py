@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import heapq
 import math
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
@@ -18,8 +17,7 @@ from p2p.lookup.table import RoutingTable
 from p2p.wire.contact import BITS, LookupContact, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, seal_record
 from p2p.wire.presence import Presence
-
-from .addresses import HANDSHAKE, ROUND_TRIPS, UNANSWERED, Spot, address, spot
+from sim.kernel import Simulation
 
 NETWORK = "public"
 START = 1_800_000_000_000
@@ -29,6 +27,49 @@ FIND_BYTES, STORE_BYTES, CONTACT_BYTES = 4 + 41, 4 + 41, 39
 BOOTSTRAPS = 3
 BUCKET = 20
 PORT = 4150
+CLOUDS = 24
+"""Blocks of a /16 in which three nodes of ten are."""
+ROUND_TRIPS = 5
+"""Of a dial: TCP, two of multistream-select, noise, the muxer's choice and the stream's, some of them in one."""
+HANDSHAKE = 1400
+"""Bytes each way of a dial, as counted on loopback: 480 and 560 of noise, names of protocols and yamux, and in sixteen
+and nineteen packets the headers of TCP and IP."""
+
+UNANSWERED = 180
+"""Bytes sent to an address at which nobody is: the first packet of TCP and its repetitions in three seconds."""
+
+
+# Where nodes are: addresses as they are spread over the Internet, and distances in time
+
+
+@dataclass(frozen=True, slots=True)
+class Spot:
+    """A point of a flat world of two round trips of 0.19 s at most."""
+
+    x: float
+    y: float
+
+    def round_trip(self, other: Spot, lot: Random) -> float:
+        dx, dy = abs(self.x - other.x), abs(self.y - other.y)
+        far: float = (min(dx, 1 - dx) ** 2 + min(dy, 1 - dy) ** 2) ** 0.5
+        return (0.015 + 0.25 * far) * (0.9 + 0.3 * lot.random())
+
+
+def spot(lot: Random) -> Spot:
+    return Spot(lot.random(), lot.random())
+
+
+def address(lot: Random) -> bytes:
+    if lot.random() < 0.3:
+        return bytes([52, lot.randrange(CLOUDS), lot.randrange(256), lot.randrange(1, 255)])
+    return bytes([lot.randrange(60, 96), lot.randrange(256), lot.randrange(256), lot.randrange(1, 255)])
+
+
+def rented(blocks: int, each: int, lot: Random) -> Iterator[bytes]:
+    """Addresses of an attacker: ``each`` in each of so many /24, of which eight are in a /16."""
+    for at in range(blocks):
+        for host in range(each):
+            yield bytes([62 + at // 2048, at // 8 % 256, at % 8 * 16 + lot.randrange(16), host + 1])
 
 
 @dataclass(frozen=True)
@@ -71,17 +112,15 @@ class Plan:
     """Part of the nodes in warm tables that are gone."""
 
 
-class World:
+class World(Simulation):
+    """``rng`` draws who is there, where, and how long: the same for each way of finding a holder."""
+
     def __init__(self, seed: int, plan: Plan) -> None:
+        super().__init__(seed)
         self.plan = plan
-        self.lot = Random(seed)
-        """Draws who is there, where, and how long: the same for each way of finding a holder,"""
         self.dice = Random(f"{seed} dice")
-        """and what nodes draw for themselves, and how long a message takes."""
-        self.now = 0.0
-        self._queue: list[tuple[float, int, Callable[..., None], tuple[Any, ...]]] = []
-        self._count = 0
-        self.at: dict[tuple[bytes, int], SimNode] = {}
+        """What nodes draw for themselves, and how long a message takes."""
+        self.reached: dict[tuple[bytes, int], SimNode] = {}
         """Whom one reaches at an address."""
         self.alive: list[SimNode] = []
         self.figures: Counter[str] = Counter()
@@ -100,35 +139,25 @@ class World:
     def wall(self) -> int:
         return START + int(self.now * 1000)
 
-    def after(self, seconds: float, work: Callable[..., None], *args: Any) -> None:
-        self._count += 1
-        heapq.heappush(self._queue, (self.now + seconds, self._count, work, args))
-
-    def run(self, until: float) -> None:
-        while self._queue and self._queue[0][0] <= until:
-            self.now, _, work, args = heapq.heappop(self._queue)
-            work(*args)
-        self.now = until
-
     # Nodes
 
     def add(self, make: Callable[[World, SigningKey, bytes, Spot], SimNode], ip: bytes | None = None) -> SimNode:
-        key = SigningKey(self.lot.randbytes(32))
-        while ip is None or (ip, PORT) in self.at:
-            ip = address(self.lot)
-        node = make(self, key, ip, spot(self.lot))
+        key = SigningKey(self.rng.randbytes(32))
+        while ip is None or (ip, PORT) in self.reached:
+            ip = address(self.rng)
+        node = make(self, key, ip, spot(self.rng))
         self.enter(node)
         return node
 
     def enter(self, node: SimNode) -> None:
-        self.at[node.contact.ip, node.contact.port] = node
+        self.reached[node.contact.ip, node.contact.port] = node
         node.rank = len(self.alive)
         self.alive.append(node)
 
     def leave(self, node: SimNode) -> None:
         node.is_alive = False
         node.left()
-        del self.at[node.contact.ip, node.contact.port]
+        del self.reached[node.contact.ip, node.contact.port]
         last = self.alive.pop()
         if last is not node:
             self.alive[node.rank] = last
@@ -136,7 +165,7 @@ class World:
 
     def lifetime(self) -> float:
         rate = -math.log(1 - self.plan.churn) / 3600
-        return self.lot.expovariate(rate)
+        return self.rng.expovariate(rate)
 
     def invent(self, count: int) -> None:
         keys = (sha256(b"fake %d" % at).digest() for at in range(count))
@@ -165,7 +194,7 @@ class World:
         size = FIND_BYTES if isinstance(ask, Find) else STORE_BYTES + len(ask.record)
         sent = Sent(asker, ask, heard, why, 0 if warm else HANDSHAKE)
         self.dials[why] += not warm
-        there = self.at.get((contact.ip, contact.port))
+        there = self.reached.get((contact.ip, contact.port))
         if there is None or there.contact.key != contact.key or not there.answers(self.now):
             self._moves(asker, why, UNANSWERED)
             return

@@ -25,11 +25,9 @@ from p2p.peers.directory import Directory
 from p2p.wire import presence as wire
 from p2p.wire.contact import LookupContact
 from p2p.wire.presence import Presence
-
-from .addresses import ROUND_TRIPS, Spot, address
-from .member import Member, Quest
-from .sizes import deep_size
-from .world import NETWORK, PORT, SimNode, World
+from sim.lookup.member import Member, Quest
+from sim.lookup.sizes import deep_size
+from sim.lookup.world import NETWORK, PORT, ROUND_TRIPS, SimNode, Spot, World, address
 
 LINKS = 8
 """Links that a node dials; as many others dial it."""
@@ -85,7 +83,7 @@ class Net:
 
     def warm(self, row: int, known: list[LookupContact]) -> None:
         if self._warm is None:
-            there = (self.world.at[one.ip, one.port] for one in known)
+            there = (self.world.reached[one.ip, one.port] for one in known)
             self._warm = np.array([one.row for one in there if isinstance(one, Gossiper)])
         self.knows[row, self._warm] = True
         self.links[row] = self.dice.choice(self._warm, LINKS)
@@ -133,7 +131,7 @@ class Net:
     def trips(self, sources: np.ndarray, ends: np.ndarray) -> np.ndarray:
         """Round trips, as ``Spot`` has them."""
         apart = np.abs(self.spots[sources] - self.spots[ends])
-        far = np.hypot(*np.minimum(apart, 1 - apart).T)
+        far: np.ndarray = np.hypot(*np.minimum(apart, 1 - apart).T)
         return (0.015 + 0.25 * far) * (0.9 + 0.3 * self.dice.random(len(far)))
 
     def _pay(
@@ -144,7 +142,7 @@ class Net:
         copies = np.count_nonzero(has & is_mesh) - max(0, len(np.unique(sources[has & is_mesh])) - 1)
         pulled = has & ~is_mesh & (heard[sources] + delays <= heard[ends])
         forwarders = len(np.unique(sources[has]))
-        self.world.spend("gossip", (copies + np.count_nonzero(pulled)) * (self.size + AROUND))
+        self.world.spend("gossip", int(copies + np.count_nonzero(pulled)) * (self.size + AROUND))
         self.world.spend("names", forwarders * DEGREE * WINDOW * NAME_BYTES)
 
     def _land(self, row: int, hearers: np.ndarray) -> None:
@@ -271,7 +269,7 @@ class Gossiper(Member):
         """Connects to these, gossips, and copies what the first honest one knows, a sample a round trip."""
         super().bootstrap(contacts)
         world = self.world
-        there = [world.at.get((contact.ip, contact.port)) for contact in contacts]
+        there = [world.reached.get((contact.ip, contact.port)) for contact in contacts]
         found = [one for one in there if isinstance(one, Gossiper) and one.answers(world.now)]
         trips = [self.spot.round_trip(one.spot, world.dice) for one in found]
         for at, (one, trip) in enumerate(zip(found, trips, strict=True)):

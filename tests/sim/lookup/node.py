@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from chain.statements.keys import SigningKey
@@ -22,11 +23,9 @@ from p2p.lookup.search import Search
 from p2p.wire.contact import LookupContact, block_of, place_of
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer
 from p2p.wire.presence import Presence
-
-from .addresses import Spot, address
-from .member import Member, Quest
-from .sizes import deep_size
-from .world import NETWORK, SimNode, World, fill
+from sim.lookup.member import Member, Quest
+from sim.lookup.sizes import deep_size
+from sim.lookup.world import NETWORK, SimNode, Spot, World, address, fill
 
 TICK = 5.0
 
@@ -184,9 +183,7 @@ class Run:
         for contact in self.search.step(world.now):
             world.figures["find"] += 1
             ask = self.question(contact)
-            world.ask(
-                self.node, contact, ask, lambda answer, contact=contact: self._heard(contact, answer), why=self.why
-            )
+            world.ask(self.node, contact, ask, partial(self._heard, contact), why=self.why)
         if self.search.done:
             self.is_over = True
             self._done(self.search)
@@ -243,13 +240,8 @@ class Announcement(Run):
         if self._work.key not in self.node.datasets:
             return
         for contact in self._work.rest():
-            self.node.world.ask(
-                self.node,
-                contact,
-                self._store(),
-                lambda answer, contact=contact: self._brought(contact, answer),
-                why=self.why,
-            )
+            heard = partial(self._brought, contact)
+            self.node.world.ask(self.node, contact, self._store(), heard, why=self.why)
 
 
 class Seek(Run):
