@@ -104,8 +104,8 @@ class Database:
         self._idle: deque[sqlite3.Connection] = deque()
         self.is_full = False
         """Whether the disk was full when it was opened."""
-        with self._faults():
-            self._writer = self._connect(_CACHE_KIB)
+        with self._faults(), contextlib.ExitStack() as refused:
+            self._writer = refused.enter_context(contextlib.closing(self._connect(_CACHE_KIB)))
             self._writer.execute("PRAGMA journal_mode = WAL")
             self.recovered: int = self._recover()
             """Pages that the log of a killed process gave back; ``wal.pages_promised`` says how many it should."""
@@ -113,6 +113,7 @@ class Database:
             self._writer.execute(f"PRAGMA journal_size_limit = {_WAL_LIMIT}")
             self._writer.execute(_VERSIONS)
             self._check_schema(self._writer, [("first", (_VERSIONS,))])
+            refused.pop_all()
 
     def _recover(self) -> int:
         """Merges the log, unless the disk is full, which stops no reader; returns the pages in it."""

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import ssl
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import HTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from odfd.network.invitation import WELL_KNOWN
 from p2p.identity import peer_of_seed
 from worlds.certificates import certified
 from worlds.eventually import PATIENCE
+from worlds.http_served import HttpServer, serving
 from worlds.node_world import Node, World
 from worlds.web_site import Site
 
@@ -104,16 +103,10 @@ def with_tls(site: Site, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Ite
     monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.load_cert_chain(certificate, key)
-    server = HTTPServer(("127.0.0.1", 0), site._handler())
+    server = HttpServer(site._handler())
     server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield f"https://localhost:{server.server_address[1]}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(server):
+        yield f"https://localhost:{server.server_port}"
 
 
 async def test_a_network_is_joined_by_the_name_of_a_web_site(

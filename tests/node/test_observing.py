@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import http.server
-import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -21,6 +20,7 @@ from odfd.ingest.plan import plan_ingest
 from odfd.store.ledger import kinds
 from odfd.store.ledger.observations import Observations
 from p2p.ports import Topic
+from worlds.http_served import HttpServer, serving
 from worlds.manifests import ROOT as CITIES
 from worlds.node_world import Node, World
 
@@ -68,14 +68,9 @@ class Page(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def page() -> Iterator[Any]:
     kind: Any = type("OnePage", (Page,), {"rows": ("2024-01-01T00:00:00Z,Graz,300000",), "tag": '"v1"'})
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), kind)
-    kind.url = f"http://127.0.0.1:{server.server_address[1]}/cities.csv"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield kind
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HttpServer(kind)) as server:
+        kind.url = f"{server.url}/cities.csv"
+        yield kind
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ import hashlib
 import http.server
 import json
 import re
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from odfd.services.volumes.volume_paths import MARK
 from worlds.asking import ask
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
+from worlds.http_served import HttpServer, serving
 from worlds.node_world import Node, World
 from worlds.s3_server import new_bucket, s3_server
 
@@ -182,14 +182,10 @@ class Outside(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def outside() -> Iterator[Any]:
-    made: Any = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Outside)
-    made.calls, made.url = [], f"http://127.0.0.1:{made.server_address[1]}"
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield made
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    made: Any = HttpServer(Outside)
+    made.calls = []
+    with serving(made):
+        yield made
 
 
 def of_here(group: str, outside: Any) -> list[str]:

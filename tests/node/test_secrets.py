@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from odfd.services.resources.reading import read_drafts
 from odfd.services.resources.set_controllers import SetValues
 from odfd.store.keys.secret_keys import SecretKeys, seal_to
 from worlds.eventually import PATIENCE
+from worlds.http_served import HttpServer, serving
 from worlds.node_world import Node, World
 
 TOKEN = "s3cr3t-t0ken"
@@ -66,13 +66,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def server() -> Iterator[str]:
-    made = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{made.server_address[1]}"
-    made.shutdown()
-    thread.join()
-    made.server_close()
+    with serving(HttpServer(Server)) as made:
+        yield made.url
 
 
 SECRET = f"$schema: SecretSet\nheaders: {{name: cities}}\nspec: {{secrets: {{KEY: {TOKEN}}}}}\n"

@@ -10,7 +10,6 @@ import json
 import socket
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
@@ -28,13 +27,14 @@ from odfd.services.webhooks.webhook_deliveries import FAILING
 from odfd.store.webhook_delivery import GIVEN_UP_AFTER
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import flow_of
+from worlds.http_served import HttpServer, serving
 from worlds.node_world import Node, World
 
 KEY = b"thirty-two bytes for a test only"
 INSIDE = {"webhooks": Webhooks(inside=("127.0.0.0/8",))}
 
 
-class Receiver(http.server.ThreadingHTTPServer):
+class Receiver(HttpServer):
     """Keeps what it was called with, and answers as it is told."""
 
     status = 204
@@ -43,7 +43,7 @@ class Receiver(http.server.ThreadingHTTPServer):
     wants_signature = True
 
     def __init__(self, port: int = 0) -> None:
-        super().__init__(("127.0.0.1", port), Handler)
+        super().__init__(Handler, port)
         self.calls: list[tuple[str, dict[str, Any]]] = []
         """Ids and bodies."""
 
@@ -71,18 +71,6 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
 
     def log_message(self, *_: Any) -> None: ...
-
-
-@contextmanager
-def serving(made: Receiver) -> Iterator[Receiver]:
-    thread = threading.Thread(target=made.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.shutdown()
-        thread.join()
-        made.server_close()
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import http.server
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -12,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
+
+from worlds.http_served import HttpServer, serving
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "otlp"
 REQUEST = "opentelemetry.proto.collector.trace.v1.ExportTraceServiceRequest"
@@ -66,12 +67,6 @@ def collecting() -> Iterator[Collector]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Taking) as server:
-        collector.url = f"http://127.0.0.1:{server.server_address[1]}/v1/traces"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
-            yield collector
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(HttpServer(Taking)) as server:
+        collector.url = f"{server.url}/v1/traces"
+        yield collector

@@ -5,10 +5,11 @@ from __future__ import annotations
 import hashlib
 import http.server
 import json
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+
+from worlds.http_served import HttpServer, serving
 
 ROCKET = "0xae78736cd615f374d3085123a210448e74fc6393"
 MINTED = "TokensMinted(address indexed to, uint256 amount, uint256 ethAmount, uint256 time)"
@@ -96,13 +97,6 @@ def chain_served() -> Iterator[Chain]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    chain.url = f"http://127.0.0.1:{server.server_address[1]}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving(HttpServer(Handler)) as server:
+        chain.url = server.url
         yield chain
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

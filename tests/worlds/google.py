@@ -22,6 +22,8 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import padding, rsa
 
+from worlds.http_served import HttpServer, serving
+
 EMAIL = "writer@project.iam.example"
 
 
@@ -201,14 +203,6 @@ class Answers(http.server.BaseHTTPRequestHandler):
 @contextmanager
 def google_served() -> Iterator[Cloud]:
     cloud = Cloud()
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (Answers,), {"cloud": cloud}))
-    server.daemon_threads = True
-    cloud.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
+    with serving(HttpServer(type("Handler", (Answers,), {"cloud": cloud}))) as server:
+        cloud.address = server.url
         yield cloud
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()

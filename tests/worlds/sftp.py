@@ -59,6 +59,7 @@ def sftp_served(folder: Path) -> Iterator[Served]:
         for each in served.connections:
             each.abort()
             await each.wait_closed()
+        await loop.shutdown_default_executor()
 
     thread = threading.Thread(target=loop.run_until_complete, args=(run(),))
     thread.start()

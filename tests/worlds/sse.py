@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from worlds.http_served import HttpServer, serving
+
 
 class Stream:
     """What the server sends; it ends each stream, unless it is to stay open."""
@@ -53,14 +55,9 @@ def stream_served() -> Iterator[Stream]:
         def log_message(self, *_: Any) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    made.url = f"http://127.0.0.1:{server.server_address[1]}/changes"
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    try:
-        yield made
-    finally:
-        made.closed.set()
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(HttpServer(Handler)) as server:
+        made.url = f"{server.url}/changes"
+        try:
+            yield made
+        finally:
+            made.closed.set()

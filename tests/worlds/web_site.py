@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import http.server
 import re
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+
+from worlds.http_served import HttpServer, serving
 
 
 class Site:
@@ -29,16 +30,9 @@ class Site:
 
     @contextmanager
     def open(self) -> Iterator[Site]:
-        server = _Server(("127.0.0.1", 0), self._handler())
-        self.url = f"http://127.0.0.1:{server.server_address[1]}"
-        thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-        thread.start()
-        try:
+        with serving(HttpServer(self._handler())) as server:
+            self.url = server.url
             yield self
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
 
     def _handler(self) -> type[http.server.BaseHTTPRequestHandler]:
         site = self
@@ -94,13 +88,6 @@ class Site:
                 request.close_connection = True
                 return
         request.wfile.write(content)
-
-
-class _Server(http.server.ThreadingHTTPServer):
-    daemon_threads = True
-
-    def handle_error(self, *_: Any) -> None:
-        """Whoever asks may leave in the middle."""
 
 
 def plain(request: Any, status: int, body: bytes = b"", **headers: str) -> None:

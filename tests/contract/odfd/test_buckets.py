@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import socket
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,6 +27,7 @@ from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.runtime import buckets
+from worlds.http_served import HttpServer, serving
 from worlds.s3_server import new_bucket, s3_server
 from worlds.sources import examples, source
 
@@ -186,11 +186,8 @@ def answering(answer: Callable[[http.server.BaseHTTPRequestHandler], None]) -> I
 
         def log_message(self, *_: Any) -> None: ...
 
-    served = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    threading.Thread(target=served.serve_forever, daemon=True).start()
-    yield f"http://127.0.0.1:{served.server_port}"
-    served.shutdown()
-    served.server_close()
+    with serving(HttpServer(Handler)) as served:
+        yield served.url
 
 
 def _sent(handler: http.server.BaseHTTPRequestHandler, status: int, body: bytes, **headers: str) -> None:

@@ -164,6 +164,7 @@ def test_a_damaged_block_among_short_chains_is_named(store: Store) -> None:
         connection.execute("UPDATE blocks SET raw = x'00' WHERE dataset = 4")  # the chains are numbered from 1
     with pytest.raises(Environment, match=f"block #0 of {broken.short} is damaged"):
         collect(store.chains, store.objects)
+    store.database.close()
 
 
 def test_what_waits_for_its_block_is_kept(store: Store) -> None:

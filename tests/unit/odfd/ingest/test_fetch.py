@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import http.server
 import os
-import threading
 import urllib.parse
 import zlib
 from collections.abc import Callable, Iterator
@@ -37,6 +36,7 @@ from odfd.ingest.fetch.url import ContentDecoder
 from odfd.ingest.progress import LOOK_SECONDS, IngestStep, watch
 from odfd.ingest.settings import IngestSettings
 from odfd.ingest.templates import fill
+from worlds.http_served import HttpServer, serving
 from worlds.sources import fetch
 
 # Fetching: what is new, when it happened, and what is said when it cannot be had.
@@ -226,13 +226,8 @@ class Web(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def web() -> Iterator[str]:
     Web.asked = []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Web)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HttpServer(Web)) as server:
+        yield server.url
 
 
 def test_http_answers(web: str, job: Callable[..., FetchJob]) -> None:

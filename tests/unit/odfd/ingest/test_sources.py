@@ -10,7 +10,6 @@ import select
 import struct
 import subprocess
 import sys
-import threading
 import urllib.parse
 import zipfile
 from collections.abc import Iterator
@@ -65,6 +64,7 @@ from odfd.ingest.trigger import (
 from odfd.runtime import extensions
 from p2p.ip import is_global, parse_ip
 from worlds.eventually import PATIENCE
+from worlds.http_served import HttpServer, serving
 from worlds.sources import fetch, prepare, prepared, source
 
 # A kind of source is found by its step and options: odfd's own, and those that other packages add.
@@ -304,17 +304,9 @@ class Echo(http.server.BaseHTTPRequestHandler):
 def servers() -> Iterator[tuple[str, str]]:
     """Two origins."""
     Echo.asked.clear()
-    made = [http.server.ThreadingHTTPServer(("127.0.0.1", 0), Echo) for _ in range(2)]
-    threads = [threading.Thread(target=server.serve_forever, args=(0.01,)) for server in made]
-    for thread in threads:
-        thread.start()
-    one, other = (f"http://127.0.0.1:{server.server_address[1]}" for server in made)
-    Echo.elsewhere = other
-    yield one, other
-    for server, thread in zip(made, threads, strict=True):
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with serving(HttpServer(Echo)) as one, serving(HttpServer(Echo)) as other:
+        Echo.elsewhere = other.url
+        yield one.url, other.url
 
 
 def job(folder: Path, **settings: Any) -> FetchJob:

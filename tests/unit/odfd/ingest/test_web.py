@@ -11,7 +11,6 @@ import hmac
 import http.server
 import json
 import re
-import threading
 import urllib.parse
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -58,6 +57,7 @@ from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import IngestSettings
 from odfd.store.webhook_target import signing_key
 from p2p.ip import is_global
+from worlds.http_served import HttpServer, serving
 from worlds.internet import Internet
 from worlds.sources import examples, fetch, source
 
@@ -99,13 +99,8 @@ class Service(http.server.BaseHTTPRequestHandler):
 @pytest.fixture
 def service() -> Iterator[str]:
     Service.answers, Service.asked = {}, []
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HttpServer(Service)) as server:
+        yield server.url
 
 
 @pytest.fixture
@@ -367,13 +362,8 @@ class Server(http.server.BaseHTTPRequestHandler):
 
 @pytest.fixture
 def port() -> Iterator[int]:
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Server)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield server.server_address[1]
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serving(HttpServer(Server)) as server:
+        yield server.server_port
 
 
 def fetch_url(url: str, folder: Path, internet: Internet, **settings: Any) -> bytes:
