@@ -1,7 +1,7 @@
 """Lives of one invitation: nodes ask in random order, answers are lost, the node that invites is killed and goes on.
 
 Whatever happens, no more nodes are admitted than it is for, and a node that was bound to it is admitted when it asks
-again. ``sim.kernel`` says how many lives are run.
+again.
 """
 
 from __future__ import annotations
@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import closing
+from functools import partial
 from pathlib import Path
-from random import Random
 
 import pytest
 
@@ -21,7 +21,7 @@ from odfd.store.invitation_tokens import InvitationTokens, IssuedInvitation, dig
 from p2p.identity import peer_of_did
 from p2p.ports import PeerId
 from p2p.wire.invite import Redemption
-from sim.kernel import BATCH, batches
+from sim.kernel import BATCH, Simulation, batches, hold
 from worlds.statements import NOW, key
 
 TOKEN = bytes(range(32))
@@ -45,21 +45,26 @@ class Crash(Exception):
     """The end of a process."""
 
 
-class Life:
-    """One invitation, the node that made it, and what joiners were told."""
+class Life(Simulation):
+    """One invitation, the node that made it, and what joiners were told; ``ends`` is what all are told at last."""
 
-    def __init__(self, database: Database, rng: Random) -> None:
-        self.database, self.rng, self.now = database, rng, NOW
-        self.uses = rng.randint(1, NODES + 1)
+    def __init__(self, seed: int, database: Database, ends: Counter[Redemption]) -> None:
+        super().__init__(seed)
+        self.database, self.ends = database, ends
+        self.uses = self.rng.randint(1, NODES + 1)
         """Up to one seat more than there are nodes: else all were taken before anybody came too late."""
         self.told: dict[int, set[Redemption]] = {}
-        expires = Instant(NOW + rng.randint(100, 4000) * SECOND)
+        expires = Instant(NOW + self.rng.randint(100, 4000) * SECOND)
         made = IssuedInvitation(
             digest=digest_of_token(TOKEN), network="village", uses=self.uses, made=NOW, expires=expires
         )
         with database.write() as connection:
             connection.execute("DELETE FROM invitations")
             InvitationTokens(connection).issue(made)
+
+    @property
+    def instant(self) -> Instant:
+        return Instant(NOW + int(self.now) * SECOND)
 
     @property
     def kept(self) -> IssuedInvitation:
@@ -73,13 +78,14 @@ class Life:
             with self.database.write() as connection:
                 if fate == "before":
                     raise Crash
-                outcome = InvitationTokens(connection).redeem(TOKEN, peer(who), ["village"], self.now)
+                outcome = InvitationTokens(connection).redeem(TOKEN, peer(who), ["village"], self.instant)
                 if fate == "inside":
                     raise Crash
         except Crash:
             return None
         if fate == "lost":
             return None
+        self.note(who, outcome)
         self.told.setdefault(who, set()).add(outcome)
         return outcome
 
@@ -87,35 +93,29 @@ class Life:
         with self.database.write() as connection:
             InvitationTokens(connection).revoke(self.kept.id)
 
+    def converge(self) -> None:
+        for _ in range(40):
+            self.run_until(self.now + self.rng.choice((0, 1, 1, 200)))
+            if self.rng.random() < 0.005:
+                self.revoke()
+            self.ask(self.rng.randint(1, NODES), self.rng.choice(["well", "well", "lost", "before", "inside"]))
+            kept = self.kept
+            admitted = {key(who).did for who, said in self.told.items() if Redemption.ADMITTED in said}
+            assert len(kept.nodes) <= self.uses
+            assert admitted <= set(kept.nodes), "who was told so is bound"
+        for who in range(1, NODES + 1):
+            kept = self.kept
+            said = self.ask(who)
+            assert said is told(kept, who, self.instant)
+            self.ends[said] += 1
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize("batch", batches(25), ids=str)
 def test_a_crash_between_use_and_answer_lets_no_two_in_and_locks_nobody_out(batch: range, database: Database) -> None:
     ends = Counter[Redemption]()
-    for seed in batch:
-        ends += live(seed, database)
+    hold(batch, partial(Life, database=database, ends=ends))
     assert len(batch) < BATCH or ends.keys() == ENDS, "each end was reached"
-
-
-def live(seed: int, database: Database) -> Counter[Redemption]:
-    """Returns what the nodes were told in the end."""
-    life = Life(database, Random(seed))
-    for _ in range(40):
-        life.now = Instant(life.now + life.rng.choice((0, 1, 1, 200)) * SECOND)
-        if life.rng.random() < 0.005:
-            life.revoke()
-        life.ask(life.rng.randint(1, NODES), life.rng.choice(["well", "well", "lost", "before", "inside"]))
-        kept = life.kept
-        admitted = {key(who).did for who, said in life.told.items() if Redemption.ADMITTED in said}
-        assert len(kept.nodes) <= life.uses, seed
-        assert admitted <= set(kept.nodes), "who was told so is bound"
-    ends = Counter[Redemption]()
-    for who in range(1, NODES + 1):
-        kept = life.kept
-        said = life.ask(who)
-        assert said is told(kept, who, life.now), seed
-        ends[said] += 1
-    return ends
 
 
 def told(kept: IssuedInvitation, who: int, now: Instant) -> Redemption:
