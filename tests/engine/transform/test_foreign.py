@@ -19,6 +19,7 @@ from engines.contract import EngineIdentity
 from engines.service import ServiceLimits, serve
 from engines.spark.handler import SparkHandler
 from worlds import foreign_coordinator as foreign
+from worlds.depth import stride
 
 pytestmark = pytest.mark.engine
 BLOCKS = 9
@@ -142,7 +143,7 @@ def theirs(engine, tmp_path, shape, streams, takes, retry=False):
 
 
 @pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize("name", list(SHAPES)[:: stride()])
 def test_same_rows_as_our_coordinator_gets(lab, engine, tmp_path, name, seed):
     sql, aliases, changing, temporal = SHAPES[name]
     streams = lab.streams(name, aliases, changing, BLOCKS, seed=900 + 10 * seed)

@@ -15,6 +15,7 @@ import engines.spark.planning.lateness as placing
 import engines.spark.planning.transaction as incremental
 from chain.model.source import SqlQueryStep, TemporalTable, TransformSql
 from conformance.histories import few_at_a_time
+from worlds.depth import first_now
 
 pytestmark = pytest.mark.engine
 DAY = 86_400_000
@@ -194,7 +195,9 @@ def waiting_late_rows_dropped(monkeypatch):
     monkeypatch.setattr(placing.LateInput, "still_open", lambda self, bound: iter(()))
 
 
-@pytest.mark.parametrize("mutate", [late_rows_among_what_is_settled, old_versions_forgotten, waiting_late_rows_dropped])
+@pytest.mark.parametrize(
+    "mutate", first_now([late_rows_among_what_is_settled, old_versions_forgotten, waiting_late_rows_dropped])
+)
 def test_broken_late_rows_are_caught(lab, monkeypatch, mutate):
     mutate(monkeypatch)
     for seed in range(6):
