@@ -17,9 +17,6 @@ import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as windowed
 from conformance.histories import few_at_a_time
-from engines.contract import InvalidQuery
-from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.sql.queries import Analyst
 from worlds.depth import first_now
 
 pytestmark = pytest.mark.engine
@@ -285,25 +282,6 @@ def test_rows_later_than_what_was_declared_are_dropped_and_their_windows_forgott
         assert b'"arranged":[' not in got.state, "no row can change anything any more"
 
 
-def test_a_transaction_that_closes_nothing_starts_no_job(lab):
-    lab.spark.sparkContext.setJobGroup("nothing-closed", "")
-    parts = [([(at(0), "x", 1)], at(0.2)), ([(at(0.1), "x", 2)], at(0.3)), ([], at(0.9)), ([(at(0), "x", 3)], None)]
-    for got in histories(lab, "idle", parts, APPLY + SUMS):
-        assert got.rows == []
-    assert list(lab.spark.sparkContext.statusTracker().getJobIdsForGroup("nothing-closed")) == []
-
-
-def test_late_rows_may_fail_and_the_offset_is_named(lab):
-    stream = lab.given("fails", [([(at(0), "x", 1)], at(2)), ([(at(3), "x", 2), (at(0.5), "x", 3)], at(2))])
-    answer, checkpoint, _ = lab.transact(
-        "set odf.late = 'fail';\n" + SUMS, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader())
-    )
-    assert isinstance(answer, InvalidQuery)
-    assert "1 row of a block came later" in answer.message
-    assert "the first at offset 2" in answer.message
-    assert not checkpoint.exists()
-
-
 def not_before_settled(monkeypatch):
     monkeypatch.setattr(windowed.InputWindows, "last_instants", lambda self, times: times)
 
@@ -357,21 +335,3 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
         except AssertionError:
             return
     raise AssertionError("the broken engine gave the right answers")
-
-
-@pytest.mark.parametrize(
-    ("sql", "rule"),
-    [
-        (THREE + SUMS.replace("group by 1, 2", "group by window(event_time, '1 day', '1 hour'), 1, 2"), "late-apply"),
-        (THREE + "select x.event_time, x.v from a x join a y on x.k = y.k and y.event_time = x.event_time",
-         "late-apply-join"),
-        (THREE + "select max(event_time) as event_time, sum(v) as s from a group by date_trunc('day', event_time)",
-         "key-not-selected"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_applied_is_refused(lab, sql, rule):
-    stream = lab.given("refused", [([(at(0), "x", 1)], at(1))])
-    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader()))
-    assert isinstance(answer, InvalidQuery), answer
-    assert (answer.rule or "").startswith(rule)
-    assert not checkpoint.exists()

@@ -44,6 +44,7 @@ def text(sql, temporal=()):
 
 DAYS = "select time_bucket(interval '1' day, event_time) as event_time, sum(v) as s from a group by 1"
 DAILY = text(DAYS)
+LATE = "set odf.rows = 'late';\n"
 MONTHLY = text("select time_bucket(interval '1' month, event_time) as event_time, sum(v) as s from a group by 1")
 POINTS = text(
     "select event_time, sum(v) over (partition by k order by event_time "
@@ -478,13 +479,29 @@ def test_all_are_here_or_have_a_place():
     assert set(NAMED.split()) | UNNAMED == {name.partition(":")[0] for name in EDGES} | ELSEWHERE
 
 
-def test_nothing_settled_starts_no_job(lab):
-    tracker = lab.spark.sparkContext.statusTracker()
-    stream = lab.given("open", [([(at(0), "x", 1)], at(0.2)), ([(at(0.1), "x", 2)], at(0.3)), ([], at(0.9))])
-    lab.spark.sparkContext.setJobGroup("idle-transactions", "")
-    got = lab.replay(DAYS, stream, [1, 1, 1])
-    assert got.rows == []
-    assert list(tracker.getJobIdsForGroup("idle-transactions")) == []
+OPEN = [([(at(0), "x", 1)], at(0.2)), ([(at(0.1), "x", 2)], at(0.3)), ([], at(0.9))]
+IDLE = {
+    "nothing is settled": (DAYS, OPEN),
+    "no window is closed": (
+        "set odf.late = 'apply';\nselect date_trunc('day', event_time) as event_time, k, sum(v) as s, count(*) as c "
+        "from a group by 1, 2",
+        [*OPEN, ([(at(0), "x", 3)], None)],
+    ),
+    "no row is late": (
+        LATE + "select time_bucket(interval '1' day, event_time) as event_time, event_time as said_of, k, v from a",
+        [([(at(1), "x", 1)], at(1)), ([(at(2), "x", 2)], at(1)), ([(at(1), "x", 3)], at(3))],
+    ),
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_a_transaction_with_nothing_to_write_starts_no_job(lab, name):
+    sql, blocks = IDLE[name]
+    context, stream = lab.spark.sparkContext, lab.given("idle", blocks)
+    context.setJobGroup(name, "")
+    for groups in ([len(blocks)], [1] * len(blocks), [1, len(blocks) - 1]):
+        assert lab.run(sql, {"a": stream}, [{"a": size} for size in groups]).rows == []
+    assert list(context.statusTracker().getJobIdsForGroup(name)) == []
 
 
 def test_a_checkpoint_of_another_query_is_refused(lab):
@@ -497,40 +514,77 @@ def test_a_checkpoint_of_another_query_is_refused(lab):
 
 
 FACT = [([(at(0), "x", 1)], at(1))]
+LOG = "set odf.read.a = 'log';\n"
+COUNTED = "select k, max(event_time) as event_time, sum(op) as s, count(*) as c from a group by k"
+THREE = "set odf.late = 'apply within 3 days';\n"
+TAKEN_BACK = [*FACT, ([(at(0), "x", 1, RETRACT)], at(2))]
+LATE_FACT = [([(at(0), "x", 1)], at(2)), ([(at(3), "x", 2), (at(0.5), "x", 3)], at(2))]
+REFUSED = [
+    ("select event_time, v / 0 as x from a", "[divide-by-zero] (try_divide"),
+    ("select event_time, cast(k as int) as x from a", "[cast-invalid-input] (try_cast"),
+    ("selct 1", "line 1, column 1: [PARSE_SYNTAX_ERROR]"),
+    ("select event_time,\n  nope from a", "line 2, column 3: [UNRESOLVED_COLUMN"),
+    ("select event_time, v\n, now() as n from a", "line 2, column 3: now"),
+    ("select event_time from b", "TABLE_OR_VIEW_NOT_FOUND"),
+    ("select event_time from parquet.`/etc/passwd`", "a query sees its inputs alone"),
+    ("create table t as select 1", "not a query"),
+    ("create temporary view t as select 1", "not a query"),
+    ("insert into a values (1)", "not a query"),
+    ("drop view a", "not a query"),
+    ("add jar '/tmp/x.jar'", "not a query"),
+    ("set spark.sql.ansi.enabled = false", "not a query"),
+    ("show tables", "not a query"),
+    ("select event_time, map(k, v) as m from a", "column m"),
+    ("set odf.late = 'drop'; select event_time, v from a", "[late-in-log-mode]"),
+    ("set odf.late.a = 'apply within 2 days'; select event_time, v from a", "[late-in-log-mode]"),
+    ("set odf.late.b = 'drop'; select event_time, v from a", "[late]"),
+    (LATE + "select timestamp_millis(v) as event_time, k from a", "[late-rows]"),
+    (LATE + DAYS, "[late-rows]"),
+    (f"set odf.watermark = 'max - 1 day'; {DAYS}", "[watermark]"),
+    (LOG + "select event_time, k, v, op + 3 as op from a", "[op-value]", TAKEN_BACK),
+    (LOG + "select event_time, k, v, k as op from a", "[exact-values]"),
+    (LOG + "select k, op, max(event_time) as event_time from a group by k, op", "[op-not-available]"),
+    ("select event_time, k, v, 1 - op as op from a", "[op-not-available]"),
+    (
+        "set odf.late = 'drop'; select date_trunc('day', event_time) as event_time, op from a group by 1, 2",
+        "[op-not-available]",
+    ),
+    (COUNTED, "[op-not-available]"),
+    ("select k, max(event_time) as event_time, count(*) as c from a where op < 2 group by k", "[op-not-available]"),
+    ("set odf.read = 'table'; " + COUNTED, "[op-not-available]"),
+    ("set odf.read.b = 'log'; " + COUNTED, "[read]"),
+    ("set odf.tick = '1 day'; select event_time, k from a", "[tick]"),
+    (
+        THREE + "select date_trunc('day', event_time) as event_time, k, sum(v) as s, count(*) as c from a "
+        "group by window(event_time, '1 day', '1 hour'), 1, 2",
+        "[late-apply",
+    ),
+    (
+        THREE + "select x.event_time, x.v from a x join a y on x.k = y.k and y.event_time = x.event_time",
+        "[late-apply-join",
+    ),
+    (
+        THREE + "select max(event_time) as event_time, sum(v) as s from a group by date_trunc('day', event_time)",
+        "[key-not-selected",
+    ),
+    (
+        "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k",
+        "[history-per-key]",
+    ),
+    (f"set odf.late = 'fail';\n{DAYS}", "1 row of a block came later", LATE_FACT),
+    (f"set odf.late = 'fail';\n{DAYS}", "the first at offset 2", LATE_FACT),
+    (DAYS, "corrections", TAKEN_BACK),
+]
+"""Queries, what is said of them, and blocks."""
 
 
-@pytest.mark.parametrize(
-    ("sql", "said", "blocks"),
-    [
-        *(
-            (sql, said, FACT)
-            for sql, said in (
-                ("select event_time, v / 0 as x from a", "[divide-by-zero] (try_divide"),
-                ("select event_time, cast(k as int) as x from a", "[cast-invalid-input] (try_cast"),
-                ("selct 1", "line 1, column 1: [PARSE_SYNTAX_ERROR]"),
-                ("select event_time,\n  nope from a", "line 2, column 3: [UNRESOLVED_COLUMN"),
-                ("select event_time, v\n, now() as n from a", "line 2, column 3: now"),
-                ("select event_time from b", "TABLE_OR_VIEW_NOT_FOUND"),
-                ("select event_time from parquet.`/etc/passwd`", "a query sees its inputs alone"),
-                ("create table t as select 1", "not a query"),
-                ("create temporary view t as select 1", "not a query"),
-                ("insert into a values (1)", "not a query"),
-                ("drop view a", "not a query"),
-                ("add jar '/tmp/x.jar'", "not a query"),
-                ("set spark.sql.ansi.enabled = false", "not a query"),
-                ("show tables", "not a query"),
-                ("select event_time, map(k, v) as m from a", "column m"),
-            )
-        ),
-        (f"set odf.late = 'fail';\n{DAYS}", "1 row of a block came later", [*FACT, ([(at(0.5), "x", 2)], at(2))]),
-        (DAYS, "corrections", [*FACT, ([(at(0), "x", 1, RETRACT)], at(2))]),
-    ],
-)
+@pytest.mark.parametrize(("sql", "said", "blocks"), [(*each, FACT)[:3] for each in REFUSED])
 def test_a_fault_of_a_query_or_of_rows_is_an_answer(lab, sql, said, blocks):
     stream = lab.given("fault", blocks)
     answer, checkpoint, data = lab.transact(sql, stream.blocks, None, 0, SharedCaches(Analyst(), SliceReader()))
     assert isinstance(answer, InvalidQuery), answer
     assert said in str(answer)
     assert "\n\tat " not in answer.message
+    assert answer.hint is None or answer.hint not in answer.message
     assert not checkpoint.exists()
     assert not data.exists()

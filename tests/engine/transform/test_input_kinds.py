@@ -9,10 +9,6 @@ from collections import Counter
 
 import pytest
 
-from engines.contract import InvalidQuery
-from engines.spark.execution.transform import SharedCaches
-from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.sql.queries import Analyst
 from worlds.table_history import history, schedule, seen
 
 pytestmark = pytest.mark.engine
@@ -85,25 +81,3 @@ def test_windows_of_events_have_ops_as_numbers(lab, streams):
     bound = streams["a"].blocks[-1].watermark_after // 10**6 // DAY * DAY
     got = both_ways(lab, sql, streams)
     assert seen(got, ("what", "c")) == [(0, *key, count) for key, count in sorted(expected.items()) if key[0] < bound]
-
-
-@pytest.mark.parametrize(
-    ("sql", "code"),
-    [
-        (LOG + "select event_time, k, v, op + 3 as op from a", "op-value"),
-        (LOG + "select event_time, k, v, k as op from a", "exact-values"),
-        (LOG + "select k, op, max(event_time) as event_time from a group by k, op", "op-not-available"),
-        ("select event_time, k, v, 1 - op as op from a", "op-not-available"),
-        ("set odf.late = 'drop'; select date_trunc('day', event_time) as event_time, op from a group by 1, 2",
-         "op-not-available"),
-        (COUNTED, "op-not-available"),
-        ("select k, max(event_time) as event_time, count(*) as c from a where op < 2 group by k", "op-not-available"),
-        ("set odf.read = 'table'; " + COUNTED, "op-not-available"),
-        ("set odf.read.b = 'log'; " + COUNTED, "read"),
-        ("set odf.tick = '1 day'; select event_time, k from a", "tick"),
-    ],
-)  # fmt: skip
-def test_an_op_where_there_is_none_is_refused(lab, streams, sql, code):
-    answer, *_ = lab.transact(sql, streams["a"].blocks, None, 0, SharedCaches(Analyst(), SliceReader()))
-    assert isinstance(answer, InvalidQuery)
-    assert answer.rule == code

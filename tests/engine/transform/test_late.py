@@ -12,9 +12,6 @@ import pytest
 import engines.spark.execution.transform as transform
 import engines.spark.planning.transaction as incremental
 from conformance.histories import few_at_a_time
-from engines.contract import InvalidQuery
-from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.sql.queries import Analyst
 from worlds.depth import first_now
 
 pytestmark = pytest.mark.engine
@@ -78,13 +75,6 @@ def test_late_rows_of_two_inputs_merge_as_all_rows_do(lab, seed):
     assert [(millis(row["event_time"]), row["k"], row["v"]) for row in got.data()] == [row[3:] for row in expected]
 
 
-def test_a_transaction_without_late_rows_starts_no_job(lab):
-    stream = lab.given("timely", [([(DAY, "x", 1)], DAY), ([(2 * DAY, "x", 2)], DAY), ([(DAY, "x", 3)], 3 * DAY)])
-    lab.spark.sparkContext.setJobGroup("no-late-rows", "")
-    assert lab.run(SIDE, {"a": stream}, [{"a": 1}, {"a": 2}]).rows == []
-    assert list(lab.spark.sparkContext.statusTracker().getJobIdsForGroup("no-late-rows")) == []
-
-
 def declared_watermark(lab, seed):
     stream = lab.stream(seed, days=8, blocks=BLOCKS, late=0.3)
     times = [each[0] + each[2] % 5 * DAY for each in lab.statements(stream) if each[0] is not None]
@@ -144,25 +134,3 @@ def test_a_watermark_without_memory_is_caught(lab, monkeypatch):
         if found != expected:
             return
     raise AssertionError("the broken engine gave the right answers")
-
-
-@pytest.mark.parametrize(
-    ("sql", "rule"),
-    [
-        ("set odf.late = 'drop'; select event_time, v from a", "late-in-log-mode"),
-        ("set odf.late.a = 'apply within 2 days'; select event_time, v from a", "late-in-log-mode"),
-        ("set odf.late.b = 'drop'; select event_time, v from a", "late"),
-        (LATE + "select timestamp_millis(v) as event_time, k from a", "late-rows"),
-        (LATE + "select date_trunc('day', event_time) as event_time, sum(v) as s from a group by 1", "late-rows"),
-        ("set odf.watermark = 'max - 1 day'; select date_trunc('day', event_time) as event_time, sum(v) as s from a "
-         "group by 1", "watermark"),
-    ],
-)  # fmt: skip
-def test_a_declaration_that_means_nothing_is_refused(lab, sql, rule):
-    stream = lab.given("refused", [([(DAY, "x", 1)], DAY)])
-    answer, checkpoint, _ = lab.transact(sql, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader()))
-    assert isinstance(answer, InvalidQuery), answer
-    assert answer.rule == rule
-    assert answer.hint
-    assert answer.hint not in answer.message
-    assert not checkpoint.exists()

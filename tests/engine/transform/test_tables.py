@@ -18,9 +18,6 @@ import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as ticking
 import engines.spark.state.files as arranged
 import engines.spark.state.files as buckets
-from engines.contract import InvalidQuery
-from engines.spark.planning.slice_facts import SliceReader
-from engines.spark.sql.queries import Analyst
 from worlds.depth import first_now, stride
 from worlds.table_history import FAR, history, seen, standing
 from worlds.table_history import schedule as schedule_of
@@ -307,15 +304,6 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
         except AssertionError:
             return
     raise AssertionError("the broken engine gave the right answers")
-
-
-def test_what_would_need_all_history_is_refused(lab):
-    stream = lab.stream(1, days=3, blocks=1)
-    answer, _, _ = lab.transact(
-        DISTINCT_COUNT, stream.blocks, None, 0, transform.SharedCaches(Analyst(), SliceReader())
-    )
-    assert isinstance(answer, InvalidQuery)
-    assert answer.rule == "history-per-key"
 
 
 @pytest.mark.parametrize(("sql", "changelogs"), [(GROUPED, ()), (DISTINCT_COUNT, ("a",))], ids=["merged", "anew"])
