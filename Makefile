@@ -14,7 +14,8 @@ CORES := $(shell nproc 2>/dev/null || echo 1)
 PROCESSES ?= $(shell echo $$(($(CORES) < 3 ? $(CORES) + 1 : 4)))
 # Folders by cost. Files of those left out are not imported.
 TEST := -m "not nightly" --ignore tests/nightly
-QUICK := -m "not engine and not e2e and not slow and not nightly" $(foreach each,nightly engine e2e cli node,--ignore tests/$(each))
+APART := nightly engine e2e cli node
+QUICK := -m "not engine and not e2e and not slow and not nightly" $(foreach each,$(APART),--ignore tests/$(each))
 # A single file runs in this process: others would only import the same.
 AIMED := $(filter tests/%,$(T))
 alone = $(if $(and $(filter 1,$(words $(AIMED))),$(findstring .py,$(AIMED))),0,$(1))
@@ -40,6 +41,7 @@ test: install  ## all tests, in a process a core and one more; T='-n 0 --pdb tes
 	$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile --no-loadscope-reorder $(if $(filter tests/nightly%,$(T)),,$(TEST)) $(T)
 
 quick: install  ## in a minute: no Spark, no daemons, no whole nodes, nothing slow; a fifth of the examples of properties
+	@echo "left out: tests in $(APART), and those marked engine, e2e, slow or nightly; make test has all but those of nightly"
 	@$(PY) -m pytest -n $(call alone,$(PROCESSES)) --dist loadfile $(QUICK) --hypothesis-profile quick $(T)
 
 nightly: install  ## all that make test has, and what it leaves out: foreign programs, benches, packages, more of all that is random
