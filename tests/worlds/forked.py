@@ -333,18 +333,20 @@ class _Server:
         try:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for number in (signal.SIGHUP, signal.SIGQUIT):  # a shell that began the tests may have ignored them
+                signal.signal(number, signal.SIG_DFL)
             signal.signal(signal.SIGINT, signal.default_int_handler)
             os.setsid()
-            for number, each in enumerate(descriptors):
-                os.dup2(each, number)
+            for place, each in enumerate(descriptors):
+                os.dup2(each, place)
             os.closerange(3, 1 << 20)
             program, folder, umask, ignored, inside, count, *rest = os.fsdecode(request).split("\0")
             for file in filter(None, inside.split(",")):
                 _enter(file)
             os.chdir(folder)
             os.umask(int(umask))
-            for number in filter(None, ignored.split(",")):
-                signal.signal(int(number), signal.SIG_IGN)
+            for ignored_one in filter(None, ignored.split(",")):
+                signal.signal(int(ignored_one), signal.SIG_IGN)
             words = rest[: int(count)]
             os.environ.clear()
             os.environ.update(dict(each.split("=", 1) for each in rest[int(count) :]))

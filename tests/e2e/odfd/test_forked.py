@@ -21,6 +21,16 @@ TELL, WAIT = "worlds.fork_probe:tell", "worlds.fork_probe:wait"
 ENVIRON = {"PATH": "/usr/bin:/bin", "LC_ALL": "C.UTF-8", "NAME": "a=b\nc", "WORD": "grün"}
 
 
+@pytest.fixture(autouse=True)
+def nothing_ignored() -> Iterator[None]:
+    """Whoever began the tests in the background has a shell that ignores these, and what it begins does too."""
+    before = {each: signal.signal(each, signal.SIG_DFL) for each in (signal.SIGHUP, signal.SIGQUIT)}
+    before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    for each, handler in before.items():
+        signal.signal(each, handler)
+
+
 @pytest.fixture
 def shims(forking: Forking, tmp_path: Path) -> Path:
     forking.write_shims(tmp_path / "bin", tell=TELL, wait=WAIT)
