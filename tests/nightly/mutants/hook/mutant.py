@@ -16,6 +16,7 @@ from types import CodeType
 from typing import Any
 
 import pytest
+from hypothesis import Phase, settings
 
 _ran: list[str] = []
 _failed: dict[str, str] = {}
@@ -35,6 +36,13 @@ def _replace(path: str, source: str) -> None:
 
 if given := os.environ.get("ODFD_MUTANT"):
     _replace(*json.loads(given))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure() -> None:
+    """The examples of ``make test``; what fails is not made smaller, which takes longer than to find it."""
+    settings.register_profile("mutant", settings.get_profile("odfd"), phases=(Phase.explicit, Phase.generate))
+    settings.load_profile("mutant")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -4,6 +4,7 @@ blocks is judged as the blocks one by one would be, however it is cut."""
 from __future__ import annotations
 
 import hashlib
+import itertools
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain import rules
+from chain import instant, rules
 from chain.codec.blocks import content_of, decode_block, encode_block
 from chain.errors import Invalid
 from chain.ids import DatasetId
@@ -334,3 +335,61 @@ def test_what_blocks_bring_is_told_without_decoding_them(count: int, often: int,
     sealed = ChainChecker(ChainState.EMPTY).take([block.raw for block in blocks])
     assert [each.objects for each in sealed] == [objects_of(block) for block in blocks]
     assert [len(each.objects) for each in sealed] == [0, 0, *(2 if number % often else 1 for number in range(count))]
+
+
+SEEDED = Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT)
+FAR = instant.parse("2150-01-01T00:00:00Z")
+EARLIER = range(10**18, 10**18 + 12)
+LARGE = 1 << 63
+
+
+def marked(*times: int) -> list[Any]:
+    return [AddData(new_watermark=Instant(time)) for time in times]
+
+
+def sliced(*bounds: tuple[int, int]) -> list[Any]:
+    found: list[Any] = [SetDataSchema(schema=DataSchema(fields=COLUMNS))]
+    for start, end in bounds:
+        new_data = rows(start, end, physical_hash=digest(f"{start}"))
+        found.append(AddData(prev_offset=start - 1 if start else None, new_data=new_data))
+    return found
+
+
+def stated(count: int) -> list[Any]:
+    state = SourceState(source_name="default", kind="odf/etag", value="abcd")
+    return [AddData(new_watermark=Instant(10**18 + number), new_source_state=state) for number in range(count)]
+
+
+def raws_of(events: list[Any], at: int = 0, text: bytes = b"abcd", code: int = SHA3_256) -> list[bytes]:
+    """A chain whose block ``at`` has another text in place of its own, and whose links are named by ``code``."""
+    raws: list[bytes] = []
+    for number, event in enumerate([SEEDED, *events]):
+        head = Multihash.from_digest(code, hashlib.sha3_256(raws[-1]).digest()) if raws else None
+        content = MetadataBlock(system_time=NOON, prev_block_hash=head, sequence_number=number, event=event)
+        raw = encode_block(content).raw
+        raws.append(raw.replace(b"abcd", text) if number == at else raw)
+    return raws
+
+
+@pytest.mark.parametrize(
+    ("raws", "rule"),
+    [
+        (raws_of(marked(*EARLIER)), ""),
+        (raws_of(marked(FAR, *EARLIER)), "watermark-monotonic"),
+        (raws_of(sliced(*((n, n) for n in range(12)), (12, LARGE - 1), (LARGE, LARGE + 5))), ""),
+        (raws_of(sliced(*((n, n) for n in range(12)), (12, LARGE - 1), (LARGE, 5))), "offset-interval"),
+        (raws_of(marked(*EARLIER), code=SHA2_256), "prev-block-link"),
+        (raws_of(stated(20), 9, "éx".encode() + b"x"), ""),
+        (raws_of(stated(20), 9, b"ab\xffd"), "utf-8"),
+    ],
+)
+def test_what_no_column_holds_is_judged_as_one_by_one(raws: list[bytes], rule: str) -> None:
+    """Taken whole, from the third block on, and one at a time: late times, large offsets, other hashes, other texts."""
+    for cuts in ([0], [0, 2], range(len(raws))):
+        judge, found = ChainChecker(ChainState.EMPTY), ""
+        try:
+            for start, stop in itertools.pairwise([*cuts, len(raws)]):
+                judge.take(raws[start:stop])
+        except Invalid as fault:
+            found = fault.rule
+        assert found == rule, cuts

@@ -89,8 +89,9 @@ def admitted(
 ) -> AdmissionOutcome:
     mine = context.pop("mine", {})
     walk = context.pop("walk", (ZERO, ONE, TWO))
+    now = context.pop("now", NOW)
     terms = AdmissionContext(walk, **context)
-    return admit_head(said, signed(said, by), newest, mine.get, context.pop("now", NOW), context=terms).outcome
+    return admit_head(said, signed(said, by), newest, mine.get, now, context=terms).outcome
 
 
 @pytest.mark.parametrize(
@@ -126,6 +127,16 @@ def test_a_right_that_has_ended_writes_no_more() -> None:
     said = head(9, authority=1, at=late)
     verdict = admit_head(said, signed(said, NODE), None, {}.get, late, context=AdmissionContext((ZERO, ONE)))
     assert verdict.outcome is AdmissionOutcome.UNKNOWN_AUTHORITY
+
+
+def test_a_right_that_a_later_version_shortens_ends_then() -> None:
+    """Whatever the version says that the head names; who signed in good faith is not blamed."""
+    said = version(ONE, [OWNER, NODE])
+    until = statement.when(Instant(NOW + DAY))
+    said = msgspec.structs.replace(said, writers=tuple(Writer(key=each.key, expires_at=until) for each in said.writers))
+    walk = (ZERO, ONE, follow(ONE, said, signed(said, OWNER)))
+    for at, outcome in ((NOW, AdmissionOutcome.ADVANCE), (Instant(NOW + DAY), AdmissionOutcome.OLDER)):
+        assert admitted(head(9, authority=1, at=at), NODE, walk=walk, now=at) is outcome
 
 
 def test_who_knows_another_form_of_a_version_is_not_blamed() -> None:
