@@ -82,7 +82,11 @@ def outcome(daemon: Any) -> Any:
     return datasets, mirrors, headers, told, sorted(files_in(daemon.state / "keys")), tables, versions
 
 
-@pytest.mark.parametrize("old", [OLD, KEPT / "before-one-store.tar.gz"], ids=lambda old: old.name.partition(".")[0])
+@pytest.mark.parametrize(
+    "old",
+    [OLD, pytest.param(KEPT / "before-one-store.tar.gz", marks=pytest.mark.nightly)],
+    ids=lambda old: old.name.partition(".")[0],
+)
 def test_an_upgrade_that_is_killed_anywhere_ends_as_one_that_is_not(make_daemon: Callable[..., Any], old: Path) -> None:
     def node(name: str, **environ: str) -> Any:
         made = make_daemon(name, small=True, **environ)
