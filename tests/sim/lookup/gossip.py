@@ -25,9 +25,8 @@ from p2p.peers.directory import Directory
 from p2p.wire import presence as wire
 from p2p.wire.contact import LookupContact
 from p2p.wire.presence import Presence
-from sim.lookup.member import Member, Quest
 from sim.lookup.sizes import deep_size
-from sim.lookup.world import NETWORK, PORT, ROUND_TRIPS, SimNode, Spot, World, address
+from sim.lookup.world import NETWORK, PORT, ROUND_TRIPS, Member, Quest, SimNode, Spot, World, address
 
 LINKS = 8
 """Links that a node dials; as many others dial it."""

@@ -10,9 +10,8 @@ from p2p.lookup.node import NEAREST
 from p2p.wire.contact import LookupContact, place_of, place_of_node
 from p2p.wire.limits import MAX_LOOKUP_RECORDS
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome
-from sim.lookup.member import Member
 from sim.lookup.node import Honest
-from sim.lookup.world import PORT, SimNode, Spot, World, address
+from sim.lookup.world import PORT, Member, SimNode, Spot, World, address
 
 
 class Liar(Honest):

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 
 from sim.kernel import batches, named
-from sim.lookup.member import Member
 from sim.lookup.sizes import largest
 from sim.lookup.trial import WAYS, Outcome, Trial, quantile, row
-from sim.lookup.world import Plan
+from sim.lookup.world import Member, Plan
 
 SOAK = "ODF_SOAK" in os.environ
 SEEDS = range(10 if SOAK else 2)

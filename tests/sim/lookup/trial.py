@@ -12,10 +12,8 @@ from chain.statements.keys import SigningKey
 from p2p.wire.contact import LookupContact, place_of
 from sim.lookup.gossip import Gossiper, GossipLiar, GossipPoisoner
 from sim.lookup.liars import Eclipser, Liar, Poisoner, ground, hashed
-from sim.lookup.member import Member, Quest
-from sim.lookup.node import Honest
-from sim.lookup.stock import Stock
-from sim.lookup.world import BOOTSTRAPS, Plan, SimNode, World, rented
+from sim.lookup.node import Honest, Stock
+from sim.lookup.world import BOOTSTRAPS, Member, Plan, Quest, SimNode, World, rented
 
 BEFORE_SEEKING = 30.0
 """Seconds between a first announcement and the first search."""

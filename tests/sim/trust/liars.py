@@ -13,8 +13,7 @@ from chain.multihash import Multihash
 from chain.statements.envelope import Signed
 from odfd.store.ledger.runs import RecordedRun
 from p2p.ports import PeerId, Topic
-from sim.trust.fabric import Branch, Machine, actual, digest, key_of
-from sim.trust.sealing import attested, engine_of, subject_of
+from sim.trust.fabric import Branch, Machine, actual, attested, digest, engine_of, key_of, subject_of
 
 if TYPE_CHECKING:
     from sim.trust.network import World

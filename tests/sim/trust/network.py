@@ -30,11 +30,21 @@ from p2p.machines.reconcile import Done, Effect, Fetch, Reconcile, Show, answer
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
 from p2p.wire import trust
 from sim.kernel import Links, Simulation, Weather
-from sim.trust.fabric import STRICT, Branch, Machine, digest, key_of
+from sim.trust.fabric import (
+    START,
+    STRICT,
+    Branch,
+    Machine,
+    RememberedJournal,
+    cosigned,
+    digest,
+    head_of,
+    key_of,
+    opened,
+)
 from sim.trust.liars import MIXED, PLOTS, Liar
 from sim.trust.node import STEPS_A_SITTING, Book, Node
 from sim.trust.promises import Broken, Promises
-from sim.trust.sealing import START, RememberedJournal, cosigned, head_of, opened
 
 ROUND = 60.0
 """Seconds of virtual time."""

@@ -29,8 +29,7 @@ from odfd.trust.judgement.verdicts import Decision, GroupVerdict
 from odfd.trust.witness import witness
 from p2p.machines.declined import Seen
 from p2p.ports import Judgement, PeerId, StatementRef, Topic
-from sim.trust.fabric import Branch, Machine, actual, key_of
-from sim.trust.sealing import RememberedJournal, attested, engine_of, opened, subject_of
+from sim.trust.fabric import Branch, Machine, RememberedJournal, actual, attested, engine_of, key_of, opened, subject_of
 
 if TYPE_CHECKING:
     from sim.trust.network import World

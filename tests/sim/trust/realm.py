@@ -38,9 +38,8 @@ from odfd.trust.judgement import manual_resolution
 from odfd.trust.signing import authority_versions
 from p2p.ports import Judgement, PeerId, Topic
 from sim.kernel import Links, Simulation, Weather
-from sim.trust.fabric import digest, key_of
+from sim.trust.fabric import START, digest, key_of
 from sim.trust.promises import Broken
-from sim.trust.sealing import START
 
 BLOCKS = 12
 HELD = 3

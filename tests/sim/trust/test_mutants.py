@@ -23,7 +23,8 @@ from odfd.trust.judgement import suspension_rules, verdicts
 from odfd.trust.judgement.trust_evaluator import own_verdict
 from odfd.trust.judgement.verdicts import GroupVerdict
 from sim.kernel import hold
-from sim.trust import network, sealing
+from sim.trust import network
+from sim.trust.fabric import RememberedJournal
 from sim.trust.node import Book, Node
 from sim.trust.promises import Broken
 
@@ -153,7 +154,7 @@ MUTANTS: dict[str, tuple[str, dict[str, Any], *tuple[Patch, ...]]] = {
     "the journal is not asked": (
         "S6",
         {"kinds": ("restored", "honest")},
-        put(sealing.RememberedJournal, "check", lambda *_: None),
+        put(RememberedJournal, "check", lambda *_: None),
     ),
     "one group strikes": (
         "S3",
