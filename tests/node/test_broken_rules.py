@@ -14,9 +14,9 @@ from typing import Any, Final, NamedTuple
 import msgspec
 import pytest
 import trio
-from node.test_mirrored_shards import CITIES, brought, passed, sharded
 from node.test_raw import GATE, counts, filled, push, replayed
 from node.test_shards import answered, standing
+from node.test_shards_of_peers import CITIES, brought, passed, sharded
 
 from chain.errors import Conflict, NotFound, Refused
 from chain.instant import SECOND, Instant

@@ -11,12 +11,9 @@ import pytest
 import trio
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
-from node.test_client_repositories import ARCHIVE, pushed
-from node.test_mirrored_shards import CITIES, brought, sharded, signed
-from node.test_published_shards import known, over
-from node.test_remote_repositories import SFTP, SHELF
-from node.test_repositories import BUCKET
+from node.test_repositories import ARCHIVE, BUCKET, SFTP, SHELF, push_whole
 from node.test_shards import shard, standing
+from node.test_shards_of_peers import CITIES, brought, known, over, sharded, signed
 from node.test_smart import REPOSITORY, TAKES, token_of, url_of
 
 from chain import errors, instant
@@ -82,7 +79,7 @@ async def test_a_collection_is_pushed_pulled_and_read_as_one(world: World, kept:
         await alice.apply(kept.manifest)
         await bob.apply(kept.reading or kept.manifest)
         await sharded(world, alice)
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         shards = alice.home.shards_of(alice.dataset("cities"))
         (item,) = await bob.pull("archive/cities")
         assert (item.ref, item.outcome, item.fault) == ("cities", "updated", None), item
@@ -92,9 +89,9 @@ async def test_a_collection_is_pushed_pulled_and_read_as_one(world: World, kept:
         saved = await away(lambda: begun(kept.opened()))
         await brought(world, alice, 2, "Krems")
         for each in shards:  # pushed by themselves, by their ids: nothing says yet that the transaction is whole
-            await pushed(alice, str(each), f"archive/{each.multibase}")
+            await push_whole(alice, str(each), f"archive/{each.multibase}")
         assert len(await away(lambda: current(kept.opened()))) == 5
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         await away(lambda: continued(kept.opened(), saved))
         assert (await bob.pull("archive/cities"))[0].outcome == "updated"
         assert await standing(bob, "cities") == await standing(alice, "cities")
@@ -206,7 +203,7 @@ async def test_a_shard_that_is_missing_stale_or_foreign_is_refused_by_name(world
         await alice.apply(ARCHIVE % store.as_uri())
         await bob.apply(ARCHIVE % store.as_uri())
         await sharded(world, alice)
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         first, _, last = alice.home.shards_of(alice.dataset("cities"))
         facts, shard = store / "cities" / COLLECTION, store / last.multibase
         good = facts.read_bytes()
@@ -247,11 +244,11 @@ async def test_a_late_push_takes_no_frontier_back(world: World, tmp_path: Path) 
     async with world.running("alice") as alice:
         await alice.apply(ARCHIVE % store.as_uri())
         await sharded(world, alice)
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         facts = store / "cities" / COLLECTION
         older = collection_in(facts.read_bytes(), "older")
         await brought(world, alice, 2, "Krems")
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         newer = collection_in(facts.read_bytes(), "newer")
         assert [each.upper for each in newer.heads] > [each.upper for each in older.heads]
         assert older.newer(newer).content == newer.content == newer.newer(older).content
@@ -294,7 +291,7 @@ async def test_a_collection_on_a_web_server_is_mirrored_as_one(world: World, tmp
                     await alice.apply(ARCHIVE % store.as_uri())
                     await sharded(world, alice)
                 await brought(world, alice, day, "Krems")
-                await pushed(alice, "cities", "archive")
+                await push_whole(alice, "cities", "archive")
                 rows = await standing(alice, "cities")
             async with world.running("bob") as bob:
                 if day == 2:
@@ -316,7 +313,7 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
         async with world.running("alice") as alice:
             await alice.apply(ARCHIVE % store.as_uri())
             await known(world, alice)
-            await pushed(alice, "cities", "archive")
+            await push_whole(alice, "cities", "archive")
         async with world.running("bob") as bob:
             await bob.added(wire.MirrorRequest(source=f"{site.url}/cities", as_name="theirs"))
             before = await standing(bob, "theirs")
@@ -324,8 +321,8 @@ async def test_a_mirror_from_the_web_goes_on_to_the_shards_of_a_handover(
             await shard(alice, 3, "city")
             await over(alice, 1)
             await brought(world, alice, 2, "Krems")
-            await pushed(alice, "cities.r0", "archive/cities")
-            await pushed(alice, "cities", "archive/cities.r1")
+            await push_whole(alice, "cities.r0", "archive/cities")
+            await push_whole(alice, "cities", "archive/cities.r1")
             rows = await standing(alice, "cities")
         (card,) = store.glob("*/trust/card")
         if not has_card:
@@ -352,15 +349,15 @@ async def test_a_collection_that_went_on_elsewhere_is_never_read_in_part(world: 
     async with world.running("alice") as alice:
         await alice.apply(ARCHIVE % store.as_uri())
         await sharded(world, alice)
-        await pushed(alice, "cities", "archive")
+        await push_whole(alice, "cities", "archive")
         before = instant.render(world.clock.now())
         for number, shards in ((2, 2), (3, 1)):
             by = ("city",) if shards > 1 else ()
             request = wire.RenditionRequest(origin="snapshot", shards=shards, by=by)
             await alice.done(alice.api.renditions.create("cities", request))
             await alice.done(alice.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
-            await pushed(alice, f"cities.r{number - 1}", f"archive/cities{'.r2' * (number == 3)}")
-            await pushed(alice, "cities", f"archive/cities.r{number}")
+            await push_whole(alice, f"cities.r{number - 1}", f"archive/cities{'.r2' * (number == 3)}")
+            await push_whole(alice, "cities", f"archive/cities.r{number}")
             assert len(await away(lambda: current(open_repository(store)))) == 5
             assert await away(lambda: open_repository(store).open("cities").at(before).to_arrow().num_rows) == 5
         assert await away(lambda: open_repository(store).open("cities.r2").to_arrow().num_rows) == 5
@@ -407,7 +404,7 @@ async def test_all_shards_go_to_a_node_and_to_ipfs(world: World, door: str) -> N
         shards = alice.home.shards_of(alice.dataset("cities"))
         (item,) = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items
         assert (item.fault, item.outcome, item.blocks) == (None, "pushed", sum(map(alice.size, map(str, shards))))
-        await pushed(alice, "cities", "shelf")
+        await push_whole(alice, "cities", "shelf")
         (come,) = await bob.pull("shelf/cities")
         assert (come.ref, come.outcome, come.fault) == ("cities", "updated", None), come
         for each in (bob, house) if house is not None else (bob,):
@@ -423,7 +420,7 @@ async def test_all_shards_go_to_a_node_and_to_ipfs(world: World, door: str) -> N
         await over(alice, (await shard(alice, 2, "city")).number)
         late = (await alice.done(alice.api.pushing.push(wire.PushRequest(refs=("cities",), to="shelf")))).items[0]
         assert late.fault is not None, "another rendition has other shards"
-        await pushed(alice, "cities", "shelf/later")
+        await push_whole(alice, "cities", "shelf/later")
         (come,) = await bob.pull("shelf/later")
         assert (come.ref, come.fault) == ("later", None)
         assert await standing(bob, "later") == await standing(alice, "cities")
@@ -463,9 +460,9 @@ async def play(world: World, door: str, steps: list[tuple[str, int]]) -> None:
                     await brought(world, alice, day, *CITIES[day % 3 : day % 3 + value])
                     states.append(await standing(alice, "cities"))
                 case "one":
-                    await pushed(alice, str(shards[value]), f"shelf/{shards[value].multibase}")
+                    await push_whole(alice, str(shards[value]), f"shelf/{shards[value].multibase}")
                 case "push":
-                    await pushed(alice, "cities", "shelf")
+                    await push_whole(alice, "cities", "shelf")
                     least = len(states) - 1
                 case "pull":
                     (item,) = await bob.pull("shelf/cities")

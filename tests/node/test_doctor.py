@@ -1,31 +1,48 @@
-"""The doctor over state directories that are really damaged: what is found, and what is said to do about it."""
+"""What the doctor finds: damage, what a node depends on beyond itself, and volumes."""
 
 from __future__ import annotations
 
 import dataclasses
 import os
 import re
+import socket
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
+import trio
 
 from chain.codec.blocks import decode_block
-from chain.errors import Environment
+from chain.errors import Environment, Fault, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.store.database import open_database
 from chain.store.seals import sealed_tables
-from config import model
+from chain.store.volumes import VolumeUsage
+from config import model, schema
 from odfd.control import wire
+from odfd.node.readings import Readings
+from odfd.obs.metric_table import DEPENDENCIES
+from odfd.resources.store import ResourceStore
+from odfd.runtime.supervision import Health
+from odfd.services.maintenance import dependencies
 from odfd.services.maintenance import doctor as doctor_module
+from odfd.services.maintenance.dependencies import TRIED_BY
 from odfd.services.maintenance.restore import unfinished_folder
+from odfd.services.resources import reconciler
+from odfd.services.resources.reconciler import Reconciler
+from odfd.services.volumes.volume_paths import MARK, VolumeFolder
 from odfd.store.directory import StateDirectory, open_state_directory
 from odfd.transfer.folders import import_dataset
+from worlds.eventually import PATIENCE
 from worlds.manifests import DERIVED, ROOT
-from worlds.node_world import Node, World
+from worlds.memory_ipfs import MemoryIpfs
+from worlds.node_world import Node, World, until
+
+# The doctor over state directories that are really damaged: what is found, and what is said to do about it.
+
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "kamu"
 OTHER = DatasetId.from_public_key(bytes(32))
@@ -119,7 +136,7 @@ def spoil(node: Node, sql: str) -> Callable[[Any], None]:
     return lambda _: None
 
 
-ROWS = {
+ALTERED = {
     "UPDATE res_events SET body = x'7b7d'": ("res_events", "restore the database"),
     "UPDATE declarations SET rv = 7": ("declarations", "restore the database"),
     "UPDATE trust_chains SET data = data + 1": ("trust_chains", "--repair"),
@@ -128,7 +145,7 @@ ROWS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("sql", ROWS)
+@pytest.mark.parametrize("sql", ALTERED)
 async def test_a_damaged_row_is_named(world: World, sql: str) -> None:
     async with world.running("alice") as alice:
         await imported(alice)
@@ -137,7 +154,7 @@ async def test_a_damaged_row_is_named(world: World, sql: str) -> None:
         with alice.home.database.write() as connection:
             assert connection.execute(sql).rowcount > 0
         found = (await deep(alice))["rows"]
-        table, hint = ROWS[sql]
+        table, hint = ALTERED[sql]
         assert (found.result, table in found.message, hint in found.hint) == ("failed", True, True)
 
 
@@ -163,8 +180,6 @@ UNSEALED = {
     "sqlite_sequence": "SQLite's own",
 }
 """The tables whose rows have no seal, and what finds damage of them instead."""
-
-
 VALUES: dict[str, Any] = {"TEXT": "a", "INTEGER": 1, "BLOB": b"a"}
 
 
@@ -358,3 +373,330 @@ async def test_a_disk_that_refuses(world: World, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setattr(Path, "write_bytes", refuse)
         found = (await quick(alice))["disk"]
         assert (found.result, words in found.hint) == ("failed", True)
+
+
+# What a node depends on beyond itself is tried, and told wherever people and programs look: nothing is ok unasked.
+
+
+NOTHING = {
+    "node.name", "node.contact", "node.about", "node.log-levels", "control.group", "p2p.announce", "p2p.inside",
+    "ingest.variables", "webhooks.inside", "policy.validators.groups", "policy.validators.min-sandbox",
+    "policy.witness.groups", "policy.witness.max-age", "policy.fresh.max-stale", "policy.use", "policy.serve",
+    "policy.network-key", "policy.publish.witness", "node.doors",
+}  # fmt: skip
+"""Settings of texts that name nothing beyond the process that could be asked."""
+
+
+def closed() -> str:
+    """An address of this machine where nobody answers."""
+    with socket.create_server(("127.0.0.1", 0)) as once:
+        return f"127.0.0.1:{once.getsockname()[1]}"
+
+
+async def probed(node: Node) -> dict[str, Any]:
+    return {probe.name: probe for probe in await node.api.about.doctor()}
+
+
+def test_every_setting_that_names_something_is_tried_by_a_probe() -> None:
+    """A new setting of a text says here, or in ``TRIED_BY``, what it names."""
+    texts = {key.name for key in schema.every() if key.type is not bool and key.type not in (int, float)}
+    chosen = {key.name for key in schema.every() if key.about.choices}
+    assert texts - chosen - NOTHING == TRIED_BY.keys() - chosen
+    assert not NOTHING & TRIED_BY.keys()
+    assert set(TRIED_BY.values()) - {"disk", "parts", "network", "engine", "witnesses"} <= set(DEPENDENCIES)
+
+
+async def test_what_is_not_set_is_not_told_of(world: World) -> None:
+    async with world.running("alice") as alice:
+        found = await probed(alice)
+        assert found.keys() & set(DEPENDENCIES) == {"listening"}
+        assert {"parts", "network", "engine", "disk"} <= found.keys()
+        assert found["parts"].result == "ok"
+
+
+async def test_what_does_not_answer_is_told_everywhere(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By doctor, status, /readyz and metrics, with what to do; and no longer once it answers."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    folder, volume = tmp_path / "shelf", tmp_path / "volume"
+    settings = {
+        "traces": model.Traces(endpoint=f"http://{closed()}/v1/traces"),
+        "ingest": model.Ingest(settle_seconds=0, folders=(str(tmp_path / "none"),), container="offline"),
+    }
+    dead = MemoryIpfs()
+    dead.away = True
+    async with world.running("alice", ipfs=dead, **settings) as alice:
+        shelf = f"$schema: Repository\nheaders: {{name: shelf}}\nspec: {{url: 'file://{folder}'}}\n"
+        web = f"---\n$schema: Repository\nheaders: {{name: web}}\nspec: {{url: 'http://{closed()}/data'}}\n"
+        kept = f"{{kind: HostPath, path: {volume}, capacity: {{storage: 1Gi}}}}"
+        cold = f"---\n$schema: PersistentVolume\nheaders: {{name: cold}}\nspec: {kept}\n"
+        await alice.apply(shelf + web + cold)
+        assert (await probed(alice))["volumes"].result == "ok"
+        alice.member.answers = False
+        await trio.to_thread.run_sync(volume.rename, tmp_path / "elsewhere")
+        found = await probed(alice)
+        wrong = {name: found[name].message for name in DEPENDENCIES if found[name].result == "failed"}
+        assert wrong.keys() == set(DEPENDENCIES), found
+        assert all(found[name].hint for name in ("ipfs", "traces", "folders", "containers", "repositories"))
+        assert "shelf: " in wrong["repositories"]
+        assert "web: " in wrong["repositories"]
+        status = await alice.api.about.status()
+        assert status.troubles == {name: f"does not answer: {text}" for name, text in wrong.items()}
+        readings = Readings(alice.features)
+        assert readings.dependencies() == wrong
+        text = (await readings.scrape()).decode()
+        assert all(f'odfd_dependency_up{{dependency="{name}"}} 0.0' in text for name in DEPENDENCIES)
+        folder.mkdir()
+        dead.away, alice.member.answers = False, True
+        monkeypatch.undo()
+        found = await probed(alice)
+        assert found["ipfs"].result == "ok"
+        assert "shelf" not in found["repositories"].message
+        assert "ipfs" not in (await alice.api.about.status()).troubles
+
+
+async def test_a_part_that_is_down_is_told_everywhere(world: World) -> None:
+    async with world.running("alice") as alice:
+        ready = alice.parts.context.readiness
+        ready.started = True
+        fault = Environment("/ip6/::/tcp/4150: the port is in use", rule="listen", hint="set another port")
+        ready.parts["network"] = Health(fault=fault, restarts=8)
+        probe = (await probed(alice))["parts"]
+        assert (probe.result, probe.hint) == ("failed", "set another port")
+        assert probe.message == f"network is started again and again (8 restarts): {fault}"
+        assert (await alice.api.about.status()).troubles == {"network": str(ready.parts["network"])}
+        readings = Readings(alice.features)
+        assert (await readings.why_not_ready())["network"] == str(ready.parts["network"])
+        text = (await readings.scrape()).decode()
+        assert 'odfd_part_up{part="network"} 0.0' in text
+        assert 'odfd_part_restarts_total{part="network"} 8.0' in text
+        assert 'odfd_part_up{part="heads"} 1.0' in text
+
+
+async def test_a_network_that_does_not_listen_is_not_well(world: World) -> None:
+    """Whoever joins is told, with the fault itself, and doctor says no more that the network is ok."""
+    async with world.running("alice") as alice:
+        assert (await probed(alice))["network"].result == "ok"
+        alice.member.failure = Environment("the port is in use", rule="listen", hint="set p2p.listen")
+        probe = (await probed(alice))["network"]
+        assert (probe.result, probe.message, probe.hint) == ("failed", "the port is in use", "set p2p.listen")
+        shown = await alice.api.networks.state("wires")
+        assert shown.trouble is not None
+        assert (shown.trouble.detail, shown.trouble.rule) == ("the port is in use", "listen")
+
+
+async def test_own_addresses_are_dialled_and_those_that_answered_are_named(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of the site over HTTP, whatever it answers; of two, that which is silent is told apart."""
+    async with world.running("alice", http=model.Http(listen=("127.0.0.1:0",))) as alice:
+        (url,) = (await alice.api.about.status()).http
+        peers = "/ip4/127.0.0.1/tcp/4150"
+        probe = (await probed(alice))["listening"]
+        assert (probe.result, probe.message) == (
+            "ok", f"{peers}, {url}: dialled from this machine, all answer; odfctl peer netcheck tells of others"
+        )  # fmt: skip
+        monkeypatch.setattr(alice.parts.site, "urls", (url, f"http://{closed()}"))
+        probe = (await probed(alice))["listening"]
+        assert (probe.result, probe.hint) == (
+            "failed", "does a firewall of this machine close it, or is the node too busy? odfctl logs"
+        )  # fmt: skip
+        assert probe.message.startswith("dialled from this machine, nobody answers at http://127.0.0.1:")
+        assert probe.message.endswith(f"; {peers}, {url} answers")
+
+
+async def test_what_does_not_answer_in_time_is_told_too(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    silent = MemoryIpfs()
+
+    async def forever() -> str:
+        await trio.sleep_forever()
+        raise AssertionError
+
+    monkeypatch.setattr(silent, "version", forever)
+    monkeypatch.setattr(dependencies, "TRY_SECONDS", 0.0)
+    async with world.running("alice", ipfs=silent) as alice:
+        probe = (await probed(alice))["ipfs"]
+        assert (probe.result, probe.message) == ("failed", "no answer in 0 s")
+
+
+# Volumes of a node: declared, looked at, told of, and what refers to them.
+
+
+ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
+
+
+def volume(path: Path, datasets: str = "[]", name: str = "cellar") -> str:
+    return f"""
+$schema: PersistentVolume
+headers:
+  name: {name}
+  annotations: {{volumePolicy: {{datasets: {datasets}}}}}
+spec: {{kind: HostPath, path: {path}, capacity: {{storage: 1Gi}}}}
+"""
+
+
+async def status(alice: Node, name: str = "cellar") -> dict[str, Any]:
+    """Once all is done."""
+    with trio.fail_after(PATIENCE):
+        await alice.parts.reconciler.wait_settled()
+    found: dict[str, Any] = (await alice.api.declarations.get("volume", name)).status
+    return found
+
+
+def usage(alice: Node, name: str = "cellar") -> VolumeUsage:
+    (found,) = [each for each in alice.parts.volumes.volumes.all() if each.name == name]
+    told: VolumeUsage = alice.home.objects.volumes.usage(found.id)
+    return told
+
+
+async def lies(alice: Node, slices: int, name: str = "cellar") -> dict[str, Any]:
+    """The status, once so many slices lie in the volume and it says so."""
+
+    def told() -> bool:
+        with alice.home.database.read() as connection:
+            held = ResourceStore(connection).find_named("PersistentVolume", name, None)
+        conditions = held.status.conditions if held is not None else {}
+        return usage(alice, name).objects == slices == conditions["Usage"].value["slices"] if conditions else False
+
+    await until(told)
+    return await status(alice, name)
+
+
+async def test_slices_follow_what_volumes_and_datasets_say(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chain.store.objects.SMALL", 0)
+    cellar, attic = tmp_path / "cellar", tmp_path / "attic"
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(ROOT, volume(cellar, "['cit%']"), volume(attic, name="attic"))
+        await alice.pull()
+        said = await lies(alice, 1)
+        assert said["phase"] == "Ready"
+        world.write("alice", "b.csv", "2024-01-03T00:00:00Z,Wien,2000000")
+        await alice.pull()
+        await lies(alice, 2)
+        probes = {each.name: each.result for each in await alice.api.about.doctor()}
+        assert probes["volumes"] == "ok"
+        with pytest.raises(Fault) as fixed:
+            await alice.apply(volume(tmp_path / "elsewhere", "['cit%']"))
+        assert fixed.value.rule == "volume-in-use"
+        with pytest.raises(Fault) as used:
+            await alice.api.declarations.delete("volume", "cellar")
+        assert used.value.rule == "volume-in-use"
+    async with world.running("alice") as alice:
+        await lies(alice, 2)
+        cellar.rename(tmp_path / "unplugged")
+        alice.parts.volumes.loop.touch_all()
+        await until(lambda: any(each.fault for each in alice.parts.volumes.states.values()))
+        said = await status(alice)
+        assert (said["phase"], said["code"]) == ("Failed", "volume-away")
+        assert {each.name: each.result for each in await alice.api.about.doctor()}["volumes"] == "failed"
+        (tmp_path / "unplugged").rename(cellar)
+        await alice.apply(volume(cellar))
+        said = await lies(alice, 0)
+        assert said["phase"] == "Ready"
+        await until(lambda: usage(alice).remains == 0)
+        await alice.api.declarations.delete("volume", "cellar")
+        with trio.fail_after(PATIENCE):
+            await alice.parts.reconciler.wait_settled()
+        assert [each.name for each in cellar.rglob("*") if each.is_file()] == []
+        assert [each.name for each in attic.iterdir()] == [MARK]
+
+
+async def test_a_dataset_names_its_volume_and_that_goes_before_selectors(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("chain.store.objects.SMALL", 0)
+    dataset = """
+$schema: Dataset
+headers: {name: named}
+spec:
+  kind: Root
+  volume: attic
+  metadata:
+  - kind: AddPushSource
+    sourceName: default
+    read: {kind: NdJson, schema: {fields: [{name: n, type: Int64}]}}
+    merge: {kind: Append}
+"""
+    async with world.running("alice") as alice:
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(ROOT, volume(tmp_path / "cellar", "['%']"))
+        (item,) = (await alice.apply(dataset)).items
+        assert item.action == "created"
+        await alice.pull("cities")
+        await lies(alice, 1)
+        (item,) = (await alice.apply(dataset)).items
+        assert item.action == "unchanged"
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+async def test_r54_a_deleted_volume_gives_its_place_back_whatever_comes_between(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_killed: bool
+) -> None:
+    """Killed before it is tried, or with its disk away: the next start goes on, and another volume begins there."""
+    cellar, tries = tmp_path / "cellar", []
+
+    def away(_: VolumeFolder, volume: str) -> None:
+        tries.append(volume)
+        raise Environment("volume cellar is away", rule="volume-away", hint="plug it in")
+
+    async def never(*_: Any) -> None:
+        await trio.sleep_forever()
+
+    async def probe(node: Node) -> Any:
+        (found,) = [each for each in await node.api.about.doctor() if each.name == "deletions"]
+        return found
+
+    async with world.running("alice") as alice:
+        await alice.apply(volume(cellar))
+        await status(alice)
+        await until((cellar / MARK).exists)
+        with monkeypatch.context() as patched:
+            patched.setattr(VolumeFolder, "release", away)
+            if is_killed:
+                patched.setattr(Reconciler, "_finalize", never)
+                patched.setattr(reconciler, "ATTEMPT_SECONDS", 0.0)  # of nobody's time
+            await alice.api.declarations.delete("volume", "cellar")
+            if not is_killed:
+                await until(lambda: tries)
+                with trio.fail_after(PATIENCE):
+                    await alice.parts.reconciler.wait_settled()
+                held = await alice.api.declarations.get("volume", "cellar")
+                (told,) = [
+                    each
+                    for key, each in held.status["conditions"].items()
+                    if key.endswith("/resource/v1alpha1/Deleting")
+                ]
+                assert (told["value"], told["code"], held.headers["deletedAt"]) == (
+                    True,
+                    "volume-away",
+                    told["updatedAt"],
+                )
+                for again in ("cellar", held.id):  # it is there to be read, and for nothing else
+                    with pytest.raises(NotFound):
+                        await alice.api.declarations.delete("volume", again)
+                said = await probe(alice)
+                assert said.result == "failed"
+                assert "PersistentVolume cellar: volume cellar is away" in said.message
+                assert "plug it in" in said.hint
+    assert (cellar / MARK).exists()
+    async with world.running("alice") as alice:
+        await alice.apply(volume(cellar, name="attic"))
+        await until(lambda: marked(cellar) == found_id(alice, "attic"))
+        await until(lambda: not any(each.fault for each in alice.parts.volumes.states.values()))
+        assert (await status(alice, "attic"))["phase"] == "Ready"
+        assert (await probe(alice)).result == "ok"
+
+
+def marked(folder: Path) -> str:
+    """The id that a folder is marked with; empty for one that is marked by nobody now."""
+    with suppress(FileNotFoundError):
+        return (folder / MARK).read_text()
+    return ""
+
+
+def found_id(alice: Node, name: str) -> str:
+    return next(each.id for each in alice.parts.volumes.volumes.all() if each.name == name)

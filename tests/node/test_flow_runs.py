@@ -1,39 +1,54 @@
-"""Each run of a Flow is a FlowRun (RFC-019), which tells its causes, its tasks and their outcomes; few of them stay."""
+"""Flows and tasks as they run: each is told, done once, asks for its time, and few are kept, also in a year."""
 
 from __future__ import annotations
 
 import json
+import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partialmethod
+from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 import pytest
 import trio
 import trio.testing
+import yaml
 from msgspec.structs import replace
 from node.test_flows import ON_UPDATE, flow, pass_time, ran, view
 
-from chain.errors import Invalid
-from chain.instant import Instant
+from chain.errors import Fault, Invalid, Refused, Remote
+from chain.instant import SECOND, Instant, parse
+from chain.state import load_state
 from odfd.api import resource_operations
 from odfd.control import wire
 from odfd.flows import former_forms
-from odfd.flows.plan import Outcome, Record
+from odfd.flows.plan import EVERY, Outcome, Record
+from odfd.resources import store as resources
 from odfd.resources.manifest import MAX_NAME
 from odfd.resources.resource import Resource, derived_id
 from odfd.resources.status import Condition, ResourceStatus
 from odfd.resources.store import ResourceStore
 from odfd.resources.types import Deletion
-from odfd.services.flows.worker import Ended
+from odfd.runtime.subjects import about
+from odfd.runtime.tasks import Bounds, routine
+from odfd.services.flows.worker import LOGGED_CHARACTERS, Ended
 from odfd.services.resources.types import TYPES
 from odfd.services.resources.views import manifest_of
 from odfd.services.tasks.flow_tasks import FlowTasks
 from odfd.store import flow_runs as store
-from worlds.accounts_world import ALICE, BOB, DATASET, settled
+from worlds.accounts_world import ALICE, BOB, DATASET, GRANT, settled
+from worlds.asking import ask
 from worlds.eventually import PATIENCE
+from worlds.flow_world import flow_of, tasks
 from worlds.manifests import ROOT
 from worlds.node_world import Node, World, until
+from worlds.web_site import Site, plain
+
+# Each run of a Flow is a FlowRun (RFC-019), which tells its causes, its tasks and their outcomes; few of them stay.
+
 
 CAUSES, STATUS, RETRY = "FlowRunActivationCauses", "FlowRunStatus", "FlowRunRetry"
 VERIFY = "{kind: Verify}"
@@ -442,3 +457,445 @@ async def test_a_run_that_goes_on_twice_is_cancelled_as_one(nursery: trio.Nurser
     assert ended == [("one", Outcome.CANCELLED)] * 2
     assert list(tasks.at_work.values()) == ["two"]
     tasks.cancel("two")
+
+
+# Flows run for a year of virtual time, and what a node keeps of its runs does not grow.
+
+
+FLOWS = 200 if "ODF_SOAK" in os.environ else 20
+WEEKS = 52
+LEAST = 3 * FLOWS // 2
+TASKS = 5 * FLOWS // 2
+FLOW = """---
+$schema: Flow
+headers: {{name: f{number}, annotations: {{flowPolicy: {{cooldown: 0s}}}}}}
+spec: {{target: "Dataset:cities", triggers: [{{kind: Schedule, cron: '@weekly'}}]}}
+"""
+LINE = 200 + LOGGED_CHARACTERS
+"""Most bytes of a line of the log about a flow that fails."""
+
+
+def kept(node: Node) -> dict[str, int]:
+    """Rows of every table of the database, and entries of everything in memory that runs add to."""
+    with node.home.database.read() as connection:
+        tables = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+        found = {table: connection.execute(f"SELECT count(*) FROM {table}").fetchone()[0] for table in tables}
+        found["pages in use"] = connection.execute("PRAGMA page_count").fetchone()[0]
+    return found | {
+        "tasks": len(node.board.list()),
+        "plans": sum(1 for _ in node.parts.flows.scheduler.entries()),
+        "places in the heap of plans": len(node.parts.flows.scheduler._heap) // (2 * FLOWS + 1),
+        "series of metrics": sum(1 for _ in node.parts.context.meter.samples(frozenset())),
+        "events of the node": node.events._ring.last + 1 - node.events._ring.oldest,
+        "queue of the reconciler": len(node.parts.reconciler.queue._later),
+    }
+
+
+@pytest.mark.slow
+async def test_what_is_kept_of_runs_is_the_same_after_two_months_and_after_twelve(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every third run fails, each time with other words. The log's bounds are scaled down as the year's runs are."""
+    monkeypatch.setattr(resources, "KEPT", LEAST)
+    monkeypatch.setattr(resources, "MOST", 2 * FLOWS)
+    monkeypatch.setattr(resources, "TRIMMED_EVERY", FLOWS // 2)
+    monkeypatch.setattr(Bounds, "__init__", partialmethod(Bounds.__init__, kept=TASKS))
+    async with world.running("alice") as alice:
+        runs = 0
+
+        async def perform(plan: Any, _record: Any) -> Ended:
+            nonlocal runs
+            number, runs = runs, runs + 1
+
+            async def work(_report: Any) -> str:
+                if number % 3 == 0:
+                    raise Remote(f"run {number} had no answer", rule="source")
+                return f"run {number}"
+
+            with routine():
+                task = alice.board.submit("pull", plan.name, work)
+            await task.finished.wait()
+            if task.fault is not None:
+                return Ended(Outcome.REFUSED, str(task.fault))
+            return Ended(Outcome.UP_TO_DATE, str(task.result))
+
+        alice.parts.flows.perform = perform
+        await alice.apply(ROOT + "".join(FLOW.format(number=number) for number in range(FLOWS)))
+        await alice.parts.flows.look((EVERY,))
+        sizes: list[dict[str, int]] = []
+        lines: list[int] = []
+        for week in range(1, WEEKS + 1):
+            before = len(alice.logger.said)
+            due = alice.parts.flows.scheduler.next_time()
+            assert due is not None
+            alice.clock.instant = int(due) + SECOND
+            with trio.fail_after(PATIENCE):
+                while runs < week * FLOWS or alice.parts.flows._running:
+                    turned = alice.parts.flows.turned
+                    alice.parts.flows.loop.poke()
+                    await turned.wait()
+                await alice.parts.reconciler.wait_settled()
+            assert runs == week * FLOWS
+            sizes.append(kept(alice))
+            lines.append(sum(len(f"{event} {values}") for event, values in alice.logger.said[before:]))
+        second, last = sizes[8], sizes[-1]
+        assert LEAST <= last["res_events"] <= 2 * FLOWS + FLOWS // 2, "the most, and what comes until the next trim"
+        assert last["tasks"] == second["tasks"] == TASKS
+        assert last.pop("events of the node") <= 4096, "limits.events_kept"
+        grown = {name: (second[name], last[name]) for name in last if last[name] > second[name] * 1.2 + 60}
+        assert grown == {}
+        assert 0 < max(lines[1:]) <= FLOWS * LINE, "a plan is told of once an hour, and each ran once"
+
+
+@pytest.mark.slow
+def test_changes_that_come_fast_are_bounded_within_the_day(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Age alone bounds nothing: 25 changes a second are two million a day. By number, and by bytes."""
+    node = world.node("alice")
+    with node.home.database.write() as connection:
+        store, row = ResourceStore(connection), "(rv, at, op, id, type, body) VALUES (?, ?, 'Observed', 'x', 'Flow', ?)"
+        rows = ((number, number, b"x" * 100) for number in range(1, 3 * resources.MOST // 2))
+        connection.executemany(f"INSERT INTO res_events {row}", rows)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
+        assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == resources.MOST
+        monkeypatch.setattr(resources, "MOST_BYTES", 1_000)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
+        assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == 10
+        monkeypatch.setattr(resources, "MOST_BYTES", 1)
+        store.trim(node.clock.now(), resources.KEPT, 1 << 62)
+        assert connection.execute("SELECT count(*) FROM res_events").fetchone()[0] == 1, "the newest stays"
+
+
+# Tasks that manifests declare: each is done once, and has the shape of those that commands and flows begin.
+
+
+CHECK = """$schema: Task
+headers: {{name: {name}}}
+spec: {{kind: Verify, target: {target}, replayTransform: {replay}}}
+"""
+RAW = "$schema: Dataset\nheaders: {name: raw}\nspec: {kind: Root, metadata: []}\n"
+SWEEP = "$schema: Task\nheaders: {name: sweep}\nspec: {kind: GarbageCollection}\n"
+
+
+def check(name: str = "check", target: str = "raw", replay: str = "false") -> str:
+    return CHECK.format(name=name, target=target, replay=replay)
+
+
+async def status(node: Node, name: str, phase: str) -> dict[str, Any]:
+    """Returns the status of a declared task once it has a phase."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            grown = node.parts.context.events.grown
+            found: dict[str, Any] = (await node.api.declarations.get("task", name)).status
+            if found["phase"] == phase:
+                return found
+            await grown.wait()
+
+
+def begun(node: Node) -> list[str]:
+    """The ids of tasks, without those of applies."""
+    return [each.id for each in node.board.list() if each.kind != "apply"]
+
+
+async def test_a_declared_task_is_done_once(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(RAW)
+        (made,) = (await alice.apply(check())).items
+        found = await status(alice, "check", "Ready")
+        ((key, outcome),) = found["conditions"].items()
+        assert key.endswith("opendatafabric.org/schemas/tasks/v1alpha1/TaskOutcome")
+        assert (outcome["kind"], outcome["message"]) == ("Success", "1 block verified (data)")
+        (again,) = (await alice.apply(check())).items
+        assert (again.action, again.id) == ("unchanged", made.id)
+        await alice.api.declarations.label("task", "check", wire.LabelRequest(labels={"a": "b"}))
+        await alice.parts.reconciler.wait_settled()
+        assert (await alice.api.declarations.get("task", "check")).status["observedGeneration"] == 2
+        assert begun(alice) == ["check"]
+    async with world.running("alice") as alice:  # and not again after a start
+        await alice.parts.reconciler.wait_settled()
+        view = await alice.api.tasks.get("check")
+        assert (view.state, view.target, begun(alice)) == ("done", "raw", [])
+
+
+async def test_tasks_of_one_name_in_two_accounts_are_two(world: World) -> None:
+    """Each is begun on the dataset that its account means; the end of one ends the other neither."""
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        mine = DATASET.format(name="hers", more=", account: bob")
+        await node.apply(mine, RAW)
+        owned = [
+            check(target="hers").replace("name: check}", f"name: check, account: {who}}}") for who in ("alice", "bob")
+        ]
+        await node.apply(*owned, check())
+        for name in ("check", "alice/check", "bob/check"):
+            await status(node, name, "Ready")
+        views = {each.id: each for each in await tasks(node) if each.is_declared}
+        ids = [(await node.api.declarations.get("task", f"{who}/check")).id for who in ("alice", "bob")]
+        assert {each.name for each in views.values()} == {"check"}
+        assert views.keys() > set(ids)
+        board = {each.id: each for each in node.board.list()}
+        assert [board[each].about.things for each in ids] == [
+            about(node.dataset(f"{who}/hers")).things for who in ("alice", "bob")
+        ]
+        await node.api.declarations.delete("task", "alice/check")
+        await node.parts.reconciler.wait_settled()
+        assert {each.id for each in await tasks(node) if each.is_declared} == views.keys() - {ids[0]}
+
+
+async def test_a_task_of_an_account_does_what_the_account_may(world: World) -> None:
+    async with world.running("node", private=True) as node:
+        await settled(node)
+        task = check(target="alice/hers").replace("name: check}", "name: check, account: bob}")
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="alice/hers"), task)
+        found = await status(node, "bob/check", "Failed")
+        assert found["code"] == "access-use", "to verify needs the role editor"
+        await node.apply(GRANT.format(name="g", who="bob", role="editor", what="alice/hers"))
+        await status(node, "bob/check", "Ready")
+
+
+async def test_it_waits_for_its_dataset(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(check())
+        found = await status(alice, "check", "Failed")
+        assert found["code"] == "unresolved-reference"
+        assert (await alice.api.tasks.get("check")).state == "waiting"
+        await alice.apply(RAW)
+        await status(alice, "check", "Ready")
+
+
+async def test_what_cannot_be_done_is_told_and_not_tried_again(world: World) -> None:
+    async with world.running("alice") as alice:
+        text = "$schema: Task\nheaders: {name: take}\nspec: {kind: Pull, target: raw}\n"
+        await alice.apply(RAW, text)
+        found = await status(alice, "take", "Failed")
+        assert (found["code"], "retryAt" in found) == ("polling-source", False)
+        view = await alice.api.tasks.get("take")
+        assert view.kind == "pull"
+        await alice.parts.reconciler.wait_settled()
+        assert begun(alice) == ["take"]
+
+
+async def test_one_that_is_deleted_ends(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.running("alice") as alice:
+        entered = trio.Event()
+
+        async def forever(*_: object) -> None:
+            entered.set()
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(alice.api.services.verification, "_verify", forever)
+        await alice.apply(RAW, check())
+        with trio.fail_after(PATIENCE):
+            await entered.wait()
+        await status(alice, "check", "Reconciling")
+        status_code, (gone,) = await ask(alice, "DELETE", "/flow/v1alpha1/tasks/check")
+        assert (status_code, gone["headers"]["name"]) == (200, "check")
+        view = await alice.api.tasks.get("check")
+        assert view.state == "cancelled"
+        await until(lambda: not alice.board.get("check").is_declared)  # the reconciler lets go of it
+        assert [each.name for each in await alice.api.declarations.list("task", None) if each.name == "check"]
+        monkeypatch.undo()
+        await alice.apply(check())  # another one of its name
+        await status(alice, "check", "Ready")
+
+
+async def test_one_that_a_stop_cut_off_is_begun_again(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.running("alice") as alice:
+
+        async def forever(*_: object) -> None:
+            await trio.sleep_forever()
+
+        monkeypatch.setattr(alice.api.services.verification, "_verify", forever)
+        await alice.apply(RAW, check())
+        await status(alice, "check", "Reconciling")
+    async with world.running("alice") as alice:
+        assert (await status(alice, "check", "Ready"))["phase"] == "Ready"
+        changes = [each.change for each in await alice.api.history.last("task/check", 50)]
+        assert changes[-5:] == ["Reconciling", "Failed", "Pending", "Reconciling", "Ready"]
+
+
+async def test_it_does_not_become_another_one(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(RAW, check())
+        for other in (check(replay="true"), check(target="other")):
+            with pytest.raises(Refused, match="is done once, as it was declared") as refused:
+                await alice.apply(other)
+            assert refused.value.rule == "immutable"
+
+
+@pytest.mark.parametrize(
+    ("spec", "target", "rule"),
+    [
+        ({"kind": "Verify"}, None, "task-target"),
+        ({"kind": "Ext", "$schema": "Dance"}, "raw", "unknown-type"),
+        ({"kind": "https://acme.com/schemas/tasks/v1/SomeTask"}, "raw", "unknown-kind"),
+        ({"kind": "Ingest", "level": "data"}, "raw", "unknown-field"),
+        ({"kind": "Compaction", "minUncompactedRows": 1}, "raw", "flow-tasks"),
+        ({"kind": "Verify", "onFailure": "Continue"}, "raw", "flow-tasks"),
+        ({"kind": "Reset", "ref": "tail"}, "raw", "flow-tasks"),
+        ({"kind": "SyncTo", "destination": {"url": "s3://bucket/raw"}}, "raw", "sync-url"),
+        ({"kind": "SyncTo", "destination": {"url": "odf+https://n.example/a/b"}, "force": True}, "raw", "flow-tasks"),
+        ({"kind": "WebhookCall", "endpoint": "x", "payload": "${{ a.b }}"}, "raw", "webhook-payload"),
+    ],
+)
+async def test_mistakes_are_told_when_it_is_applied(world: World, spec: Any, target: str | None, rule: str) -> None:
+    spec |= {} if target is None else {"target": target}
+    text = yaml.safe_dump({"$schema": "Task", "headers": {"name": "t"}, "spec": spec})
+    async with world.running("alice") as alice:
+        code, (problem,) = await ask(alice, "POST", "/resource/v1alpha1/apply", body=text)
+        assert (code, problem["rule"]) == (422, rule)
+
+
+async def test_all_tasks_have_one_shape(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(RAW, SWEEP, check())
+        await status(alice, "check", "Ready")
+        await status(alice, "sweep", "Ready")
+        await alice.done(alice.api.verification.verify("raw", wire.VerifyRequest()))
+        _, (listed,) = await ask(alice, "GET", "/flow/v1alpha1/tasks")
+        found = {each["headers"]["name"]: each for each in listed["items"]}
+        shown = await tasks(alice)
+        assert found.keys() == {each.name for each in shown}
+        (verify,) = [each.name for each in shown if each.kind == "verify" and not each.is_declared]
+        by_hand, declared = found[verify], found["check"]
+        assert by_hand["spec"] == {"kind": "Verify", "target": "raw"}
+        assert by_hand["headers"].keys() == declared["headers"].keys()
+        assert by_hand["status"].keys() == declared["status"].keys()
+        conditions = {key for key in declared["status"]["conditions"] if not key.endswith("/References")}
+        assert by_hand["status"]["conditions"].keys() == conditions
+        assert await ask(alice, "GET", f"/flow/v1alpha1/Task/{by_hand['headers']['id']}") == (200, [by_hand])
+
+
+async def test_a_watch_tells_of_those_that_commands_begin(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(RAW)
+        told: list[tuple[str, str, str]] = []
+        async with trio.open_nursery() as nursery:
+
+            async def watch(*, task_status: Any = trio.TASK_STATUS_IGNORED) -> None:
+                async for each in alice.api.declarations.watch(None, "task"):
+                    if each.resource is None:
+                        task_status.started()
+                    elif each.resource.spec["kind"] == "Verify":
+                        told.append((each.op, each.resource.name, each.resource.status["phase"]))
+                        if told[-1][2] == "Ready":
+                            nursery.cancel_scope.cancel()
+
+            with trio.fail_after(PATIENCE):
+                await nursery.start(watch)
+                ref = await alice.api.verification.verify("raw", wire.VerifyRequest())
+                await trio.sleep_forever()
+        assert {name for _, name, _ in told} == {ref.id}
+        assert [each[0] for each in told] == ["Added"] + ["Modified"] * (len(told) - 1)
+        assert told[-1][2] == "Ready"
+
+
+async def test_accounts_see_tasks_on_what_they_read_and_no_others(world: World) -> None:
+    async with world.running("alice", private=True) as node:
+        asking = await settled(node)
+        await node.apply(GRANT.format(name="g", who="bob", role="reader", what="theirs"), check("theirs", "theirs"))
+        await status(node, "theirs", "Ready")
+        for name in ("hers", "theirs"):
+            await node.done(node.api.verification.verify(name, wire.VerifyRequest()))
+
+        async def seen(uid: int) -> list[str]:
+            _, listed = await asking.ask(uid, "GET", "/flow/v1alpha1/tasks")
+            return sorted(each["spec"]["target"] for each in listed["items"])
+
+        assert (await seen(ALICE), await seen(BOB)) == (["hers"], ["theirs", "theirs"])
+        code, told = await asking.ask(BOB, "GET", "/flow/v1alpha1/tasks/theirs")  # without what the owner noted of it
+        assert (code, told["headers"]["labels"], told["headers"]["annotations"]) == (200, {}, {})
+        code, problem = await asking.ask(ALICE, "GET", "/flow/v1alpha1/tasks/theirs")
+        assert (code, problem["rule"]) == (404, "resource")
+
+
+# A flow asks its source for the time that its run is for, also for past times; a pull by hand asks for its own.
+
+
+SOURCE = """$schema: Source
+headers: {{name: weather}}
+spec:
+  ingress: {{kind: Url, url: "{url}/${{{{ trigger.date }}}}?to=${{{{ trigger.time }}}}"}}
+  read: {{kind: Csv, header: true, ddlSchema: ["event_time TIMESTAMP, city STRING, population BIGINT"]}}
+  merge: {{kind: Append}}
+"""
+WEATHER = "$schema: Dataset\nheaders: {name: weather}\nspec: {kind: Root, metadata: []}\n"
+DAILY = """$schema: Flow
+headers: {name: daily, annotations: {flowPolicy: {timeZone: Europe/Vienna}}}
+spec:
+  target: Dataset:weather
+  triggers: [{kind: Schedule, cron: "@daily"}]
+  tasks: [{kind: Ingest, source: weather}]
+"""
+
+
+class Weather:
+    """A server with a document for each day, all with one ETag, as careless servers have."""
+
+    def __init__(self, site: Site) -> None:
+        self.site, self.asked = site, []  # type: tuple[Site, list[str]]
+        site.answer = self.answer
+
+    def answer(self, request: Any) -> bool:
+        self.asked.append(request.path)
+        if request.headers.get("If-None-Match") == '"one"':
+            plain(request, 304)
+            return True
+        day = request.path[1:11]
+        body = f"event_time,city,population\n{day}T00:00:00Z,Graz,{day[-2:]}\n".encode()
+        request.send_response(200)
+        request.send_header("Content-Length", str(len(body)))
+        request.send_header("ETag", '"one"')
+        request.end_headers()
+        request.wfile.write(body)
+        return True
+
+
+async def backfilled(node: Node, first: str, last: str) -> int:
+    told = await node.api.flows.backfill("daily", wire.BackfillRequest(first=first, to=last))
+    with trio.fail_after(PATIENCE):
+        while (await flow_of(node, "daily")).owed or (await flow_of(node, "daily")).state == "running":
+            await node.parts.flows.turned.wait()
+    times: int = told.times
+    return times
+
+
+async def test_a_backfill_asks_for_each_of_its_days(world: World, tmp_path: Path) -> None:
+    with Site(tmp_path).open() as site:
+        weather = Weather(site)
+        async with world.running("alice") as alice:
+            alice.clock.instant = parse("2024-05-20T12:00:00Z")
+            await alice.apply(SOURCE.format(url=site.url), WEATHER, DAILY)
+            assert await backfilled(alice, "2024-05-01T00:00:00Z", "2024-05-11T12:00:00Z") == 10
+            days = [f"2024-05-{day:02d}" for day in range(2, 12)]
+            nights = [f"2024-05-{day:02d}T22:00:00Z" for day in range(1, 11)]
+            assert weather.asked == [f"/{day}?to={night}" for day, night in zip(days, nights, strict=True)]
+            assert load_state(alice.home.chains.chain(alice.dataset("weather"))).last_offset == 9
+            assert await backfilled(alice, "2024-05-01T00:00:00Z", "2024-05-11T12:00:00Z") == 0
+
+
+async def test_a_pull_by_hand_asks_for_its_own_time_or_a_named_one(world: World, tmp_path: Path) -> None:
+    with Site(tmp_path).open() as site:
+        weather = Weather(site)
+        async with world.running("alice") as alice:
+            await alice.apply(SOURCE.format(url=site.url), WEATHER)
+            (item,) = await alice.pull("weather", source="weather")
+            assert item.outcome == "updated"
+            assert re.fullmatch(r"/(\d{4}-\d\d-\d\d)\?to=\1T\d\d:\d\d:\d\dZ", weather.asked[0])
+            for outcome in ("updated", "up-to-date"):
+                (item,) = await alice.pull("weather", source="weather", time="2024-03-01T00:30:00+02:00")
+                assert item.outcome == outcome, "the same time is asked once"
+            assert weather.asked[1:] == ["/2024-03-01?to=2024-02-29T22:30:00Z"] * 2
+            with pytest.raises(Invalid, match="not a time"):
+                await alice.pull("weather", source="weather", time="yesterday")
+
+
+async def test_a_time_is_refused_where_no_source_asks_for_it(world: World, tmp_path: Path) -> None:
+    fixed = SOURCE.format(url="https://example.org").replace("${{ trigger.date }}?to=${{ trigger.time }}", "")
+    async with world.running("alice") as alice:
+        await alice.apply(fixed, WEATHER)
+        (item,) = await alice.pull("weather", source="weather", time="2024-03-01T00:00:00Z")
+        assert (item.outcome, item.fault.rule) == ("failed", "pull-time")
+        with pytest.raises(Fault) as caught:
+            await alice.apply(fixed.replace("kind: Url, url", "kind: FilesGlob, path").replace(
+                "https://example.org/", "/data/${{ trigger.date }}/*.csv"))  # fmt: skip
+        assert "goes on where the last pull ended" in str(caught.value)

@@ -1,14 +1,15 @@
-"""From a record to where it was ingested, on a node with the small engine."""
+"""From a record to where it was ingested, and from inputs to what is derived of them."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
-from node.test_mirrored_shards import CITIES
+from node.test_shards_of_peers import CITIES
 
-from chain.errors import Invalid, NotFound
+from chain.errors import Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.model.events import TransformInput
 from chain.state import load_state
@@ -16,8 +17,13 @@ from engines.contract import ProvenanceAbsence, ProvenancePath, ProvenanceRow, R
 from engines.errors import EngineFault
 from odfd.cli.lineage_text import record_tree
 from odfd.control import wire
+from odfd.services.views.derivative_index import DerivativeIndex
+from worlds.counted import Questions, questions
 from worlds.manifests import DERIVED, ROOT, in_shards
 from worlds.node_world import Node, World
+
+# From a record to where it was ingested, on a node with the small engine.
+
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROW = ProvenanceRow(input=0, offset=0, role="value", path=0)
@@ -268,3 +274,81 @@ async def test_the_graph_of_datasets(world: World) -> None:
         assert (gone.relation, gone.kind) == ("upstream", None)
         assert gone.problem is not None
         assert gone.problem.hint.startswith("odfctl mirror add")
+
+
+# Derived datasets by their inputs: what all chains say, after whatever was applied, altered and deleted.
+
+
+__all__ = ["questions"]
+
+
+def root(name: str) -> str:
+    return ROOT.replace("name: cities", f"name: {name}")
+
+
+def derived(name: str, source: str) -> str:
+    return DERIVED.replace("name: towns", f"name: {name}").replace("datasetRef: cities", f"datasetRef: {source}")
+
+
+def agrees(index: DerivativeIndex, home: Any) -> dict[str, list[str]]:
+    """What the index says of each dataset, which is what a fresh one reads from all chains."""
+    said = {entry.name: [each.name for each in index.of(entry.id)] for entry in home.entries()}
+    fresh = DerivativeIndex(home)
+    assert said == {entry.name: [each.name for each in fresh.of(entry.id)] for entry in home.entries()}
+    assert all(index.has_any(entry.id) == bool(said[entry.name]) for entry in home.entries())
+    assert index.inputs(frozenset) == {entry.id for entry in home.entries() if said[entry.name]}
+    return {name: found for name, found in said.items() if found}
+
+
+async def test_the_index_follows_what_is_applied_altered_and_deleted(world: World) -> None:
+    async with world.running("alice") as node:
+        await node.apply(root("cities"), root("rivers"), derived("towns", "cities"))
+        index = DerivativeIndex(node.home)
+        assert agrees(index, node.home) == {"cities": ["towns"]}
+        await node.apply(derived("villages", "cities"), derived("streets", "towns"))
+        assert agrees(index, node.home) == {"cities": ["towns", "villages"], "towns": ["streets"]}
+        await node.api.declarations.delete("Dataset", "villages")
+        assert agrees(index, node.home) == {"cities": ["towns"], "towns": ["streets"]}
+        await node.api.declarations.delete("Dataset", "streets", purge=True)
+        assert agrees(index, node.home) == {"cities": ["towns"]}
+
+
+async def test_a_question_reads_no_chain_that_was_not_written(
+    world: World, questions: Questions, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as node:
+        await node.apply(root("cities"), root("rivers"), *(derived(f"d{each}", "cities") for each in range(9)))
+    node = world.node("alice")
+    index, cities, rivers = DerivativeIndex(node.home), node.dataset("cities"), node.dataset("rivers")
+    assert index.has_any(cities)
+    with questions.during() as asked:
+        assert not index.has_any(rivers)
+    assert not asked
+    reads: list[DatasetId] = []
+    read = DerivativeIndex._read
+    monkeypatch.setattr(DerivativeIndex, "_read", lambda self, each: reads.append(each) or read(self, each))
+    with node.home.database.write() as connection:
+        connection.execute("UPDATE datasets SET id = id WHERE id = ?", (rivers,))
+    assert index.has_any(cities)
+    assert reads == [rivers]
+
+
+async def test_a_damaged_transform_is_told_by_each_question_until_it_is_read(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as node:
+        await node.apply(root("cities"), derived("towns", "cities"))
+        index, cities, towns = DerivativeIndex(node.home), node.dataset("cities"), node.dataset("towns")
+
+        def damaged(self: DerivativeIndex, dataset: DatasetId) -> frozenset[str]:
+            if dataset == towns:
+                raise Environment("block 1 is damaged", rule="block-damaged")
+            return read(self, dataset)
+
+        read = DerivativeIndex._read
+        monkeypatch.setattr(DerivativeIndex, "_read", damaged)
+        for _ in range(2):
+            with pytest.raises(Environment, match="damaged"):
+                index.has_any(cities)
+        monkeypatch.undo()
+        assert index.has_any(cities)

@@ -1,7 +1,9 @@
-"""Mirrors among nodes: what arrives, what is refused, what is survived."""
+"""Mirrors among nodes: what arrives, in which steps, what is refused, what is survived."""
 
 from __future__ import annotations
 
+import threading
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -9,26 +11,36 @@ import pytest
 import trio
 
 from chain import instant
+from chain.data import object_links
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.ids import DatasetId
-from chain.model.events import AddData, SetTransform, TransformInput
+from chain.model.events import AddData, SetDataSchema, SetInfo, SetTransform, TransformInput
 from chain.model.source import TransformSql
 from chain.multihash import Multihash
 from chain.state import load_state
+from chain.store.objects import SMALL, DiskObjects
 from config import model
 from odfd.cli.dataset_text import state_text
 from odfd.control import wire
+from odfd.mirrors import object_fetcher, sinks, sync
 from odfd.mirrors.mirror_state import MirrorProgress, SchedulerState
-from odfd.mirrors.object_fetcher import ObjectLimits
+from odfd.mirrors.object_fetcher import ObjectLimits, together
 from odfd.services.network.mirrors import slices_of
 from odfd.services.resources.views import manifest_of
+from odfd.store.ledger.log import Ledger
+from odfd.store.references import references_to
 from odfd.trust.signing import owner_commit
 from p2p.pace import PeerTraffic
 from p2p.ports import PeerId
+from p2p.wire.limits import MAX_PACKED
 from worlds.commits import commit_events
 from worlds.eventually import PATIENCE
+from worlds.linked_world import FILES, schema, slice_at
 from worlds.manifests import DERIVED, ROOT
 from worlds.node_world import Node, World, until
+
+# Mirrors among nodes: what arrives, what is refused, what is survived.
+
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 HOUR = 3600 * instant.SECOND
@@ -557,3 +569,455 @@ async def test_serving_stays_within_reach(world: World) -> None:
         names = list(bob.home.objects.names())
         assert names
         assert all(bob.parts.library.object_size(name) is None for name in names)
+
+
+# A long way is gone in steps, each proven to be the beginning of what was signed before it is kept.
+
+
+DAYS = 9
+
+
+async def settled(node: Node, name: str, size: int) -> None:
+    with trio.fail_after(PATIENCE):
+        while node.size(name) < size:
+            await node.parts.scheduler.get(node.dataset(name)).turned.wait()
+
+
+@pytest.fixture
+def short_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sync, "STEP", 3)
+
+
+@pytest.fixture
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Blocks of each commit."""
+    commits: list[int] = []
+    commit = sync.MirrorSync._commit
+
+    def count(self: Any, spec: Any, *more: Any) -> Any:
+        commits.append(len(more[0].blocks))
+        return commit(self, spec, *more)
+
+    monkeypatch.setattr(sync.MirrorSync, "_commit", count)
+    return commits
+
+
+async def test_each_step_is_kept(world: World, short_steps: None, counted: list[int]) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        view = await bob.mirror(cities, "theirs")
+        size = alice.size("cities")
+        assert size > 9
+        assert (view.state, view.blocks.have) == ("current", size)
+        assert counted == [3] * (size // 3) + ([size % 3] if size % 3 else [])
+        mine, theirs = (list(node.home.chains.chain(cities).raw_blocks(0, 99)) for node in (alice, bob))
+        assert mine == theirs
+        assert (await bob.api.datasets.tail("theirs", 5)).rows == (await alice.api.datasets.tail("cities", 5)).rows
+
+
+async def test_the_next_step_is_fetched_while_one_is_kept(
+    world: World, short_steps: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = threading.Event()
+    commit = sync.MirrorSync._commit
+
+    def wait(self: Any, spec: Any, *more: Any) -> Any:
+        assert asked.wait(PATIENCE), "nothing was asked for meanwhile"
+        return commit(self, spec, *more)
+
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        blocks = alice.parts.library.blocks
+
+        def watched(dataset: Any, start: int, *more: Any) -> Any:
+            if start == 3:
+                asked.set()
+            return blocks(dataset, start, *more)
+
+        alice.parts.library.blocks = watched
+        monkeypatch.setattr(sync.MirrorSync, "_commit", wait)
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+
+
+@pytest.mark.slow
+async def test_large_blocks_make_short_steps(world: World, monkeypatch: pytest.MonkeyPatch, counted: list[int]) -> None:
+    """As soon as more bytes wait than may, what is here is proven and kept; unless the whole is to show something."""
+    monkeypatch.setattr(sinks, "MAX_PENDING_BYTES", 1000)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        alice.member.lies.blocks = lambda blocks: blocks[:2]
+        known = str(alice.home.chains.chain(cities).block_at(1).hash)
+        with pytest.raises(Refused, match="not yet proven"):
+            await bob.mirror(cities, "theirs", expect=known)
+        assert bob.size("theirs") == 0
+        await bob.api.declarations.delete("Mirror", "theirs")
+        view = await bob.mirror(cities, "theirs")
+        assert (view.state, view.blocks.have) == ("current", alice.size("cities"))
+        assert sum(counted) == alice.size("cities")
+        assert len(counted) > 2
+
+
+@pytest.mark.slow
+async def test_what_nobody_proves_is_not_kept(world: World, short_steps: None) -> None:
+    """Alice gives good blocks and proofs that prove nothing, then none, then she mends her ways."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        library, prove = alice.parts.library, alice.parts.library.prove
+        library.prove = lambda *args, **more: [bytes(32)] * 3
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
+        assert bob.size("theirs") == 0
+        library.prove = prove
+        bob.parts.scheduler.poke(cities)
+        await settled(bob, "theirs", alice.size("cities"))
+
+
+@pytest.mark.slow
+async def test_a_way_that_ends_in_the_middle_is_gone_on(world: World, short_steps: None) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        library, prove = alice.parts.library, alice.parts.library.prove
+
+        def tired(dataset: Any, size: int, *, old: int | None = None, index: int | None = None) -> list[bytes]:
+            if old is not None and old > 6:
+                raise NotFound("not now")
+            return prove(dataset, size, old=old, index=index)  # type: ignore[no-any-return]
+
+        library.prove = tired
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
+        assert bob.size("theirs") == 6
+        library.prove = prove
+        bob.parts.scheduler.poke(cities)
+        await settled(bob, "theirs", alice.size("cities"))
+
+
+async def test_others_are_fetched_while_slices_are_checked(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those that were begun together are checked together; the line goes on with others, and with no more at once."""
+    fetch, check = object_fetcher.ObjectFetcher._have, object_fetcher.check_event
+    fetching = most = begun = 0
+    more = threading.Event()
+
+    async def counted(self: Any, *given: Any) -> Any:
+        nonlocal fetching, most, begun
+        fetching, begun = fetching + 1, begun + 1
+        most = max(most, fetching)
+        if begun > object_fetcher.AT_ONCE:
+            more.set()
+        try:
+            return await fetch(self, *given)
+        finally:
+            fetching -= 1
+
+    def checked(*given: Any) -> Any:
+        assert more.wait(PATIENCE), "nothing is fetched until a check is done"
+        return check(*given)
+
+    monkeypatch.setattr(object_fetcher, "MAX_PACKED", 0)
+    monkeypatch.setattr(object_fetcher.ObjectFetcher, "_have", counted)
+    monkeypatch.setattr(object_fetcher, "check_event", checked)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        assert (await bob.mirror(cities, "theirs", want="data", serve="data")).state == "current"
+    assert begun == DAYS
+    assert most <= object_fetcher.AT_ONCE
+
+
+# What rows link to comes to mirrors with the rows, is passed on by them, and is believed as little as all else.
+
+
+NAMES = [Multihash.sha3_256(each) for each in FILES]
+
+
+async def publish_links(world: World, node: Node, folder: Path, *more: bytes) -> Any:
+    """Two slices: the second links to one more file beside the first one's."""
+    await node.apply(ROOT)
+    cities = node.dataset("cities")
+    commit(node, cities, [SetDataSchema(schema=schema())], [])
+    append(node, cities, folder / "a", FILES)
+    append(node, cities, folder / "b", [FILES[0], *more, b"a song"])
+    await world.spread(node, "cities")
+    return cities
+
+
+def append(node: Node, dataset: Any, file: Path, files: list[bytes]) -> None:
+    state = load_state(node.home.chains.chain(dataset))
+    data = slice_at(file, [str(Multihash.sha3_256(each)) for each in files], state.next_offset)
+    staged = node.home.objects.stage()
+    staged.write_bytes(file.read_bytes())
+    names = [node.home.objects.add_file(staged), *(node.home.objects.add_bytes(each) for each in files)]
+    commit(node, dataset, [AddData(prev_offset=state.last_offset, new_data=data)], names)
+
+
+def commit(node: Node, dataset: Any, events: list[Any], names: list[Multihash]) -> None:
+    commit_events(
+        node.parts.committer, dataset, node.home.chains.chain(dataset).head(), events, node.clock.now(), names
+    )
+
+
+def whole(node: Node, name: str = "theirs") -> bool:
+    with node.home.database.read() as connection:
+        checked = Ledger(connection).chain(node.dataset(name))
+    return bool(checked.data == checked.frontier.size == node.size(name) > 0)
+
+
+async def turn_until(node: Node, name: str, done: Any) -> None:
+    with trio.fail_after(PATIENCE):
+        while not done():
+            mirror = node.parts.scheduler.get(node.dataset(name))
+            mirror.poked.set()
+            await mirror.turned.wait()
+
+
+@pytest.mark.slow
+async def test_it_comes_along_and_is_passed_on(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        cities = await publish_links(world, alice, tmp_path)
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert whole(bob)
+        world.wires.cut.add(alice.member.peer_id)
+        assert (await carol.mirror(cities, "theirs")).state == "current"
+        assert (await carol.done(carol.api.verification.verify("theirs", wire.VerifyRequest(level="data")))).ok
+        assert all(carol.home.objects.read(name) == each for name, each in zip(NAMES, FILES, strict=True))
+
+
+async def test_it_is_on_offer_after_a_compaction_and_not_after_its_rows_went(world: World, tmp_path: Path) -> None:
+    song = Multihash.sha3_256(b"a song")
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        append(alice, cities, tmp_path / "c", [b"a play"])
+        commit(alice, cities, [SetInfo(description="later")], [])
+        append(alice, cities, tmp_path / "d", [b"a poem"])
+        poem, before = Multihash.sha3_256(b"a poem"), alice.size("cities")
+        request = wire.RewriteRequest(action="compact")
+        done = await alice.done(alice.api.rewriting.rewrite("cities", request))
+        assert (done.merged, done.into, alice.size("cities")) == (3, 1, before - 2)
+        merged = alice.home.chains.chain(cities).block_at(done.kept).event.new_data.physical_hash
+        with alice.home.database.read() as connection:
+            for name, number in ((merged, done.kept), (song, done.kept), (NAMES[0], done.kept), (poem, done.kept + 2)):
+                assert references_to(connection, name) == [(cities, number)]
+            named, linked = (
+                connection.execute(f"SELECT count(*) FROM {table}").fetchone()
+                for table in ("object_references", "object_links")
+            )
+        assert (named, linked) == ((2,), (len(FILES) + 3,)), "two slices, and what rows link to"
+        await world.spread(alice, "cities")
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert whole(bob)
+        assert bob.home.objects.read(song) == b"a song"
+        for _ in range(2):
+            await alice.done(alice.api.collection.collect(wire.CollectRequest()))
+        assert alice.home.objects.read(song) == b"a song"
+        await alice.done(alice.api.rewriting.rewrite("cities", wire.RewriteRequest(action="keep-metadata")))
+        with alice.home.database.read() as connection:
+            assert references_to(connection, song) == references_to(connection, poem) == []
+
+
+async def test_without_it_nothing_counts_and_what_came_stays(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        alice.home.objects.remove(NAMES[1])
+        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
+        assert NAMES[1].short in mirror.message
+        assert bob.size("theirs") == 0
+        before = bob.member.bytes
+        alice.home.objects.add_bytes(FILES[1])
+        await turn_until(bob, "theirs", lambda: mirror.state is SchedulerState.CURRENT)
+        assert whole(bob)
+        assert bob.member.bytes - before <= len(FILES[1]) + len(b"a song") + 8192
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("lie", [lambda _: 1 << 50, lambda size: size - 1, lambda size: size + 1])
+async def test_a_size_that_is_a_lie_spoils_nothing(world: World, tmp_path: Path, lie: Any) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        cities = await publish_links(world, alice, tmp_path)
+        assert (await carol.mirror(cities, "theirs")).state == "current"
+        alice.member.lies.size = lie
+        assert (await bob.mirror(cities, "theirs")).state == "current"
+        assert whole(bob)
+
+
+async def test_one_that_is_too_large_is_not_asked_for(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(object_bytes=len(FILES[1]) - 1)
+        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: bool(mirror.message))
+        assert "object-bytes allows" in mirror.message
+        assert not bob.home.objects.has(NAMES[1])
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits(disk_reserve=1 << 60)
+        await turn_until(bob, "theirs", lambda: mirror.state is SchedulerState.FAILED)
+        assert mirror.fault.rule == "disk-reserve"
+        bob.parts.object_fetcher._limits = lambda: ObjectLimits()
+        await turn_until(bob, "theirs", lambda: whole(bob))
+
+
+@pytest.mark.slow
+async def test_a_slice_that_links_to_too_much_is_refused(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Many links are read a page at a time; more than may be are refused, and nothing is kept."""
+    monkeypatch.setattr(object_fetcher, "PAGE", 2)
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        cities = await publish_links(world, alice, tmp_path, *(f"file {n}".encode() for n in range(9)))
+        assert (await carol.mirror(cities, "theirs")).state == "current"
+        assert whole(carol)
+        monkeypatch.setattr(object_links, "MAX_LINKS", 10)
+        with pytest.raises(Invalid, match="more than 10 objects linked from one slice"):
+            await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == 0
+
+
+async def test_chain_first_then_data_with_what_it_links_to(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        await bob.mirror(cities, "theirs", want="chain")
+        assert not any(bob.home.objects.has(name) for name in NAMES)
+        await bob.mirror(cities, "theirs", want="data")
+        await turn_until(bob, "theirs", lambda: whole(bob))
+        assert all(bob.parts.library.object_size(name) == len(each) for name, each in zip(NAMES, FILES, strict=True))
+
+
+async def test_a_cut_before_links_are_noted_is_mended(
+    world: World, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def cut(*_: Any) -> None:
+        raise Environment("the power went")
+
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        monkeypatch.setattr(sync, "note_links", cut)
+        with pytest.raises(Environment, match="the power went"):
+            await bob.mirror(cities, "theirs")
+        assert bob.size("theirs") == alice.size("cities")
+        assert not whole(bob)
+        assert bob.parts.library.object_size(NAMES[0]) is None
+        monkeypatch.undo()
+        await turn_until(bob, "theirs", lambda: whole(bob))
+        assert bob.parts.library.object_size(NAMES[0]) == len(FILES[0])
+
+
+async def test_what_our_disk_spoilt_is_fetched_anew(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_links(world, alice, tmp_path)
+        await bob.mirror(cities, "theirs")
+        path = bob.home.objects.path(NAMES[1])
+        path.chmod(0o644)
+        path.write_bytes(b"another film")
+        (item,) = await bob.pull("theirs", repair=True)
+        assert (item.outcome, item.message) == ("updated", "1 damaged object made whole")
+        assert bob.home.objects.read(NAMES[1]) == FILES[1]
+
+
+async def test_an_import_passes_it_on_too(world: World, tmp_path: Path) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await publish_links(world, alice, tmp_path)
+        await alice.done(alice.api.flow.export("cities", wire.ExportRequest(to=str(tmp_path / "out"))))
+        await bob.done(bob.api.flow.import_(wire.ImportRequest(source=str(tmp_path / "out"), as_name="theirs")))
+        with bob.home.database.read() as connection:
+            assert all(references_to(connection, name) for name in NAMES)
+
+
+# Slices of a few kilobytes, one in each block: few questions, no files, and nothing less is looked at.
+
+
+async def publish_daily(world: World, node: Node) -> Any:
+    """A dozen blocks, most of them with a slice."""
+    await node.apply(ROOT)
+    for day in range(1, DAYS + 1):
+        world.write("alice", f"a{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
+        await node.pull("cities")
+    await world.spread(node, "cities")
+    return node.dataset("cities")
+
+
+def slices(node: Node, name: str) -> list[Any]:
+    chain = node.home.chains.chain(node.dataset(name))
+    events = [chain.block_at(number).event for number in range(node.size(name))]
+    return [event.new_data.physical_hash for event in events if isinstance(event, AddData) and event.new_data]
+
+
+@pytest.fixture
+def asked(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many objects each question of any node was for."""
+    from worlds.node_world import Member
+
+    asked: list[int] = []
+    small, one = Member.fetch_small, Member.fetch_object
+
+    async def some(self: Any, peers: Any, names: Any, *more: Any) -> None:
+        asked.append(len(names))
+        await small(self, peers, names, *more)
+
+    async def alone(self: Any, *more: Any) -> None:
+        asked.append(1)
+        await one(self, *more)
+
+    monkeypatch.setattr(Member, "fetch_small", some)
+    monkeypatch.setattr(Member, "fetch_object", alone)
+    return asked
+
+
+def test_what_is_packed_is_what_lies_in_the_database() -> None:
+    assert MAX_PACKED == SMALL
+
+
+async def test_they_come_together_and_no_file_is_made(
+    world: World, asked: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        files: list[Any] = []
+        path = DiskObjects.path
+
+        def noted(self: DiskObjects, name: Any) -> Any:
+            if self is bob.home.objects:  # those of others are at work too
+                files.append(name)
+            return path(self, name)
+
+        monkeypatch.setattr(DiskObjects, "path", noted)
+        view = await bob.mirror(cities, "theirs")
+        names = slices(alice, "cities")
+        assert len(names) > 4
+        assert (view.state, asked, files) == ("current", [len(names)], [])
+        assert all(map(bob.home.objects.has, names))
+        assert (await bob.done(bob.api.verification.verify("theirs", wire.VerifyRequest()))).ok
+
+
+async def test_one_that_nobody_has_is_named_and_the_others_stay(world: World, asked: list[int]) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        names = slices(alice, "cities")
+        data = alice.home.objects.read(names[4])
+        alice.home.objects.remove(names[4])
+        mirror = await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
+        assert bob.size("theirs") == 0
+        assert [bob.home.objects.has(name) for name in names[:5]] == [True] * 4 + [False]
+        alice.home.objects.add_bytes(data)
+        asked.clear()
+        bob.parts.scheduler.poke(cities)
+        with trio.fail_after(PATIENCE):
+            while bob.size("theirs") < alice.size("cities"):
+                await mirror.turned.wait()
+        assert sum(asked) <= len(names) - 4, "what came is not asked for again"
+
+
+async def test_a_flipped_byte_is_never_kept(world: World) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        alice.member.lies.object = lambda data: bytes([data[0] ^ 1]) + data[1:]
+        await bob.mirror_in_vain(cities, "theirs", lambda mirror: mirror.state is SchedulerState.STALLED)
+        assert bob.size("theirs") == 0
+        assert not any(bob.home.objects.has(name) for name in slices(alice, "cities"))
+
+
+def test_large_ones_go_alone() -> None:
+    sizes = [1, 1, MAX_PACKED + 1, 1, MAX_PACKED, *[2] * 200]
+    groups = list(together(iter([(None, brings(size)) for size in sizes])))  # type: ignore[misc]
+    assert [len(group) for group in groups] == [2, 1, 128, 74]
+
+
+def brings(size: int) -> Any:
+    from chain.model.block import SealedBlock
+    from chain.multihash import Multihash
+
+    name = Multihash.sha3_256(b"")
+    return SealedBlock(b"", name, None, 1, 1, ((name, size),))

@@ -1,4 +1,4 @@
-"""Mirrors that fetch one large object at once give each other its pieces, while none of them has all."""
+"""Mirrors that fetch one dataset, or one large object, at once give each other what they have of it."""
 
 from __future__ import annotations
 
@@ -8,15 +8,21 @@ from typing import Any
 import pytest
 import trio
 
+from chain.errors import Remote
 from chain.model.block import objects_of
-from odfd.mirrors import object_fetcher, piece_fetcher
+from config import model
+from odfd.control import wire
+from odfd.mirrors import object_fetcher, piece_fetcher, swarm_fetcher
 from odfd.network import swarm_parts
-from p2p.ports import PiecesAsk
+from p2p.ports import PartsAsk, PiecesAsk, Tip
 from p2p.wire import swarm
 from p2p.wire.swarm import PieceList, piece_count, sign_list
 from worlds.eventually import PATIENCE
 from worlds.manifests import ROOT
 from worlds.node_world import Member, Node, World
+
+# Mirrors that fetch one large object at once give each other its pieces, while none of them has all.
+
 
 PIECE = 128
 
@@ -40,7 +46,7 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
     return taken
 
 
-async def published(world: World, node: Node) -> tuple[Any, Any, int]:
+async def publish_large(world: World, node: Node) -> tuple[Any, Any, int]:
     """A dataset, and the name and size of its slice."""
     await node.apply(ROOT)
     world.write("alice", "a.csv", *(f"2024-01-{day:02}T00:00:00Z,Graz {day * 7919},{day}" for day in range(1, 29)))
@@ -69,7 +75,7 @@ async def test_pieces_go_from_mirror_to_mirror(world: World, taken: Counter[tupl
         world.running("carol") as carol,
         world.running("dora") as dora,
     ):
-        await published(world, alice)
+        await publish_large(world, alice)
         cities = alice.dataset("cities")
         mirrors = (bob, carol, dora)
         with trio.fail_after(PATIENCE):
@@ -88,7 +94,7 @@ async def test_a_false_piece_is_its_givers_fault(
 ) -> None:
     """It is refused, and the object comes from whoever gives what fits."""
     async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
-        cities, _, _ = await published(world, alice)
+        cities, _, _ = await publish_large(world, alice)
         await carol.mirror(cities, "ours")
         carol.member.lies.object = lambda data: b"?" * len(data)
         with trio.fail_after(PATIENCE):
@@ -108,7 +114,7 @@ async def test_a_list_that_the_publisher_did_not_sign_is_refused(
 
     monkeypatch.setattr(Member, "piece_list", forged)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, alice)
+        cities, _, _ = await publish_large(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"
         assert not taken, "it is fetched whole"
@@ -122,7 +128,7 @@ async def test_a_false_list_of_the_publisher_costs_one_object(
     penalised: list[str] = []
     monkeypatch.setattr(Member, "penalise", lambda _self, peer, _reason, _weight: penalised.append(peer))
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, alice)
+        cities, _, _ = await publish_large(world, alice)
         key, lists = alice.home.keys.node_key(), alice.parts.arriving.lists
         give = Member.fetch_object
 
@@ -174,7 +180,152 @@ async def test_where_nobody_shows_a_list_all_comes_whole(
     monkeypatch.setattr(Member, "piece_list", silent)
     monkeypatch.setattr(piece_fetcher, "LIST_PATIENCE", 0.1)
     async with world.running("alice") as alice, world.running("bob") as bob:
-        cities, _, _ = await published(world, alice)
+        cities, _, _ = await publish_large(world, alice)
         view = await bob.mirror(cities, "theirs")
         assert view.state == "current"
         assert not taken
+
+
+# Mirrors that fetch one dataset at once give each other what they have, before their blocks are committed.
+
+
+DAYS = 7
+
+
+@pytest.fixture
+def taken_small(monkeypatch: pytest.MonkeyPatch) -> Counter[tuple[str, str]]:
+    """Pieces by taker and giver. Each slice is a piece, and nothing is too small."""
+    monkeypatch.setattr(object_fetcher, "LEAST", 1)
+    monkeypatch.setattr(swarm_fetcher, "PIECE", 1)
+    taken_small: Counter[tuple[str, str]] = Counter()
+    small = Member.fetch_small
+
+    async def counted(self: Any, peers: Any, names: Any, *more: Any) -> None:
+        await small(self, peers, names, *more)
+        taken_small[self.peer_id, peers[0]] += len(names)
+
+    monkeypatch.setattr(Member, "fetch_small", counted)
+    return taken_small
+
+
+async def publish_daily(world: World, node: Node) -> Any:
+    await node.apply(ROOT)
+    for day in range(1, DAYS + 1):
+        world.write("alice", f"a{day}.csv", f"2024-01-{day:02}T00:00:00Z,Graz,{day}")
+        await node.pull("cities")
+    await world.spread(node, "cities")
+    return node.dataset("cities")
+
+
+def tip_of(node: Node, cities: Any) -> Tip:
+    head = node.home.chains.chain(cities).head()
+    return Tip(head.sequence_number + 1, head.hash.digest)
+
+
+def asking(node: Node, cities: Any) -> PartsAsk:
+    tip = tip_of(node, cities)
+    return PartsAsk(dataset=cities, tip=tip, start=0, count=tip.size, have=0)
+
+
+class Halfway:
+    """Holds a mirror back once it has some pieces, and has the publisher fail from then on."""
+
+    def __init__(self, publisher: Node, mirror: Any, pieces: int) -> None:
+        self.reached, self.release = trio.Event(), trio.Event()
+        small, begun, ended = mirror.member.fetch_small, 0, 0
+
+        async def slowly(peers: Any, names: Any, *more: Any) -> None:
+            nonlocal begun, ended
+            begun += 1
+            if begun > pieces:
+                await self.release.wait()
+            await small(peers, names, *more)
+            ended += 1
+            if ended == pieces:
+                publisher.member.lies.object = lambda data: b"?" * len(data)
+                self.reached.set()
+
+        mirror.member.fetch_small = slowly
+
+
+@pytest.mark.parametrize("serve", ["chain", "data", "data & reproduced"])
+async def test_what_is_verified_is_passed_on_before_it_is_committed(
+    world: World, taken_small: Counter[tuple[str, str]], serve: str
+) -> None:
+    """As far as policy passes on blocks of which no more is known than that they are signed."""
+    policy = model.Policy(serve=serve)
+    async with world.running("alice") as alice, world.running("bob", policy) as bob, world.running("carol") as carol:
+        cities = await publish_daily(world, alice)
+        halfway = Halfway(alice, bob, 3)
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(bob.mirror, cities, "theirs")
+                await halfway.reached.wait()
+                assert bob.parts.library.to(carol.member.peer_id).size(cities) == 0, "nothing is committed"
+                told = bob.parts.library.to(carol.member.peer_id).parts(asking(alice, cities))
+                if serve.endswith("reproduced"):
+                    assert told is None
+                else:
+                    assert told.has == told.offers
+                    has = told.has
+                    await carol.api.mirrors.add(wire.MirrorRequest(source=str(cities), as_name="ours"))
+                    while taken_small[carol.member.peer_id, bob.member.peer_id] < 2:  # noqa: ASYNC110
+                        await trio.sleep(0.01)
+                    step = carol.parts.arriving.of(cities)
+                    assert step is not None
+                    assert not step.have & ~has, "the publisher gives nothing that is true"
+                alice.member.lies.object = bytes
+                halfway.release.set()
+        assert bob.size("theirs") == alice.size("cities")
+
+
+async def test_a_publisher_offers_each_piece_to_one(world: World, taken_small: Counter[tuple[str, str]]) -> None:
+    async with (
+        world.running("alice") as alice,
+        world.running("bob") as bob,
+        world.running("carol") as carol,
+        world.running("dora") as dora,
+    ):
+        cities = await publish_daily(world, alice)
+        library, ask = alice.parts.library, asking(alice, cities)
+        whole = (1 << ask.count) - 1
+        first = library.to(bob.member.peer_id).parts(ask)
+        assert (first.has, first.offers) == (whole, whole), "to one alone it offers all"
+        offers = [library.to(node.member.peer_id).parts(ask).offers for node in (carol, dora)]
+        assert not offers[0] & offers[1]
+        with trio.fail_after(PATIENCE):
+            async with trio.open_nursery() as nursery:
+                for number, node in enumerate((bob, carol, dora)):
+                    nursery.start_soon(node.mirror, cities, f"theirs{number}")
+        assert all(node.size(f"theirs{number}") == ask.tip.size for number, node in enumerate((bob, carol, dora)))
+
+
+async def test_no_parts_of_what_is_private_are_told(world: World, taken_small: Counter[tuple[str, str]]) -> None:
+    """Neither by its publisher nor by a mirror under way, whatever history is named."""
+    async with world.running("alice", private=True) as alice, world.running("bob") as bob:
+        await alice.apply(ROOT)
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,1")
+        await alice.pull("cities")
+        cities = alice.dataset("cities")
+        library = alice.parts.library.to(bob.member.peer_id)
+        assert library.parts(asking(alice, cities)) is None
+        await alice.publish("cities")
+        assert library.parts(asking(alice, cities)) is not None
+        other = PartsAsk(dataset=cities, tip=Tip(alice.size("cities"), bytes(32)), start=0, count=1, have=0)
+        assert library.parts(other) is None, "of another history there is nothing"
+        await alice.unpublish("cities")
+        assert library.parts(asking(alice, cities)) is None
+
+
+async def test_without_the_protocol_all_comes_as_before(
+    world: World, taken_small: Counter[tuple[str, str]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def unknown(_self: Any, _peer: Any, _ask: Any) -> None:
+        raise Remote("no such protocol")
+
+    monkeypatch.setattr(Member, "ask_parts", unknown)
+    monkeypatch.setattr(swarm_fetcher, "FIRST_WORD", 0.1)
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        cities = await publish_daily(world, alice)
+        view = await bob.mirror(cities, "theirs")
+        assert view.state == "current"

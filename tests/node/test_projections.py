@@ -8,7 +8,7 @@ import msgspec
 import pyarrow as pa
 import pytest
 import trio
-from node.test_mirrored_shards import CITIES, brought, passed, signed
+from node.test_shards_of_peers import CITIES, brought, passed, signed
 
 from chain.errors import Fault, Invalid, NotFound
 from engines.query.frames import HEAD, ROWS, AnswerFrameReader

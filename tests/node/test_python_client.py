@@ -1,4 +1,4 @@
-"""The Python client against a real node over a socket: rows, cuts, pins, and new rows each once."""
+"""The Python client against a real node over a socket: rows, cuts, pins, shards, appends, and new rows each once."""
 
 from __future__ import annotations
 
@@ -7,15 +7,18 @@ import sys
 import threading
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import duckdb
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 import trio
-from node.test_mirrored_shards import signed
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from node.test_shards_of_peers import signed
 
 from chain.errors import Refused as NodeRefused
 from chain.instant import SECOND, parse
@@ -25,8 +28,12 @@ from engines.query.reader import QueryProcesses
 from odfd.cli.offline import answer_recheck
 from odfd.control import wire
 from odfd.queries import log_files
+from odfd.store.read_holds import HistoryHeld
 from odfd_client import (
+    Appended,
     Client,
+    Conflict,
+    Dataset,
     Environment,
     HandedOver,
     HoldLost,
@@ -39,6 +46,7 @@ from odfd_client import (
     Switched,
     Unreachable,
     Update,
+    appending,
     col,
     connect,
 )
@@ -46,6 +54,9 @@ from worlds.eventually import became
 from worlds.manifests import DERIVED, ROOT, in_shards
 from worlds.node_world import Node, World
 from worlds.served_node import away, served
+
+# The Python client against a real node over a socket: rows, cuts, pins, and new rows each once.
+
 
 ROWS_A = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 ROWS_B = ("2024-01-03T00:00:00Z,Wels,62000", "2024-01-04T00:00:00Z,O'Hara,")
@@ -587,3 +598,390 @@ async def test_a_node_that_goes_is_told_to_who_reads_and_who_listens(world: Worl
             await away(lambda: sum(batch.num_rows for batch in reader))
         with pytest.raises(Unreachable):
             await away(lambda: list(updates))
+
+
+# The Python client reads, holds and follows a collection of several shards by its name as it does one chain.
+
+
+LEDGER = "{kind: Ledger, primaryKey: [event_time, city]}"
+CITIES = ("Graz", "Linz", "Wels", "Enns", "Melk", "Krems", "Steyr", "Bregenz", "Villach")
+
+
+async def brought(world: World, node: Node, day: int, *cities: str) -> None:
+    world.write("alice", f"d{day}.csv", *(f"2024-01-{day:02}T00:00:00Z,{city},{day}" for city in cities))
+    await node.pull("cities")
+
+
+async def hand_over_to_shards(
+    node: Node, number: int, shards: int, origin: Literal["snapshot", "raw"] = "snapshot"
+) -> None:
+    request = wire.RenditionRequest(origin=origin, shards=shards, by=("city",) if shards > 1 else ())
+    await node.done(node.api.renditions.create("cities", request))
+    await node.done(node.api.renditions.hand_over("cities", number, wire.HandoverRequest()))
+
+
+async def sharded(world: World, node: Node) -> None:
+    await node.apply(ROOT.replace("{kind: Append}", LEDGER))
+    await node.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+    await brought(world, node, 1, *CITIES[:5])
+    await hand_over_to_shards(node, 1, 3)
+
+
+def names(items: Any) -> list[str]:
+    return [name for item in items for name in item.batch.column("city").to_pylist()]
+
+
+async def test_all_shards_are_followed_as_one(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each row once from any saved position on; the last of a cut says that it is complete, in every shard.
+
+    The rows come from the slices: no query process is started for them.
+    """
+
+    def none(_: object) -> None:
+        raise AssertionError("a query process was started")
+
+    monkeypatch.setattr(QueryProcesses, "one", none)
+    async with world.running("alice") as alice:
+        await sharded(world, alice)
+        async with served(alice, folder) as path:
+            cities = await away(lambda: connect(path).open("cities"))
+            found = await away(lambda: list(cities.listen(follow=False)))
+            assert sorted(names(found)) == sorted(CITIES[:5])
+            assert [each.complete for each in found] == [False] * (len(found) - 1) + [True]
+            assert len(found) > 1
+            for place, each in enumerate(found):
+                start = Position.parse(str(each.position))
+                rest = await away(lambda start=start: list(cities.listen(str(start), follow=False)))
+                assert sorted(names(rest)) == sorted(names(found[place + 1 :]))
+            live, heard = cities.listen(found[-1].position, seconds=1e6), []
+            listening = threading.Event()
+
+            def hear() -> None:
+                listening.set()
+                while not heard or not heard[-1].complete:
+                    heard.append(next(live))
+
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(away, hear)
+                await trio.to_thread.run_sync(listening.wait)
+                await brought(world, alice, 2, *CITIES[5:])
+            await away(live.close)
+            assert sorted(names(heard)) == sorted(CITIES[5:])
+            one = await away(lambda: connect(path).open(found[0].position.id))
+            with pytest.raises(NotFound, match="not of did:odf"):
+                await away(lambda: list(one.listen(found[0].position, follow=False)))
+
+
+async def test_a_hold_and_a_subscription_are_of_all_shards_at_one_time(world: World, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await sharded(world, alice)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            items = await away(lambda: c.open("cities").subscribe(follow=False))
+            snapshot = await away(lambda: next(items))
+            assert isinstance(snapshot, Snapshot)
+            await brought(world, alice, 2, *CITIES[5:])
+            rows = await away(lambda: snapshot.rows.to_arrow()["city"].to_pylist())
+            assert sorted(rows) == sorted(CITIES[:5])
+            with pytest.raises(HistoryHeld):
+                await alice.api.declarations.delete("Dataset", "cities")
+            later = await away(lambda: list(items))
+            assert sorted(names(later)) == sorted(CITIES[5:])
+            assert not await alice.api.holds.list()
+            together = await away(lambda: c.at(None, "cities"))
+            with together:
+                await brought(world, alice, 3, "Graz")
+                (hold,) = await alice.api.holds.list()
+                assert len({pin.id for pin in hold.shards}) == 3
+                assert await away(lambda: together["cities"].current().to_arrow().num_rows) == 9
+                await away(lambda: together.__exit__(None, None, None))
+
+
+def apply_to_cities(state: Counter[str], item: Update | Switched) -> None:
+    if isinstance(item, Switched):
+        rows = [] if item.changes is None else item.changes.to_arrow().to_pylist()
+    else:
+        rows = item.batch.to_pylist()
+    for row in rows:
+        state[row["city"]] += 1 if row["op"] in (0, 3) else -1
+
+
+@pytest.mark.parametrize("origin", ["snapshot", "raw"])
+async def test_a_reader_crosses_from_one_chain_to_shards_and_back(
+    world: World, folder: Path, origin: Literal["snapshot", "raw"]
+) -> None:
+    """From each position that was ever saved, the reader has in the end what the collection contains.
+
+    Decoded from raw, every other rendition has other rows, as another decoder makes them.
+    """
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT.replace("{kind: Append}", LEDGER))
+        await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("cities",)))
+        await alice.keep_raw("cities")
+        await brought(world, alice, 1, *CITIES[:2])
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            cities = await away(lambda: c.open("cities"))
+            has: Counter[str] = Counter()
+            saved: list[tuple[str | None, Counter[str]]] = [(None, Counter())]
+
+            async def read(start: str | None, state: Counter[str]) -> str | None:
+                end = start
+                for item in await away(lambda: list(cities.cross(start, follow=False))):
+                    await away(lambda item=item: apply_to_cities(state, item))
+                    end = str(item.position)
+                return end
+
+            at: str | None = None
+            for number, (shards, day) in enumerate(((3, 2), (5, 3), (1, 4)), start=1):
+                at = await read(at, has)
+                saved.append((at, has.copy()))
+                await brought(world, alice, day, CITIES[day], "Graz")
+                if origin == "raw":
+                    merge = "{kind: Append}" if number % 2 else "{kind: Ledger, primaryKey: [city]}"
+                    await alice.apply(ROOT.replace("{kind: Append}", merge))
+                await hand_over_to_shards(alice, number, shards, origin)
+            await brought(world, alice, 5, *CITIES[5:])
+            rows = Counter(await away(lambda: c.open("cities").current().to_arrow()["city"].to_pylist()))
+            for start, state in saved:
+                await read(start, state)
+                assert +state == rows
+            with pytest.raises(HandedOver):
+                await away(lambda: list(cities.listen(saved[2][0], follow=False)))
+            assert not await alice.api.holds.list()
+
+
+# The Python client appends rows: each append once by its id, and after a block that it names.
+
+
+DATASET = """$schema: Dataset
+headers: {name: readings}
+spec:
+  kind: Root
+  metadata:
+  - kind: AddPushSource
+    sourceName: gate
+    read: {kind: Parquet}
+    merge: {kind: Append}
+"""
+EMPTY = "$schema: Dataset\nheaders: {name: empty}\nspec: {kind: Root, metadata: []}\n"
+
+
+def rows(*numbers: int) -> pa.Table:
+    times = pa.array([datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)] * len(numbers), pa.timestamp("ms", "UTC"))
+    return pa.table({"event_time": times, "n": pa.array(numbers, pa.int64())})
+
+
+def numbers(dataset: Dataset) -> list[int]:
+    return [int(each) for each in dataset.select("n").to_arrow()["n"].to_pylist()]
+
+
+async def test_an_append_counts_once_by_its_id(world: World, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            await away(lambda: append_by_ids(connect(path)))
+    async with world.running("alice") as alice, served(alice, folder) as path:
+        await away(lambda: repeat_after_a_restart(connect(path)))
+
+
+def append_by_ids(c: Client) -> None:
+    assert c.commit_point("readings").last_id is None
+    first = c.append("readings", rows(1, 2), id="0-2")
+    assert (first.id, first.records) == ("0-2", 2)
+    again = c.append("readings", rows(1, 2), id="0-2")
+    assert (again.block, again.records) == (first.block, 0)
+    assert "before" in again.message
+    with pytest.raises(Refused) as refused:
+        c.append("readings", rows(3), id="0-2")
+    assert refused.value.rule == "push-id"
+    point = c.commit_point("readings")
+    assert (point.block, point.last_id) == (first.block, "0-2")
+    assert c.append("readings", rows(7)).records == c.append("readings", rows(7)).records == 1, "each call counts"
+    assert numbers(c.open("readings")) == [1, 2, 7, 7]
+
+
+def repeat_after_a_restart(c: Client) -> None:
+    assert c.append("readings", rows(1, 2), id="0-2").records == 0
+    batch = rows(3).to_batches()[0]
+    assert c.append("readings", batch, id="2-3").records == 1
+    assert c.append("readings", pa.RecordBatchReader.from_batches(batch.schema, [batch, batch])).records == 2
+    assert numbers(c.open("readings")) == [1, 2, 7, 7, 3, 3, 3]
+
+
+async def test_a_lost_answer_is_asked_for_again(world: World, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            with monkeypatch.context() as patched:
+                patched.setattr(appending, "_result", lost)
+                with pytest.raises(Unreachable):
+                    await away(lambda: connect(path).append("readings", rows(1), id="a"))
+            assert (await away(lambda: connect(path).append("readings", rows(1), id="a"))).id == "a"
+            assert await away(lambda: numbers(connect(path).open("readings"))) == [1]
+
+
+def lost(*_: object) -> Any:
+    raise Unreachable("cut off", rule="connection")
+
+
+async def test_what_must_follow_a_block_is_refused_after_another(world: World, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        async with served(alice, folder) as path:
+            await away(lambda: follow_blocks(connect(path)))
+            await away(lambda: race(path))
+
+
+def follow_blocks(c: Client) -> None:
+    start = c.commit_point("readings")
+    first = c.append("readings", rows(1), id="a", after=start)
+    with pytest.raises(Conflict) as refused:
+        c.append("readings", rows(2), id="b", after=start)
+    assert refused.value.rule == "append-after"
+    assert numbers(c.open("readings")) == [1]
+    assert c.append("readings", rows(1), id="a", after=start).block == first.block, "what was appended stays appended"
+    second = c.append("readings", rows(2), id="b", after=first)
+    assert c.commit_point("readings").block == second.block
+
+
+def race(path: Path) -> None:
+    """Programs that count up from the last row: each number is there once, as none builds on what it has not seen."""
+
+    def count(name: str) -> None:
+        c = connect(path)
+        for turn in range(4):
+            while True:
+                point = c.commit_point("readings")
+                following = numbers(c.open("readings").at_block(point.block))[-1] + 1
+                try:
+                    c.append("readings", rows(following), id=f"{name}-{turn}", after=point)
+                except Conflict:
+                    continue
+                break
+
+    threads = [threading.Thread(target=count, args=(name,)) for name in "xy"]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    assert numbers(connect(path).open("readings")) == list(range(1, 11))
+
+
+TURNS = st.one_of(
+    st.tuples(st.just("append"), st.integers(0, 6)),
+    st.tuples(st.just("late"), st.integers(0, 6)),
+    st.tuples(st.just("over"), st.integers(1, 3)),
+    st.tuples(st.just("back"), st.integers(0, 3)),
+    st.tuples(st.just("restart"), st.just(0)),
+)
+
+
+@pytest.mark.slow
+@settings(max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(turns=st.lists(TURNS, min_size=2, max_size=9))
+@example(
+    [("over", 2), ("append", 1), ("append", 2), ("append", 3), ("append", 1), ("late", 4), ("over", 1), ("append", 3)]
+)
+@example([("append", 5), ("append", 6), ("append", 1), ("over", 3), ("restart", 0), ("append", 6), ("back", 0)])
+def test_appends_to_any_shards_count_once_over_handovers(
+    tmp_path_factory: pytest.TempPathFactory, turns: list[tuple[str, int]]
+) -> None:
+    """By id, after the commit point of all shards, and never after another block."""
+    world = World(tmp_path_factory.mktemp("world"))
+    trio.run(play, world, tmp_path_factory.mktemp("c"), turns)
+    world.close()
+
+
+async def play(world: World, folder: Path, turns: list[tuple[str, int]]) -> None:
+    known, left = Appends(), list(turns)
+    while True:
+        async with world.running("alice") as alice:
+            if not known.numbers:
+                await alice.apply(DATASET)
+                await alice.api.visibility.unpublish(wire.VisibilityRequest(refs=("readings",)))
+            async with served(alice, folder) as path:
+                if not known.numbers:
+                    await away(lambda: known.append(connect(path), 0))
+                while left:
+                    kind, value = left.pop(0)
+                    if kind == "restart":
+                        break
+                    if kind in ("append", "late"):
+                        await away(partial(play_one, known, kind, path, value))
+                    else:
+                        await change_rendition(alice, kind, value)
+                    await away(lambda: known.check(connect(path)))
+                if not left:
+                    return
+
+
+def play_one(known: Appends, kind: str, path: Path, value: int) -> None:
+    getattr(known, kind)(connect(path), value)
+
+
+async def change_rendition(node: Node, kind: str, value: int) -> None:
+    api = node.api.renditions
+    if kind == "over":
+        wanted = wire.RenditionRequest(origin="snapshot", shards=value, by=("n",) if value > 1 else ())
+        number = (await node.done(api.create("readings", wanted))).number
+    else:
+        former = [each.number for each in await api.list("readings") if each.state == "Superseded"]
+        if not former:
+            return
+        number = former[value % len(former)]
+    await node.done(api.hand_over("readings", number, wire.HandoverRequest()))
+
+
+class Appends:
+    """What was appended to ``readings``, with the ids of appends in order."""
+
+    def __init__(self) -> None:
+        self.numbers: list[int] = []
+        self.last = ""
+
+    def append(self, c: Client, number: int) -> None:
+        """Appends one row under its own id; what is repeated is there already."""
+        before = c.commit_point("readings")
+        done = c.append("readings", rows(number), id=f"{number}", after=before)
+        assert done.records == int(number not in self.numbers)
+        if number not in self.numbers:
+            self.numbers.append(number)
+            self.last = f"{number}"
+            assert c.commit_point("readings").block == done.block != before.block
+        again = c.append("readings", rows(number), id=f"{number}")
+        assert (again.records, again.block) == (0, done.block)
+
+    def late(self, c: Client, number: int) -> None:
+        """What would not follow the last block of all shards is not taken in, whatever shard its row is for."""
+        point, other = c.commit_point("readings"), 100 + len(self.numbers)
+        self.append(c, other)
+        if number not in self.numbers:
+            with pytest.raises(Conflict) as refused:
+                c.append("readings", rows(number), id=f"{number}", after=point)
+            assert refused.value.rule == "append-after"
+
+    def check(self, c: Client) -> None:
+        assert sorted(numbers(c.open("readings"))) == sorted(self.numbers)
+        assert c.commit_point("readings").last_id == self.last
+
+
+async def test_what_cannot_be_appended_is_refused_and_nothing_is_written(world: World, folder: Path) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(DATASET)
+        await alice.apply(EMPTY)
+        await alice.apply(ROOT)
+        async with served(alice, folder) as path:
+            c = await away(lambda: connect(path))
+            assert (await away(lambda: c.append("empty", rows(1)))).records == 1, "a source for Parquet is made"
+            for given, family, rule in (
+                (("none", rows(1)), NotFound, None),
+                (("readings", [1, 2]), Invalid, "append-rows"),
+                (("readings", rows(1), "x" * 300), Refused, "push-id"),
+                (("readings", rows(1), "a", Appended("", "f1620" + "0" * 64, 0, "")), Conflict, "append-after"),
+                (("cities", rows(1)), Refused, "push-source"),
+            ):
+                with pytest.raises(family) as refused:
+                    await away(lambda given=given: appending.append(c._transport, *(given + (None,) * 4)[:5]))
+                assert rule in (None, refused.value.rule), refused.value
+            assert alice.size("readings") == 2

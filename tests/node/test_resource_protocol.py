@@ -2,18 +2,38 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sqlite3
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Annotated, Any
 
+import msgspec
 import pytest
 import trio
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.errors import Environment, Invalid, Refused
+from config import model
+from odfd.api import resource_operations as operations
 from odfd.api.resource_operations import merged, texts_of
+from odfd.cli import resource_tables
+from odfd.control import wire
+from odfd.node import features
+from odfd.resources import records
+from odfd.resources.controller import ApplyBatch, Controller, Controllers, Intent
+from odfd.resources.manifest import describe
+from odfd.resources.plan import DesiredResource, PlannedResource
+from odfd.resources.references import refers_to
+from odfd.resources.registry import OURS, PrintedColumn, Registration
+from odfd.resources.resource import Resource
+from odfd.resources.types import ResourceType, TypeOperations, TypeRegistry
 from odfd.services.resources.types import TYPES
+from worlds.accounts_world import ALICE, settled
 from worlds.asking import ask, ask_whole
 from worlds.eventually import PATIENCE
+from worlds.manifests import DERIVED, ROOT
 from worlds.node_world import Node, World
 
 SET = "$schema: VariableSet\nheaders: {{name: {name}, labels: {{env: {env}}}}}\nspec: {{variables: {{x: '1'}}}}\n"
@@ -452,3 +472,322 @@ async def test_a_patch_of_a_dataset_keeps_what_only_its_manifest_says(world: Wor
         assert (await ask(alice, "PATCH", "/dataset/v1alpha1/datasets/one", body=said))[0] == 200
         after = await alice.api.declarations.get("Dataset", "one")
         assert (after.spec, after.labels) == (before, {"a": "b"})
+
+
+# Resources that are not declared: the node and its engines, in the lists, watches and refusals of all others.
+
+
+KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
+
+
+async def test_the_node_and_its_engines_are_resources(world: World) -> None:
+    async with world.running("alice") as alice:
+        _, (listed,) = await ask(alice, "GET", "/node/v1alpha1/nodes")
+        (node,) = listed["items"]
+        ((key, condition),) = node["status"]["conditions"].items()
+        assert key.endswith("/resource/v1alpha1/State")
+        assert condition["value"]["nodeId"] == str(alice.home.keys.node_key().did)
+        assert (node["status"]["phase"], condition["value"]["version"]) == ("Ready", alice.parts.context.version)
+        for ref in ("node", "NODE", node["headers"]["id"]):
+            assert await ask(alice, "GET", f"/node/v1alpha1/Node/{ref}") == (200, [node])
+        _, (listed,) = await ask(alice, "GET", "/node/v1alpha1/Engine")
+        found = {each["headers"]["name"]: each for each in listed["items"]}
+        assert {name: each["spec"]["kind"] for name, each in found.items()} == {"duckdb": "DuckDB", "spark": "Spark"}
+        assert {each["$schema"] for each in found.values()} == {"https://w3id.org/odfd/schemas/node/v1alpha1/Engine"}
+        (said,) = found["duckdb"]["status"]["conditions"].values()
+        assert said["value"]["name"].startswith("duckdb ")
+
+
+async def test_they_come_in_pages_and_are_watched(world: World) -> None:
+    async with world.running("alice") as alice:
+        _, (first,) = await ask(alice, "GET", "/node/v1alpha1/engines", "limit=1")
+        _, (second,) = await ask(alice, "GET", "/node/v1alpha1/engines", f"limit=1&continue={first['continue']}")
+        assert [each["headers"]["name"] for page in (first, second) for each in page["items"]] == ["duckdb", "spark"]
+        assert (second["continue"], second["resourceVersion"]) == (None, first["resourceVersion"])
+        _, (none,) = await ask(alice, "GET", "/node/v1alpha1/engines", "labels=a%3Db")
+        assert none["items"] == []
+        query = f"watch=1&since={first['resourceVersion']}"  # what is not in the log is told anew
+        with trio.fail_after(PATIENCE):
+            _, told = await ask(alice, "GET", "/node/v1alpha1/engines", query, b'"Bookmark"')
+        names = [(each["op"], each["object"]["headers"]["name"]) for each in told if each["object"]]
+        assert names == [("Added", "duckdb"), ("Added", "spark")]
+
+
+async def test_they_are_changed_in_the_settings_alone(world: World) -> None:
+    with pytest.raises(Invalid, match="an Engine is made by the node itself") as refused:
+        TYPES.find_schema("Engine")
+    assert (refused.value.rule, "[engine] of the settings" in refused.value.hint) == ("derived-type", True)
+    async with world.running("alice") as alice:
+        text = "$schema: Node\nheaders: {name: other}\nspec: {}\n"
+        status, (problem,) = await ask(alice, "POST", "/resource/v1alpha1/apply", body=text)
+        assert (status, problem["rule"]) == (422, "derived-type")
+        for method, path, body in (
+            ("DELETE", "/node/v1alpha1/engines/spark", b""),
+            ("PUT", "/node/v1alpha1/nodes/node/labels", {"labels": {"a": "b"}}),
+        ):
+            status, (problem,) = await ask(alice, method, path, body=body)
+            assert (status, problem["rule"]) == (403, "derived-type"), path
+
+
+async def test_peers_that_were_met_and_validators_of_the_settings_are_listed_beside_those_declared(
+    world: World,
+) -> None:
+    """With what the node knows of them; what is declared of one stands in place of it."""
+    groups = (model.Group(name="uni", keys=(KEY,)),)
+    settings = model.Policy(validators=model.Validators(groups=groups))
+    async with world.running("alice") as alice, world.running("bob", policy=settings) as bob:
+        peer = alice.member.peer_id
+        _, (listed,) = await ask(bob, "GET", "/net/v1alpha1/peers")
+        (met,) = listed["items"]
+        assert (met["spec"], met["headers"]["generation"]) == ({"peerId": peer, "blocked": False}, 0)
+        assert [each["value"]["connected"] for each in met["status"]["conditions"].values()] == [True]
+        assert await ask(bob, "GET", f"/net/v1alpha1/peers/{peer}") == (200, [met])
+        status, (problem,) = await ask(bob, "PUT", f"/net/v1alpha1/peers/{peer}/labels", body={"labels": {"a": "b"}})
+        assert (status, problem["hint"]) == (403, "odfctl peer block PEER declares it")
+        await bob.apply(f"$schema: Peer\nheaders: {{name: mallory}}\nspec: {{peerId: {peer}, blocked: true}}\n")
+        _, (listed,) = await ask(bob, "GET", "/net/v1alpha1/peers")
+        assert [each["headers"]["name"] for each in listed["items"]] == ["mallory"]
+        _, (declared,) = await ask(bob, "GET", f"/net/v1alpha1/peers/{peer}")
+        assert declared["headers"]["id"] == listed["items"][0]["headers"]["id"]
+        _, (listed,) = await ask(bob, "GET", "/trust/v1alpha1/validators")
+        (validator,) = listed["items"]
+        assert validator["spec"] == {"did": KEY, "group": "uni"}
+        assert await ask(bob, "GET", f"/trust/v1alpha1/validators/{KEY}") == (200, [validator])
+        status, (problem,) = await ask(bob, "DELETE", f"/trust/v1alpha1/validators/{KEY}")
+        assert (status, "settings names it: change it there" in problem["hint"]) == (403, True)
+
+
+async def test_accounts_are_not_told_of_the_node(world: World) -> None:
+    async with world.running("alice") as node:
+        asking = await settled(node)
+        for path in ("/node/v1alpha1/nodes", "/node/v1alpha1/engines"):
+            status, listed = await asking.ask(ALICE, "GET", path)
+            assert (status, listed["items"]) == (200, [])
+            assert (await asking.ask(ALICE, "GET", f"{path}/spark"))[0] == 404
+            assert (await asking.ask(ALICE, "GET", f"{path}/node"))[0] == 404
+
+
+# A type that is registered is served by all paths, commands and GraphQL, with no code that names it.
+
+
+DELETED: list[str] = []
+
+
+class ToySpec(msgspec.Struct, frozen=True, kw_only=True):
+    """What a toy does."""
+
+    sound: Annotated[str, describe("What it says.")]
+    chest: Annotated[str, describe("The set in which it lies."), refers_to("VariableSet")] | None = None
+
+
+async def _deleted(operations: TypeOperations, view: Any, how: Any) -> None:
+    DELETED.append(view.name)
+    await operations.delete("Toy", view.id, how.generation, force=how.force)
+
+
+TOY = ResourceType(
+    names=Registration(
+        "Toy", "play", "toys", aliases=("ty",), base=OURS,
+        columns=(PrintedColumn("SAYS", "spec.sound"), PrintedColumn("PHASE", "status.phase", "phase")),
+    ),
+    about="A toy.", spec=ToySpec, delete=_deleted,
+)  # fmt: skip
+BEAR = {"$schema": "Toy", "headers": {"name": "bear"}, "spec": {"sound": "brumm", "chest": "VariableSet:chest"}}
+CHEST = "$schema: VariableSet\nheaders: {name: chest}\nspec: {variables: {x: '1'}}\n"
+
+
+@pytest.fixture
+def registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    registry = TypeRegistry([*TYPES, TOY])
+    for part in ("_types", "_written", "_words"):
+        monkeypatch.setattr(TYPES, part, getattr(registry, part))
+    DELETED.clear()
+
+
+@pytest.mark.usefixtures("registered")
+async def test_r07_a_registered_type_is_served_everywhere_and_named_nowhere(world: World) -> None:
+    async with world.running("alice") as alice:
+        status, (item,) = await ask(alice, "POST", "/play/v1alpha1/toys", body=BEAR)
+        assert (status, item["kind"], item["action"]) == (201, "toy", "created")
+        await alice.parts.reconciler.wait_settled()
+        status, (held,) = await ask(alice, "GET", "/play/v1alpha1/ty/bear")
+        assert (status, held["$schema"]) == (200, f"{OURS}/play/v1alpha1/Toy")
+        assert held["status"]["phase"] == "Ready"
+        (dangling,) = [each for key, each in held["status"]["conditions"].items() if key.endswith("DanglingReferences")]
+        assert dangling["value"] is True
+        await alice.apply(CHEST)
+        await alice.parts.reconciler.wait_settled()
+        patch = {"spec": {"sound": "grr"}}
+        assert (await ask(alice, "PATCH", "/play/v1alpha1/toys/bear", body=patch))[0] == 200
+        await alice.parts.reconciler.wait_settled()
+        status, (listed,) = await ask(alice, "GET", "/play/v1alpha1/toys")
+        (shown,) = listed["items"]
+        assert shown["spec"]["sound"] == "grr"
+        (meant,) = [each for key, each in shown["status"]["conditions"].items() if key.endswith("/References")]
+        assert [each.get("name") for each in meant["value"]] == ["chest"]
+        row = msgspec.convert(shown, wire.ResourceManifest)
+        columns = resource_tables.columns(TOY.names, 0)  # type: ignore[arg-type]  # an Instant
+        assert [(each.title, each.cell(row)) for each in columns] == [
+            ("NAME", "bear"), ("SAYS", "grr"), ("PHASE", "Ready"),
+        ]  # fmt: skip
+        query = {"query": '{ resource(ref: "Toy:bear") }'}
+        _, (told,) = await ask(alice, "POST", "/graphql", body=query)
+        assert told["data"]["resource"]["spec"]["sound"] == "grr"
+        _, (explained,) = await ask(alice, "GET", "/resource/v1alpha1/types/toy", "path=spec")
+        assert [each["name"] for each in explained["fields"]] == ["sound", "chest"]
+        assert (await ask(alice, "GET", "/schemas/play/v1alpha1/Toy"))[0] == 200
+        assert (await ask(alice, "DELETE", "/play/v1alpha1/toys/bear"))[0] == 200
+        assert DELETED == ["bear"]
+        assert (await ask(alice, "GET", "/play/v1alpha1/toys/bear"))[0] == 404
+        assert operations.type_of("play", "v1alpha1", "ty") is TOY
+
+
+class ToyController(Controller):
+    """Winds toys up: the last written first, upon those before it."""
+
+    type = "Toy"
+    prepares = "changes"
+
+    def __init__(self) -> None:
+        self.acts: list[str] = []
+
+    def check(self, before: Resource, after: Resource | None) -> None:
+        if after is not None and before.name != after.name:
+            raise Invalid("a toy keeps its name", rule="toy-name")
+
+    def spec_to_store(self, desired: DesiredResource, before: Resource | None) -> Any:
+        return {**desired.spec, "sound": desired.spec["sound"].lower()}
+
+    def order(self, planned: Sequence[PlannedResource], batch: ApplyBatch) -> Sequence[PlannedResource]:
+        return planned[::-1]
+
+    async def prepare(self, planned: PlannedResource, batch: ApplyBatch) -> Intent:
+        name, sound = planned.after.name, planned.after.spec["sound"]
+        if sound == "silence":
+            raise Refused(
+                "a toy says something", rule="toy-sound", place=batch.drafts[planned.after.id].place("spec.sound")
+            )
+        self.acts.append(f"prepare {name}")
+
+        def record(connection: sqlite3.Connection) -> None:
+            if sound == "broken":
+                raise Refused("its spring is broken", rule="toy-broken")
+            records.put(connection, "toy", name, sound.encode(), batch.now)
+
+        async def take_up() -> None:
+            self.acts.append(f"take up {name}")
+
+        return Intent(record, take_up, tell=partial(self.acts.append, f"tell {name}"), item={"warnings": ("wound up",)})
+
+    async def follow_changes(self, changed: Sequence[PlannedResource]) -> None:
+        self.acts.append(f"applied {', '.join(each.after.name for each in changed)}")
+
+
+def toy(name: str, sound: str = "Brumm", **headers: str) -> str:
+    said = "".join(f", {key}: {value}" for key, value in headers.items())
+    return f"$schema: Toy\nheaders: {{name: {name}{said}}}\nspec: {{sound: {sound}}}\n"
+
+
+@pytest.mark.usefixtures("registered")
+async def test_r07_a_controller_takes_part_in_an_apply_by_what_it_says_of_itself(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    controller = ToyController()
+    monkeypatch.setattr(features, "Controllers", lambda each: Controllers([*each, controller]))
+
+    def actions(result: wire.ApplyResult) -> Mapping[str, str]:
+        return {each.name: each.action for each in result.items}
+
+    async with world.running("alice") as alice:
+
+        def kept() -> dict[str, bytes]:
+            with alice.home.database.read() as connection:
+                return {each.key: each.body for each in records.of_kind(connection, "toy")}
+
+        await alice.apply(toy("bear"), toy("cat"), dry_run=True)
+        assert controller.acts == ["prepare cat", "prepare bear"]
+        assert kept() == {}
+        controller.acts.clear()
+        made = await alice.apply(CHEST, toy("bear"), toy("cat"))
+        assert [(each.name, each.action, each.warnings) for each in made.items] == [
+            ("cat", "created", ("wound up",)), ("bear", "created", ("wound up",)), ("chest", "created", ()),
+        ]  # fmt: skip
+        assert controller.acts == [
+            "prepare cat", "prepare bear", "take up cat", "take up bear", "applied cat, bear", "tell cat", "tell bear",
+        ]  # fmt: skip
+        assert kept() == {"bear": b"brumm", "cat": b"brumm"}
+        controller.acts.clear()
+        assert set(actions(await alice.apply(CHEST, toy("bear"), toy("cat"))).values()) == {"unchanged"}
+        assert controller.acts == []
+        both = toy("bear", "Grr"), toy("cat", "silence")
+        (cat, bear) = (await alice.apply(*both)).items
+        assert (cat.action, bear.action) == ("failed", "skipped")
+        assert cat.fault is not None
+        assert (cat.fault.rule, cat.fault.place) == ("toy-sound", "m1.yaml:3")
+        assert kept() == {"bear": b"brumm", "cat": b"brumm"}
+        assert actions(await alice.apply(*both, on_error="skip")) == {"cat": "failed", "bear": "updated"}
+        (cat, bear) = (await alice.apply(toy("bear", "Mew"), toy("cat", "broken"))).items
+        assert cat.fault is not None
+        assert (cat.fault.rule, bear.action, kept()["bear"]) == ("toy-broken", "skipped", b"grr")
+        id_ = (await alice.api.declarations.get("toy", "cat")).id
+        with pytest.raises(Invalid, match="a toy keeps its name"):
+            await alice.apply(toy("tiger", id=id_))
+
+
+# A resource is Ready if what it declares works: datasets whose transforms fail, flows whose targets take no pull.
+
+
+PUSHED = """$schema: Dataset
+headers: {name: pushed}
+spec: {kind: Root, metadata: [{kind: AddPushSource, sourceName: a, read: {kind: NdJson}, merge: {kind: Append}}]}
+"""
+EMPTY_ROOT = "$schema: Dataset\nheaders: {{name: {name}}}\nspec: {{kind: Root, metadata: []}}\n"
+SOURCE = """$schema: Source
+headers: {name: files}
+spec: {ingress: {kind: FilesGlob, path: /nowhere/*.csv}, read: {kind: NdJson}, merge: {kind: Append}}
+"""
+OFTEN = """$schema: Flow
+headers: {name: often}
+spec: {target: pushed, triggers: [{kind: Interval, interval: 1h}], tasks: [{kind: Ingest, source: files}]}
+"""
+
+
+async def status(node: Node, word: str, name: str) -> dict[str, Any]:
+    with trio.fail_after(PATIENCE):
+        await node.parts.reconciler.wait_settled()
+    found: dict[str, Any] = (await node.api.declarations.get(word, name)).status
+    return found
+
+
+async def test_a_derivative_whose_transform_fails_says_so_until_it_works(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, DERIVED)
+        world.write("alice", "a.csv", "2024-01-01T00:00:00Z,Graz,300000")
+        alice.engine.fault = Environment("the engine has no room", rule="engine-room")
+        await alice.pull("cities")
+        (item,) = await alice.pull("towns")
+        assert item.outcome == "failed"
+        told = await status(alice, "Dataset", "towns")
+        assert (told["phase"], told["code"]) == ("Failed", "engine-room")
+        view = await alice.dataset_view("towns")
+        assert (view.state, "Failing" in view.conditions) == ("stale", True)
+        assert (await status(alice, "Dataset", "cities"))["phase"] == "Ready"
+    async with world.running("alice") as alice:
+        assert (await status(alice, "Dataset", "towns"))["phase"] == "Failed", "over a restart too"
+        alice.engine.fault = None
+        (item,) = await alice.pull("towns")
+        assert item.outcome == "updated"
+        assert (await status(alice, "Dataset", "towns"))["phase"] == "Ready"
+        view = await alice.dataset_view("towns")
+        assert (view.state, view.conditions) == ("fresh", ())
+
+
+async def test_a_flow_that_ingests_into_what_takes_no_pull_is_failed_before_its_first_run(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(SOURCE, PUSHED, OFTEN)
+        told = await status(alice, "Flow", "often")
+        assert (told["phase"], told["code"]) == ("Failed", "flow-target"), told
+        assert "takes no pull" in told["message"]
+        assert "odfctl ingest pushed" in told["hint"]
+        await alice.apply(EMPTY_ROOT.format(name="bare"), OFTEN.replace("pushed", "bare"))
+        assert (await status(alice, "Flow", "often"))["phase"] == "Ready"

@@ -1,12 +1,15 @@
-"""Validators among nodes: what is re-run, what is said of it, who listens."""
+"""Validators among nodes: what is run and decoded again, asked and unasked, what is said of it, who listens."""
 
 from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 import trio
 import trio.testing
@@ -18,16 +21,21 @@ from config import model
 from engines.contract import EngineProgress
 from engines.errors import EngineLost, LimitExceeded
 from odfd.control import wire
+from odfd.store import captures
 from odfd.store.ledger.log import Ledger
-from odfd.store.ledger.runs import Runs
+from odfd.store.ledger.runs import BACKOFF, Rechecks, Runs
 from odfd.store.mirror_specs import MirrorSpec
 from odfd.trust.judgement.suspensions import Suspensions
+from odfd.trust.validation import evidence_rechecker
 from p2p.identity import peer_of_seed
 from p2p.ports import Topic
 from worlds.eventually import PATIENCE, became
 from worlds.flow_world import ShownTask, tasks
-from worlds.manifests import DERIVED, ROOT
+from worlds.manifests import DERIVED, ROOT, in_shards
 from worlds.node_world import Node, World, add_to_first
+
+# Validators among nodes: what is re-run, what is said of it, who listens.
+
 
 ROWS = ("2024-01-01T00:00:00Z,Graz,300000", "2024-01-02T00:00:00Z,Linz,210000")
 KEY = "did:key:z6Mkqi1cNkNci6HXwDxeeS1aP1neHbnW4CDve788zZwKPkR9"
@@ -450,3 +458,391 @@ async def test_too_few_left_to_ask_lower_nothing_and_are_told(world: World) -> N
             trust = await carol.api.trust.show("towns")
             assert (trust.why.rule, trust.reach.use) == ("pending", 3)
             assert "quorum unreachable: 2 groups must agree, of 1 the word counts" in trust.why.message
+
+
+# Evidence that listed validators name is fetched and run again unasked, and what comes out is this node's own word.
+
+
+def rechecks(*keys: str, f: int = 0, recheck: bool = True) -> model.Policy:
+    groups = tuple(model.Group(name=f"g{number}", keys=(key,)) for number, key in enumerate(keys))
+    return model.Policy(serve="data", validators=model.Validators(f=f, groups=groups, recheck=recheck))
+
+
+@asynccontextmanager
+async def accusing(world: World, *, lies: bool) -> AsyncIterator[tuple[Any, Any]]:
+    """Bob says that Alice's derivation is wrong: so it is, or his machine is."""
+    async with world.running("alice") as alice, world.running("bob", ATTESTS) as bob:
+        (alice if lies else bob).engine.wrong = partial(add_to_first, "population", 1000)
+        world.write("alice", "a.csv", *ROWS)
+        await alice.apply(ROOT, DERIVED)
+        await alice.pull()
+        await world.spread(alice, "cities", "towns")
+        for name in ("cities", "towns"):
+            await bob.mirror(alice.dataset(name), name)
+        await bob.heard("attestation.signed")
+        yield alice, bob
+
+
+async def mirrored(node: Node, source: Any) -> None:
+    for name in ("cities", "towns"):
+        await node.mirror(source.dataset(name), name)
+    await node.heard("attestation.heard")
+
+
+async def at_rest(node: Node) -> float:
+    """Until a round found nothing to do; how many seconds that is so."""
+    with trio.fail_after(PATIENCE):
+        while True:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+            if node.parts.rechecker.loop.is_idle and node.parts.rechecker.rests:
+                return float(node.parts.rechecker.rests)
+
+
+async def put_off(node: Node, count: int) -> float:
+    """Until so many attempts were put off; how long until the next."""
+    with trio.fail_after(PATIENCE):
+        while [event for event, _ in node.logger.said].count("evidence put off") < count:
+            await trio.testing.wait_all_tasks_blocked(0.05)
+    return await at_rest(node)
+
+
+def kept(node: Node) -> list[str]:
+    return [path.name for path in (node.home.directory / "evidence").iterdir()]
+
+
+@pytest.mark.slow
+async def test_a_lie_is_confirmed_here_and_no_word_of_others_is_needed(world: World) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
+        async with world.running("carol", rechecks(bob.key)) as carol:
+            await mirrored(carol, alice)
+            (event,) = await carol.heard("evidence.rechecked")
+            assert (event.data["result"], event.data["block"]) == ("confirmed", 3)
+            assert (carol.engine.transforms, carol.engine.generations) == (4, 3), "three in fresh processes"
+            trust = await carol.api.trust.show("towns")
+            assert (trust.why.rule, trust.why.block, trust.reach.use) == ("own-mismatch", 3, 3)
+            assert (await carol.dataset_view("towns")).state == "refuted", "two machines, one value"
+            (found,) = trust.evidence
+            assert (found.kind, found.kept, found.bundle) == ("mismatch", True, event.data["bundle"])
+            assert found.recheck == "confirmed"
+            assert [(cell.published, cell.computed) for cell in found.cells] == [(301000, 300000)]
+            with carol.home.database.read() as connection:
+                assert Ledger(connection).check() > 0
+                decided = connection.execute("SELECT body FROM trust_ledger WHERE type = 'decision'").fetchall()
+            assert b'"decision":"recheck"' in decided[-1][0]
+            assert b'"result":"confirmed"' in decided[-1][0]
+            assert await at_rest(carol) > 1e9
+        alice.engine.wrong = None
+        async with world.running("carol", rechecks(bob.key)) as carol:
+            assert (await carol.api.trust.show("towns")).why.rule == "own-mismatch", "kept over a restart"
+            assert await at_rest(carol) > 1e9
+            assert carol.engine.transforms == 0, "and not done twice"
+            carol.assembly.reload(model.Settings(policy=rechecks()))
+            assert (await carol.api.trust.show("towns")).why.rule == "own-mismatch", "whoever accused"
+
+
+@pytest.mark.slow
+async def test_a_broken_machine_among_validators_harms_nobody(world: World) -> None:
+    async with (
+        accusing(world, lies=False) as (alice, bob),
+        world.running("carol", rechecks(bob.key, alice.key, f=1)) as carol,
+    ):
+        await mirrored(carol, alice)
+        (event,) = await carol.heard("evidence.rechecked")
+        assert (event.data["result"], carol.engine.transforms, carol.engine.generations) == ("refuted", 1, 0)
+        view = await carol.dataset_view("towns")
+        assert (view.rely_on.blocks, view.rely_on.fact) == (4, "reproduced")
+        with carol.home.database.read() as connection:
+            now = carol.clock.now()
+            assert Rechecks(connection).resting(now) == {"g0"}
+            assert Rechecks(connection).resting(instant.Instant(now + BACKOFF)) == frozenset()
+        (name,) = kept(carol)
+        assert carol.features.peers._list_untrue(list(carol.parts.bundles._paths)) == frozenset(
+            carol.parts.bundles._paths
+        )
+        assert name.startswith(str(event.data["bundle"]))
+        (shown,) = (await carol.api.trust.show("towns")).evidence
+        assert (shown.recheck, shown.kept) == ("refuted", True)
+
+
+@pytest.mark.slow
+async def test_where_nobody_may_err_a_false_accusation_splits(world: World) -> None:
+    async with (
+        accusing(world, lies=False) as (alice, bob),
+        world.running("carol", rechecks(bob.key)) as carol,
+    ):
+        await mirrored(carol, alice)
+        await carol.heard("evidence.rechecked")
+        assert (await carol.api.trust.show("towns")).why.rule == "split"
+
+
+@pytest.mark.slow
+async def test_runs_that_differ_here_accuse_nobody(world: World) -> None:
+    async with (
+        accusing(world, lies=True) as (alice, bob),
+        world.running("carol", rechecks(bob.key)) as carol,
+    ):
+        numbers = itertools.count()
+        carol.engine.wrong = lambda request: add_to_first("population", next(numbers), request)
+        await mirrored(carol, alice)
+        (event,) = await carol.heard("evidence.rechecked")
+        assert event.data["result"] == "unable"
+        trust = await carol.api.trust.show("towns")
+        assert trust.why is None
+        assert trust.facts.reproduced is False
+
+
+@pytest.mark.slow
+async def test_without_an_engine_one_bundle_is_kept(world: World) -> None:
+    async with (
+        accusing(world, lies=True) as (alice, bob),
+        world.running("carol", rechecks(bob.key, recheck=False)) as carol,
+    ):
+        carol.engine.why_not = Invalid("no Java here")
+        await mirrored(carol, alice)
+        assert kept(carol) == []
+        carol.assembly.reload(model.Settings(policy=rechecks(bob.key)))
+        await at_rest(carol)
+        assert await at_rest(carol) > 1e9
+        assert (len(kept(carol)), carol.engine.transforms) == (1, 0)
+        assert (await carol.api.trust.show("towns")).why.rule == "accused"
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("whom", ["nobody", "switched off"])
+async def test_nothing_is_fetched_on_the_word_of_strangers_or_unasked(world: World, whom: str) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
+        policy = rechecks() if whom == "nobody" else rechecks(bob.key, recheck=False)
+        async with world.running("carol", policy) as carol:
+            await mirrored(carol, alice)
+            assert await at_rest(carol) > 1e9
+            assert (kept(carol), carol.engine.transforms) == ([], 0)
+
+
+async def test_who_publishes_does_not_check_himself(world: World) -> None:
+    async with accusing(world, lies=True) as (alice, bob):
+        alice.assembly.reload(model.Settings(policy=rechecks(bob.key)))
+        assert await at_rest(alice) > 1e9
+        assert kept(alice) == []
+
+
+@pytest.mark.slow
+async def test_what_cannot_be_had_is_tried_again_after_growing_pauses(world: World) -> None:
+    async with (
+        accusing(world, lies=True) as (alice, bob),
+        world.running("carol", rechecks(bob.key, recheck=False)) as carol,
+    ):
+        await mirrored(carol, alice)
+        (bundle,) = bob.parts.bundles._paths
+        path = bob.parts.bundles.path(bundle)
+        away = path.rename(path.with_suffix(".away"))
+        carol.assembly.reload(model.Settings(policy=rechecks(bob.key)))
+        assert 500 < await put_off(carol, 1) <= 600
+        carol.clock.instant += evidence_rechecker.RETRY
+        carol.parts.rechecker.loop.poke()
+        assert 1100 < await put_off(carol, 2) <= 1200
+        away.rename(path)
+        carol.clock.instant += 2 * evidence_rechecker.RETRY
+        carol.parts.rechecker.loop.poke()
+        (event,) = await carol.heard("evidence.rechecked")
+        assert event.data["result"] == "confirmed"
+
+
+@pytest.mark.slow
+async def test_evidence_of_something_else_is_dropped_and_its_reporter_rests(world: World) -> None:
+    """What lies on the shelf under the name is a bundle about a block that does not stand here."""
+    async with (
+        accusing(world, lies=True) as (alice, bob),
+        world.running("carol", rechecks(bob.key, recheck=False)) as carol,
+    ):
+        await mirrored(carol, alice)
+        carol.parts.rechecker._hash_at = lambda _: None
+        carol.assembly.reload(model.Settings(policy=rechecks(bob.key)))
+        (event,) = await carol.heard("evidence.rechecked")
+        assert (event.data["result"], kept(carol), carol.engine.transforms) == ("unfit", [], 0)
+        assert await at_rest(carol) > 1e9
+        assert (await carol.api.trust.show("towns")).why.rule == "accused", "words are counted as before"
+
+
+@pytest.mark.slow
+async def test_a_refuted_dataset_feeds_no_derivation(world: World) -> None:
+    """Carol derives from what Alice derived, as far as it may be relied on, and goes on when a person lifts it."""
+    async with (
+        accusing(world, lies=True) as (alice, bob),
+        world.running("carol", rechecks(bob.key, recheck=False)) as carol,
+    ):
+        await mirrored(carol, alice)
+        mine = DERIVED.replace("name: towns", "name: mine").replace("cities", "towns")
+        await carol.apply(mine)
+        (item,) = await carol.pull("mine")
+        assert (item.outcome, item.records) == ("blocked", 0)
+        assert "of input towns only blocks up to #2 may be relied on, by policy" in item.message
+        block = carol.home.chains.chain(alice.dataset("towns")).block_at(3).hash
+        await carol.api.resolving.resolve("towns", wire.ResolveRequest(follow=str(block)))
+        (item,) = await carol.pull("mine")
+        assert (item.outcome, item.records) == ("updated", 2)
+
+
+# A root whose captured bytes others have: they decode them again, and sign whether the blocks are what they give.
+
+
+LEDGER = "{kind: Ledger, primaryKey: [city]}"
+
+
+async def filled(world: World, node: Node, shards: int = 1, days: tuple[int, ...] = (1, 2, 3)) -> None:
+    root = ROOT.replace("{kind: Append}", LEDGER)
+    await node.apply(root if shards == 1 else in_shards(root))
+    await node.keep_raw("cities")
+    await more(world, node, *days)
+
+
+async def more(world: World, node: Node, *days: int) -> None:
+    for day in days:
+        world.write("alice", f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}", "2023-01-01T00:00:00Z,Wels,7")
+        await node.pull("cities")
+
+
+def is_whole(node: Node, name: str) -> bool:
+    with node.home.database.read() as connection:
+        checked = Ledger(connection).chain(node.dataset(name))
+    return bool(checked.data == checked.frontier.size)
+
+
+async def bind(node: Node) -> wire.RawChainView:
+    made: wire.RawChainView = await node.done(node.api.raw.bind("cities"))
+    return made
+
+
+async def attest(node: Node, ref: str = "theirs", chain: str = "bytes") -> wire.RawAttestResult:
+    done: wire.RawAttestResult = await node.done(node.api.raw.attest(ref, wire.AttestRawRequest(chain=chain)))
+    return done
+
+
+async def shared(world: World, alice: Node, bob: Node) -> None:
+    """Bob mirrors the root and its bytes."""
+    await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities", "cities.raw")))
+    for name, called in (("cities", "theirs"), ("cities.raw", "bytes")):
+        await world.spread(alice, name)
+        await bob.mirror(alice.dataset(name), called)
+
+
+@pytest.mark.parametrize("shards", [1, 3])
+async def test_another_node_attests_a_root(world: World, shards: int) -> None:
+    """What Bob signs is seen by whoever has the root, and is no observation of the source."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await filled(world, alice, shards)
+        assert (await bind(alice)).bound == 3
+        await shared(world, alice, bob)
+        done = await attest(bob)
+        assert (done.ok, done.decoded, done.otherwise, done.later) == (True, 3, 0, 0)
+        assert done.signed >= 3
+        (seen,) = (await bob.api.trust.show("theirs")).observations
+        assert seen.result == "decoded"
+        assert (await attest(bob)).signed == 0, "nothing is said twice"
+        await alice.heard("observation.heard")
+        assert [each.result for each in (await alice.api.trust.show("cities")).observations] == ["decoded"]
+        assert (await alice.api.trust.show("cities")).facts.observed.have == 0
+
+
+async def test_other_rows_than_the_bytes_give_are_told(world: World) -> None:
+    """As of a publisher that keeps bytes and publishes other rows."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await filled(world, alice)
+        with alice.home.database.write() as connection:
+            first, second, _ = captures.of(connection, alice.dataset("cities"))
+            swapped = msgspec.structs.replace(second.capture, files=first.capture.files)
+            captures.keep(connection, alice.dataset("cities"), swapped, second.parts, second.time)
+        await bind(alice)
+        await shared(world, alice, bob)
+        done = await attest(bob)
+        assert (done.ok, done.decoded, done.otherwise) == (False, 2, 1)
+        assert [each.sequence_number for each in done.differences] == [second.last]
+
+
+@pytest.mark.parametrize("name", ["..", "/etc/passwd/..", "a" * 4000, "\n", "x/\u202e"])
+async def test_names_of_files_lead_nowhere(world: World, name: str) -> None:
+    """A stranger wrote them; they tell a format, and no place."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await filled(world, alice, days=(1,))
+        with alice.home.database.write() as connection:
+            (only,) = captures.of(connection, alice.dataset("cities"))
+            (file,) = only.capture.files
+            named = msgspec.structs.replace(only.capture, files=(msgspec.structs.replace(file, name=name),))
+            captures.keep(connection, alice.dataset("cities"), named, only.parts, only.time)
+        await bind(alice)
+        await shared(world, alice, bob)
+        assert (await attest(bob)).decoded == 1
+
+
+async def test_what_comes_later_is_bound_later(world: World) -> None:
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await filled(world, alice, days=(1,))
+        assert (await bind(alice)).bound == 1
+        assert (await bind(alice)).bound == 0
+        await shared(world, alice, bob)
+        assert (await attest(bob)).decoded == 1
+        await bob.api.mirrors.pause("theirs")
+        await more(world, alice, 2)
+        view = await bind(alice)
+        assert (view.bound, view.total, view.gaps) == (1, 2, 0)
+        mirror = bob.parts.scheduler.get(alice.dataset("cities.raw"))
+        with trio.fail_after(PATIENCE):
+            while bob.size("bytes") < alice.size("cities.raw") or not is_whole(bob, "bytes"):
+                await mirror.turned.wait()
+        assert (await attest(bob)).later == 1, "what is not here is not judged"
+
+
+async def test_who_may_attest_what(world: World) -> None:
+    async with world.running("alice") as alice:
+        await alice.apply(ROOT, DERIVED)
+        with pytest.raises(Refused, match="not ingested by this node"):
+            await bind_of(alice, "towns")
+        with pytest.raises(Refused, match="nothing is kept"):
+            await bind(alice)
+        await alice.keep_raw("cities")
+        await more(world, alice, 1)
+        await bind(alice)
+        with pytest.raises(Refused, match="this node's own"):
+            await attest(alice, "cities", "cities.raw")
+
+
+async def bind_of(node: Node, ref: str) -> Any:
+    return await node.done(node.api.raw.bind(ref))
+
+
+async def test_bytes_of_another_publisher_attest_nothing(world: World) -> None:
+    """Else anybody could have validators sign that a root is not what its bytes give."""
+    async with world.running("alice") as alice, world.running("bob") as bob, world.running("carol") as carol:
+        for node, name, day in ((alice, "alice", 1), (bob, "bob", 2)):
+            await node.apply(ROOT)
+            await node.keep_raw("cities")
+            world.write(name, f"d{day}.csv", f"2024-01-0{day}T00:00:00Z,c{day},{day}")
+            await node.pull("cities")
+            await bind(node)
+            await node.api.visibility.publish(wire.VisibilityRequest(refs=("cities", "cities.raw")))
+        await world.spread(alice, "cities")
+        await world.spread(bob, "cities.raw")
+        await carol.mirror(alice.dataset("cities"), "theirs")
+        await carol.mirror(bob.dataset("cities.raw"), "bytes")
+        with pytest.raises(Refused, match="does not name"):
+            await attest(carol)
+        with pytest.raises(Invalid, match="is no dataset of captures"):
+            await attest(carol, "theirs", "theirs")
+
+
+async def test_a_mended_rendition_is_attested_from_the_same_bytes(world: World) -> None:
+    """The bindings are those of all renditions: of the one that was decoded wrongly, and of the one that mends it."""
+    async with world.running("alice") as alice, world.running("bob") as bob:
+        await filled(world, alice)
+        await bind(alice)
+        await alice.apply(ROOT)  # it appends, where a ledger has lost rows
+        await alice.done(alice.api.renditions.create("cities", wire.RenditionRequest()))
+        await alice.done(alice.api.renditions.hand_over("cities", 1, wire.HandoverRequest()))
+        await more(world, alice, 4)
+        assert (await bind(alice)).bound == 1
+        await alice.api.visibility.publish(wire.VisibilityRequest(refs=("cities.r0",)))
+        await shared(world, alice, bob)
+        await world.spread(alice, "cities.r0")
+        await bob.mirror(alice.dataset("cities.r0"), "former")
+        now, before = await attest(bob), await attest(bob, "former")
+        assert (now.ok, now.decoded, now.later) == (True, 4, 0)
+        assert (before.ok, before.decoded, before.later) == (True, 3, 1), "it got nothing since it ended"

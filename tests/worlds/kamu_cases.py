@@ -86,7 +86,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         Case("ingest_polling_preprocess_with_spark", f"{_INGEST}test_polling_snapshot"),
         Case(
             "ingest_polling_preprocess_with_flink",
-            "node/test_refused_when_applied.py::test_refused_with_its_place",
+            "node/test_manifests.py::test_refused_with_its_place",
             "other",
             "refused when it is applied (`preprocess-engine`): write `engine: spark`",
         ),
@@ -95,7 +95,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "core/ingest/test_push_ingest": (
         Case(
             "ingest_push_url_stream",
-            "node/test_pushing.py::test_once_over_restarts_and_told_as_the_first_time",
+            "node/test_publishing.py::test_once_over_restarts_and_told_as_the_first_time",
         ),
         Case(
             "ingest_push_media_type_override", "unit/odfd/ingest/test_driver.py::test_a_format_is_honoured_or_refused"

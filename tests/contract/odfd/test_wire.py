@@ -42,7 +42,7 @@ def all_below(base: type) -> set[type]:
 
 
 def test_what_was_promised_is_kept() -> None:
-    """The document of a change is current (``tests/node/test_api_document.py``): it has every field."""
+    """The document of a change is current (``tests/node/test_api.py``): it has every field."""
     document = openapi.document()
     assert {value.__name__ for value in VALUES} == set(document["components"]["schemas"])
     assert not list(openapi.broken_promises(json.loads(routes.DOCUMENT.read_text()), document))

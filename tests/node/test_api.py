@@ -1,4 +1,4 @@
-"""The OpenAPI document: it is current and valid, and a node answers random requests as it says."""
+"""The OpenAPI document, as a node answers, and the routes of its paths."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import json
 import os
 import re
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,12 +21,13 @@ from hypothesis import strategies as st
 from openapi_spec_validator import OpenAPIV31SpecValidator
 from schemathesis.core.failures import FailureGroup
 from schemathesis.specs.openapi import checks
+from starlette.routing import BaseRoute, Match
 
 from chain.errors import Invalid
 from chain.statements import proof
 from odfd.api import actions, calls, openapi, resource_operations, resource_protocol, routes
 from odfd.api.resource_operations import canonical
-from odfd.api.routes import application
+from odfd.api.routes import METHODS, _key, _router, application
 from odfd.api.services import operations
 from odfd.control import wire
 from odfd.runtime.http import Limits
@@ -37,6 +38,9 @@ from odfd.services.trust.authority import signatures_of
 from odfd.store.idempotency import AnswerStore
 from worlds.eventually import PATIENCE
 from worlds.node_world import START, Lines, World
+
+# The OpenAPI document: it is current and valid, and a node answers random requests as it says.
+
 
 EXAMPLES = int(os.environ.get("ODFD_REQUESTS", "1"))
 """Random requests to each operation."""
@@ -189,3 +193,25 @@ def _ask(operation: Any, url: str) -> None:
         case.validate_response(response, checks=CHECKS)
 
     ask()
+
+
+# Routes that are found by the beginning of a path: each request gets the route that a search of all finds.
+
+
+def answering(routes: Sequence[BaseRoute], path: str, method: str) -> BaseRoute | None:
+    """As Starlette chooses: the first that matches, else the first of another method."""
+    scope = {"type": "http", "path": path, "method": method, "headers": []}
+    found = [(route.matches(scope)[0], route) for route in routes]
+    full = (route for match, route in found if match is Match.FULL)
+    return next(full, next((route for match, route in found if match is Match.PARTIAL), None))
+
+
+def test_each_path_finds_the_route_that_a_search_of_all_finds() -> None:
+    router = _router()
+    paths = {re.sub(r"{[^}]*}", "x", route.path) for route in router.routes}  # type: ignore[attr-defined]
+    changed = {path + more for path in paths for more in ("", "/", "/x")} | {path.rsplit("/", 1)[0] for path in paths}
+    for path in changed:
+        some = router._by.get(_key(path), router._any).routes
+        for method in METHODS:
+            assert answering(some, path, method) is answering(router.routes, path, method), (path, method)
+    assert max(len(each.routes) for each in router._by.values()) < len(router.routes) / 2
