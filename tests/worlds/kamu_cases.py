@@ -15,7 +15,7 @@ _WRITER: Final = "engine/ingest/test_writer_golden.py::"
 _MERGE: Final = "engine/ingest/test_merge_golden.py::"
 _INGEST: Final = "engine/ingest/test_ingest_golden.py::"
 _FETCH: Final = "unit/odfd/ingest/test_fetch.py::"
-_CONTAINERS: Final = "contract/odfd/test_containers.py::"
+_CONTAINERS: Final = "contract/odfd/test_programs.py::"
 _MQTT: Final = "contract/odfd/test_mqtt.py::"
 _PACKED: Final = "unit/engines/ingest/test_packed_files.py::"
 _FOREIGN: Final = "unit/engines/ingest/test_foreign_files.py::"
@@ -69,7 +69,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         *_same("fetch_container_has_more_", _BATCHES, "no_data data_is_less_than_a_batch data_is_more_than_a_batch"),
     ),
     "core/ingest/test_prep": (
-        Case("prep_pipe", "contract/odfd/test_commands.py::test_the_output_is_the_file"),
+        Case("prep_pipe", "contract/odfd/test_programs.py::test_the_output_is_the_file"),
         Case("prep_decompress_zip_single_file", "unit/odfd/ingest/test_sources.py::test_gzip_and_zip"),
         Case("prep_decompress_zip_bad_file", "unit/odfd/ingest/test_sources.py::test_torn_files"),
         Case("prep_decompress_gzip", "unit/odfd/ingest/test_sources.py::test_gzip_and_zip"),
