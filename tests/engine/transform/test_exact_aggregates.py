@@ -6,7 +6,6 @@ The oracle is arithmetic of fractions. What Spark itself says is not asked: it d
 from __future__ import annotations
 
 import math
-import os
 import random
 from decimal import Context, Decimal
 from fractions import Fraction
@@ -23,7 +22,7 @@ from conformance.runs import world
 from engines.spark.catalyst.exact import complete_plan, run_exactly
 from engines.spark.catalyst.plans import frame_of
 from engines.spark.sql import parsing
-from worlds.depth import first_now
+from worlds.depth import first_now, stride
 
 pytestmark = pytest.mark.engine
 EXACT = Context(prec=60)
@@ -363,7 +362,7 @@ CASES = {
 }  # fmt: skip
 
 
-BY_BLOCK = ("days", "a table over a changelog") if "ODF_SOAK" not in os.environ else tuple(CASES)
+BY_BLOCK = tuple(CASES) if stride() == 1 else ("days",)
 """Also cut into single blocks, which takes Spark a transaction each."""
 
 
