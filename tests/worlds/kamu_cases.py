@@ -10,16 +10,13 @@ from typing import Final, Literal, NamedTuple, TypeAlias, get_args
 
 Answer: TypeAlias = Literal["kamu's", "other", "not asked"]
 """``not asked``: the test is about the inside of kamu, and nothing that a user could see."""
-_READERS: Final = "engine/ingest/test_readers_golden.py::"
-_WRITER: Final = "engine/ingest/test_writer_golden.py::"
-_MERGE: Final = "engine/ingest/test_merge_golden.py::"
-_INGEST: Final = "engine/ingest/test_ingest_golden.py::"
+_GOLDEN: Final = "engine/ingest/test_golden.py::"
 _FETCH: Final = "unit/odfd/ingest/test_fetch.py::"
 _CONTAINERS: Final = "contract/odfd/test_programs.py::"
 _MQTT: Final = "contract/odfd/test_mqtt.py::"
 _PACKED: Final = "unit/engines/ingest/test_packed_files.py::"
 _FOREIGN: Final = "unit/engines/ingest/test_foreign_files.py::"
-_ALTERED: Final = "engine/ingest/test_added_columns.py::test_each_type_is_taken_in_as_if_it_had_always_been_there"
+_ALTERED: Final = "engine/ingest/test_sources.py::test_each_type_is_taken_in_as_if_it_had_always_been_there"
 _STATE: Final = "unit/chain/test_state.py::test_a_loaded_state_is_the_folded_state"
 
 
@@ -40,9 +37,9 @@ def _same(prefix: str, shown: str, names: str) -> tuple[Case, ...]:
 
 _BATCHES: Final = f"{_CONTAINERS}test_batches_go_on_where_the_last_one_ended"
 _FILLED: Final = f"{_CONTAINERS}test_variables_and_arguments_are_filled_in_and_no_others_are_seen"
-_ROUNDS: Final = f"{_WRITER}test_rounds"
-_COLUMN: Final = f"{_WRITER}test_an_optional_column_is_added"
-_AS: Final = f"{_MERGE}test_as_the_reference"
+_ROUNDS: Final = f"{_GOLDEN}test_rounds"
+_COLUMN: Final = f"{_GOLDEN}test_an_optional_column_is_added"
+_AS: Final = f"{_GOLDEN}test_as_the_reference"
 _INSIDE: Final = "how kamu's writer finds out what its chain says; the state of a chain is loaded here"
 _DESCRIBED: Final = "unit/odfd/datasets/test_applied.py::test_a_schema_may_only_describe_columns_anew"
 
@@ -75,22 +72,22 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         Case("prep_decompress_gzip", "unit/odfd/ingest/test_sources.py::test_gzip_and_zip"),
     ),
     "core/ingest/test_polling_ingest": (
-        Case("ingest_polling_snapshot", f"{_INGEST}test_polling_snapshot"),
-        Case("ingest_polling_ledger", f"{_INGEST}test_polling_ledger"),
-        Case("ingest_polling_empty_data", f"{_INGEST}test_no_data_at_all"),
-        Case("ingest_polling_event_time_as_date", f"{_INGEST}test_event_time_may_be_a_date"),
-        Case("ingest_polling_event_time_of_invalid_type", f"{_INGEST}test_event_time_of_another_type_is_refused"),
-        Case("ingest_polling_bad_column_names_preserve", f"{_INGEST}test_column_names_are_kept_as_they_are"),
-        Case("ingest_polling_bad_column_names_rename", f"{_INGEST}test_a_query_names_columns_anew"),
-        Case("ingest_polling_schema_case_sensitivity", f"{_INGEST}test_column_names_are_kept_as_they_are"),
-        Case("ingest_polling_preprocess_with_spark", f"{_INGEST}test_polling_snapshot"),
+        Case("ingest_polling_snapshot", f"{_GOLDEN}test_polling_snapshot"),
+        Case("ingest_polling_ledger", f"{_GOLDEN}test_polling_ledger"),
+        Case("ingest_polling_empty_data", f"{_GOLDEN}test_no_data_at_all"),
+        Case("ingest_polling_event_time_as_date", f"{_GOLDEN}test_event_time_may_be_a_date"),
+        Case("ingest_polling_event_time_of_invalid_type", f"{_GOLDEN}test_event_time_of_another_type_is_refused"),
+        Case("ingest_polling_bad_column_names_preserve", f"{_GOLDEN}test_column_names_are_kept_as_they_are"),
+        Case("ingest_polling_bad_column_names_rename", f"{_GOLDEN}test_a_query_names_columns_anew"),
+        Case("ingest_polling_schema_case_sensitivity", f"{_GOLDEN}test_column_names_are_kept_as_they_are"),
+        Case("ingest_polling_preprocess_with_spark", f"{_GOLDEN}test_polling_snapshot"),
         Case(
             "ingest_polling_preprocess_with_flink",
             "node/test_manifests.py::test_refused_with_its_place",
             "other",
             "refused when it is applied (`preprocess-engine`): write `engine: spark`",
         ),
-        Case("ingest_polling_deprecated_ddl_schema", f"{_INGEST}test_polling_ledger"),
+        Case("ingest_polling_deprecated_ddl_schema", f"{_GOLDEN}test_polling_ledger"),
     ),
     "core/ingest/test_push_ingest": (
         Case(
@@ -103,10 +100,10 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         Case("ingest_push_schema_stability", _ROUNDS),
         *_same(
             "ingest_inference_automatic_",
-            f"{_INGEST}test_guessed_schemas",
+            f"{_GOLDEN}test_guessed_schemas",
             "coercion_of_event_time_from_string coercion_of_event_time_from_unixtime renaming_of_conflicting_columns",
         ),
-        Case("ingest_sql_case_sensitivity", f"{_INGEST}test_queries_are_case_sensitive"),
+        Case("ingest_sql_case_sensitivity", f"{_GOLDEN}test_queries_are_case_sensitive"),
         Case("ingest_push_with_predefined_data_schema", _COLUMN),
         Case(
             "ingest_push_schema_and_source_evolution",
@@ -135,7 +132,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
             _ROUNDS,
             "ledger_orders_by_event_time snapshot_orders_by_pk_and_operation_type normalizes_timestamps_to_utc_millis",
         ),
-        Case("data_writer_optimal_parquet_encoding", f"{_WRITER}test_encoding_is_the_references"),
+        Case("data_writer_optimal_parquet_encoding", f"{_GOLDEN}test_encoding_is_the_references"),
         Case("data_writer_schema_evolution_from_inferred", _DESCRIBED),
         Case("data_writer_schema_evolution_from_explicit", _DESCRIBED),
         Case("data_writer_schema_evolution_from_legacy", _DESCRIBED),
@@ -156,7 +153,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "ingest-datafusion/test_merge_strategy_snapshot": (
         *_same(
             "snapshot_project_",
-            f"{_MERGE}test_state_is_the_latest_row_of_each_key",
+            f"{_GOLDEN}test_state_is_the_latest_row_of_each_key",
             "empty append append_retract correct mixed",
         ),
         *_same(
@@ -172,32 +169,30 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         " update_in_separate_batch update_in_same_batch delete_in_separate_batch delete_in_same_batch",
     ),
     "ingest-datafusion/test_reader_csv": (
-        Case("read_csv_with_schema", f"{_READERS}test_csv_with_schema"),
-        Case("read_csv_no_schema_no_infer", f"{_READERS}test_csv_without_schema_is_text"),
-        Case("read_csv_no_schema_infer", f"{_READERS}test_csv_guesses_when_asked"),
-        Case("read_csv_no_header", f"{_READERS}test_csv_has_no_header_unless_said"),
-        Case("read_csv_null_values", f"{_READERS}test_csv_empty_is_null"),
-        Case("read_tsv_null_values", f"{_READERS}test_tsv_empty_is_null"),
+        Case("read_csv_with_schema", f"{_GOLDEN}test_csv_with_schema"),
+        Case("read_csv_no_schema_no_infer", f"{_GOLDEN}test_csv_without_schema_is_text"),
+        Case("read_csv_no_schema_infer", f"{_GOLDEN}test_csv_guesses_when_asked"),
+        Case("read_csv_no_header", f"{_GOLDEN}test_csv_has_no_header_unless_said"),
+        Case("read_csv_null_values", f"{_GOLDEN}test_csv_empty_is_null"),
+        Case("read_tsv_null_values", f"{_GOLDEN}test_tsv_empty_is_null"),
     ),
     "ingest-datafusion/test_reader_geojson": _same(
-        "read_geojson_", f"{_READERS}test_geojson", "with_schema infer_schema"
+        "read_geojson_", f"{_GOLDEN}test_geojson", "with_schema infer_schema"
     ),
-    "ingest-datafusion/test_reader_json": _same(
-        "read_json_", f"{_READERS}test_json_sub_path_and_array", "object array"
-    ),
+    "ingest-datafusion/test_reader_json": _same("read_json_", f"{_GOLDEN}test_json_sub_path_and_array", "object array"),
     "ingest-datafusion/test_reader_ndgeojson": _same(
-        "read_ndgeojson_", f"{_READERS}test_geojson", "with_schema infer_schema"
+        "read_ndgeojson_", f"{_GOLDEN}test_geojson", "with_schema infer_schema"
     ),
     "ingest-datafusion/test_reader_ndjson": (
-        Case("read_ndjson_with_schema", f"{_READERS}test_ndjson_with_schema"),
-        Case("read_ndjson_infer_schema", f"{_READERS}test_ndjson_guessed"),
-        Case("read_ndjson_format_date", f"{_READERS}test_ndjson_dates"),
-        Case("read_ndjson_format_timestamp", f"{_READERS}test_ndjson_times"),
-        Case("read_ndjson_format_timestamp_parse_failed", f"{_READERS}test_ndjson_bad_time_names_its_line"),
+        Case("read_ndjson_with_schema", f"{_GOLDEN}test_ndjson_with_schema"),
+        Case("read_ndjson_infer_schema", f"{_GOLDEN}test_ndjson_guessed"),
+        Case("read_ndjson_format_date", f"{_GOLDEN}test_ndjson_dates"),
+        Case("read_ndjson_format_timestamp", f"{_GOLDEN}test_ndjson_times"),
+        Case("read_ndjson_format_timestamp_parse_failed", f"{_GOLDEN}test_ndjson_bad_time_names_its_line"),
     ),
     "ingest-datafusion/test_reader_parquet": (
-        Case("read_parquet", f"{_READERS}test_parquet_round"),
-        Case("read_parquet_schema_coercion", f"{_READERS}test_parquet_becomes_what_is_declared"),
+        Case("read_parquet", f"{_GOLDEN}test_parquet_round"),
+        Case("read_parquet_schema_coercion", f"{_GOLDEN}test_parquet_becomes_what_is_declared"),
     ),
     "ingest-datafusion/test_reader_shapefile": (
         *_same("read_shapefile_", f"{_FOREIGN}test_shapefiles", "with_schema infer_schema"),

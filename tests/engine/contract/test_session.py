@@ -7,16 +7,22 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.protocol import REFL_GET_UNKNOWN_SUB_COMMAND_NAME, REFLECTION_COMMAND_NAME
 from pyspark.sql import SparkSession
 
 import engines
+from engines.contract import EngineProgress
 from engines.errors import EngineLost
 from engines.spark.rows.tables import frame_of_rows
 from engines.spark.runtime.session import SessionOptions, start_session
+from engines.spark.runtime.task_counts import TaskCounts
+from engines.spark.runtime.warm_up import rehearse
 
 pytestmark = pytest.mark.engine
+
+
 LOOK_UP = f"{REFLECTION_COMMAND_NAME}{REFL_GET_UNKNOWN_SUB_COMMAND_NAME}"
 
 
@@ -65,3 +71,43 @@ def test_rows_in_memory_come_into_spark_in_one_place() -> None:
         str(path.relative_to(root)) for path in root.rglob("*.py") if "session.createDataFrame" in path.read_text()
     }
     assert found == {"spark/rows/tables.py"}
+
+
+# Spark says how many tasks of a request are done, and how many rows they read.
+
+
+def test_tasks_and_rows_of_a_request_are_counted_and_of_no_other(spark: SparkSession, tmp_path: Path) -> None:
+    for number in range(3):
+        pq.write_table(pa.table({"k": pa.array(range(100), pa.int64())}), tmp_path / f"{number}.parquet")
+    context = spark.sparkContext
+    counts = TaskCounts(context, "one")
+
+    def heard() -> EngineProgress:
+        """Spark hears of its own tasks a moment after they ended."""
+        context._jsc.sc().listenerBus().waitUntilEmpty()
+        return counts()
+
+    assert counts() == EngineProgress()
+    context.setJobGroup("other", "request")
+    assert spark.read.parquet(str(tmp_path)).count() == 300
+    assert heard() == EngineProgress()
+    context.setJobGroup("one", "request")
+    frame = spark.read.schema("k bigint").parquet(str(tmp_path))
+    assert frame.groupBy("k").count().toArrow().num_rows == 100
+    first = heard()
+    assert first.rows_read == 300
+    assert first.tasks_total is not None
+    assert first.tasks_total == first.tasks_done > 0
+    assert frame.selectExpr("max(k) as m").toArrow().to_pylist() == [{"m": 99}]
+    second = heard()
+    assert second.rows_read == 600
+    assert second.tasks_total == second.tasks_done > first.tasks_total
+    assert TaskCounts(context, "one")() == second
+
+
+# The queries that the class data archive is recorded with work, and leave nothing behind for others to see.
+
+
+def test_a_rehearsal_works_and_leaves_no_view(spark: SparkSession, tmp_path: Path) -> None:
+    rehearse(spark, tmp_path / "rehearsal")
+    assert not spark.catalog.listTables()

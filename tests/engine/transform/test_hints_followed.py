@@ -220,7 +220,7 @@ ROWS = (
 ELSEWHERE = {
     "quoted-name": "test_dialects", "window-dialect": "test_dialects", "temporal-dialect": "test_dialects",
     "as-of-unsaid": "below, as a warning",
-    "late-apply-as-of": "test_late_facts", "late-apply-ledger": "test_late_facts", "late-versions": "test_late_facts",
+    "late-apply-as-of": "test_late", "late-apply-ledger": "test_late", "late-versions": "test_late",
     "mixed-mode": "the inner query is made a dataset of its own: test_nexmark, q4",
     "table-shape": "test_classify, and q4 of test_nexmark",
     "temporal-table": "the transform's YAML, and no SQL", "query-alias": "the same", "no-query": "the same",

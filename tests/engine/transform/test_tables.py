@@ -1,8 +1,4 @@
-"""Tables that change for ever: their history is that of the whole query at every tick.
-
-The oracle evaluates everything at each tick in Python, from the statements alone.
-Spec: docs/spec/engine-semantics.md#table-mode.
-"""
+"""The history of a table is that of the whole query at every tick; of joins, groups of groups, and statements too."""
 
 from __future__ import annotations
 
@@ -10,33 +6,59 @@ import dataclasses
 import datetime as dt
 import itertools
 import os
+import re
+from collections import Counter, defaultdict
 
 import pytest
 
+import engines.spark.catalyst.plans as plans
 import engines.spark.execution.tables as tables
 import engines.spark.execution.transform as transform
 import engines.spark.planning.table_transaction as ticking
 import engines.spark.state.files as arranged
 import engines.spark.state.files as buckets
 from worlds.depth import first_now, stride
-from worlds.table_history import FAR, history, seen, standing
-from worlds.table_history import schedule as schedule_of
+from worlds.table_history import FAR, history, schedule, seen, standing
+
+# Tables that change for ever: their history is that of the whole query at every tick. The oracle evaluates everything
+# at each tick in Python, from the statements alone. Spec: docs/spec/engine-semantics.md#table-mode.
+
 
 pytestmark = pytest.mark.engine
+
+
 SEEDS = range(int(os.environ.get("ODF_SOAK", "1")))
+
+
 BLOCKS = 10
+
+
 DAY = 86_400_000
+
+
 GROUPED = "select k, max(event_time) as event_time, sum(v) as s, count(*) as c from a group by k"
+
+
 DISTINCT_COUNT = "select k, max(event_time) as event_time, count(distinct v % 3) as s, count(*) as c from a group by k"
+
+
 OF_TWO = """select k, max(event_time) as event_time, sum(v) as s, count(*) as c
 from (select event_time, k, v from a union all select event_time, k, v from b) group by k"""
+
+
 COMPUTED = """with t as (select concat('key ', k) as key, v, event_time from a where k is not null)
 select key as name, max(event_time) as event_time, sum(v) * 2 + 1 as s, sum(v) div count(*) as share
 from t group by key"""
+
+
 FILTERED = """select k, max(event_time) as event_time, count(*) as c
 from (select event_time, k, v from a union all select event_time, k, v from b)
 group by k having count(*) > 2 and sum(v) % 2 = 1"""
+
+
 OF_ALL = "select max(event_time) as event_time, concat(count(*), ' rows') as s from a"
+
+
 TOP = """select event_time, k, v from (
   select event_time, k, v, row_number() over (partition by k order by v desc, event_time) as n from a) where n <= 2"""
 
@@ -78,10 +100,6 @@ def best(rows):
             for key, found in by_key.items()}  # fmt: skip
 
 
-def schedule(seed, aliases):
-    return schedule_of(seed, aliases, BLOCKS)
-
-
 CASES = {
     "grows": (GROUPED, ("a",), (), sums, ("k", "s", "c")),
     "grows, of two": (OF_TWO, ("a", "b"), (), sums, ("k", "s", "c")),
@@ -120,7 +138,7 @@ def _small_buckets(monkeypatch):
 def test_a_table_s_history_is_that_of_the_whole_query(lab, name, seed):
     sql, streams, changing, expected, names = case(lab, name, seed)
     assert expected
-    pieces = lab.run(sql, streams, schedule(seed, streams), restart=True, changelogs=changing)
+    pieces = lab.run(sql, streams, schedule(seed, streams, BLOCKS), restart=True, changelogs=changing)
     whole = lab.run(sql, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changing)
     assert seen(pieces, names) == expected
     assert whole.rows == pieces.rows
@@ -135,7 +153,7 @@ def test_a_table_s_history_is_that_of_the_whole_query(lab, name, seed):
 def test_slices_that_spark_reads_by_itself_make_the_same_history(lab, monkeypatch, name, said):
     """Large ones do; rows of such a slice that do not count yet still wait."""
     sql, streams, _, _, _ = case(lab, name, 0)
-    parts, scanned = schedule(1, streams), []
+    parts, scanned = schedule(1, streams, BLOCKS), []
     kept = transform.scan_rows
     monkeypatch.setattr(transform, "scan_rows", lambda *given: scanned.extend(given[1]) or kept(*given))
     read = lab.run(said + sql, streams, parts, restart=True)
@@ -181,7 +199,7 @@ def test_a_table_is_looked_at_when_its_author_says(lab, name, grid, seed):
     expected = history(lab, streams, query, following=GRIDS[grid])
     assert expected or grid == "month"
     said = f"set odf.tick = '{grid}';\n{sql}"
-    pieces = lab.run(said, streams, schedule(seed, streams), restart=True, changelogs=changing)
+    pieces = lab.run(said, streams, schedule(seed, streams, BLOCKS), restart=True, changelogs=changing)
     whole = lab.run(said, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=changing)
     assert seen(pieces, names) == expected
     assert (whole.rows, whole.state, whole.watermark) == (pieces.rows, pieces.state, pieces.watermark)
@@ -299,7 +317,7 @@ def test_a_broken_engine_is_caught(lab, monkeypatch, mutate, name):
     for seed in range(3):
         sql, streams, changing, expected, names = case(lab, name, seed)
         try:
-            if seen(lab.run(sql, streams, schedule(seed, streams), changelogs=changing), names) != expected:
+            if seen(lab.run(sql, streams, schedule(seed, streams, BLOCKS), changelogs=changing), names) != expected:
                 return
         except AssertionError:
             return
@@ -313,3 +331,253 @@ def test_a_transaction_may_bring_rows_of_which_none_passes(lab, sql, changelogs)
     streams = {"a": lab.given("none", [(none, 2 * DAY), (first, 3 * DAY), (none, 4 * DAY), (more, 5 * DAY)])}
     got = lab.run(sql, streams, [{"a": 1}] * 4, changelogs=changelogs)
     assert [(row["op"], row["c"]) for row in got.rows] == [(0, 1), (2, 1), (3, 2)]
+
+
+# Joins of tables, groups of groups, a table of one row: their history is that of the whole query at every tick. The
+# oracle evaluates everything at each tick in Python, from the statements alone. Spec:
+# docs/spec/engine-semantics.md#table-mode, #shapes, #classification.
+
+
+def by_input(query):
+    query.by_input = True
+    return query
+
+
+def in_order(found):
+    """Rows of each key by all columns, as they are written."""
+    return {
+        key: sorted(rows, key=lambda row: [(part is not None, part) for part in row]) for key, rows in found.items()
+    }
+
+
+@by_input
+def inner(rows):
+    found = defaultdict(list)
+    for time, key, value in rows["a"]:
+        found[(key,)] += [(time, key, value, other) for _, also, other in rows["b"] if also == key]
+    return in_order(found)
+
+
+@by_input
+def left(rows):
+    found = defaultdict(list)
+    for time, key, value in rows["a"]:
+        met = [other for _, also, other in rows["b"] if also == key and other > value]
+        found[(key,)] += [(time, key, value, other) for other in met or [None]]
+    return in_order(found)
+
+
+@by_input
+def right(rows):
+    found = defaultdict(list)
+    for time, key, value in rows["b"]:
+        met = [other for _, also, other in rows["a"] if also == key]
+        found[(key,)] += [(time, key, value, other) for other in met or [None]]
+    return in_order(found)
+
+
+@by_input
+def semi(rows):
+    known = {key for _, key, _ in rows["b"]}
+    found = defaultdict(list)
+    for row in rows["a"]:
+        found[(row[1],)] += [row] if row[1] in known else []
+    return in_order(found)
+
+
+@by_input
+def anti(rows):
+    known = {key for _, key, _ in rows["b"]}
+    found = defaultdict(list)
+    for row in rows["a"]:
+        found[(row[1],)] += [row] if row[1] not in known else []
+    return in_order(found)
+
+
+@by_input
+def pairs(rows):
+    return inner({"a": rows["a"], "b": rows["a"]})
+
+
+@by_input
+def grouped(rows):
+    sides = [defaultdict(list), defaultdict(list)]
+    for side, alias in zip(sides, "ab", strict=True):
+        for row in rows[alias]:
+            side[row[1]].append(row)
+    return {
+        (key,): [
+            (max(row[0] for row in of), key, len(of), sum(row[2] for row in sides[1][key]) if sides[1][key] else None)
+        ]
+        for key, of in sides[0].items()
+    }
+
+
+def kinds_of_kinds(rows):
+    by_key = defaultdict(set)
+    for _, key, value in rows:
+        by_key[key].add(value % 3)
+    return {
+        (key,): [(max(row[0] for row in rows if row[1] == key), key, len(of), max(of))] for key, of in by_key.items()
+    }
+
+
+def everything(rows):
+    return {(): [(max(row[0] for row in rows), len(rows), sum(row[2] for row in rows))]} if rows else {}
+
+
+JOINED_GROUPS = """select x.t as event_time, x.k, c, s
+from (select k, max(event_time) as t, count(*) as c from a group by k) x
+left join (select k, sum(v) as s from b group by k) y on x.k = y.k"""
+
+
+KINDS = """select k, max(t) as event_time, count(*) as c, max(m) as s
+from (select k, v % 3 as m, max(event_time) as t from a group by k, v % 3) group by k"""
+
+
+ALL = "select max(event_time) as event_time, count(*) as c, sum(v) as s from a"
+
+
+JOINS = {
+    "inner": ("select a.event_time, a.k, a.v, b.v as w from a join b on a.k = b.k", inner, "ab",
+              ("k", "v", "w"), False),
+    "left": ("select a.event_time, a.k, a.v, b.v as w from a left join b on a.k = b.k and b.v > a.v", left, "ab",
+             ("k", "v", "w"), False),
+    "right": ("select b.event_time, b.k, b.v, a.v as w from a right join b on a.k = b.k", right, "ab",
+              ("k", "v", "w"), False),
+    "semi": ("select event_time, k, v from a left semi join b on a.k = b.k", semi, "ab", ("k", "v"), False),
+    "anti": ("select event_time, k, v from a left anti join b on a.k = b.k", anti, "ab", ("k", "v"), False),
+    "with itself": ("select x.event_time, x.k, x.v, y.v as w from a x join a y on x.k = y.k", pairs, "a",
+                    ("k", "v", "w"), False),
+    "of groups": (JOINED_GROUPS, grouped, "ab", ("k", "c", "s"), True),
+    "groups of groups": (KINDS, kinds_of_kinds, "a", ("k", "c", "s"), True),
+    "all of a changelog": (ALL, everything, "a", ("c", "s"), True),
+}  # fmt: skip
+
+
+def changing_streams(lab, aliases, seed):
+    return {alias: lab.changing(f"{alias}{seed}", 40 * seed + at, BLOCKS) for at, alias in enumerate(aliases, 1)}
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("name", JOINS)
+def test_a_join_s_history_is_that_of_the_whole_query(lab, name, seed):
+    sql, query, aliases, names, single = JOINS[name]
+    streams = changing_streams(lab, aliases, seed)
+    expected = history(lab, streams, query, single)
+    assert {row[0] for row in expected} >= ({0, 2, 3} if single else {0, 1})
+    pieces = lab.run(sql, streams, schedule(seed, streams, BLOCKS), restart=True, changelogs=aliases)
+    whole = lab.run(sql, streams, [dict.fromkeys(streams, BLOCKS)], changelogs=aliases)
+    assert seen(pieces, names) == expected
+    assert (whole.rows, whole.state, whole.watermark) == (pieces.rows, pieces.state, pieces.watermark)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_row_of_all_that_ever_came_is_merged(lab, seed):
+    streams = {"a": lab.stream(300 * seed + 1, days=30, blocks=BLOCKS)}
+    got = lab.run(ALL, streams, schedule(seed, streams, BLOCKS), restart=True)
+    assert seen(got, ("c", "s")) == history(lab, streams, everything)
+    assert re.search(rb'"name":"written/\w+/","rows":1,', got.state)
+
+
+def rounds_mixed(monkeypatch):
+    """Rows of one tick meet those of others."""
+    kept = plans._join
+
+    def mutant(session, plan, children, names):
+        _, hidden = kept(session, plan, children, names)
+        return plan.withNewChildren(children), hidden
+
+    monkeypatch.setattr(plans, "_join", mutant)
+
+
+def one_side_unseen(monkeypatch):
+    """A key is affected only by what happens in the first input."""
+    kept = tables._common_codes
+    monkeypatch.setattr(tables, "_common_codes", lambda keys: [
+        codes if not at else codes + 10**6 for at, codes in enumerate(kept(keys))])  # fmt: skip
+
+
+@pytest.mark.parametrize("mutate", first_now([rounds_mixed, one_side_unseen]))
+def test_a_broken_join_is_caught(lab, monkeypatch, mutate):
+    mutate(monkeypatch)
+    try:
+        test_a_join_s_history_is_that_of_the_whole_query(lab, "inner", 0)
+    except AssertionError:
+        return
+    raise AssertionError("the broken engine gave the right answers")
+
+
+# Two readings of an input: facts that stand, or every statement an event with its ``op``. Spec:
+# docs/spec/engine-semantics.md#readings, #output.
+
+
+LOG = "set odf.read.a = 'log';\n"
+
+
+COUNTED = "select k, max(event_time) as event_time, sum(op) as s, count(*) as c from a group by k"
+
+
+class Events:
+    """A laboratory in which nothing is ever taken back."""
+
+    def __init__(self, lab):
+        self.lab = lab
+
+    def statements(self, stream):
+        for time, key, value, op, before, after in self.lab.statements(stream):
+            yield time, key, (value, op), 0, before, after
+
+
+def ops(rows):
+    by_key = {}
+    for time, key, (_, op) in rows:
+        by_key.setdefault((key,), []).append((time, op))
+    return {key: [(max(time for time, _ in found), *key, sum(op for _, op in found), len(found))]
+            for key, found in by_key.items()}  # fmt: skip
+
+
+def said(lab, stream):
+    return [(op, time, key, value) for time, key, value, op, *_ in lab.statements(stream)]
+
+
+def both_ways(lab, sql, streams):
+    pieces = lab.run(sql, streams, schedule(3, streams, BLOCKS), restart=True, changelogs=["a"])
+    whole = lab.run(sql, streams, [{"a": BLOCKS}], changelogs=["a"])
+    assert (pieces.rows, pieces.state, pieces.watermark) == (whole.rows, whole.state, whole.watermark)
+    return pieces
+
+
+@pytest.fixture
+def streams(lab):
+    return {"a": lab.changing("a", 3, BLOCKS)}
+
+
+def test_events_pass_as_additions_or_with_the_op_that_is_selected(lab, streams):
+    statements = said(lab, streams["a"])
+    assert {op for op, *_ in statements} == {0, 1, 2, 3}
+    plain = both_ways(lab, LOG + "select event_time, k, v from a", streams)
+    assert seen(plain, ("k", "v")) == [(0, *row) for _, *row in statements]
+    stated = both_ways(lab, LOG + "select * from a where v % 3 <> 0", streams)
+    assert seen(stated, ("k", "v")) == [row for row in statements if row[3] % 3], "what is said is not mended"
+    assert "op" in stated.slices[0].column_names
+    turned = both_ways(lab, LOG + "select event_time, k, v, if(op = 1, 1, 0) as op from a", streams)
+    assert seen(turned, ("k", "v")) == [(int(op == 1), *row) for op, *row in statements]
+
+
+def test_a_table_of_events_is_merged_and_never_taken_back(lab, streams):
+    expected = history(Events(lab), streams, ops)
+    got = both_ways(lab, LOG + COUNTED, streams)
+    assert seen(got, ("k", "s", "c")) == expected
+    assert b'"name":"written/' in got.state
+
+
+def test_windows_of_events_have_ops_as_numbers(lab, streams):
+    sql = LOG + "select date_trunc('day', event_time) as event_time, op as what, count(*) as c from a group by 1, 2"
+    expected = Counter()
+    for time, _, _, op, before, _ in lab.statements(streams["a"]):
+        if time // DAY >= before // DAY:
+            expected[time // DAY * DAY, op] += 1
+    bound = streams["a"].blocks[-1].watermark_after // 10**6 // DAY * DAY
+    got = both_ways(lab, sql, streams)
+    assert seen(got, ("what", "c")) == [(0, *key, count) for key, count in sorted(expected.items()) if key[0] < bound]

@@ -1,12 +1,15 @@
-"""A row without a value in its primary key is refused, or set aside, by every strategy that has keys."""
+"""Merges with history: beside Spark as on it, over ledgers that were corrected, and of rows without a key."""
 
 from __future__ import annotations
 
+import itertools
+import random
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
@@ -27,17 +30,144 @@ from chain.model.source import (
 )
 from engines.contract import IngestBatchRequest, InvalidQuery, QuarantineTarget, Success, TransformOutcome, Vocab
 from engines.request_control import RequestControl
+from engines.spark.ingest import merge as merging
+from engines.spark.ingest.history import History
+from engines.spark.ingest.merge import MergeContext, merge
 from engines.spark.ingest.run import run_ingest
 
+# Merging in the engine's process writes what merging by Spark's joins writes, whatever rows and slices there are.
+
+
+pytestmark = pytest.mark.engine
+
+
+VOCAB = Vocab()
+
+
+COLUMNS = {
+    "event_time": (pa.timestamp("ms", "UTC"), [None, 0, 1]),
+    "k": (pa.int64(), [None, *range(40)]),
+    "s": (pa.string(), [None, "", "a", "A", "é"]),
+    "v": (pa.float64(), [None, float("nan"), 0.0, -0.0, 1.5]),
+    "d": (pa.decimal128(9, 2), [None, 1, 2]),
+    "b": (pa.binary(), [None, b"", b"\0"]),
+}
+
+
+SCHEMA = pa.schema([(name, kind) for name, (kind, _) in COLUMNS.items()])
+
+
+FORCE = pa.schema([("offset", pa.int64()), ("op", pa.int32()), *SCHEMA])
+
+
+def drawn(random_: random.Random) -> dict[str, Any]:
+    return {name: random_.choice(values) for name, (_, values) in COLUMNS.items()}
+
+
+def world(seed: int, folder: Path, keys: tuple[str, ...], strategy: MergeStrategy) -> tuple[History, pa.Table]:
+    random_ = random.Random(seed)
+    ops = [0] if isinstance(strategy, MergeLedger) else [0, 0, 1, 3]
+    rows = [{"offset": number, "op": random_.choice(ops), **drawn(random_)} for number in range(120)]
+    cuts = [0, *sorted(random_.sample(range(1, 120), 3)), 120]
+    paths = []
+    for start, end in itertools.pairwise(cuts):
+        paths.append(folder / f"slice-{start}")
+        pq.write_table(pa.Table.from_pylist(rows[start:end], FORCE), paths[-1])
+    batch = [drawn(random_) for _ in range(40)]
+    batch += [{name: row[name] for name in COLUMNS} for row in random_.choices(rows, k=20)]
+    if isinstance(strategy, MergeSnapshot):
+        batch = list({tuple(row[name] for name in keys): row for row in batch}.values())
+    if isinstance(strategy, MergeUpsertStream):
+        batch = [row | {"op": random_.choice([0, 0, 1])} for row in batch]
+        return History(FORCE, paths), pa.Table.from_pylist(batch, pa.schema([("op", pa.int32()), *SCHEMA]))
+    return History(FORCE, paths), pa.Table.from_pylist(batch, SCHEMA)
+
+
+@pytest.mark.parametrize(("seed", "keys"), [(1, ("k",)), (2, ("k", "s")), (3, ("b", "d", "k"))])
+@pytest.mark.parametrize("strategy", [MergeSnapshot, MergeLedger, MergeUpsertStream])
+def test_both_ways_of_a_merge_find_the_same(
+    spark: SparkSession,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    seed: int,
+    keys: tuple[str, ...],
+    strategy: Any,
+) -> None:
+    merge_by = strategy(primary_key=keys)
+    history, batch = world(seed, tmp_path, keys, merge_by)
+    here = merge(MergeContext(_no_session, tmp_path, VOCAB), batch, history, merge_by)
+    for name in ("changed_rows", "unseen_rows", "repeating_rows"):
+        monkeypatch.setattr(merging, name, lambda *_, **__: None)
+    there = merge(MergeContext(lambda: spark, tmp_path, VOCAB), batch, history, merge_by)
+    assert here.passed_over == there.passed_over
+    assert here.op.equals(there.op)
+    assert here.fresh.equals(there.fresh)
+    assert repr(here.rows.to_pylist()) == repr(there.rows.to_pylist()), "NaN is no equal of itself in Python"
+    assert here.rows.num_rows
+
+
+def _no_session() -> SparkSession:
+    raise AssertionError("no Spark is needed")
+
+
+# What a ledger takes in after rows of it were corrected by hand: it undoes nothing, and says what it passed over.
+
+
+READ = ReadCsv(header=True, ddl_schema=("event_time TIMESTAMP, k STRING, v BIGINT",))
+
+
+LEDGER_WITH_OP = ReadCsv(header=True, ddl_schema=("op INT, event_time TIMESTAMP, k STRING, v BIGINT",))
+
+
+def lines(*rows: str, op: bool = False) -> str:
+    return "\n".join([("op," if op else "") + "event_time,k,v", *rows, ""])
+
+
+def test_old_values_conflict_and_what_stands_is_known(spark: SparkSession, dataset: Callable[..., Any]) -> None:
+    made = dataset(MergeLedger(primary_key=("k",)))
+    made.ingest(lines("2020-01-01T00:00:00Z,a,1", "2020-01-01T01:00:00Z,b,2", "2020-01-01T02:00:00Z,c,3"), READ)
+    made.merge = MergeChangelogStream(primary_key=("k",))
+    made.ingest(
+        lines("2,2020-01-01T00:00:00Z,a,1", "3,2020-01-01T00:00:00Z,a,10", "1,2020-01-01T01:00:00Z,b,2", op=True),
+        LEDGER_WITH_OP,
+    )
+    made.merge = MergeLedger(primary_key=("k",))
+    answer = made.ingest(
+        lines(
+            "2020-01-01T00:00:00Z,a,1",  # as it was before it was corrected
+            "2020-01-01T00:00:00Z,a,10",  # as it is
+            "2020-01-01T01:00:00Z,b,2",  # taken back
+            "2020-01-01T02:00:00Z,c,3",  # never touched
+            "2020-01-01T02:00:00Z,c,4",
+            "2020-01-01T03:00:00Z,d,5",
+        ),
+        READ,
+    )
+    assert (answer.rows.unchanged, answer.rows.conflicting, answer.rows.superseded) == (2, 3, 0)
+    assert made.last().column("k").to_pylist() == ["d"]
+    assert made.last().column("op").to_pylist() == [0]
+
+
+# A row without a value in its primary key is refused, or set aside, by every strategy that has keys.
+
+
 PK = ("id", "part")
+
+
 PLAIN = "event_time TIMESTAMP, id BIGINT, part STRING, v BIGINT"
+
+
 WITH_OP = f"op INT, {PLAIN}"
+
+
 STRATEGIES = [
     MergeLedger(primary_key=PK),
     MergeSnapshot(primary_key=PK),
     MergeChangelogStream(primary_key=PK),
     MergeUpsertStream(primary_key=PK),
 ]
+
+
 ROWS = [(1, "a", 1), (2, "", 2), (3, "c", 3), ("", "d", 4)]
 
 
