@@ -59,7 +59,8 @@ def _read(sources: OpenedSources, folder: Path, step: ReadStep) -> Read:
     for each in parsed:
         for field, count in each.unknown.items():
             unknown[field] = unknown.get(field, 0) + count
-    table = pa.concat_tables([tasks[0].schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
+    assert schema is not None
+    table = pa.concat_tables([schema.empty_table(), *(each.table.cast(schema) for each in parsed)])
     return Read(table, unknown, tuple(remarks))
 
 
