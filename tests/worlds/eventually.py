@@ -17,7 +17,7 @@ PAUSE: Final = 0.2
 """Seconds between two looks: whoever looks all the time takes the processor from whom it waits for."""
 
 
-def until(is_so: Callable[[], bool], seconds: float = PATIENCE) -> None:
+def until(is_so: Callable[[], object], seconds: float = PATIENCE) -> None:
     """Raises AssertionError when it is not so after that time."""
     deadline = time.monotonic() + seconds
     while not is_so():

@@ -58,7 +58,7 @@ class NatNode:
         self._token: Any = None
         self._scope = trio.CancelScope()
         self.running: Running[None] = place.within(self._run)
-        assert self._ready.wait(PATIENCE), self.running.result(1)
+        assert self._ready.wait(PATIENCE), self.running.result(PATIENCE)
 
     async def _run(self) -> None:
         nothing: Any = Nothing()

@@ -268,7 +268,7 @@ def garbage(connection: socket.socket) -> None:
 
 
 def hold(connection: socket.socket) -> None:
-    connection.settimeout(30)
+    connection.settimeout(PATIENCE)
     try:
         while connection.recv(4096):
             pass

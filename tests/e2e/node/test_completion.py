@@ -12,7 +12,6 @@ import struct
 import subprocess
 import sys
 import termios
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -69,9 +68,8 @@ class Terminal:
         self.seen = ""
 
     def until(self, wanted: Callable[[str], bool]) -> str:
-        end = time.monotonic() + PATIENCE
         while not wanted(self.seen):
-            assert select.select([self._fd], [], [], max(0.0, end - time.monotonic()))[0], self.seen
+            assert select.select([self._fd], [], [], PATIENCE)[0], self.seen
             self.seen += os.read(self._fd, 65536).decode(errors="replace")
         return self.seen
 

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import stat
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from worlds.daemons import around
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
 from worlds.forked import Forking
 
 pytestmark = pytest.mark.e2e
@@ -42,11 +41,8 @@ def test_a_node_keeps_its_folder_to_itself(forking: Forking, tmp_path: Path, uma
     words = ["run", "--state", str(state), "--config", str(tmp_path / "odfd.toml")]
     daemon = forking.start("odfd", words, around(), out=subprocess.DEVNULL, umask=umask)
     try:
-        until = time.monotonic() + PATIENCE
-        while not (state / "control.sock").exists():
-            assert daemon.poll() is None, "it did not start"
-            assert time.monotonic() < until
-            time.sleep(0.05)
+        until(lambda: (state / "control.sock").exists() or daemon.poll() is not None)
+        assert daemon.poll() is None, "it did not start"
         assert answers(forking, state)
         assert mode(state) == 0o700
         assert mode(state / "control.sock") == 0o600

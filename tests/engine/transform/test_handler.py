@@ -24,7 +24,7 @@ from engines.contract import (
 )
 from engines.request_control import RequestCancelled, RequestControl
 from engines.spark.handler import SparkHandler
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
 
 pytestmark = pytest.mark.engine
 TIME = pa.timestamp("ms", "UTC")
@@ -219,11 +219,9 @@ def test_a_request_that_nobody_waits_for_ends(handler, slices, tmp_path):
     thread = threading.Thread(target=work)
     thread.start()
     tracker = handler._spark.sparkContext.statusTracker()
-    while not tracker.getActiveJobsIds() and thread.is_alive():
-        thread.join(0.01)
+    until(lambda: tracker.getActiveJobsIds() or not thread.is_alive())
     control.cancel()
     thread.join(PATIENCE)
     assert ended
     tasks = handler._spark.sparkContext._jsc.sc().statusStore()
-    while tasks.executorList(True).apply(0).activeTasks():
-        threading.Event().wait(0.02)
+    until(lambda: not tasks.executorList(True).apply(0).activeTasks())

@@ -18,9 +18,9 @@ from engines.spark.sql import queries as plans
 from engines.spark.sql.queries import prepare_query
 from engines.spark.sql.views import FEW, FEW_ROWS
 from worlds.depth import stride
+from worlds.eventually import PATIENCE, until
 
 pytestmark = pytest.mark.engine
-PATIENCE = 120
 DAILY = "time_bucket(interval '1' day, event_time)"
 QUERIES = {
     "map": ("select event_time, upper(k) as k, v * 2 as v from a where v % 3 <> 0", "a"),
@@ -150,8 +150,7 @@ def test_a_kept_plan_that_is_cancelled_ends_as_spark_says(spark):
 
     thread = threading.Thread(target=work)
     thread.start()
-    while not spark.sparkContext.statusTracker().getJobIdsForGroup("kept") and thread.is_alive():
-        thread.join(0.01)
+    until(lambda: spark.sparkContext.statusTracker().getJobIdsForGroup("kept") or not thread.is_alive())
     spark.sparkContext.cancelJobGroup("kept")
     thread.join(PATIENCE)
     assert ended

@@ -17,7 +17,7 @@ import pytest
 
 from engines.listen_address import READY
 from worlds import foreign_coordinator as foreign
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
 from worlds.processes import computed
 
 pytestmark = pytest.mark.engine
@@ -243,9 +243,8 @@ def test_a_jvm_that_dies_at_work_is_told_and_replaced(engine, ask, tmp_path):
     idle = computed(before)
     thread = threading.Thread(target=work)
     thread.start()
-    while computed(before) < idle + 20:
-        thread.join(0.05)
-        assert not answers
+    until(lambda: answers or computed(before) >= idle + 20)
+    assert not answers
     os.kill(before, signal.SIGKILL)
     thread.join(PATIENCE)
     assert [(each.kind, "JVM ended (signal 9)" in each.message) for each in answers] == [(foreign.INTERNAL_ERROR, True)]

@@ -29,7 +29,7 @@ from odfd.store.ledger.cosignatures import Cosignatures
 from odfd.store.mirror_specs import MirrorSpec
 from p2p.web.client import Posts
 from worlds import foreign, node_world
-from worlds.eventually import PATIENCE
+from worlds.eventually import PATIENCE, until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow]
 TORCHWOOD = "v0.9.0"
@@ -61,14 +61,12 @@ def built(name: str, source: str | Path) -> Path:
 
 def until_open(place: str | tuple[str, int]) -> None:
     """Until something listens there."""
-    kind = socket.AF_UNIX if isinstance(place, str) else socket.AF_INET
-    deadline = time.monotonic() + PATIENCE
-    while time.monotonic() < deadline:
-        with socket.socket(kind) as tried:
-            if tried.connect_ex(place) == 0:
-                return
-        time.sleep(0.05)
-    pytest.fail(f"nothing listens at {place}")
+
+    def is_open() -> bool:
+        with socket.socket(socket.AF_UNIX if isinstance(place, str) else socket.AF_INET) as tried:
+            return tried.connect_ex(place) == 0
+
+    until(is_open)
 
 
 @dataclass

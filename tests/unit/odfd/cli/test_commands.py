@@ -34,6 +34,7 @@ from odfd.cli.sql.read_options import difference
 from odfd.control import wire
 from odfd.control.client import MANIFESTS, Answer, ApiCall, ControlClient
 from odfd.errors import ExitCode
+from worlds.eventually import PATIENCE
 
 # What is proposed at the cursor of a command line, by the parsers themselves and a node that is told here.
 
@@ -267,7 +268,7 @@ def test_a_whole_pull_loads_no_types(tmp_path: Path) -> None:
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(str(where))
         listener.listen()
-        listener.settimeout(60)
+        listener.settimeout(PATIENCE)
         server = threading.Thread(target=answered, args=(listener, {"id": "t1", "kind": "pull"}, TASK))
         server.start()
         done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
