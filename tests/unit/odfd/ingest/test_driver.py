@@ -18,6 +18,7 @@ from chain import instant
 from chain.data.parquet import open_slice
 from chain.errors import Conflict, Invalid, NotFound, Refused
 from chain.ids import DatasetId
+from chain.instant import Instant
 from chain.model.events import (
     AddData,
     AddPushSource,
@@ -290,6 +291,21 @@ async def test_an_engine_is_not_believed(
         await pull_root(bench.deps, DATASET)
     assert bench.events() == before
     assert bench.leftovers() == []
+
+
+@pytest.mark.parametrize("back", [lambda _: None, lambda mark: Instant(mark - 1)])
+async def test_an_engine_moves_no_watermark_back(
+    back: Callable[[Instant], Instant | None], polling: Callable[..., Any]
+) -> None:
+    bench = polling()
+    bench.write("01.csv", *JANUARY)
+    await pull_root(bench.deps, DATASET)
+    mark, before = load_state(bench.chains.chain(DATASET)).watermark, bench.events()
+    bench.engine = Liar(lambda answer: msgspec.structs.replace(answer, new_watermark=back(mark)))
+    bench.write("02.csv", *FEBRUARY)
+    with pytest.raises(Invalid, match="moved the watermark back"):
+        await pull_root(bench.deps, DATASET)
+    assert bench.events() == before
 
 
 async def test_nothing_to_fetch(polling: Callable[..., Any]) -> None:

@@ -10,13 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain.data.arrow_schema import to_arrow
+from chain.errors import Invalid
 from chain.ids import DatasetId
 from chain.instant import MILLISECOND, Instant
 from chain.model.events import (
     AddData,
+    Checkpoint,
     DatasetKind,
     DataSlice,
-    ExecuteTransform,
     OffsetInterval,
     SetDataSchema,
     SetTransform,
@@ -175,9 +176,15 @@ def test_watermark_and_checkpoint_that_do_not_move_are_named_again(world: Any) -
     before = world.chains.chain(ROOT).last_of(("SetDataSchema",)).event
     assert isinstance(before, SetDataSchema)
     event = settle(plan, Success(schema=before.schema), None, None)
-    assert isinstance(event, ExecuteTransform)
-    assert event.new_watermark is None
-    assert event.prev_offset is None
+    assert (event.new_watermark, event.new_checkpoint, event.prev_offset) == (None, None, None)
+    held = Checkpoint(physical_hash=Multihash.sha3_256(b"held"), size=4)
+    state = msgspec.structs.replace(plan.state, watermark=Instant(7), checkpoint=held)
+    plan = msgspec.structs.replace(plan, state=state)
+    event = settle(plan, Success(schema=before.schema), None, None)
+    assert (event.new_watermark, event.new_checkpoint) == (7, held)
+    assert settle(plan, Success(schema=before.schema, new_watermark=Instant(8)), None, None).new_watermark == 8
+    with pytest.raises(Invalid, match="moved the watermark back"):
+        settle(plan, Success(schema=before.schema, new_watermark=Instant(6)), None, None)
 
 
 def test_up_to_date_until_there_is_a_schema(world: Any) -> None:

@@ -128,8 +128,9 @@ def test_a_quorum_needs_groups_and_room_for_error() -> None:
     groups = [(f"g{n}", [POLICY_KEYS[n]]) for n in range(3)]
     policy = load_policy(use="attested:2", serve="data", groups=groups, tolerated=1)
     assert policy.tolerated == 1
-    with pytest.raises(Invalid, match="must lie in 2…2"):
-        load_policy(use="attested:3", serve="data", groups=groups, tolerated=1)
+    for count in (1, 3):
+        with pytest.raises(Invalid, match="must lie in 2…2"):
+            load_policy(use=f"attested:{count}", serve="data", groups=groups, tolerated=1)
 
 
 def test_what_is_not_counted_yet_is_not_asked_for() -> None:
@@ -393,6 +394,13 @@ def test_order_and_repetition_change_nothing_that_counts(rules: list[Rules], rng
         assert getattr(one, name) == getattr(other, name)
     assert implies(one.use, other.use)
     assert implies(other.use, one.use)
+
+
+def test_fewer_engines_and_less_isolation_than_mine_wait() -> None:
+    mine = msgspec.structs.replace(OWN, min_engines=2, min_sandbox="image")
+    asked = Rules(min_engines=1, min_sandbox="host")
+    assert tighten(mine, asked) == mine
+    assert waiting(mine, asked) == ["min-engines: 1, in place of 2", "min-sandbox: host, in place of image"]
 
 
 @pytest.mark.parametrize(
