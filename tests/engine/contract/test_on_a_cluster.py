@@ -18,6 +18,7 @@ from engines.provision.host import OnCluster, SparkOptions, spark_engine
 from engines.provision.settings import WarmthLimits
 from engines.sandbox.base import SandboxLevel
 from odfd.transform.driver import Committed, run_transform
+from worlds import transform_world
 from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -35,14 +36,14 @@ def options(folder: Path, master: str, **more: Any) -> SparkOptions:
 
 
 @pytest.mark.nightly
-async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(worlds: Any, tmp_path: Path) -> None:
+async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(tmp_path: Path) -> None:
     with standalone_cluster(tmp_path / "cluster", workers=1) as master:
         host = await spark_engine(options(tmp_path, master), os.environ, lambda *_: None)
         assert host.identity.sandbox == "none"
         assert "need the network" in str(host.choice.passed_over[0])
         async with trio.open_nursery() as nursery:
             await nursery.start(host.engine.run)
-            world = worlds.World(tmp_path, host.engine)
+            world = transform_world.World(tmp_path, host.engine)
             world.found("select event_time, sum(k) as total from x group by event_time")
             world.add_rows([1, 2, 3, 3], watermark=2500)
             done = await run_transform(world.deps, DERIVED)
@@ -55,14 +56,14 @@ async def test_a_dataset_is_derived_by_a_cluster_and_a_lost_cluster_is_told(worl
 
 
 @pytest.mark.nightly
-async def test_a_master_where_nobody_is_is_told_to_whoever_asks(worlds: Any, tmp_path: Path) -> None:
+async def test_a_master_where_nobody_is_is_told_to_whoever_asks(tmp_path: Path) -> None:
     with socket.socket() as nobody:
         nobody.bind(("127.0.0.1", 0))  # taken, and never listening
         master = f"spark://127.0.0.1:{nobody.getsockname()[1]}"
         host = await spark_engine(options(tmp_path, master), os.environ, lambda *_: None)
         async with trio.open_nursery() as nursery:
             await nursery.start(host.engine.run)
-            world = worlds.World(tmp_path, host.engine)
+            world = transform_world.World(tmp_path, host.engine)
             world.found("select event_time, k from x")
             world.add_rows([1], watermark=1)
             with pytest.raises(EngineLost, match=f"no master of the Spark cluster {master} can be reached"):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -19,6 +18,7 @@ from odfd.transform.driver import Committed, run_transform
 from odfd.transform.plan import Rejected
 from odfd.transform.recovery import run_recovering
 from odfd.transform.replay import Replayed, replay
+from worlds import transform_world
 from worlds.eventually import ENGINE_START
 
 pytestmark = [pytest.mark.engine, pytest.mark.slow]
@@ -30,7 +30,7 @@ select window.start as event_time, count(*) as n, sum(k) as total from x group b
 """
 
 
-async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any, tmp_path: Path) -> None:
+async def test_a_window_is_derived_and_reproduced_and_chance_refused(tmp_path: Path) -> None:
     events: list[str] = []
     options = SparkOptions(
         scratch=tmp_path / "scratch",
@@ -43,7 +43,7 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
     host = await spark_engine(options, os.environ, lambda name, _: events.append(name))
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)
-        world = worlds.World(tmp_path, host.engine)
+        world = transform_world.World(tmp_path, host.engine)
         world.found(DAILY)
         # Two days in four blocks; a row of the first day comes in the third block, still in time.
         world.add_rows([10, 20, 30], watermark=0)
@@ -86,7 +86,7 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(worlds: Any
         assert not isinstance(answer, RawQuerySuccess)  # its view is called `input`, not `x`
         assert await host.engine.identity() == host.identity
 
-        other = worlds.World(tmp_path / "other", host.engine)
+        other = transform_world.World(tmp_path / "other", host.engine)
         other.found("select event_time, rand() as r from x")
         other.add_rows([1, 2], watermark=1)
         refused = await run_transform(other.deps, DERIVED)

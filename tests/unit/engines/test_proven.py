@@ -237,6 +237,8 @@ def test_the_suite_of_this_tree_needs_the_engine_and_each_file_what_it_imports()
     layout = needs.of([folder / "transform" / "test_layout.py"])
     assert {folder / "transform" / "elsewhere.py", proven.TREE / "bench" / "cluster.py"} <= layout
     assert proven.TREE / "odfd" / "cli" / "main.py" in needs.of([folder / "trust" / "test_recheck.py"])
-    assert proven.TREE / "tests" / "worlds" / "engine_node.py" in needs.of([folder / "contract" / "test_levels.py"])
+    assert proven.TREE / "tests" / "worlds" / "engine_node.py" in needs.of(
+        [proven.TREE / "tests/nightly/engine/test_levels.py"]
+    )
     alone = needs.of([folder / "transform" / "test_zones.py"])
     assert not {path for path in alone if path.is_relative_to(proven.TREE / "odfd")}

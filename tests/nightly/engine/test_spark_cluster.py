@@ -54,7 +54,7 @@ for _ in sys.stdin:
     print(json.dumps(said), flush=True)
 spark.stop()
 """
-pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+pytestmark = pytest.mark.engine
 
 
 @pytest.fixture

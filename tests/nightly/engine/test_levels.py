@@ -27,7 +27,7 @@ from engines.sandbox.bubblewrap import Bubblewrap, image_runtime
 from worlds.eventually import PATIENCE
 from worlds.processes import names_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.nightly]
+pytestmark = pytest.mark.engine
 TREE = Path(__file__).parents[3]
 
 

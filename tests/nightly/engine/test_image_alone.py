@@ -25,7 +25,7 @@ from engines.sandbox.container import NAME
 from worlds import foreign_coordinator as foreign
 from worlds.eventually import PATIENCE
 
-pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # an image is built for it
+pytestmark = pytest.mark.engine
 INSIDE = "/opt/engine"
 TIME = pa.timestamp("ms", "UTC")
 DAY = 86_400_000

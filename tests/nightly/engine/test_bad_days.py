@@ -7,7 +7,6 @@ import os
 import signal
 from collections.abc import AsyncIterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import trio
@@ -20,10 +19,11 @@ from engines.provision.settings import WarmthLimits
 from engines.request_control import CallLimits
 from odfd.transform.driver import Committed, run_transform
 from odfd.transform.execute import Rejected
+from worlds import transform_world
 from worlds.eventually import ENGINE_START
 from worlds.processes import computed, names_of
 
-pytestmark = [pytest.mark.engine, pytest.mark.nightly]  # its JVM ends three times
+pytestmark = pytest.mark.engine
 
 DERIVED = DatasetId.from_public_key(b"d" * 32)
 ENDLESS = """select event_time, a from x lateral view explode(sequence(1, 100000)) t as a
@@ -35,13 +35,13 @@ HUGE = "select event_time, a, repeat('abcdefgh', 500) as s from x lateral view e
 class Day:
     """An engine, and worlds of two chains over it."""
 
-    def __init__(self, worlds: Any, folder: Path, host: HostEngine) -> None:
-        self._worlds, self._folder, self._number = worlds, folder, 0
+    def __init__(self, folder: Path, host: HostEngine) -> None:
+        self._folder, self._number = folder, 0
         self.host = host
 
-    def world(self, query: str) -> Any:
+    def world(self, query: str) -> transform_world.World:
         self._number += 1
-        world = self._worlds.World(self._folder / f"world-{self._number}", self.host.engine)
+        world = transform_world.World(self._folder / f"world-{self._number}", self.host.engine)
         world.found(query)
         world.add_rows([1, 2, 3], watermark=2000)
         return world
@@ -81,7 +81,7 @@ class Day:
 
 
 @pytest.fixture
-async def day(worlds: Any, tmp_path: Path) -> AsyncIterator[Day]:
+async def day(tmp_path: Path) -> AsyncIterator[Day]:
     calls = CallLimits(work=300.0)
     options = SparkOptions(
         scratch=tmp_path / "scratch",
@@ -95,11 +95,11 @@ async def day(worlds: Any, tmp_path: Path) -> AsyncIterator[Day]:
     host = await spark_engine(options, os.environ, lambda *_: None)
     async with trio.open_nursery() as nursery:
         await nursery.start(host.engine.run)  # type: ignore[arg-type]
-        yield Day(worlds, tmp_path, host)
+        yield Day(tmp_path, host)
         nursery.cancel_scope.cancel()
 
 
-def heads(world: Any) -> Any:
+def heads(world: transform_world.World) -> object:
     return world.chains.chain(DERIVED).head()
 
 
@@ -132,7 +132,7 @@ async def a_query_that_fails_on_a_row_is_rejected_with_its_place(day: Day) -> No
     assert await day.works()
 
 
-async def failing(world: Any) -> Fault:
+async def failing(world: transform_world.World) -> Fault:
     """What a transaction that cannot end well raises."""
     before = heads(world)
     with pytest.raises(Fault) as caught:
