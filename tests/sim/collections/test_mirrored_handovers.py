@@ -219,9 +219,9 @@ class Mirror:
         row = active(timeline, self.after)
         rendition, _ = self.publisher.rendition_of(DatasetId.parse(row.shards[0]))
         assert self.rows == rendition.contents(self.after), "a transaction was read in part"
-        numbers = sorted(number for number, _ in self.rows)
+        read = sorted(number for number, _ in self.rows)
         written = sorted(row for row, time in self.publisher.rows.items() if time <= self.after)
-        assert numbers == written, "each row that its publisher had then, once"
+        assert read == written, "each row that its publisher had then, once"
         numbers = {str(each.shards[0]): number for number, each in enumerate(self.publisher.renditions)}
         crossed = [(each.time, numbers[each.to.shards[0]]) for each in self.state.timeline.switches]
         assert set(crossed) <= set(self.publisher.switches), "it crossed at another time than its publisher"

@@ -68,7 +68,8 @@ def test_whenever_the_power_fails_the_old_state_is_there_or_the_new(tmp_path: Pa
     states, steps = store_life.run_well(tmp_path / "well", program)
     directory = tmp_path / "hit"
     directory.mkdir()
-    disk, found, seen = PowerDisk(directory), [], 0
+    disk, seen = PowerDisk(directory), 0
+    found: list[tuple[str, Path]] = []
 
     def step(name: str) -> None:
         found.extend((name, disk.image(tmp_path / f"{len(found)}-{way}", way)) for way in (None, lot))

@@ -399,7 +399,8 @@ def test_what_was_promised_is_there_whenever_the_power_fails(
     monkeypatch.setattr(journal, "COMPACT_AT", 600)
     home = tmp_path / "home"
     home.mkdir()
-    lot, promised, images = random.Random(act), [], []
+    lot, promised = random.Random(act), list[Any]()
+    images: list[tuple[Path, list[Any]]] = []
 
     def fail() -> None:
         for alone in (frozenset(), *disk.changes()):
