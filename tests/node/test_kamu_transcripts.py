@@ -1,7 +1,7 @@
 """Replays what a real kamu-cli said, without it: a node answers and asks as it did when kamu was there.
 
 The transcripts (``tests/golden/kamu-smart``) are of all that passed between the two, in both roles of each; ``worlds.
-transcripts`` says what is masked. ``tests/e2e/node/test_kamu_transcripts.py`` makes them anew.
+transcripts`` says what is masked. ``tests/e2e/node/test_kamu.py`` makes them anew.
 """
 
 from __future__ import annotations
