@@ -52,7 +52,7 @@ SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
         *_same(
             "fetch_url_http_env_", f"{_FETCH}test_headers_and_templates", "interpolation interpolation_with_default"
         ),
-        Case("fetch_url_ftp_ok", "contract/odfd/test_ftp.py::test_a_file_comes_again_only_when_it_changed"),
+        Case("fetch_url_ftp_ok", "contract/odfd/test_file_servers.py::test_a_file_comes_again_only_when_it_changed"),
         Case("fetch_files_glob", f"{_FETCH}test_files_come_in_the_order_of_their_names"),
         *_same("fetch_mqtt_", f"{_MQTT}test_messages_between_two_pulls_come_once", "empty one_record"),
         Case("fetch_container_ok", f"{_CONTAINERS}test_its_output_is_the_file"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from chain.model.events import SetPollingSource
 from odfd.datasets.creation import with_columns
 from odfd.ingest import preparation
 from odfd.ingest.fetch import dispatch
+from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.source import FetchJob
 
 
@@ -27,6 +29,15 @@ def prepare(path: Path, *args: Any, name: str | None = None, decoded: bool = Fal
 
 def prepared(path: Path, *args: Any, name: str | None = None, decoded: bool = False) -> preparation.Prepared:
     return trio.run(partial(preparation.prepare, path, *args, name=name or path.name, decoded=decoded))
+
+
+def asked_here(answer: Callable[[Any], Any]) -> Callable[..., Awaitable[Any]]:
+    """What stands for ``ask`` of a source: this process answers, where another would have to start."""
+
+    async def ask(_main: object, job: Any, _kind: object, shown: str, _time: object) -> Any:
+        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
+
+    return ask
 
 
 def examples(kind: str) -> list[str]:

@@ -14,13 +14,13 @@ from chain import instant
 from chain.errors import Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchEthereumLogs
-from odfd.ingest.clients.evm import DecodeJob, DecodeResult, answer, parse_event, selector
+from odfd.ingest.clients.evm import answer, parse_event, selector
 from odfd.ingest.fetch import evm
 from odfd.ingest.fetch.dispatch import fetch
-from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.source import FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.anvil import FINAL, Anvil, anvil_served
+from worlds.sources import asked_here
 
 eth_abi = pytest.importorskip("eth_abi")
 NOW = instant.parse("2050-01-01T12:00:00Z")
@@ -37,11 +37,7 @@ def node() -> Iterator[Anvil]:
 @pytest.fixture(autouse=True)
 def _here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are made in this process, which starts at once."""
-
-    async def ask(_main: object, job: DecodeJob, _kind: object, shown: str, _time: object) -> DecodeResult:
-        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
-
-    monkeypatch.setattr(evm, "ask", ask)
+    monkeypatch.setattr(evm, "ask", asked_here(answer))
 
 
 class Root:

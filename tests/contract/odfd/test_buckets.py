@@ -19,7 +19,6 @@ from chain.errors import Fault, Invalid, NotFound, Refused, Remote
 from chain.model.events import SetPollingSource, SourceState
 from chain.model.fetch_options import BucketAccess, fetch_options
 from chain.model.source import FetchFilesGlob, FromMetadata, FromPath, SourceOrdering
-from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import decode
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch import bucket
@@ -269,33 +268,6 @@ def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
         region="eu-central-1", access_key_id="${{ env.KEY }}", secret_access_key="${{ env.SECRET }}"
     )
     assert from_builtins(SetPollingSource, to_builtins(event)) == event
-
-
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [
-        ("${{ env.SECRET }}", "plain", "would be in the chain"),
-        ("${{ env.SECRET }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
-        (
-            "secretAccessKey: ${{ env.SECRET }} ",
-            "sessionToken: ${{ env.SECRET }} ",
-            "accessKeyId and sessionToken do not open a bucket",
-        ),
-        ("eu-central-1", "'EU central'", "its region is none"),
-        ("s3://measurements/daily/*.csv", "s3://measurements", "names between single slashes"),
-        ("s3://measurements/daily/*.csv", "s3://measurements//a", "names between single slashes"),
-        ("s3://measurements/daily/*.csv", "s3://M/a", "names no bucket"),
-        ("s3://measurements/daily/*.csv", "s3+https://me:word@host/bucket/a", "names no host"),
-        ("s3://measurements/daily/*.csv", "s3://bucket/${{ env.KEY }}", "nothing is filled in there"),
-        ("s3://measurements/daily/*.csv", "/data/*.csv", "is no bucket, and has neither region nor keys"),
-    ],
-)
-def test_what_no_pull_could_fetch_is_refused_when_applied(old: str, new: str, said: str, tmp_path: Path) -> None:
-    assert old in EXAMPLES[0]
-    found = check_source(source(EXAMPLES[0].replace(old, new)), IngestSettings(staging=tmp_path, variables=KEYS))
-    assert found is not None
-    assert found[0] == "fetch"
-    assert said in str(found[1])
 
 
 def test_an_unknown_option_is_told_with_those_of_buckets() -> None:

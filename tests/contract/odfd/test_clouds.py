@@ -15,7 +15,6 @@ from chain.errors import Invalid, NotFound, Refused
 from chain.model.events import SourceState
 from chain.model.fetch_options import BucketAccess, fetch_options
 from chain.model.source import FetchFilesGlob
-from odfd.ingest.acceptance import check_source
 from odfd.ingest.bucket_objects import decode
 from odfd.ingest.consumed_files import ConsumedFiles
 from odfd.ingest.fetch.bucket import place_of
@@ -188,32 +187,3 @@ def test_addresses_are_those_of_the_clouds() -> None:
     )
     found = address_of(f"az+http://127.0.0.1:10000/{ACCOUNT}/container/a")
     assert (found.endpoint, found.account) == (f"http://127.0.0.1:10000/{ACCOUNT}", ACCOUNT)
-
-
-@pytest.mark.parametrize(
-    ("store", "old", "new", "said"),
-    [
-        ("az", "accountKey: ${{ env.KEY }}", "accessKeyId: ${{ env.KEY }}", "accessKeyId opens no bucket of az://"),
-        (
-            "gs",
-            "serviceAccountKey: ${{ env.KEY }}",
-            "accountKey: ${{ env.KEY }}",
-            "accountKey opens no bucket of gs://",
-        ),
-        ("gs", "serviceAccountKey: ${{ env.KEY }}", "serviceAccountKey: plain", "would be in the chain"),
-        ("gs", "serviceAccountKey: ${{ env.KEY }}", "region: eu-west-1", "a region is of S3"),
-        ("gs", "gs://measurements", "gs://M", "names no bucket"),
-        ("az", "az://weather", "az://Weather", "names no account: az://ACCOUNT/CONTAINER"),
-        ("az", "/measurements/daily/*.csv", "/m/*.csv", "names no container"),
-        ("az", "/measurements/daily/*.csv", "/measurements", "names between single slashes"),
-        ("az", "accountKey:", "sasToken: ${{ env.KEY }}\n  accountKey:", "accountKey and sasToken do not open"),
-    ],
-)
-def test_what_no_pull_could_fetch_is_refused_when_applied(
-    store: str, old: str, new: str, said: str, tmp_path: Path
-) -> None:
-    text = EXAMPLES[store]
-    assert old in text
-    found = check_source(source(text.replace(old, new)), IngestSettings(staging=tmp_path, variables={"KEY": KEY}))
-    assert found is not None
-    assert said in str(found[1])

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,23 +13,21 @@ import pytest
 import trio
 
 from chain import instant
-from chain.codec.manifest import from_builtins, to_builtins
 from chain.errors import Invalid, NotFound, Refused, Remote
-from chain.model.events import SetPollingSource, SourceState
+from chain.model.events import SourceState
 from chain.model.fetch_options import SqlQuery, fetch_options
 from chain.model.source import FetchUrl
 from odfd.ingest.acceptance import check_source
 from odfd.ingest.clients import databases
-from odfd.ingest.clients.databases import QueryJob, QueryResult, answer
+from odfd.ingest.clients.databases import QueryJob, answer
 from odfd.ingest.fetch import sql
-from odfd.ingest.fetch.dispatch import check_fetch, fetch, source_of
-from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.dispatch import check_fetch, fetch
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.local_files import LocalFiles
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from odfd.ingest.templates import redact
 from worlds.databases import PASSWORD, Served, mysql_served, postgres_served, sqlite_served
-from worlds.sources import examples, source
+from worlds.sources import asked_here, examples, source
 
 EXAMPLES = examples("Sql")
 NOW = instant.parse("2050-01-01T12:00:00Z")
@@ -66,11 +63,7 @@ def base(request: pytest.FixtureRequest, tmp_path: Path) -> Served:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
-
-    async def ask(_main: object, job: QueryJob, _kind: object, shown: str, _time: object) -> QueryResult:
-        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
-
-    monkeypatch.setattr(sql, "ask", ask)
+    monkeypatch.setattr(sql, "ask", asked_here(answer))
 
 
 @pytest.fixture
@@ -294,31 +287,6 @@ def test_the_examples_of_the_page_are_asked(base: Served, here: None, tmp_path: 
     assert (state or SourceState(source_name="", kind="", value="")).kind == sql.CURSOR
 
 
-@pytest.mark.parametrize("text", EXAMPLES)
-def test_the_chain_holds_the_source_by_the_formats_own_step(text: str) -> None:
-    event = source(text)
-    again = from_builtins(SetPollingSource, to_builtins(event))
-    assert again == event
-    assert not getattr(event.fetch, "url", "http").startswith("http")
-
-
-@pytest.mark.parametrize(
-    "old,new,said",
-    [
-        ("${{ env.DB }}", "secret", "would be in the chain"),
-        ("${{ env.DB }}", "${{ env.OTHER }}", "no variable 'OTHER'"),
-        ("postgresql:", "oracle:", "asks no oracle"),
-        ("kind: Parquet", "kind: NdJson", "rows with their types"),
-        ("db.example/shop", "db.example/shop?password=x", "would be in the chain"),
-    ],
-)
-def test_what_no_pull_could_ask_is_refused_when_applied(old: str, new: str, said: str, tmp_path: Path) -> None:
-    settings = IngestSettings(staging=tmp_path, variables={"DB": PASSWORD})
-    found = check_source(source(EXAMPLES[0].replace(old, new)), settings)
-    assert found is not None
-    assert said in f"{found[1]}"
-
-
 def test_mistakes_of_a_query_stand_at_their_line() -> None:
     with pytest.raises(Invalid) as fault:
         source(EXAMPLES[0].replace("batchRows: 50000", "batchRows: 0"))
@@ -332,19 +300,6 @@ def test_a_file_outside_of_the_folders_is_no_database(tmp_path: Path) -> None:
         check_fetch(FetchUrl(url=f"sqlite://{tmp_path}/node.sqlite"), settings, SqlQuery(query="select 1"))
     with pytest.raises(NotFound):
         one_fetch(Served(f"sqlite://{tmp_path}/gone", tmp_path, "sqlite"), tmp_path, SqlQuery(query="select 1"))
-
-
-def test_no_database_of_a_stranger_is_asked() -> None:
-    with pytest.raises(Refused, match="not on the web"):
-        source_of(source(EXAMPLES[0]).fetch, None).check_open()
-
-
-@pytest.mark.parametrize("scheme", ["postgresql", "mysql"])
-def test_without_the_client_it_is_refused_by_name(scheme: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match="which is not installed") as caught:
-        check_fetch(FetchUrl(url=f"{scheme}://h/shop"), IngestSettings(staging=tmp_path), SqlQuery(query="select 1"))
-    assert caught.value.rule == "sql-extra"
 
 
 @pytest.mark.slow

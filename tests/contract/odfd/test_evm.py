@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,22 +14,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.errors import Fault, Invalid, Refused, Remote
+from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchEthereumLogs, ReadParquet
-from odfd.ingest.acceptance import check_source
-from odfd.ingest.clients.evm import DecodeJob, DecodeResult, answer, parse_event, selector
+from odfd.ingest.clients.evm import answer, parse_event, selector
 from odfd.ingest.fetch import evm
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.evm import parse_filter
-from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from p2p.dial import NotAllowed
 from p2p.ip import is_global
 from worlds.evm import MINTED, ROCKET, Chain, chain_served
 from worlds.reading import read
-from worlds.sources import examples, source
+from worlds.sources import asked_here
 
 eth_abi = pytest.importorskip("eth_abi")
 NOW = instant.parse("2050-01-01T12:00:00Z")
@@ -49,11 +46,7 @@ def chain() -> Iterator[Chain]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """Rows are made in this process, which starts at once."""
-
-    async def ask(_main: object, job: DecodeJob, _kind: object, shown: str, _time: object) -> DecodeResult:
-        return without_fault(await trio.to_thread.run_sync(answer, job), shown)
-
-    monkeypatch.setattr(evm, "ask", ask)
+    monkeypatch.setattr(evm, "ask", asked_here(answer))
 
 
 class Root:
@@ -256,50 +249,8 @@ def test_selectors_are_those_that_everybody_knows() -> None:
     assert (two.addresses, two.first, two.last) == ((ROCKET, "0x" + "ab" * 20), 3, 7)
 
 
-@pytest.mark.parametrize(
-    ("step", "rule"),
-    [
-        ({"node_url": None}, "evm-node"),
-        ({"node_url": "wss://a.example"}, "url-scheme"),
-        ({"node_url": "https://me:word@a.example"}, "source-password"),
-        ({"node_url": "https://a b"}, "url-host"),
-        ({"node_url": "${{ env.NONE }}"}, "source-variable"),
-        ({"filter": "address = X'ab'"}, "evm-filter"),
-        ({"filter": "block_number > 1 or block_number < 3"}, "evm-filter"),
-        ({"filter": "block_number > 5 and block_number < 3"}, "evm-filter"),
-        ({"filter": "data = X'00'"}, "evm-filter"),
-        ({"filter": f"topic0 = X'{TRANSFER[2:]}'", "signature": MINTED}, "evm-filter"),
-        ({"signature": "Made((uint256,bool) indexed a)"}, "evm-signature"),
-        ({"signature": "Made(uint257 a)"}, "evm-signature"),
-        ({"signature": "Made(uint256 a, bool A)"}, "evm-signature"),
-        ({"signature": "Made(bool indexed a, bool indexed b, bool indexed c, bool indexed d)"}, "evm-signature"),
-    ],
-)
-def test_what_no_node_can_be_asked_is_refused(step: dict[str, Any], rule: str, tmp_path: Path) -> None:
-    given = {"chain_id": 1, "node_url": "https://a.example", **step}
-    with pytest.raises(Fault) as caught:
-        check_fetch(FetchEthereumLogs(**given), IngestSettings(staging=tmp_path))
-    assert caught.value.rule == rule
-
-
-def test_without_the_library_a_signature_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    settings = IngestSettings(staging=tmp_path)
-    step = FetchEthereumLogs(chain_id=1, node_url="https://a.example", filter=FILTER)
-    check_fetch(step, settings)
-    with pytest.raises(Refused) as caught:
-        check_fetch(FetchEthereumLogs(chain_id=1, node_url="https://a.example", signature=MINTED), settings)
-    assert caught.value.rule == "evm-extra"
-
-
 @pytest.mark.slow
 def test_the_process_makes_rows(chain: Chain, tmp_path: Path) -> None:
     minted(chain, 120)
     chain.final = 150
     assert Root(chain, tmp_path, signature=MINTED).rows()[0]["event"]["amount"] == "5"
-
-
-def test_the_example_of_the_page_is_accepted(tmp_path: Path) -> None:
-    (text,) = examples("EthereumLogs")
-    settings = IngestSettings(staging=tmp_path, variables={"NODE": "https://a.example/key"})
-    assert check_source(source(text), settings) is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 import socketserver
 import threading
@@ -18,22 +17,20 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.errors import Fault, Invalid, NotFound, Refused, Remote
+from chain.errors import Invalid, NotFound, Refused, Remote
 from chain.model.events import SourceState
-from chain.model.fetch_options import KafkaTopic, fetch_options
+from chain.model.fetch_options import KafkaTopic
 from chain.model.source import FetchUrl
-from odfd.ingest.acceptance import check_source
 from odfd.ingest.clients import kafka as process
-from odfd.ingest.clients.kafka import GapsResult, TopicJob, TopicPosition, TopicResult, decode_position, starts
+from odfd.ingest.clients.kafka import TopicPosition, decode_position, starts
 from odfd.ingest.fetch import kafka
 from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.fetch.fetch_process import without_fault
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.eventually import PATIENCE as BROKER
 from worlds.eventually import until
 from worlds.kafka import PASSWORD, Broker, kafka_served
-from worlds.sources import examples, source
+from worlds.sources import asked_here
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 TOPICS = (f"topic-{number}" for number in itertools.count())
@@ -48,11 +45,7 @@ def broker() -> Iterator[Broker]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once; ``test_it_is_asked_by_a_process_of_its_own`` starts another."""
-
-    async def ask(_main: object, job: TopicJob, _kind: object, shown: str, _time: object) -> TopicResult | GapsResult:
-        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
-
-    monkeypatch.setattr(kafka, "ask", ask)
+    monkeypatch.setattr(kafka, "ask", asked_here(process.answer))
 
 
 class Topic:
@@ -328,50 +321,11 @@ def junk_served(answer: bytes) -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    ("url", "rule"),
-    [
-        ("kafka://host/topic", "url-scheme"),
-        ("kafka://host:1/", "url-scheme"),
-        ("kafka://host:1/a/b", "url-scheme"),
-        ("kafka://host:1/a?x=1", "url-scheme"),
-        ("https://host:1/a", "url-scheme"),
-        ("kafka://" + ",".join(["h:1"] * 17) + "/a", "url-scheme"),
-        ("kafka://h:1\nssl.ca.location=/etc/passwd/a", "url-scheme"),
-        ("kafka://user:word@h:1/a", "source-password"),
-    ],
-)
-def test_what_names_no_topic_is_refused(url: str, rule: str, tmp_path: Path) -> None:
-    with pytest.raises(Fault) as caught:
-        check_fetch(FetchUrl(url=url), IngestSettings(staging=tmp_path), KafkaTopic())
-    assert caught.value.rule == rule
-
-
 def test_a_plain_password_needs_tls(tmp_path: Path) -> None:
     settings = IngestSettings(staging=tmp_path, variables={"KAFKA": "x"})
     step = FetchUrl(url="kafka://user:${{ env.KAFKA }}@h:1/a")
     with pytest.raises(Invalid, match="as it is"):
         check_fetch(step, settings, KafkaTopic(mechanism="PLAIN"))
-
-
-def test_without_the_client_it_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match="confluent_kafka, which is not installed") as caught:
-        check_fetch(FetchUrl(url="kafka://h:1/a"), IngestSettings(staging=tmp_path), KafkaTopic())
-    assert caught.value.rule == "kafka-extra"
-
-
-@pytest.mark.parametrize("text", examples("Kafka"), ids=range(len(examples("Kafka"))))
-def test_examples_of_the_page_are_accepted(text: str, tmp_path: Path) -> None:
-    pytest.importorskip("confluent_kafka")
-    event = source(text)
-    assert isinstance(fetch_options(event.read.schema), KafkaTopic)
-    settings = IngestSettings(staging=tmp_path, variables={"KAFKA": "x"})
-    assert check_source(event, settings) is None
-
-
-def test_the_page_has_examples() -> None:
-    assert len(examples("Kafka")) == 2
 
 
 POSITION = st.builds(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import itertools
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,27 +14,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.errors import Fault, Invalid, Refused, Remote
+from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
 from chain.model.source import FetchMqtt, MqttQos, MqttTopicSubscription
-from odfd.ingest.acceptance import check_source
 from odfd.ingest.clients import mqtt as process
 from odfd.ingest.clients.mqtt import (
     MAX_MESSAGES,
     Packet,
-    SessionJob,
     SessionReader,
-    SessionResult,
     Taken,
     decode_taken,
 )
 from odfd.ingest.fetch import mqtt
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
-from odfd.ingest.fetch.fetch_process import without_fault
+from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.source import Fetched, FetchJob, Unchanged
 from odfd.ingest.settings import PATIENCE, IngestSettings
 from worlds.mqtt import PASSWORD, MqttBroker, mosquitto_served
-from worlds.sources import examples, source
+from worlds.sources import asked_here
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
 NUMBERS = itertools.count()
@@ -50,11 +45,7 @@ def broker() -> Iterator[MqttBroker]:
 @pytest.fixture
 def here(monkeypatch: pytest.MonkeyPatch) -> None:
     """In this process, which starts at once."""
-
-    async def ask(_main: object, job: SessionJob, _kind: object, shown: str, _time: object) -> SessionResult:
-        return without_fault(await trio.to_thread.run_sync(process.answer, job), shown)
-
-    monkeypatch.setattr(mqtt, "ask", ask)
+    monkeypatch.setattr(mqtt, "ask", asked_here(process.answer))
     monkeypatch.setattr(mqtt, "QUIET", 0.3)
 
 
@@ -217,39 +208,6 @@ def test_a_broker_that_is_not_there_is_told(tmp_path: Path, here: None) -> None:
     job = FetchJob(state=None, now=NOW, folder=tmp_path, settings=IngestSettings(staging=tmp_path))
     with pytest.raises(Remote, match="cannot be asked: Connection refused"):
         trio.run(fetch, FetchMqtt(host="127.0.0.1", port=1, topics=topics("a")), job)
-
-
-@pytest.mark.parametrize(
-    ("more", "rule"),
-    [
-        ({"host": "a b"}, "source-mqtt"),
-        ({"port": 0}, "source-mqtt"),
-        ({"topics": ()}, "source-mqtt"),
-        ({"topics": topics("")}, "source-mqtt"),
-        ({"topics": topics("$SYS/#")}, "source-mqtt"),
-        ({"topics": topics(*map(str, range(65)))}, "source-mqtt"),
-        ({"username": "u", "password": "word"}, "source-password"),
-        ({"password": "${{ env.MQTT }}"}, "source-mqtt"),
-    ],
-)
-def test_what_names_no_broker_is_refused(more: dict[str, Any], rule: str, tmp_path: Path) -> None:
-    step = FetchMqtt(**{"host": "127.0.0.1", "port": 1883, "topics": topics("a"), **more})
-    with pytest.raises(Fault) as caught:
-        check_fetch(step, IngestSettings(staging=tmp_path, variables={"MQTT": "x"}))
-    assert caught.value.rule == rule
-
-
-def test_without_the_client_it_is_refused_by_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(Refused, match="paho, which is not installed") as caught:
-        check_fetch(FetchMqtt(host="a", port=1883, topics=topics("a")), IngestSettings(staging=tmp_path))
-    assert caught.value.rule == "mqtt-extra"
-
-
-def test_the_example_of_the_page_is_accepted(tmp_path: Path) -> None:
-    pytest.importorskip("paho")
-    (text,) = examples("Mqtt")
-    assert check_source(source(text), IngestSettings(staging=tmp_path, variables={"MQTT": "x"})) is None
 
 
 class Session:

@@ -14,17 +14,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from chain import instant
-from chain.errors import Fault, Invalid, Refused, Remote
+from chain.errors import Invalid, Refused, Remote
 from chain.model.events import SourceState
-from chain.model.fetch_options import ServerEvents, fetch_options
+from chain.model.fetch_options import ServerEvents
 from chain.model.source import FetchUrl, RequestHeader
-from odfd.ingest.acceptance import check_source
 from odfd.ingest.fetch import sse
-from odfd.ingest.fetch.dispatch import check_fetch, fetch
+from odfd.ingest.fetch.dispatch import fetch
 from odfd.ingest.fetch.source import FetchJob, Unchanged
 from odfd.ingest.fetch.sse import EventReader, ServerEvent
 from odfd.ingest.settings import PATIENCE, IngestSettings
-from worlds.sources import examples, source
 from worlds.sse import Stream, stream_served
 
 NOW = instant.parse("2050-01-01T12:00:00Z")
@@ -148,26 +146,3 @@ def test_events_do_not_depend_on_how_the_stream_is_cut(
     found = [event for start, stop in itertools.pairwise(edges) for event in reader.feed(sent[start:stop])]
     found += list(reader.feed(b"\n"))  # a lone \r at the end may have been half of a line's end
     assert found == [ServerEvent(name, "message", f"{data}\nmore") for name, data, _, _ in events]
-
-
-@pytest.mark.parametrize(
-    ("step", "rule"),
-    [
-        (FetchUrl(url="https://a.example/"), "url-scheme"),
-        (FetchUrl(url="odfd+ftp://a.example/b"), "url-scheme"),
-        (FetchUrl(url="odfd+https://a b/"), "url-host"),
-        (FetchUrl(url="odfd+https://a/", headers=(RequestHeader(name="last-event-id", value="5"),)), "source-sse"),
-    ],
-)
-def test_what_sends_no_events_is_refused(step: FetchUrl, rule: str, tmp_path: Path) -> None:
-    with pytest.raises(Fault) as caught:
-        check_fetch(step, IngestSettings(staging=tmp_path), ServerEvents())
-    assert caught.value.rule == rule
-
-
-def test_the_example_of_the_page_is_accepted(tmp_path: Path) -> None:
-    (text,) = examples("Sse")
-    event = source(text)
-    assert check_source(event, IngestSettings(staging=tmp_path, variables={"TOKEN": "t"})) is None
-    assert isinstance(fetch_options(event.read.schema), ServerEvents)
-    assert event.fetch.url == "odfd+https://api.example/v1/changes"  # type: ignore[union-attr]
