@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TypeVar
 
+from worlds.leaks import own, release
+
 
 class HttpServer(http.server.ThreadingHTTPServer):
     """Answers by a handler, each connection in a thread."""
@@ -25,6 +27,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         self._taken.add(request)
+        own(self, request)
         thread = threading.Thread(target=self.process_request_thread, args=(request, client_address), daemon=True)
         self._serving = [*(each for each in self._serving if each.is_alive()), thread]
         thread.start()
@@ -45,6 +48,7 @@ class HttpServer(http.server.ThreadingHTTPServer):
                 each.shutdown(socket.SHUT_RDWR)
         for thread in self._serving:
             thread.join()
+        release(self)
 
 
 Server = TypeVar("Server", bound=HttpServer)

@@ -15,8 +15,16 @@ import pytest
 from odfd.trust.validation import recheck, reexecution
 from worlds import comparing, page_world
 from worlds.eventually import PATIENCE
+from worlds.leaks import keep
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+
+@pytest.fixture(autouse=True)
+def kept_by_nodes() -> Iterator[None]:
+    """The nodes of a module run in this process, and open what they need while any test asks them."""
+    with keep("nodes of pages"):
+        yield
 
 
 @pytest.fixture(scope="module")

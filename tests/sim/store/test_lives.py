@@ -88,4 +88,5 @@ def test_whenever_the_power_fails_the_old_state_is_there_or_the_new(tmp_path: Pa
             shutil.rmtree(image)
         seen += len(found)
         found.clear()
+    disk.close()
     assert seen >= 2 * len(steps), "the power did not fail at each step"

@@ -416,6 +416,7 @@ def test_what_was_promised_is_there_whenever_the_power_fails(
     with disk.watching():
         ACTS[act].do(home, promise)
         fail()
+    disk.close()
     for image, by_then in images:
         try:
             ACTS[act].look(image, by_then)

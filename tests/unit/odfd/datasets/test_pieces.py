@@ -86,6 +86,7 @@ def test_what_does_not_fit_is_refused_and_never_told(tmp_path: Path) -> None:
         damaged.write(b"?")
     assert read(file, PIECE, PIECE) is None
     assert not file.have, "damage on our disk is fetched again"
+    file.close()
 
 
 def test_what_is_closed_early_is_the_beginning_of_the_object(tmp_path: Path) -> None:
@@ -106,7 +107,10 @@ def test_after_a_crash_whatever_fits_is_kept(tmp_path: Path) -> None:
     file = PieceFile(path, listed())
     for number in (1, 4):
         file.put(number, piece(number))
-    assert PieceFile(path, listed()).have == 0b1_0010
+    again = PieceFile(path, listed())
+    assert again.have == 0b1_0010
+    file.close()
+    again.close()
 
 
 def test_a_false_list_is_found_at_the_end(tmp_path: Path) -> None:

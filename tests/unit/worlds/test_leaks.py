@@ -1,0 +1,151 @@
+"""A test that leaves something behind fails by name, and the next one passes."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from worlds import leaks
+from worlds.eventually import PATIENCE
+
+TESTS = """
+import mmap, os, socket, subprocess, sys, threading, weakref
+import pytest
+from worlds.leaks import keep
+
+ALL, LET = [], threading.Event()
+SLEEP = [sys.executable, "-IS", "-c", "input()"]
+
+class Cycle:
+    def __init__(self, has):
+        self.has, self.me = has, self
+
+def serve():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+of_module = pytest.fixture(scope="module")(serve)
+of_test = pytest.fixture(serve)
+
+def process():
+    ALL.append(subprocess.Popen(SLEEP, stdin=subprocess.PIPE))
+    return ALL[-1]
+
+def test_process():
+    process()
+
+def test_dead_process():
+    process().stdin.close()
+    os.waitid(os.P_PID, ALL[-1].pid, os.WEXITED | os.WNOWAIT)
+
+def test_thread():
+    threading.Thread(target=LET.wait, name="a thread of mine").start()
+
+def test_socket():
+    ALL.append(socket.socket())
+
+def test_listening():
+    ALL.append(socket.create_server(("127.0.0.1", 0)))
+
+def test_pipe():
+    ALL.append(os.pipe())
+
+def test_file():
+    ALL.append(open(__file__, "a"))
+
+def test_unclosed_file():
+    Cycle(open(__file__))
+
+def test_garbage():
+    Cycle(socket.socket())
+
+def test_failed():
+    ALL.append(socket.socket())
+    assert False
+
+@pytest.fixture
+def forgetful():
+    ALL.append(socket.socket())
+
+def test_of_fixture(forgetful): ...
+
+def test_none():
+    subprocess.run(SLEEP, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    thread = threading.Thread(target=socket.socket().close)
+    thread.start()
+    thread.join()
+
+def test_garbage_that_a_finalizer_closes():
+    has = socket.socket()
+    weakref.finalize(Cycle(None), has.close)
+
+@pytest.fixture
+def ended():
+    server = socket.socket()
+    yield
+    server.close()
+
+def test_of_test(ended): ...
+
+def test_of_module(of_module): ...
+
+def test_of_module_again(of_module): ...
+
+def test_of_server(of_module):
+    with socket.create_connection(of_module.getsockname()):
+        ALL.append(of_module.accept())
+
+def test_client_of_server(of_module):
+    ALL.append(socket.create_connection(of_module.getsockname()))
+
+def test_read():
+    with open(__file__) as file:
+        ALL.append(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+
+def test_kept():
+    with keep("all"):
+        ALL.append(socket.socket())
+
+def test_last(of_module):
+    LET.set()
+    ALL.append(of_module.dup())
+"""
+
+
+WANTED = {
+    "process": r"open \d+ -> pipe:\[\d+\]; process \S*python\S* -IS -c input\(\) ",
+    "dead_process": "process a dead one that nobody waited for",
+    "thread": "thread a thread of mine",
+    "socket": r"open \d+ -> socket:\[\d+\]",
+    "listening": r"open \d+ -> socket:\[\d+\]",
+    "pipe": r"open \d+ -> pipe:\[\d+\]; open \d+ -> pipe:\[\d+\]",
+    "file": r"open \d+ -> \S+/test_all.py",
+    "unclosed_file": "unclosed file <_io.*>",
+    "garbage": "unclosed <socket.socket .*>",
+    "of_fixture": r"open \d+ -> socket:\[\d+\]",
+    "client_of_server": r"open \d+ -> socket:\[\d+\]",
+    "last": r"open \d+ -> socket:\[\d+\]",
+}
+"""What each of them is told to have left; the others are told nothing."""
+
+
+def test_who_leaves_something_fails_by_name_and_the_next_passes(tmp_path: Path) -> None:
+    (tmp_path / "test_all.py").write_text(TESTS)
+    options = ["-p", "worlds.leaks", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir=.", "-n0", "--tb=short"]
+    environ = {"PYTHONPATH": str(Path(leaks.__file__).parents[1]), "PATH": "/usr/bin:/bin"}
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", *options, "-W", "error", "test_all.py"],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE,
+        env=environ,
+        cwd=tmp_path,
+        check=False,
+    )
+    told = dict(re.findall(r"ERROR at teardown of test_(\w+) _+\nleft behind: (.*)", done.stdout))
+    assert told.keys() == WANTED.keys(), done.stdout
+    assert not [(name, what) for name, what in told.items() if not re.fullmatch(WANTED[name], what)]
+    ran = TESTS.count("def test_")
+    assert f"1 failed, {ran - 1} passed, {len(WANTED)} errors" in done.stdout
