@@ -163,7 +163,8 @@ class Owners:
         told = {str(each.message) for each in warned}
         if self.of_nobody():
             owned = {_link(key) for _, key in self._known.union(*self._owned.values())}
-            excused = _taken_by(owned) | self._find_pipe_of_arrow()
+            again = {link for link in owned if link.startswith("/")}  # a pool opens one more reader of its database
+            excused = _taken_by(owned) | self._find_pipe_of_arrow() | again
             sockets = _sockets_of_python()
             for kind, key, what in self.of_nobody():
                 self._known.add((kind, key))
