@@ -1,4 +1,4 @@
-"""A node of the lookup answers, announces and searches."""
+"""A node of the lookup: what it keeps, answers, announces and searches."""
 
 from __future__ import annotations
 
@@ -28,27 +28,325 @@ from p2p.lookup.node import (
     RecordPublication,
     Refresh,
 )
-from p2p.lookup.node import (
-    NEAREST as CLOSEST,
-)
+from p2p.lookup.node import NEAREST as CLOSEST
+from p2p.lookup.records import ProviderRecords, RecordLimits
 from p2p.lookup.search import LIMITS, Search, SearchLimits
-from p2p.lookup.table import Region
-from p2p.wire.contact import LookupContact, place_of
+from p2p.lookup.table import Region, RoutingTable, TableLimits
+from p2p.wire.contact import BITS, LookupContact, block_of, place_of, place_of_node
 from p2p.wire.lookup import Find, Nodes, Store, StoreAnswer, StoreOutcome, seal_record
 from p2p.wire.presence import Presence
 from worlds.depth import share
+
+# What a node of the lookup keeps: contacts and records.
+
+
+# Buckets: who answered stays, who only asked does not come in, and many keys at few addresses stay few entries.
+
+ME = place_of_node(b"m" * 32)
+
+
+def at(number: int, ip: bytes | None = None) -> LookupContact:
+    return LookupContact(
+        number.to_bytes(32, "big"), ip or bytes([60 + number // 65_536, number // 256 % 256, number % 256, 1]), 1
+    )
+
+
+def full(count: int, limits: TableLimits | None = None) -> RoutingTable:
+    table = RoutingTable(ME, limits or TableLimits())
+    for number in range(count):
+        table.note_answer(at(number), float(number))
+    return table
+
+
+def test_only_who_answered_is_told() -> None:
+    table = RoutingTable(ME)
+    table.suggest(at(1))
+    assert table.nearest(ME, 20) == []
+    contact = table.suggestion(Random(1))
+    assert contact == at(1)
+    table.note_answer(at(1), 0.0)
+    assert table.nearest(ME, 20) == [at(1)]
+
+
+@pytest.mark.slow
+def test_it_is_logarithmic() -> None:
+    assert len(full(200)) > 60
+    assert len(full(5000)) < 20 * 13
+    assert full(5000).spares <= 20 * 14
+
+
+@pytest.mark.slow
+@given(st.integers(0, 2**BITS - 1), st.integers(1, 40))
+@settings(max_examples=share(50))
+def test_the_nearest_are_those_of_all_entries(target: int, count: int) -> None:
+    table = full(400)
+    everyone = sorted(table, key=lambda one: one.place ^ target)
+    assert table.nearest(target, count) == everyone[:count]
+
+
+@pytest.mark.slow
+def test_who_answers_is_never_replaced() -> None:
+    table = full(5000)
+    before = set(table)
+    for number in range(5000, 10_000):
+        table.note_answer(at(number), 1e6)
+    assert set(table) >= before
+
+
+@pytest.mark.slow
+def test_who_does_not_answer_goes_when_another_waits() -> None:
+    table = full(5000)
+    gone = table.longest_silent(1e6, 1.0)
+    assert gone is not None
+    table.note_failure(gone.key, gone.place)
+    assert gone not in set(table)
+    fresh = table.suggestion(Random(1))
+    assert fresh is not None
+    table.note_answer(fresh, 2e6)
+    assert fresh in set(table)
+
+
+def test_where_nobody_waits_one_lost_question_is_forgiven() -> None:
+    table = RoutingTable(ME)
+    table.note_answer(at(1), 0.0)
+    table.note_failure(at(1).key, at(1).place)
+    assert len(table) == 1
+    table.note_failure(at(1).key, at(1).place)
+    assert len(table) == 0
+
+
+def test_many_keys_in_one_block_are_few_entries() -> None:
+    table = RoutingTable(ME)
+    for number in range(1000):
+        table.note_answer(at(number, bytes([60, 1, 2, number % 250 + 1])), 0.0)
+    assert len(table) == TableLimits().of_block_in_all
+    for number in range(1000, 2000):
+        table.note_answer(at(number, bytes.fromhex("2a010db800420000") + number.to_bytes(8, "big")), 0.0)
+    assert len(table) == 2 * TableLimits().of_block_in_all
+
+
+@pytest.mark.slow
+def test_suggestions_of_one_block_do_not_push_out_others() -> None:
+    table = full(5000)
+    spares = table.spares
+    for number in range(5000, 50_000):
+        table.suggest(at(number, bytes([90, 1, 2, number % 250 + 1])))
+    assert table.spares <= spares + 14
+
+
+def test_nodes_of_a_lan_count_each() -> None:
+    table = RoutingTable(ME)
+    for number in range(40):
+        table.note_answer(at(number, bytes([192, 168, 1, number + 1])), 0.0)
+    assert len(table) > 20
+    assert block_of(bytes([192, 168, 1, 1]), b"a") != block_of(bytes([192, 168, 1, 1]), b"b")
+    assert block_of(bytes([60, 1, 2, 3]), b"a") == block_of(bytes([60, 1, 2, 4]), b"b")
+
+
+def test_who_moved_is_one_entry() -> None:
+    table = RoutingTable(ME)
+    table.note_answer(at(1), 0.0)
+    moved = at(1, bytes([80, 1, 1, 1]))
+    table.note_answer(moved, 1.0)
+    assert list(table) == [moved]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("nodes", [500, 4000])
+def test_how_many_there_are_is_estimated(nodes: int) -> None:
+    table = full(nodes)
+    assert nodes / 3 < table.size() < nodes * 3
+    assert table.region(1, 20).radius == 0, "before it knows its neighbours it guesses nothing"
+    table.settled = True
+    target = at(77).place
+    region = table.region(target, 20)
+    inside = sum(not region.distance(at(number).place) for number in range(nodes))
+    assert 6 < inside < 60
+
+
+def test_who_crowds_beside_a_key_is_told_seldom() -> None:
+    key = ME ^ (1 << 251)
+    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ key) >> 246][:20]
+    table = RoutingTable(ME)
+    for number in [*crowd, *range(400)]:
+        table.note_answer(at(number), 0.0)
+    region = Region(key, 1 << 252)
+    told = table.around(region, 20, Random(1))
+    assert len({*table} & {at(number) for number in crowd}) == 20
+    assert len({*told} & {at(number) for number in crowd}) <= 4
+    assert len(told) == 20
+
+
+@pytest.mark.parametrize("beside", [1 << 250, 0])
+def test_a_crowd_near_this_node_makes_no_network_look_large(beside: int) -> None:
+    """Also one in whose midst this node is."""
+    table = full(400)
+    before = table.size()
+    crowd = [number for number in range(400, 1 << 16) if not (at(number).place ^ ME ^ beside) >> 246][:40]
+    for number in crowd:
+        table.note_answer(at(number), 1.0)
+    assert len(crowd) == 40
+    assert table.size() < 2 * before
+
+
+def test_within_a_region_nearer_is_no_better() -> None:
+    table = full(30)
+    near = sorted(table, key=lambda one: one.place ^ ME)
+    region = Region(ME, (near[-1].place ^ ME) + 1)
+    drawn = {one for seed in range(40) for one in table.around(region, 5, Random(seed))}
+    assert drawn == set(near)
+    assert table.around(Region(ME), 5, Random(1)) == near[:5]
+
+
+def test_each_part_of_the_space_is_searched_in_turn() -> None:
+    table, lot = full(500), Random(3)
+    seen = set()
+    while (target := table.refresh(10_000.0, 3600.0, lot)) is not None:
+        table.looking(target, 10_000.0)
+        seen.add((target ^ ME).bit_length())
+    assert len(seen) >= 5
+    assert max(seen) == BITS
+
+
+# Records of who serves what: kept only when signed by who brings them, and bounded for each key, block, and in all.
+
+NOW = 1_800_000_000_000
+KEY = b"\7" * 32
+
+
+def signer(number: int) -> SigningKey:
+    return SigningKey(number.to_bytes(32, "big"))
+
+
+def record(number: int, key: bytes = KEY, issued: int = NOW, network: str = "net") -> bytes:
+    said = Presence(key=signer(number).public, issued=issued, lifetime=3600, addresses=("/ip4/60.0.0.1/tcp/1",))
+    return seal_record(said, network, key, signer(number))
+
+
+class Keeper:
+    def __init__(self, secret: bytes = b"s", **limits: int) -> None:
+        self.records, self.lot = ProviderRecords("net", secret, RecordLimits(**limits)), Random(1)
+
+    def keep(
+        self, number: int, raw: bytes | None = None, key: bytes = KEY, block: bytes | None = None, now: int = NOW
+    ) -> StoreOutcome:
+        raw = record(number, key) if raw is None else raw
+        block = number.to_bytes(3, "big") if block is None else block
+        return self.records.keep(key, raw, signer(number).public, block, now, self.lot)
+
+    def of(self, key: bytes = KEY, now: int = NOW) -> tuple[bytes, ...]:
+        return self.records.of(key, 16, now, self.lot)
+
+
+def test_what_is_brought_is_told() -> None:
+    keeper = Keeper()
+    assert keeper.keep(1) is StoreOutcome.KEPT
+    assert keeper.of() == (record(1),)
+    assert keeper.of(b"\x08" * 32) == ()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        record(1, b"\x08" * 32),
+        record(1, network="other"),
+        record(2),
+        record(1)[:-1] + b"\0",
+        record(1, issued=NOW - 3_600_000),
+        record(1, issued=NOW + 601_000),
+        b"",
+    ],
+    ids=["another key's", "another network's", "another peer's", "unsigned", "expired", "from the future", "nothing"],
+)
+def test_what_its_bringer_did_not_sign_for_this_key_is_refused(raw: bytes) -> None:
+    keeper = Keeper()
+    assert keeper.keep(1, raw) is StoreOutcome.BAD
+    assert len(keeper.records) == 0
+
+
+def test_a_newer_record_replaces_and_an_older_does_not() -> None:
+    keeper = Keeper()
+    keeper.keep(1)
+    later = record(1, issued=NOW + 1)
+    assert keeper.keep(1, later) is StoreOutcome.KEPT
+    assert keeper.keep(1, record(1)) is StoreOutcome.BAD
+    assert keeper.of() == (later,)
+    assert keeper.keep(1, later) is StoreOutcome.KEPT, "the same again"
+    assert len(keeper.records) == 1
+
+
+def test_records_expire() -> None:
+    keeper = Keeper()
+    for number in range(1, 5):
+        keeper.keep(number)
+    late = NOW + 3_600_000
+    assert keeper.of(now=late) == ()
+    assert keeper.records.expire(late) == 4
+    assert len(keeper.records) == 0
+
+
+def test_one_block_has_two_places_for_a_key_and_so_many_in_all() -> None:
+    keeper = Keeper(of_block=4)
+    kept = [keeper.keep(number, block=b"one") for number in range(1, 5)]
+    assert kept == [StoreOutcome.KEPT, StoreOutcome.KEPT, StoreOutcome.FULL, StoreOutcome.FULL]
+    for each in range(10, 20):
+        keeper.keep(each, key=bytes([each]) * 32, block=b"one", raw=record(each, bytes([each]) * 32))
+    assert len(keeper.records) == 4
+    assert keeper.keep(99, block=b"two") is StoreOutcome.KEPT
+
+
+@pytest.mark.slow
+def test_coming_often_or_first_pushes_nobody_out() -> None:
+    """Each block has its rank for a key, which the node alone knows; so what is kept does not depend on the order."""
+    kept = set()
+    for seed in range(5):
+        keeper = Keeper(of_key=4)
+        order = list(range(1, 31))
+        Random(seed).shuffle(order)
+        for number in order * 2:
+            keeper.keep(number)
+        kept.add(frozenset(keeper.of()))
+    assert len(kept) == 1
+    assert len(next(iter(kept))) == 4
+
+
+@pytest.mark.slow
+def test_a_full_key_keeps_others_at_each_node() -> None:
+    chances = 0
+    for node in range(40):
+        keeper = Keeper(secret=bytes([node]), of_key=8)
+        for number in range(2, 34):
+            keeper.keep(number)
+        chances += keeper.keep(1) is StoreOutcome.KEPT
+    assert 2 <= chances <= 20, "8 of 33, about, and not the same ones everywhere"
+
+
+def test_in_all_the_block_with_most_makes_room() -> None:
+    keeper = Keeper(in_all=40, of_block=30)
+    for number in range(1, 31):
+        keeper.keep(number, key=bytes([number]) * 32, block=b"much", raw=record(number, bytes([number]) * 32))
+    for number in range(31, 61):
+        keeper.keep(number, key=bytes([number]) * 32, raw=record(number, bytes([number]) * 32))
+    assert len(keeper.records) == 40
+    others = sum(bool(keeper.of(bytes([number]) * 32)) for number in range(31, 61))
+    assert others >= 27
+    assert keeper.records.evicted == 20
+
+
+# A node of the lookup answers, announces and searches.
+
 
 # One search: over disjoint paths, past nodes that are silent or lie, and always to an end.
 
 TARGET = 1 << 255
 
 
-def at(number: int, ip: bytes | None = None) -> LookupContact:
+def contact_at(number: int, ip: bytes | None = None) -> LookupContact:
     ip = ip or bytes([60 + number % 30, number // 30 % 256, number // 7680 % 256, 1])
     return LookupContact(number.to_bytes(32, "big"), ip, 1)
 
 
-NODES = [at(number) for number in range(1, 400)]
+NODES = [contact_at(number) for number in range(1, 400)]
 NEAREST = sorted(NODES, key=lambda one: one.place ^ TARGET)
 Answer = Callable[[LookupContact], list[LookupContact] | None]
 
@@ -113,7 +411,7 @@ def test_no_node_is_asked_twice_and_each_path_is_its_own() -> None:
 
 def test_paths_that_one_liar_does_not_touch_arrive() -> None:
     """One of three seeds leads to a thousand invented nodes that are nearer than all."""
-    invented = [at(1_000_000 + number) for number in range(1000)]
+    invented = [contact_at(1_000_000 + number) for number in range(1000)]
     near = sorted(invented, key=lambda one: one.place ^ TARGET)
     search, _, asked = run(
         lambda one: None if one in invented else near[:20] if one == NODES[0] else honest(one), NODES[:3]
@@ -123,7 +421,7 @@ def test_paths_that_one_liar_does_not_touch_arrive() -> None:
 
 
 def test_a_crowd_of_liars_in_few_blocks_is_asked_little() -> None:
-    crowd = [at(2_000_000 + number, bytes([90, 1, number % 4, number % 250])) for number in range(1000)]
+    crowd = [contact_at(2_000_000 + number, bytes([90, 1, number % 4, number % 250])) for number in range(1000)]
     answers = {one: crowd[at : at + 20] for at, one in enumerate(crowd)}
     search, _, asked = run(lambda one: crowd[:20] if one == NODES[0] else answers.get(one) or honest(one), NODES[:3])
     assert len(set(asked) & set(crowd)) <= 4 * LIMITS.of_block
@@ -132,7 +430,7 @@ def test_a_crowd_of_liars_in_few_blocks_is_asked_little() -> None:
 
 def test_a_true_key_at_a_false_address_does_not_hide_the_node() -> None:
     wrong = {
-        one.key: at(int.from_bytes(one.key, "big"), bytes([91, number, 0, 1]))
+        one.key: contact_at(int.from_bytes(one.key, "big"), bytes([91, number, 0, 1]))
         for number, one in enumerate(NEAREST[:20])
     }
     liar = NODES[0]
@@ -154,8 +452,8 @@ def test_within_the_region_honest_nodes_are_met_among_many_nearer_ones() -> None
     number = 5_000_000
     while len(gang) < 60:
         number += 1
-        if at(number).place ^ TARGET < limit // 64:
-            gang.append(at(number, bytes([40 + len(gang), 1, 1, 1])))
+        if contact_at(number).place ^ TARGET < limit // 64:
+            gang.append(contact_at(number, bytes([40 + len(gang), 1, 1, 1])))
     lot = Random(5)
 
     def answer(one: LookupContact) -> list[LookupContact]:
@@ -174,7 +472,8 @@ def test_who_crowds_beside_the_key_ends_no_search() -> None:
     """A search ends when all in the region and the nearest answered: it must not be those that crowd in one part."""
     limit = NEAREST[19].place ^ TARGET
     found = (
-        at(number, bytes([40 + number % 100, number // 100 % 100, 1, 1])) for number in range(6_000_000, 7_000_000)
+        contact_at(number, bytes([40 + number % 100, number // 100 % 100, 1, 1]))
+        for number in range(6_000_000, 7_000_000)
     )
     crowd = list(islice((one for one in found if one.place ^ TARGET < limit // 64), 60))
     few = [NEAREST[5], NEAREST[50]]
@@ -192,7 +491,7 @@ def test_who_crowds_beside_the_key_ends_no_search() -> None:
 
 def test_invented_nodes_delay_no_end_where_few_answer() -> None:
     """Twelve nodes are all there are, and one of them names invented ones: the search cannot find twenty."""
-    few, invented = NODES[:12], {at(9_000_000 + number) for number in range(1000)}
+    few, invented = NODES[:12], {contact_at(9_000_000 + number) for number in range(1000)}
     near = sorted(invented, key=lambda one: one.place ^ TARGET)
     search, _, asked = run(lambda one: None if one in invented else near[:20] if one == few[0] else few, few[:3])
     assert {*search.choose(20)} == {*few}
@@ -209,7 +508,7 @@ def test_nobody_to_ask_is_an_end() -> None:
 @settings(max_examples=share(40), deadline=None)
 def test_it_ends_whatever_is_answered(seed: int) -> None:
     lot = Random(seed)
-    pool = [at(lot.randrange(1 << 40), lot.randbytes(4)) for _ in range(300)]
+    pool = [contact_at(lot.randrange(1 << 40), lot.randbytes(4)) for _ in range(300)]
     search, seconds, asked = run(lambda _: lot.sample(pool, 20) if lot.random() < 0.6 else None, pool[:5], lot)
     assert search.asked == len(asked) <= 2 * LIMITS.asked + 9
     assert seconds < 300
@@ -218,7 +517,6 @@ def test_it_ends_whatever_is_answered(seed: int) -> None:
 # One node of the lookup: what it answers to whom, and what it has to do.
 
 WALL = 1_800_000_000_000
-KEY = b"\7" * 32
 ASKER = SigningKey(b"a" * 32)
 IP = bytes([60, 1, 2, 3])
 
@@ -237,22 +535,22 @@ def made(count: int = 0) -> LookupNode:
     return node
 
 
-def record(key: bytes = KEY, signer: SigningKey = ASKER) -> bytes:
+def sealed_record(key: bytes = KEY, signer: SigningKey = ASKER) -> bytes:
     said = Presence(key=signer.public, issued=WALL, lifetime=3600, addresses=("/ip4/60.1.2.3/tcp/4150",))
     return seal_record(said, "net", key, signer)
 
 
 def test_what_one_brings_another_is_told() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), ASKER.public, IP, 0.0, WALL).outcome is StoreOutcome.KEPT
+    assert node.store(Store(key=KEY, record=sealed_record()), ASKER.public, IP, 0.0, WALL).outcome is StoreOutcome.KEPT
     answer = node.find(Find(key=KEY), b"x" * 32, IP, 0.0, WALL)
     assert answer is not None
-    assert answer.records == (record(),)
+    assert answer.records == (sealed_record(),)
 
 
 def test_nobody_brings_what_another_signed() -> None:
     node = made()
-    assert node.store(Store(key=KEY, record=record()), b"x" * 32, IP, 0.0, WALL).outcome is StoreOutcome.BAD
+    assert node.store(Store(key=KEY, record=sealed_record()), b"x" * 32, IP, 0.0, WALL).outcome is StoreOutcome.BAD
 
 
 def test_who_asks_too_often_is_not_answered() -> None:
@@ -260,7 +558,9 @@ def test_who_asks_too_often_is_not_answered() -> None:
     finds = [node.find(Find(key=KEY), b"x" * 32, IP, 0.0, WALL) for _ in range(100)]
     assert sum(one is not None for one in finds) == FIND_RATE.burst
     stores = [
-        node.store(Store(key=bytes([n]) * 32, record=record(bytes([n]) * 32)), ASKER.public, IP, 0.0, WALL).outcome
+        node.store(
+            Store(key=bytes([n]) * 32, record=sealed_record(bytes([n]) * 32)), ASKER.public, IP, 0.0, WALL
+        ).outcome
         for n in range(200)
     ]
     assert stores.count(StoreOutcome.BUSY) == 200 - STORE_RATE.burst
@@ -273,12 +573,15 @@ def test_a_key_far_away_is_kept_by_others() -> None:
     node = made(3000)
     far = max((bytes([n]) * 32 for n in range(256)), key=lambda key: place_of(key) ^ node.place)
     near = (node.place ^ 1).to_bytes(32, "big")
-    refused = node.store(Store(key=far, record=record(far)), ASKER.public, IP, 0.0, WALL)
+    refused = node.store(Store(key=far, record=sealed_record(far)), ASKER.public, IP, 0.0, WALL)
     assert refused.outcome is StoreOutcome.FAR
     assert all(one.place ^ place_of(far) < node.place ^ place_of(far) for one in refused.contacts), (
         "it names nearer ones"
     )
-    assert node.store(Store(key=near, record=record(near)), ASKER.public, IP, 0.0, WALL).outcome is StoreOutcome.KEPT
+    assert (
+        node.store(Store(key=near, record=sealed_record(near)), ASKER.public, IP, 0.0, WALL).outcome
+        is StoreOutcome.KEPT
+    )
 
 
 def test_a_node_that_asks_is_noted_only_where_it_comes_from() -> None:
@@ -371,20 +674,20 @@ def test_forged_records_are_found_out_and_spoil_what_their_teller_told() -> None
     node = made(10)
     finding = ProviderSearch(node, KEY, 0.0)
     liar, other = finding.search.step(0.0)[:2]
-    forged = record()[:-1] + b"\0"
+    forged = sealed_record()[:-1] + b"\0"
     assert finding.take_answer(liar, Nodes(contacts=(made_at(99),), records=(forged,)), WALL) is None
     assert finding.forged == 1
     assert made_at(99) not in finding.search.step(0.0)
-    assert finding.take_answer(other, Nodes(records=(record(),)), WALL) == [finding.providers[ASKER.public]]
+    assert finding.take_answer(other, Nodes(records=(sealed_record(),)), WALL) == [finding.providers[ASKER.public]]
     late = finding.search.step(0.0)[:1]
-    assert all(finding.take_answer(one, Nodes(records=(record(),)), WALL) == [] for one in late), "once"
+    assert all(finding.take_answer(one, Nodes(records=(sealed_record(),)), WALL) == [] for one in late), "once"
 
 
 def test_an_expired_record_is_no_lie() -> None:
     node = made(10)
     finding = ProviderSearch(node, KEY, 0.0)
     keeper = finding.search.step(0.0)[0]
-    assert finding.take_answer(keeper, Nodes(records=(record(),)), WALL + 3_600_001) == []
+    assert finding.take_answer(keeper, Nodes(records=(sealed_record(),)), WALL + 3_600_001) == []
     assert not finding.forged
 
 
