@@ -184,6 +184,7 @@ class SftpFiles:
         for task in others:
             task.cancel()
         await asyncio.gather(*others, return_exceptions=True)
+        await asyncio.get_running_loop().shutdown_default_executor()
 
     async def _disconnect(self) -> None:
         connection, self._connection, self._client = self._connection, None, None

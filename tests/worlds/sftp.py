@@ -6,6 +6,7 @@ import asyncio
 import os
 import threading
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,8 @@ def sftp_served(folder: Path) -> Iterator[Served]:
 
     async def run() -> None:
         stopped.append(asyncio.Event())
+        loop.set_default_executor(ThreadPoolExecutor(1))
+        await loop.run_in_executor(None, int)  # its thread is of this server, and not of the test that first needs it
         server = await _server(served)
         served.port = server.sockets[0].getsockname()[1]
         ready.set()

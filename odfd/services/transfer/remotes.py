@@ -91,9 +91,13 @@ class Remotes:
             await stack.enter_async_context(self._transfers)
             if self._ipfs is not None:
                 await stack.enter_async_context(self._ipfs)
-            stack.push_async_callback(trio.to_thread.run_sync, self.repositories.close)
+            stack.push_async_callback(self._end_connections)
             life.ready()
             await life.stopping.wait()
+
+    async def _end_connections(self) -> None:
+        with trio.CancelScope(shield=True):  # nobody else ends them, also not of a node that is cancelled
+            await trio.to_thread.run_sync(self.repositories.close)
 
     @property
     def own_shelves(self) -> RepositoryPublisher | None:
