@@ -178,7 +178,7 @@ def test_watermark_and_checkpoint_that_do_not_move_are_named_again(world: Any) -
     event = settle(plan, Success(schema=before.schema), None, None)
     assert (event.new_watermark, event.new_checkpoint, event.prev_offset) == (None, None, None)
     held = Checkpoint(physical_hash=Multihash.sha3_256(b"held"), size=4)
-    state = msgspec.structs.replace(plan.state, watermark=Instant(7), checkpoint=held)
+    state = msgspec.structs.replace(plan.state, last_data=AddData(new_watermark=Instant(7), new_checkpoint=held))
     plan = msgspec.structs.replace(plan, state=state)
     event = settle(plan, Success(schema=before.schema), None, None)
     assert (event.new_watermark, event.new_checkpoint) == (7, held)
