@@ -161,7 +161,7 @@ def digests_of_suite(tree: Path, besides: Mapping[str, str]) -> dict[str, str]:
     shared = {path for path in always if path.is_relative_to(tree) and path.is_file()}
     found = {}
     for path in sorted(folder.rglob("test_*.py")):
-        above = (parent / "conftest.py" for parent in path.parents if parent.is_relative_to(folder))
+        above = (parent / "conftest.py" for parent in path.parents if parent.is_relative_to(tree / "tests"))
         files = needs.of([path, *(each for each in above if each.is_file()), *shared])
         found[str(path.relative_to(tree))] = needs.digest(files, besides)
     return found
