@@ -434,7 +434,10 @@ class Member:
                     count += 1
             return count
 
-        pulled = await trio.to_thread.run_sync(pull)
+        async with other.gate:  # it closes its database only once nobody reads it
+            if peer not in self._others():
+                raise Remote(f"{peer} is gone", rule="unreachable")
+            pulled = await trio.to_thread.run_sync(pull)
         self._note_shown()
         return pulled
 
