@@ -20,7 +20,7 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from structlog.dev import plain_traceback
 from xdist.scheduler import LoadScopeScheduling
 
-pytest_plugins: Final = ["worlds.required_parts", "worlds.proven", "worlds.leaks", "worlds.leaks"]
+pytest_plugins: Final = ["worlds.required_parts", "worlds.proven", "worlds.leaks"]
 
 settings.register_profile("odfd", max_examples=35, deadline=None, derandomize=True, database=None)
 """No test asserts a time, so no example has a deadline; a run of one commit tries the same examples as the next."""

@@ -102,6 +102,7 @@ class Database:
         self.converted: list[str] = []
         """What the functions among the steps changed, a line each."""
         self._idle: deque[sqlite3.Connection] = deque()
+        self._is_closed = False
         self.is_full = False
         """Whether the disk was full when it was opened."""
         with self._faults(), contextlib.ExitStack() as refused:
@@ -223,6 +224,8 @@ class Database:
     @contextlib.contextmanager
     def read(self) -> Iterator[sqlite3.Connection]:
         """Opens a snapshot to read from, briefly: the log cannot shrink below the oldest. Raises Environment."""
+        if self._is_closed:  # a new connection would read a file that its owner gave up, and may have deleted
+            raise sqlite3.ProgrammingError(f"{self.path} was closed")
         with self._faults():
             try:
                 connection = self._idle.pop()
@@ -234,7 +237,7 @@ class Database:
                 yield connection
             finally:
                 connection.execute("ROLLBACK")
-                if len(self._idle) < _READERS:
+                if len(self._idle) < _READERS and not self._is_closed:
                     self._idle.append(connection)
                 else:
                     connection.close()
@@ -333,7 +336,8 @@ class Database:
         return Environment(f"the database {self.path} is damaged: {problem}", rule=rule, hint=hint)
 
     def close(self) -> None:
-        """Closes the file after merging the write-ahead log. Nothing may be reading or writing."""
+        """Closes the file after merging the write-ahead log. Nothing may be reading or writing; nothing can later."""
+        self._is_closed = True
         while self._idle:
             self._idle.pop().close()
         with self._lock:

@@ -25,16 +25,18 @@ def modules() -> Sequence[Path]:
 
 def text() -> str:
     """Returns the module as it is checked in."""
-    found = {path.stem: textwrap.fill(
-        " ".join(sorted(_public_names(path))), 112, initial_indent=_INDENT, subsequent_indent=_INDENT
-    ) for path in modules()}  # fmt: skip
-    rows = "".join(f'    "{module}": """\n{names}\n    """,\n' for module, names in found.items())
+    rows = "".join(f'    "{path.stem}": """\n{_wrapped_names(path)}\n    """,\n' for path in modules())
     return (
         '"""Names the module of each name of the package. Written by ``python -m odfd.api.wire_names``."""\n\n'
         "from typing import Final\n\n"
         f"_NAMES: Final = {{\n{rows}}}\n"
         "MODULE_OF_NAME: Final = {name: module for module, names in _NAMES.items() for name in names.split()}\n"
     )
+
+
+def _wrapped_names(path: Path) -> str:
+    names = " ".join(sorted(_public_names(path)))
+    return textwrap.fill(names, 112, initial_indent=_INDENT, subsequent_indent=_INDENT)
 
 
 def _public_names(path: Path) -> set[str]:

@@ -301,7 +301,9 @@ spec: {source: SOURCE, priority: PRIORITY}
 PLAIN = DECLARED.split("---\n")[1].replace(", annotations: {schedule: {every: 1min}}", "")
 
 
-async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_does(world: World) -> None:
+async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_does(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
     async with world.running("alice") as alice, world.running("bob") as bob:
         await alice.apply(PLAIN)
         world.write("alice", "d1.csv", "2024-01-01T00:00:00Z,Graz,1", "2024-01-01T00:00:00Z,Linz,2")
@@ -341,7 +343,13 @@ async def test_a_mirror_stays_one_resource_with_its_terms_whatever_its_owner_doe
     async with world.running("bob") as bob:
         assert {each.spec.name for each in bob.parts.scheduler.all()} == names
         assert all(each.spec.paused for each in bob.parts.scheduler.all())
-        await bob.api.mirrors.resume("theirs")
+        mirrors = bob.api.mirrors
+        whole_of, before = mirrors.whole_of, [first]
+        # As if the handover came after this was read, and before the resource is.
+        monkeypatch.setattr(mirrors, "whole_of", lambda each: before.pop() if before else whole_of(each))
+        shown = await mirrors.resume("theirs")
+        assert not before
+        assert shown.headers["name"] == "theirs"
         check_mirror(9)
         await bob.api.declarations.delete("Mirror", "theirs")
         assert bob.parts.scheduler.all() == []

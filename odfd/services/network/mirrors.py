@@ -316,9 +316,18 @@ class MirrorService:
     async def _show(self, dataset: DatasetId, lack: Remote | None = None) -> wire.ResourceManifest:
         """Returns the resource that mirrors a chain, with the state of the chain now. Raises NotFound."""
         states, whole = await trio.to_thread.run_sync(lambda: (self.states([dataset], None), self.whole_of(dataset)))
-        view, state = await self.links.get(mirror_specs.TYPE, str(whole)), states[dataset]
-        problem = None if lack is None else wire.Problem.of(lack)
-        return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
+        state, problem = states[dataset], None if lack is None else wire.Problem.of(lack)
+        while True:
+            try:
+                view = await self.links.get(mirror_specs.TYPE, str(whole))
+            except NotFound:
+                # A handover followed between the two reads, in one transaction, lets another chain's mirror be the one
+                # that is declared.
+                before, whole = whole, await trio.to_thread.run_sync(self.whole_of, dataset)
+                if whole == before:
+                    raise
+            else:
+                return manifest_of(with_state(view, msgspec.structs.replace(state, lack=problem)))
 
     def _state(self, dataset: DatasetId, peers: int) -> wire.MirrorState:
         """Returns the state of a mirror: of several shards, what they have together, and the worst of their states."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -286,3 +287,15 @@ def test_a_full_disk_keeps_no_node_from_its_state(tmp_path: Path) -> None:
     with room_for(0), StateLock(tmp_path), pytest.raises(Environment) as caught:
         StateLock(tmp_path).acquire()
     assert caught.value.rule == "state-lock"
+
+
+def test_a_closed_database_opens_its_file_no_more(tmp_path: Path) -> None:
+    """Not even for a reader that was there when it was closed."""
+    database = open_database(tmp_path / "odfd.db")
+    with database.read() as reader:
+        database.close()
+    with pytest.raises(sqlite3.ProgrammingError):
+        reader.execute("SELECT 1")
+    for opened in (database.read, database.write):
+        with pytest.raises(sqlite3.ProgrammingError), opened():
+            raise AssertionError
