@@ -8,10 +8,11 @@ RowGroup, ColumnChunk, ColumnMetaData, Statistics).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Final, NamedTuple
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Final, NamedTuple
 
-from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftError
+from chain.data.thrift import BINARY, I32, I64, LIST, STRUCT, Compact, ThriftError, ThriftKindError, Wanted
 from chain.errors import Invalid
 
 UNREADABLE: Final = "slice-parquet"
@@ -76,7 +77,7 @@ def parse_footer(raw: bytes) -> ParquetFooter:
     try:
         for number, kind in reader.fields():
             if number == 2:
-                leaves = tuple(_leaves(reader, kind))
+                leaves = _schema(reader, kind)
             elif number == 3:
                 rows = _number(reader, kind, I64)
             elif number == 4 and leaves is not None:
@@ -85,6 +86,8 @@ def parse_footer(raw: bytes) -> ParquetFooter:
                 raise _refusal("has row groups before a schema")
             else:
                 reader.skip(kind)
+    except ThriftKindError:
+        raise _refusal("has a field of another type than Parquet's") from None
     except (ThriftError, UnicodeDecodeError):
         raise _refusal("ends too early, or is none that all readers read alike") from None
     if leaves is None or rows is None:
@@ -92,15 +95,32 @@ def parse_footer(raw: bytes) -> ParquetFooter:
     return ParquetFooter(rows, leaves, groups)
 
 
-@dataclass(slots=True)
-class _Element:
-    """A SchemaElement: a column, or a group of the elements that follow it."""
+_SCHEMAS: Final = 4
+_schemas: deque[tuple[bytes, int, tuple[Leaf, ...]]] = deque(maxlen=_SCHEMAS)
+"""The schemas that were read last: their bytes, Thrift's type of the field, their columns.
 
-    kind: int | None = None
-    length: int = 0
-    repetition: int = 0
-    name: str = ""
-    children: int = 0
+Slices of a dataset share one, and to read it is a quarter of the work on a small slice's footer."""
+_MAX_SHARED: Final = 1 << 16
+"""Bytes of a schema that is kept, at most."""
+
+
+def _schema(reader: Compact, kind: int) -> tuple[Leaf, ...]:
+    """Returns the columns of the schema."""
+    start = reader.at
+    for raw, kind_then, leaves in tuple(_schemas):
+        # What is read from here on depends on nothing before, so the same bytes are the same schema, and end there.
+        if kind == kind_then and reader.raw.startswith(raw, start):
+            reader.at += len(raw)
+            return leaves
+    leaves = tuple(_leaves(reader, kind))
+    if (raw := reader.raw[start : reader.at]) and len(raw) <= _MAX_SHARED:
+        _schemas.append((raw, kind, leaves))
+    return leaves
+
+
+_ELEMENT: Final = {1: I32, 2: I32, 3: I32, 4: BINARY, 5: I32}
+_KIND, _LENGTH, _REPETITION, _NAME, _CHILDREN = _ELEMENT
+"""Fields of a SchemaElement: a column, or a group of the elements that follow it."""
 
 
 def _leaves(reader: Compact, kind: int) -> list[Leaf]:
@@ -109,7 +129,10 @@ def _leaves(reader: Compact, kind: int) -> list[Leaf]:
     above: list[tuple[str, bool]] = []
     left: list[int] = []
     for place in range(_structs(reader, kind)):
-        element = _element(reader)
+        element = reader.struct(_ELEMENT)
+        children = element.get(_CHILDREN, 0)
+        if children < 0:
+            raise _refusal("has a group of fewer than no elements")
         while left and not left[-1]:
             left.pop()
             above.pop()
@@ -118,46 +141,27 @@ def _leaves(reader: Compact, kind: int) -> list[Leaf]:
         if left:
             left[-1] -= 1
         path, repeated = above[-1] if above else ("", False)
-        path = f"{path}.{element.name}" if path else element.name
-        repeated |= element.repetition == _REPEATED
-        if element.kind is None:
-            left.append(element.children)
+        name = element.get(_NAME, b"").decode()
+        path = f"{path}.{name}" if path else name
+        repeated |= element.get(_REPETITION) == _REPEATED
+        if _KIND not in element:
+            left.append(children)
             above.append((path if place else "", repeated and place > 0))
-        elif element.children or not place:
+        elif children or not place:
             raise _refusal("has an element of the schema that is a column and a group")
         else:
-            found.append(Leaf(path, element.kind, _width(element), repeated))
+            found.append(Leaf(path, element[_KIND], _width(element[_KIND], element.get(_LENGTH, 0)), repeated))
     if any(left):
         raise _refusal("has a group of the schema without all of its elements")
     return found
 
 
-def _element(reader: Compact) -> _Element:
-    found = _Element()
-    for number, kind in reader.fields():
-        if number == 1:
-            found.kind = _number(reader, kind, I32)
-        elif number == 2:
-            found.length = _number(reader, kind, I32)
-        elif number == 3:
-            found.repetition = _number(reader, kind, I32)
-        elif number == 4:
-            found.name = _binary(reader, kind).decode()
-        elif number == 5:
-            found.children = _number(reader, kind, I32)
-        else:
-            reader.skip(kind)
-    if found.children < 0:
-        raise _refusal("has a group of fewer than no elements")
-    return found
-
-
-def _width(element: _Element) -> int:
-    if element.kind == FIXED:
-        return max(element.length, 0)
-    if element.kind != BYTE_ARRAY and element.kind not in WIDTHS:
-        raise _refusal(f"has a column of physical type {element.kind}, which is none")
-    return WIDTHS.get(element.kind, 0)
+def _width(kind: int, length: int) -> int:
+    if kind == FIXED:
+        return max(length, 0)
+    if kind != BYTE_ARRAY and kind not in WIDTHS:
+        raise _refusal(f"has a column of physical type {kind}, which is none")
+    return WIDTHS.get(kind, 0)
 
 
 def _group(reader: Compact, leaves: tuple[Leaf, ...]) -> RowGroup:
@@ -177,63 +181,49 @@ def _group(reader: Compact, leaves: tuple[Leaf, ...]) -> RowGroup:
     return RowGroup(rows, chunks)
 
 
-def _chunk(reader: Compact, leaf: Leaf) -> ColumnChunk:
-    found: ColumnChunk | None = None
-    for number, kind in reader.fields():
-        if number == 3:
-            _expect(kind, STRUCT)
-            found = _metadata(reader, leaf)
-        elif number in (8, 9):
-            raise _refusal(f"says that column {leaf.path!r} is encrypted")
-        else:
-            reader.skip(kind)
-    if found is None:
-        raise _refusal(f"has a chunk of column {leaf.path!r} without metadata")
-    return found
-
-
 _NEEDED: Final = {1: I32, 4: I32, 5: I64, 6: I64, 7: I64, 9: I64}
 _DICTIONARY_PAGE, _STATISTICS = 11, 12
+_BOUNDS: Final[Wanted] = {1: BINARY, 2: BINARY, 3: I64, 5: BINARY, 6: BINARY}
+_METADATA, _CRYPTO, _CIPHERED = 3, 8, 9
+_CHUNK: Final[Wanted] = {
+    _METADATA: {**_NEEDED, _DICTIONARY_PAGE: I64, _STATISTICS: _BOUNDS},
+    _CRYPTO: {},
+    _CIPHERED: BINARY,
+}
+"""Fields of a ColumnChunk, of its ColumnMetaData and of its Statistics."""
 
 
-def _metadata(reader: Compact, leaf: Leaf) -> ColumnChunk:
-    numbers: dict[int, int] = {}
-    nulls, bounds = None, None
-    for number, kind in reader.fields():
-        if number in _NEEDED or number == _DICTIONARY_PAGE:
-            numbers[number] = _number(reader, kind, _NEEDED.get(number, I64))
-        elif number == _STATISTICS:
-            _expect(kind, STRUCT)
-            nulls, bounds = _statistics(reader, leaf)
-        else:
-            reader.skip(kind)
-    if not numbers.keys() >= _NEEDED.keys():
+def _chunk(reader: Compact, leaf: Leaf) -> ColumnChunk:
+    chunk = reader.struct(_CHUNK)
+    if _CRYPTO in chunk or _CIPHERED in chunk:
+        raise _refusal(f"says that column {leaf.path!r} is encrypted")
+    if _METADATA not in chunk:
+        raise _refusal(f"has a chunk of column {leaf.path!r} without metadata")
+    metadata = chunk[_METADATA]
+    if not metadata.keys() >= _NEEDED.keys():
         raise _refusal(f"has a chunk of column {leaf.path!r} without its numbers")
-    if numbers[1] != leaf.kind:
-        raise _refusal(f"has a chunk of physical type {numbers[1]} in column {leaf.path!r} of type {leaf.kind}")
-    if not 0 <= numbers[4] < len(CODECS):
-        raise _refusal(f"has a chunk of column {leaf.path!r} in codec {numbers[4]}, which is none")
-    sizes = numbers[5], numbers[6], numbers[7], numbers[9]
-    return ColumnChunk(leaf, CODECS[numbers[4]], *sizes, numbers.get(_DICTIONARY_PAGE), nulls, bounds)
+    if metadata[1] != leaf.kind:
+        raise _refusal(f"has a chunk of physical type {metadata[1]} in column {leaf.path!r} of type {leaf.kind}")
+    if not 0 <= metadata[4] < len(CODECS):
+        raise _refusal(f"has a chunk of column {leaf.path!r} in codec {metadata[4]}, which is none")
+    sizes = metadata[5], metadata[6], metadata[7], metadata[9]
+    statistics = metadata.get(_STATISTICS, {})
+    return ColumnChunk(
+        leaf, CODECS[metadata[4]], *sizes, metadata.get(_DICTIONARY_PAGE), statistics.get(3), _bounds(statistics, leaf)
+    )
 
 
-def _statistics(reader: Compact, leaf: Leaf) -> tuple[int | None, tuple[bytes, bytes] | None]:
-    """Returns number of nulls, and bounds. The older pair of bounds has a defined order for signed numbers alone."""
-    nulls = None
-    ends: dict[int, bytes] = {}
-    for number, kind in reader.fields():
-        if number in (1, 2, 5, 6):
-            ends[number] = _binary(reader, kind)
-        elif number == 3:
-            nulls = _number(reader, kind, I64)
-        else:
-            reader.skip(kind)
-    low, high = (6, 5) if 6 in ends or leaf.kind not in (1, 2) else (2, 1)
-    if low not in ends or high not in ends or (leaf.width and not (ends[low] or ends[high])):
-        return nulls, None
-    if leaf.width and not len(ends[low]) == len(ends[high]) == leaf.width:
-        raise _refusal(f"bounds column {leaf.path!r} by values of {len(ends[low])} and {len(ends[high])} bytes")
-    return nulls, (ends[low], ends[high])
+def _bounds(statistics: Mapping[int, Any], leaf: Leaf) -> tuple[bytes, bytes] | None:
+    """Returns the bounds. The older pair of them has a defined order for signed numbers alone."""
+    low, high = (6, 5) if 6 in statistics or leaf.kind not in (1, 2) else (2, 1)
+    if low not in statistics or high not in statistics:
+        return None
+    least, greatest = statistics[low], statistics[high]
+    if leaf.width and not (least or greatest):
+        return None
+    if leaf.width and not len(least) == len(greatest) == leaf.width:
+        raise _refusal(f"bounds column {leaf.path!r} by values of {len(least)} and {len(greatest)} bytes")
+    return least, greatest
 
 
 def _structs(reader: Compact, kind: int) -> int:
@@ -250,15 +240,9 @@ def _number(reader: Compact, kind: int, wanted: int) -> int:
     return reader.number()
 
 
-def _binary(reader: Compact, kind: int) -> bytes:
-    _expect(kind, BINARY)
-    length = reader.length()
-    return reader.raw[reader.at - length : reader.at]
-
-
 def _expect(kind: int, wanted: int) -> None:
     if kind != wanted:
-        raise _refusal("has a field of another type than Parquet's")
+        raise ThriftKindError
 
 
 def _refusal(why: str) -> Invalid:

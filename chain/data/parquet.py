@@ -153,6 +153,7 @@ class SliceFile:
         self._raw_footer = raw_footer
         self._file = file
         self.schema: pa.Schema = stored_all(file.schema_arrow)
+        self._has_uuids = self.schema != file.schema_arrow
         self.rows: int = file.metadata.num_rows
 
     @property
@@ -209,7 +210,7 @@ class SliceFile:
                 read = self._encoded(min(rows, self._plan.rows), columns, repeating)
             else:
                 read = self._groups(range(self._file.num_row_groups), rows, columns, self._plan)
-            yield from map(as_stored, read)
+            yield from map(as_stored, read) if self._has_uuids else read
 
     def _encoded(self, rows: int, columns: list[str] | None, repeating: tuple[str, ...]) -> Iterator[pa.RecordBatch]:
         with self._with_references(repeating) as file:
@@ -312,6 +313,8 @@ def open_slice(source: Source) -> SliceFile:
         raise NotFound(f"no file {source}", rule="slice-file")
     with _parquet(_named(source)):
         raw = _read_footer(source)
+        if isinstance(source, bytes):  # nobody can change them between two reads
+            return SliceFile(source, raw, _parquet_file(pa.BufferReader(source)))
         alone = pa.BufferReader(b"".join((_MARK, raw, len(raw).to_bytes(_LENGTH, "little"), _MARK)))
         return SliceFile(source, raw, _opened(source, _parquet_file(alone).metadata))
 

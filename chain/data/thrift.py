@@ -6,8 +6,8 @@ both raise ``ThriftError``: the caller knows which of the two it has. Spec: Thri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Final
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 STOP, TRUE, FALSE, BYTE, I16, I32, I64, DOUBLE, BINARY, LIST, SET, MAP, STRUCT = range(13)
 MAX_DEPTH: Final = 16
@@ -20,6 +20,14 @@ _NUMBERS: Final = (I16, I32, I64)
 
 class ThriftError(Exception):
     """Raised for bytes that end too early, or are not Thrift."""
+
+
+class ThriftKindError(ThriftError):
+    """Raised for a field of another type than the reader knows it by."""
+
+
+Wanted: TypeAlias = Mapping[int, "int | Wanted"]
+"""The fields of a struct that are read, by number: the type of each, and for a struct the fields of it."""
 
 
 class Compact:
@@ -48,6 +56,53 @@ class Compact:
                 raise ThriftError
             seen |= 1 << number
             yield number, kind
+
+    def struct(self, wanted: Wanted) -> dict[int, Any]:
+        """Reads a struct under the rules of ``fields``; returns what is wanted of it: int, bytes, or such a dict.
+
+        All others are skipped. Raises ThriftKindError too. Makes no call for each field: the chunks of columns are most
+        of a footer, and so of the work on a small slice.
+        """
+        raw, end, at = self.raw, self._end, self.at
+        found: dict[int, Any] = {}
+        number = seen = 0
+        while at < end:
+            head = raw[at]
+            at += 1
+            if not head:
+                self.at = at
+                return found
+            kind, step = head & 0xF, head >> 4
+            if step:
+                number += step
+            else:
+                self.at = at
+                number = self.number()
+                at = self.at
+            if not STOP < kind <= STRUCT or not 0 < number < MAX_FIELDS or seen >> number & 1:
+                raise ThriftError
+            seen |= 1 << number
+            want = wanted.get(number)
+            if want is not None and kind != (want if isinstance(want, int) else STRUCT):
+                raise ThriftKindError
+            if kind in _NUMBERS and at < end and raw[at] < 0x80:
+                if want is not None:
+                    found[number] = raw[at] >> 1 ^ -(raw[at] & 1)
+                at += 1
+                continue
+            self.at = at
+            if want is None:
+                self.skip(kind)
+            elif kind in _NUMBERS:
+                found[number] = self.number()
+            elif kind == BINARY:
+                length = self.length()
+                found[number] = raw[self.at - length : self.at]
+            else:
+                assert isinstance(want, Mapping)
+                found[number] = self.struct(want)
+            at = self.at
+        raise ThriftError
 
     def number(self) -> int:
         """Reads a signed number of any width."""
@@ -125,8 +180,21 @@ class Compact:
                 self._skip_item(kinds & 0xF)
         else:
             count, item = self.items()
-            for _ in range(count):
-                self._skip_item(item)
+            if item in _NUMBERS:
+                self._skip_numbers(count)
+            else:
+                for _ in range(count):
+                    self._skip_item(item)
+
+    def _skip_numbers(self, count: int) -> None:
+        raw, end, at = self.raw, self._end, self.at
+        for _ in range(count):
+            while at < end and raw[at] & 0x80:
+                at += 1
+            if at >= end:
+                raise ThriftError
+            at += 1
+        self.at = at
 
     def _skip_item(self, kind: int) -> None:
         """Skips an item of a list, where a flag takes a byte of its own; types without bytes cannot be items."""

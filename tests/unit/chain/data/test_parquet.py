@@ -6,7 +6,7 @@ import contextlib
 import datetime as dt
 import io
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, reject, settings
+from hypothesis import HealthCheck, Phase, assume, example, given, reject, settings
 from hypothesis import strategies as st
 
 from chain import instant
@@ -23,7 +23,7 @@ from chain.data import dictionaries, footer, footprint, logical_hash, parquet
 from chain.data.footer import ParquetFooter, parse_footer
 from chain.data.logical_hash import logical_hash_file
 from chain.data.parquet import SliceWriter, open_slice, write_slice
-from chain.data.thrift import MAP, STRUCT, Compact, ThriftError
+from chain.data.thrift import BINARY, I32, MAP, STRUCT, Compact, ThriftError, Wanted
 from chain.errors import Environment, Fault, Invalid, NotFound
 from worlds.depth import share
 from worlds.table_strategies import tables
@@ -491,6 +491,43 @@ def test_any_bytes_are_thrift_or_broken(raw: bytes) -> None:
         except ThriftError:
             continue
         assert 0 < reader.at <= len(raw)
+
+
+@given(st.binary(max_size=60))
+@example(b"\x15\x02\x15\x02\x00")
+@example(b"\x15\x80\x01\x18\x02ab\x1c\x15\x02\x00\x00")
+@example(b"\x06\x02\x02\x00")
+@example(b"\x05\x80\x01\x02\x00")
+def test_a_struct_is_read_as_its_fields_are(raw: bytes) -> None:
+    """Field by field, and by one call: the same values, the same end, the same refusal."""
+    kinds: Wanted = {1: I32, 2: BINARY, 3: {1: I32}}
+    assert _outcome(lambda reader: reader.struct(kinds), raw) == _outcome(lambda reader: _fields(reader, kinds), raw)
+
+
+def _outcome(read: Callable[[Compact], dict[int, Any]], raw: bytes) -> tuple[dict[int, Any], int] | None:
+    reader = Compact(raw)
+    try:
+        return read(reader), reader.at
+    except ThriftError:
+        return None
+
+
+def _fields(reader: Compact, wanted: Wanted) -> dict[int, Any]:
+    found: dict[int, Any] = {}
+    for number, kind in reader.fields():
+        want = wanted.get(number)
+        if want is None:
+            reader.skip(kind)
+        elif kind != (want if isinstance(want, int) else STRUCT):
+            raise ThriftError
+        elif not isinstance(want, int):
+            found[number] = _fields(reader, want)
+        elif kind == BINARY:
+            length = reader.length()
+            found[number] = reader.raw[reader.at - length : reader.at]
+        else:
+            found[number] = reader.number()
+    return found
 
 
 def test_thrift_ends_somewhere() -> None:
