@@ -130,6 +130,19 @@ def test_rows_of_a_ledger_are_new_or_told_before(
     assert repeating == sum(any(equal(row, old, keys) for old in meets(row)) for row in rows)
 
 
+def test_of_a_key_in_two_shards_the_row_of_the_greater_offset_is_the_newest(tmp_path: Path) -> None:
+    """Shards count their offsets by themselves, and the slices of one come after all of the other."""
+    empty: Row = dict.fromkeys(COLUMNS)
+    old, now = empty | {"k": 1, "d": 1}, empty | {"k": 1, "d": 2}
+    for name, rows in (("one", [empty, empty, now]), ("other", [old, empty, empty])):
+        shard = [{"offset": number, "op": 0, **row} for number, row in enumerate(rows)]
+        pq.write_table(pa.Table.from_pylist(shard, FORCE), tmp_path / name)
+    before = History(FORCE, [tmp_path / "one", tmp_path / "other"])
+    found = key_match.changed_rows(sought([now], ("k",)), before, VOCAB, None, whole=False)
+    assert found is not None
+    assert not found.taken, "the row says what the newest says"
+
+
 def test_keys_of_many_columns_are_told_apart(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Numbers of keys stay within 64 bits: they are counted anew where they would not."""
     monkeypatch.setattr(key_match, "_MAX_CODE", 5)

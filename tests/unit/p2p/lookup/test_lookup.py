@@ -683,6 +683,13 @@ def test_forged_records_are_found_out_and_spoil_what_their_teller_told() -> None
     assert all(finding.take_answer(one, Nodes(records=(sealed_record(),)), WALL) == [] for one in late), "once"
 
 
+def test_a_search_for_providers_goes_on_to_those_whom_an_answer_names() -> None:
+    finding = ProviderSearch(made(1), KEY, 0.0)
+    (known,) = finding.search.step(0.0)
+    assert finding.take_answer(known, Nodes(contacts=(made_at(99),)), WALL) == []
+    assert made_at(99) in finding.search.step(0.0)
+
+
 def test_an_expired_record_is_no_lie() -> None:
     node = made(10)
     finding = ProviderSearch(node, KEY, 0.0)
