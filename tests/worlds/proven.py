@@ -192,6 +192,12 @@ def is_whole(environ: Mapping[str, str], config: pytest.Config) -> bool:
     return option.markexpr == MARKS and not few and not any(name in environ for name in FEWER)
 
 
+def takes_in(config: pytest.Config, tree: Path) -> bool:
+    """Whether a run takes in files of the suite: the digests of all take as long as a quick file's tests."""
+    places, suite = [(tree / each.partition("::")[0]).resolve() for each in config.args], (tree / SUITE).resolve()
+    return any(place.is_relative_to(suite) or suite.is_relative_to(place) for place in places)
+
+
 def leaves_out(environ: Mapping[str, str], config: pytest.Config, tree: Path) -> bool:
     """Whether files may be left out: nobody asked for them, by an option or by name."""
     asked = any((tree / each.partition("::")[0]).resolve().is_relative_to(tree / SUITE) for each in config.args)
@@ -207,7 +213,7 @@ class ProvenSuite:
         self._tests: dict[str, set[str]] = {}
         self._passed: dict[str, set[str]] = {}
         self._spoilt: set[str] = set()
-        self._counts = is_whole(environ, config)
+        self._counts = is_whole(environ, config) and takes_in(config, tree)
         self._digests = digests_of_suite(tree, surroundings()) if self._counts else {}
         proven = {file: proof for file, digest in self._digests.items() if (proof := self._proofs.of(digest))}
         self.left_out = proven if leaves_out(environ, config, tree) else {}

@@ -114,6 +114,16 @@ def test_whoever_asks_for_the_suite_gets_it(
     assert not started(*arguments, **options).left_out
 
 
+@pytest.mark.parametrize(("arguments", "read"), [(("tests/unit",), 0), (("tests/unit", SECOND), 1), ((".",), 1)])
+def test_digests_are_made_for_a_run_that_takes_in_the_suite_alone(
+    started: Callable[..., ProvenSuite], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], read: int
+) -> None:
+    made = []
+    monkeypatch.setattr(proven, "digests_of_suite", lambda *_: made.append(1) or {})
+    started(*arguments)
+    assert len(made) == read
+
+
 @pytest.mark.parametrize(
     "run",
     [
