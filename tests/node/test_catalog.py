@@ -385,7 +385,7 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
             world.write("alice", f"{day}.csv", f"2024-01-0{day}T00:00:00Z,Graz,{day}")
             await alice.apply(ROOT)
             await alice.pull("cities")
-        cities = alice.dataset("cities")
+        cities, size = alice.dataset("cities"), alice.size("cities")
         await world.spread(alice, "cities")
         view = await bob.mirror(cities, "theirs", keep="1d")
         assert view.held_from
@@ -399,7 +399,7 @@ async def test_a_part_of_a_history_is_taken_back_as_a_part_though_the_node_died(
             await bob.api.unmanaged.adopt("theirs", wire.AdoptRequest())
     async with world.running("bob") as bob:
         assert held_from(bob.home, cities) == view.held_from
-        assert (await bob.dataset_view("theirs")).blocks == alice.size("cities")
+        assert (await bob.dataset_view("theirs")).blocks == size
         assert await bob.api.unmanaged.list() == []
         with pytest.raises(NotFound, match="is not kept here"):
             need_data(bob.home, cities, "theirs", whole=True)
