@@ -281,9 +281,12 @@ class Database:
 
     def _check_schema(self, connection: sqlite3.Connection, rooms: Iterable[tuple[str, tuple[Step, ...]]]) -> None:
         """Compares the stored definitions of tables with ours: SQLite does not notice a column's flipped name."""
-        there = set(connection.execute(_SCHEMA))
-        for room, steps in rooms:
-            if changed := sorted(name for name, *_ in _made_by(steps) - there):
+        wanted = [(room, _made_by(steps)) for room, steps in rooms]
+        names = {name for _, made in wanted for name, *_ in made}
+        # Of these only: all others would be decoded too, each by a call of ours.
+        there = set(connection.execute(f"{_SCHEMA} WHERE name IN ({', '.join('?' * len(names))})", (*names,)))
+        for room, made in wanted:
+            if changed := sorted(name for name, *_ in made - there):
                 raise self.corrupt(f"the definition of {', '.join(changed)} is not that of the {room} tables any more")
 
     def _run(self, connection: sqlite3.Connection, room: str, step: Step) -> None:

@@ -96,9 +96,14 @@ class Services:
     page: PageServer
 
 
+@cache
+def _fields() -> Mapping[str, Any]:
+    return typing.get_type_hints(Services)
+
+
 def services_among(made: Sequence[object]) -> Services:
     """Returns the services that were made, each as the field of its type. Raises TypeError for one that has none."""
-    fields = typing.get_type_hints(Services)
+    fields = _fields()
     found = {name: each for each in made for name, type_ in fields.items() if isinstance(each, type_)}
     if len(found) != len(made):
         raise TypeError(f"no field for some of {[type(each).__name__ for each in made]}")
@@ -124,7 +129,7 @@ class Declared(NamedTuple):
 
 def declared() -> Iterator[Declared]:
     """Yields all operations of all services, as their classes define them."""
-    for field, cls in typing.get_type_hints(Services).items():
+    for field, cls in _fields().items():
         for name in dir(cls):
             function = inspect.getattr_static(cls, name)
             found = operation_of(function)

@@ -3,13 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from functools import partial
+from collections.abc import Callable, Mapping
+from functools import cache, partial
 from typing import Any
 
 from odfd.api.access.requests import Dispatcher
 from odfd.api.services import operations
 from odfd.services.access.calls import TaskOwners
 from odfd.services.access.guard import Guard
+
+
+@cache
+def _functions() -> Mapping[str, Callable[..., Any]]:
+    """Returns the function of each operation by its service and name; the first, where two have one name."""
+    found: dict[str, Callable[..., Any]] = {}
+    for function, declared in operations().items():
+        found.setdefault(declared.name, function)
+    return found
 
 
 class CalledServices(Dispatcher):
@@ -40,12 +50,10 @@ class _Called:
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._service, name)
-        for function, declared in operations().items():
-            if declared.name == f"{self._field}.{name}" and not isinstance(vars(self._service).get(name), partial):
-                return partial(
-                    self._asking.follow if inspect.isasyncgenfunction(function) else self._asking.do, function
-                )
-        return found
+        function = _functions().get(f"{self._field}.{name}")
+        if function is None or isinstance(vars(self._service).get(name), partial):
+            return found
+        return partial(self._asking.follow if inspect.isasyncgenfunction(function) else self._asking.do, function)
 
     def __setattr__(self, name: str, value: Any) -> None:
         own = vars(self._service)

@@ -609,9 +609,10 @@ class Parts:
 
     def __init__(self, features: NodeFeatures) -> None:
         self._features = features
+        self._places = (*features.all, features.ground, features.ground.home)
 
     def __getattr__(self, name: str) -> Any:
-        for each in (*self._features.all, self._features.ground, self._features.ground.home):
+        for each in self._places:
             if name in vars(each):
                 return getattr(each, name)
         return getattr(self._features.ground, name)
@@ -863,10 +864,11 @@ class World:
             lives: list[Life] = []
             children = (*node.assembly.foundations, *node.assembly.workers)
             runs = [("tasks", node.board.run), *((child.name, child.run) for child in children)]
+            parts = node.parts.context.readiness.parts
             async with trio.open_nursery() as nursery:
                 for part, run in runs:
                     lives.append(Life())
-                    node.parts.context.readiness.parts[part] = lives[-1].health
+                    parts[part] = lives[-1].health
                     nursery.start_soon(run, lives[-1])
                     await lives[-1].wait_ready()
                 self.nodes.append(node)
