@@ -12,6 +12,7 @@ from engines.sandbox.probe import SandboxChoice, choose
 from odfd.services.execution import options
 from worlds.comparing import compared_apart, compared_here
 from worlds.node_world import World
+from worlds.one_zygote import one_zygote
 
 __all__ = ["compared_apart", "compared_here"]
 
@@ -27,7 +28,7 @@ def one_trial() -> Iterator[None]:
             found[minimum] = await choose(minimum)
         return found[minimum]
 
-    with pytest.MonkeyPatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch, one_zygote():
         patch.setattr(options, "choose", once)
         yield
 
