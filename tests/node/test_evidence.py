@@ -17,7 +17,7 @@ from typing import Any, get_args
 import msgspec
 import pytest
 import trio
-from unit.chain.statements.test_spoken import SPOKEN
+from unit.chain.statements.test_statement import SPOKEN
 
 from chain.errors import Environment, Fault, Invalid, NotFound, Refused, Remote
 from chain.model.events import AddData

@@ -41,7 +41,7 @@ _ROUNDS: Final = f"{_GOLDEN}test_rounds"
 _COLUMN: Final = f"{_GOLDEN}test_an_optional_column_is_added"
 _AS: Final = f"{_GOLDEN}test_as_the_reference"
 _INSIDE: Final = "how kamu's writer finds out what its chain says; the state of a chain is loaded here"
-_DESCRIBED: Final = "unit/odfd/datasets/test_applied.py::test_a_schema_may_only_describe_columns_anew"
+_DESCRIBED: Final = "unit/odfd/datasets/test_records.py::test_a_schema_may_only_describe_columns_anew"
 
 SUITES: Final[Mapping[str, tuple[Case, ...]]] = {
     "core/ingest/test_fetch": (

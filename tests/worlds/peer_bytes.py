@@ -2,7 +2,7 @@
 
 A ``Target`` is a decoder as the code names it. Its ``open`` gives a function that does with bytes what a node does:
 it returns what they mean, or raises one of ``FAULTS``; whatever else it raises a stranger can provoke.
-``tests/fuzz/test_fuzz_peers.py`` feeds them, ``tests/meta/test_decoders.py`` says that none is missing.
+``tests/fuzz/test_decoders.py`` feeds them, ``tests/meta/test_sources.py`` says that none is missing.
 """
 
 from __future__ import annotations
@@ -630,7 +630,7 @@ TARGETS: Sequence[Target] = (
     simple(ipfs_place_of, IPFS_PLACES, text_of(ipfs_place_of, spelled=False)),
     simple(place_of, [b"https://data.example:8080/nyc.flights/", b"http://[::1]/x"], text_of(place_of, spelled=False)),
 )
-"""Blocks have a fuzzer of their own, ``tests/fuzz/test_fuzz_blocks.py``."""
+"""Blocks have a fuzzer of their own, ``tests/fuzz/test_decoders.py``."""
 
 OURS = {
     "p2p.wire.layout.MessageLayout.decode": "each layout is a target by its own name",

@@ -2,18 +2,37 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+import io
+import tarfile
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
 import trio
 
-from p2p.errors import NotJoined, NotTaken
-from p2p.host.host import open_host
+from chain.errors import Remote
+from chain.ids import DatasetId
+from chain.instant import Instant
+from chain.statements.keys import SigningKey
+from p2p.driver.network import open_network
+from p2p.driver.replication import ReplicationDriver
+from p2p.driver.settings import ReplicationSettings
+from p2p.errors import NotJoined, NotTaken, PeerFault
+from p2p.host.host import Host, open_host
 from p2p.host.pubsub import HEARTBEAT, ID, WORTH_SPARING, Gossip, GossipLimits, SteadyGossipSub, open_gossip, rpc_pb2
 from p2p.host.stream import BrokenStream
+from p2p.ipfs import record
+from p2p.ipfs.record import Pointer
+from p2p.kubo.rpc import AddedFile, Kubo
 from p2p.ports import GossipVerdict, Judgement, PeerId
+from p2p.wire.contact import lookup_key
 from p2p.wire.frames import DelimitedReader
+from worlds import foreign
+from worlds.eventually import PATIENCE, became
+from worlds.memory_ipfs import MemoryIpfs
 
 TOPIC = "/odf/1/test/heads"
 
@@ -239,3 +258,164 @@ async def test_what_was_said_on_a_stream_that_stands_outlives_an_older_one(pair:
         while one.is_member(eve.peer_id, TOPIC):
             await trio.lowlevel.checkpoint()
         assert one.peers(TOPIC) == []
+
+
+# What whoever uses IPFS relies on: the same of a real Kubo and of the one in memory.
+
+
+ROOT_KEY = SigningKey(b"\x61" * 32)
+REAL = pytest.param("kubo", marks=[pytest.mark.e2e, pytest.mark.slow])
+
+
+@pytest.fixture(params=["memory", REAL])
+async def ipfs(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Any]:
+    async with AsyncExitStack() as stack:
+        if request.param == "memory":
+            yield await stack.enter_async_context(MemoryIpfs())
+        else:
+            daemon = await stack.enter_async_context(foreign.open_kubo(tmp_path / "repo"))
+            yield await stack.enter_async_context(Kubo(daemon.api))
+
+
+async def whole(content: Any) -> bytes:
+    async with content as parts:
+        return b"".join([part async for part in parts])
+
+
+async def test_files_come_again_and_stay(ipfs: Any, tmp_path: Path) -> None:
+    on_disk = tmp_path / "large"
+    on_disk.write_bytes(bytes(range(256)) * 4000)
+    await ipfs.add("/odfd/d/blocks", [AddedFile("b", b"2"), AddedFile("c", b"")])
+    await ipfs.add("/odfd/d/blocks", [AddedFile(name, name.encode()) for name in "abcd"] + [AddedFile("z", on_disk)])
+    await ipfs.add("/odfd/d/blocks", [AddedFile("b", b"other")])
+    said = [await ipfs.read(f"/odfd/d/blocks/{name}", 10) for name in "abcde"]
+    assert said == [b"a", b"2", b"", b"d", None]
+    root = await ipfs.root_of("/odfd/d")
+    assert await whole(ipfs.open(f"/ipfs/{root}/blocks/z", 100)) == on_disk.read_bytes()[100:]
+    assert await ipfs.size_of(f"/ipfs/{root}/blocks/z") == on_disk.stat().st_size
+    with tarfile.open(fileobj=io.BytesIO(await whole(ipfs.archive(f"/ipfs/{root}/blocks")))) as archive:
+        files = {member.name: member.size for member in archive if member.isfile()}
+    assert files == {"blocks/a": 1, "blocks/b": 1, "blocks/c": 0, "blocks/d": 1, "blocks/z": on_disk.stat().st_size}
+
+
+async def test_a_root_changes_with_what_is_below_it_and_only_then(ipfs: Any) -> None:
+    assert await ipfs.root_of("/odfd/e") is None
+    roots = []
+    for head in (b"one", b"two", b"two", b""):
+        await ipfs.replace("/odfd/e/refs/head", head)
+        roots.append(await ipfs.root_of("/odfd/e"))
+        assert await ipfs.read("/odfd/e/refs/head", 10) == head
+    assert len(set(roots)) == 3
+    assert roots[1] == roots[2]
+    assert [await ipfs.cat(f"/ipfs/{root}/refs/head", 10) for root in roots] == [b"one", b"two", b"two", b""]
+    await ipfs.remove("/odfd/e")
+    await ipfs.remove("/odfd/e")
+    assert await ipfs.root_of("/odfd/e") is None
+    assert await ipfs.cat(f"/ipfs/{roots[0]}/refs/head", 10) == b"one"
+
+
+async def test_what_is_not_there_or_too_large(ipfs: Any) -> None:
+    await ipfs.replace("/odfd/f/x", b"12345")
+    root = await ipfs.root_of("/odfd/f")
+    assert await ipfs.cat(f"/ipfs/{root}/y", 10) is None
+    assert await ipfs.size_of(f"/ipfs/{root}/y/z") is None
+    for asked in (ipfs.cat(f"/ipfs/{root}/x", 4), ipfs.read("/odfd/f/x", 4), whole(ipfs.open(f"/ipfs/{root}/y"))):
+        with pytest.raises(Remote):
+            await asked
+
+
+async def test_names_point_where_their_newest_record_says(ipfs: Any) -> None:
+    name = record.name_of(ROOT_KEY.dataset_id)
+    assert await ipfs.record(name) is None
+    for sequence in (3, 4):
+        pointer = Pointer(value="/ipfs/bafkqaaa", sequence=sequence, expires=Instant(4_102_444_800 * 10**9), ttl=10**9)
+        await ipfs.put_record(name, record.seal(pointer, ROOT_KEY))
+        assert record.unseal(await ipfs.record(name), ROOT_KEY.dataset_id) == pointer
+
+
+# The lookup over real hosts on loopback: a node finds a holder that neither it nor its peers are connected with.
+
+
+DATASET = DatasetId.from_public_key(b"d" * 32)
+KEY = lookup_key("test", DATASET)
+TRIES = 20
+
+
+class Shelf:
+    """Library and statements of a node that serves some datasets."""
+
+    def __init__(self, *held: DatasetId) -> None:
+        self.held = held
+
+    def datasets(self, limit: int) -> Sequence[DatasetId]:
+        return self.held[:limit]
+
+    def size(self, dataset: DatasetId) -> int:
+        return int(dataset in self.held)
+
+    def interests(self) -> Sequence[DatasetId]:
+        return []
+
+    def to(self, _peer: Any) -> Shelf:
+        return self
+
+    def refs(self, datasets: Any = None) -> Sequence[Any]:
+        return []
+
+    def envelope(self, sid: Any) -> None:
+        return None
+
+
+@asynccontextmanager
+async def node(number: int, *held: DatasetId, bootstrap: Sequence[str] = ()) -> AsyncIterator[tuple[Host, Any]]:
+    seed = bytes(31) + bytes([number])
+    shelf: Any = Shelf(*held)
+    async with (
+        open_host(seed, ["/ip4/127.0.0.1/tcp/0"]) as host,
+        open_network(host) as network,
+        trio.open_nursery() as nursery,
+    ):
+        settings = ReplicationSettings(
+            network="test", degree=0, lookup="on", bootstrap=tuple(bootstrap), inside=("127.0.0.0/8",)
+        )
+
+        def wall() -> int:
+            return 1_700_000_000_000_000_000 + int(trio.current_time() * 1e9)
+
+        driver = ReplicationDriver(network, shelf, shelf, settings, Random(number), wall, SigningKey(seed))
+        await nursery.start(driver.run)
+        yield host, driver
+        nursery.cancel_scope.cancel()
+
+
+@pytest.mark.slow
+async def test_a_node_finds_a_holder_that_it_never_met() -> None:
+    with trio.fail_after(PATIENCE):
+        async with AsyncExitStack() as stack:
+            nodes: list[tuple[Host, Any]] = []
+            for number in (2, 3, 4):
+                before = [host.addresses()[0] for host, _ in nodes[-1:]]
+                nodes.append(await stack.enter_async_context(node(number, bootstrap=before)))
+            seeker, driver = nodes[-1]
+            kept = [each for _, each in nodes]
+            await became(lambda: all(len(each._lookups.node.table) == 2 for each in kept))
+            first = nodes[0][0].addresses()[0]
+            holder, _ = await stack.enter_async_context(node(1, DATASET, bootstrap=[first]))
+            await became(lambda: sum(len(each._lookups.node.records) for each in kept) == 3)
+            for each in kept:
+                each._discovery.directory.forget(holder.peer_id)
+            # What brought the record was a connection for one question.
+            await became(lambda: not seeker.is_connected(holder.peer_id))
+            found = await driver._lookups.holders(DATASET)
+            assert [one.peer for one in found] == [holder.peer_id]
+            for _ in range(TRIES):
+                driver._lookups._seeks._levels.clear()
+                for each in kept:
+                    each._discovery.directory.forget(holder.peer_id)
+                await driver.seek(DATASET)
+                # The holder may be connected for a question of its own just now: then that is taken for the connection.
+                with suppress(PeerFault):
+                    assert await driver.chain_size(holder.peer_id, DATASET) == 1
+                    return
+                await became(lambda: not seeker.is_connected(holder.peer_id))
+            raise AssertionError("the holder was never reached")

@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import functools
 import inspect
+import json
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -25,6 +27,7 @@ from chain.ids import DatasetId
 from chain.instant import Instant
 from chain.model import events, schema, source
 from chain.model.block import MetadataBlock
+from chain.model.events import DatasetSnapshot
 from chain.multihash import ARROW0_SHA3_256, SHA2_256, SHA3_256, Multihash
 from worlds.depth import share
 
@@ -217,3 +220,93 @@ def test_a_field_of_another_type_is_refused() -> None:
 
 def test_a_delimited_message_begins_with_its_length() -> None:
     assert delimited(bytes(300)) == b"\xac\x02" + bytes(300)
+
+
+# The model's classes are the tables of the ODF schema: same fields, same order, same types, same unions and enums.
+# ``odf-tables.json`` lists the schema's declarations; what the engine contract adds comes after a table's last field.
+
+
+ROOTS: list[tuple[type[msgspec.Struct], str]] = [
+    (MetadataBlock, "MetadataBlock"),
+    (DatasetSnapshot, "DatasetSnapshot"),
+    (engines.contract.TransformRequest, "TransformRequest"),
+    (engines.contract.TransformResponseRoot, "TransformResponseRoot"),
+    (engines.contract.RawQueryRequest, "RawQueryRequest"),
+    (engines.contract.RawQueryResponseRoot, "RawQueryResponseRoot"),
+]
+SUFFIX = {"DatasetVocabulary": "_column"}
+"""Table -> what its names end with and ours do not; FlatBuffers hold no names of fields."""
+
+
+class Comparing:
+    """Walks model and schema side by side."""
+
+    def __init__(self, schema: dict[str, Any]) -> None:
+        self.tables, self.unions, self.enums = schema["tables"], schema["unions"], schema["enums"]
+        self.seen: set[str] = set()
+
+    def table(self, cls: type[msgspec.Struct], name: str) -> None:
+        if name in self.seen:
+            return
+        self.seen.add(name)
+        declared = [line.split(": ") for line in self.tables[name]]
+        fields = layout.fields_of(cls)
+        assert [each.name for each in fields[: len(declared)]] == [
+            each.removesuffix(SUFFIX.get(name, "")) for each, _ in declared
+        ], name
+        if not cls.__module__.startswith("engines."):
+            assert len(fields) == len(declared), name
+        for each, (field_name, text) in zip(fields, declared, strict=False):
+            type_name, _, default = text.partition(" = ")
+            scalar = isinstance(each.kind, Number | Flag | Choice)
+            assert (default == "null") == (each.optional and scalar), f"{name}.{field_name}"
+            self.kind(each.kind, type_name, f"{name}.{field_name}")
+
+    def kind(self, kind: Kind, name: str, place: str) -> None:
+        match kind:
+            case Vector(Union() as union):
+                wrapper = name.strip("[]")
+                assert self.tables[wrapper] == [f"value: {wrapper.removesuffix('Wrapper')}"], place
+                self.kind(union, wrapper.removesuffix("Wrapper"), place)
+            case Vector(item):
+                assert (name[0], name[-1]) == ("[", "]"), place
+                self.kind(item, name[1:-1], place)
+            case Union(variants):
+                assert len(variants) == len(self.unions[name]), place
+                for variant, table in zip(variants, self.unions[name], strict=True):
+                    assert table.endswith(str(variant.__struct_config__.tag).removeprefix("RawQuery")), place
+                    self.table(variant, table)
+            case Table(of):
+                self.table(of, name)
+            case Choice(options, number):
+                assert [number.name, *(each.value for each in options)] == self.enums[name], place
+            case Number(name=number_name):
+                assert number_name == name, place
+            case _:
+                plain = {
+                    Text: "string",
+                    Octets: "[ubyte]",
+                    Moment: "Timestamp",
+                    JsonObject: "ExtraAttributes",
+                    Flag: "bool",
+                }
+                assert plain[type(kind)] == name, place
+
+
+@pytest.fixture(scope="module")
+def tables(golden: Path) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((golden / "odf-tables.json").read_text())
+    return found
+
+
+@pytest.mark.parametrize(("cls", "name"), ROOTS, ids=lambda value: value if isinstance(value, str) else "")
+def test_tables_are_those_of_the_schema(cls: type[msgspec.Struct], name: str, tables: dict[str, Any]) -> None:
+    Comparing(tables).table(cls, name)
+
+
+def test_no_table_of_the_schema_is_left_out(tables: dict[str, Any]) -> None:
+    comparing = Comparing(tables)
+    for cls, name in ROOTS:
+        comparing.table(cls, name)
+    beyond = {"Manifest", "ExtraAttributes", "PrepStepWrapper", "MetadataEventWrapper"}
+    assert set(tables["tables"]) - comparing.seen == beyond

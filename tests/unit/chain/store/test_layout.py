@@ -7,22 +7,34 @@ import errno
 import itertools
 import shutil
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from chain.errors import Environment, NotFound
-from chain.model.block import SealedBlock
+from chain.codec.blocks import MAX_BLOCK, encode_block
+from chain.errors import Conflict, Environment, Invalid, NotFound
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant, from_millis
+from chain.model.block import Block, MetadataBlock, SealedBlock
+from chain.model.events import AddData, DatasetKind, Seed, SetInfo
 from chain.multihash import Multihash
-from chain.store import bulk_rows, durable, sqlite
+from chain.store import blockfiles, bulk_rows, durable, sqlite
+from chain.store import database as module
+from chain.store.base import Append, Head
+from chain.store.blockfiles import BlockFiles, Names, walk
 from chain.store.database import Database, open_database
 from chain.store.layout import DirectoryWriter, read_head
+from chain.store.objects import DiskObjects
 from chain.store.seals import ROW_DAMAGED, Sealed
+from chain.store.shards import SEALED
+from chain.store.sqlite import SqliteChains
+from chain.store.sqlite_shards import SqliteShards
 from worlds.depth import share
 
 # The folder layout waits for its own file system, and tells what that could not write.
@@ -214,3 +226,259 @@ def test_rows_from_before_there_were_seals_are_believed(tmp_path: Path) -> None:
         assert list(ROOM.rows(connection)) == [(b"\0", 1, "a", None)]
         assert list(ROOM.damaged(connection)) == []
     database.close()
+
+
+# The walk through a folder of blocks: guessed or read, whole or damaged, it finds the same names.
+
+
+SIZE = 40
+
+
+def chain() -> list[Block]:
+    """Most blocks of one shape, some of another."""
+    blocks: list[Block] = []
+    for number in range(SIZE):
+        event: Seed | SetInfo | AddData = AddData(new_watermark=Instant(number * SECOND))
+        if number == 0:
+            event = Seed(dataset_id=DatasetId.from_public_key(bytes(32)), dataset_kind=DatasetKind.ROOT)
+        elif number % 9 == 0:
+            event = SetInfo(description="n" * (number % 4))
+        previous = blocks[-1].hash if blocks else None
+        content = MetadataBlock(
+            system_time=Instant(number * SECOND), prev_block_hash=previous, sequence_number=number, event=event
+        )
+        blocks.append(encode_block(content))
+    return blocks
+
+
+CHAIN = chain()
+DAMAGE = st.one_of(
+    st.tuples(st.just("gone"), st.just(0)),
+    st.tuples(st.just("short"), st.integers(0, 250)),
+    st.tuples(st.just("flipped"), st.integers(0, 8 * len(CHAIN[1].raw) - 1)),
+)
+
+
+def write(folder: Path, damage: dict[int, tuple[str, int]]) -> None:
+    for file in folder.iterdir():
+        file.unlink()
+    for block in CHAIN:
+        raw = bytearray(block.raw)
+        kind, place = damage.get(block.sequence_number, ("", 0))
+        if kind == "short":
+            del raw[place:]
+        elif kind == "flipped":
+            raw[place // 8 % len(raw)] ^= 1 << place % 8
+        if kind != "gone":
+            (folder / str(block.hash)).write_bytes(raw)
+
+
+def named(walked: tuple[int, Names]) -> tuple[int, list[Multihash]]:
+    return walked[0], list(walked[1])
+
+
+def test_the_walk_goes_from_the_head_to_the_seed(tmp_path: Path) -> None:
+    write(tmp_path, {})
+    assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
+
+
+@pytest.mark.slow
+@settings(max_examples=share(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(damage=st.dictionaries(st.integers(0, SIZE - 1), DAMAGE, max_size=4))
+def test_guesses_lose_nothing(damage: dict[int, tuple[str, int]], tmp_path: Path) -> None:
+    write(tmp_path, damage)
+    _, guessed = walk(BlockFiles(tmp_path), CHAIN[-1].hash)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockfiles, "_MAX_PLACES", 0)
+        _, read = walk(BlockFiles(tmp_path), CHAIN[-1].hash)
+    assert list(guessed[len(guessed) - len(read) :]) == list(read)
+
+
+@pytest.mark.slow
+@settings(max_examples=share(100), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(number=st.integers(1, SIZE - 2), damage=DAMAGE)
+def test_one_damaged_block_does_not_end_the_walk(number: int, damage: tuple[str, int], tmp_path: Path) -> None:
+    write(tmp_path, {number: damage})
+    assert named(walk(BlockFiles(tmp_path), CHAIN[-1].hash)) == (0, [block.hash for block in CHAIN])
+
+
+def test_what_is_kept_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path, {})
+    monkeypatch.setattr(blockfiles, "KEPT", 3 * len(CHAIN[2].raw))
+    files = BlockFiles(tmp_path)
+    walk(files, CHAIN[-1].hash)
+    for file in tmp_path.iterdir():
+        file.unlink()
+    left = [block.sequence_number for block in CHAIN if files.read(block.hash) is not None]
+    assert left == [0, 1, 2], "those where a reading begins"
+
+
+def test_no_more_is_read_than_a_block_may_have(tmp_path: Path) -> None:
+    name = Multihash.sha3_256(b"")
+    with (tmp_path / str(name)).open("wb") as file:
+        file.truncate(1 << 32)
+    raw = BlockFiles(tmp_path).read(name)
+    assert raw is not None
+    assert len(raw) == MAX_BLOCK + 1
+
+
+@pytest.mark.slow
+@settings(max_examples=share(60))
+@given(ahead=st.integers(0, 9), ring=st.integers(1, 9), look=st.integers(1, 12))
+def test_files_that_name_each_other_in_a_ring_are_walked_once(ahead: int, ring: int, look: int) -> None:
+    names = [Multihash.sha3_256(bytes([number])) for number in range(ahead + ring)]
+
+    class Rings(BlockFiles):
+        """Files that hold other blocks than their names say, each naming the next."""
+
+        def read(self, name: Multihash) -> bytes:
+            return name
+
+    class Walk(blockfiles._Walk):
+        def _next(self, name: Multihash, number: int | None) -> tuple[int, Multihash]:
+            place = names.index(name)
+            above = 1000 if number is None else number
+            return above - 1, names[place + 1] if place + 1 < len(names) else names[ahead]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blockfiles, "_FIRST_LOOK", look)
+        first, found = Walk(Rings(Path("nowhere"))).run(names[0])
+    assert list(found) == names[::-1]
+    assert first == 1000 - len(names) + 1
+
+
+def test_names_are_a_sequence() -> None:
+    names = Names(b"".join(block.hash for block in CHAIN))
+    assert len(names) == len(CHAIN)
+    assert list(names) == [block.hash for block in CHAIN]
+    assert names[-1] == CHAIN[-1].hash
+    assert list(names[3:5]) == [CHAIN[3].hash, CHAIN[4].hash]
+    assert not names[5:3]
+    with pytest.raises(IndexError):
+        names[len(CHAIN)]
+
+
+# Frontiers of shards move without blocks, never back, all or none; and commits keep what they promise.
+
+
+D, K = (DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2))
+
+
+@pytest.fixture
+def kept(tmp_path: Path) -> Iterator[tuple[SqliteChains, SqliteShards]]:
+    database = open_database(tmp_path / "odfd.sqlite")
+    chains = SqliteChains(database, DiskObjects(tmp_path / "objects", database))
+    chains.commit([Append(dataset=each, expected=None, blocks=[seed(each)]) for each in (D, K)])
+    yield chains, SqliteShards(database, chains)
+    database.close()
+
+
+def block(time: int, after: Block | None, event: Any) -> Block:
+    number = 0 if after is None else after.sequence_number + 1
+    before = None if after is None else after.hash
+    return encode_block(
+        MetadataBlock(system_time=from_millis(time), prev_block_hash=before, sequence_number=number, event=event)
+    )
+
+
+def seed(dataset: DatasetId) -> Block:
+    return block(10, None, Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT))
+
+
+def appended(dataset: DatasetId, time: int) -> Append:
+    """A second block of a chain."""
+    first = seed(dataset)
+    made = block(time, first, SetInfo(description="later"))
+    return Append(dataset=dataset, expected=Head(first.hash, 0), blocks=[made])
+
+
+def uppers(chains: SqliteChains) -> list[int]:
+    return [chains.upper(each) for each in (D, K)]
+
+
+def test_a_frontier_moves_and_never_back(kept: tuple[SqliteChains, SqliteShards]) -> None:
+    chains, shards = kept
+    assert uppers(chains) == [10, 10], "without a promise another block may have the last one's time"
+    shards.advance([D], 30)
+    shards.advance([D, K], 20)
+    assert uppers(chains) == [30, 20]
+    shards.advance([D], SEALED)
+    shards.advance([D], 40)
+    assert uppers(chains) == [SEALED, 20]
+    for bad in (-1, SEALED + 1):
+        with pytest.raises(Invalid, match="is no time"):
+            shards.advance([D, K], bad)
+
+
+def test_commits_keep_what_was_promised(kept: tuple[SqliteChains, SqliteShards]) -> None:
+    chains, shards = kept
+    shards.advance([D], 30)
+    with pytest.raises(Conflict, match="complete"):
+        chains.commit([appended(K, 40), appended(D, 20)])
+    assert uppers(chains) == [30, 10], "none of both"
+    chains.commit([appended(D, 35)])
+    assert uppers(chains) == [35, 10]
+
+
+def test_who_is_overtaken_between_reading_and_writing_begins_anew(
+    kept: tuple[SqliteChains, SqliteShards], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chains, shards = kept
+    read, late = shards.read, [appended(D, 20)]
+
+    def overtaken(datasets: Sequence[DatasetId]) -> Any:
+        found = read(datasets)
+        if late:
+            chains.commit([late.pop()])
+        return found
+
+    monkeypatch.setattr(shards, "read", overtaken)
+    shards.advance([K, D], 30)
+    assert uppers(chains) == [30, 30]
+    head = chains.chain(D).head()
+    assert head is not None
+    assert head.sequence_number == 1
+
+
+# Keys that writes touched since a given one: those of a model, or everything where the database does not remember.
+
+
+NOTED_STEPS = ("CREATE TABLE noted (key BLOB) STRICT;", "CREATE TABLE other (n INTEGER) STRICT;")
+REMEMBERED = 4
+
+
+@pytest.fixture
+def forgetful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Database]:
+    monkeypatch.setattr(module, "RECENT_WRITES", REMEMBERED)
+    monkeypatch.setattr(module, "MAX_KEYS", 3)
+    opened = open_database(tmp_path / "db")
+    opened.migrate("room", NOTED_STEPS)
+    opened.watch({"noted": "{row}.key"}, (), lambda connection, touched: None)
+    yield opened
+    opened.close()
+
+
+@pytest.mark.slow
+@settings(max_examples=share(60), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(writes=st.lists(st.frozensets(st.sampled_from([b"a", b"b", b"c", b"d", None]), max_size=4), max_size=12))
+def test_keys_are_those_of_the_writes_or_everything(forgetful: Database, writes: list[frozenset[bytes | None]]) -> None:
+    start, model = forgetful.writes, [(forgetful.writes, frozenset[bytes | None]())]
+    for keys in writes:
+        with forgetful.write() as connection:
+            connection.executemany("INSERT INTO noted VALUES (?)", [(key,) for key in keys if key is not None])
+            if None in keys:
+                connection.execute("INSERT INTO other VALUES (1)")
+        model.append((forgetful.writes, keys))
+    assert forgetful.writes == start + len(writes)
+    for since, _ in model:
+        later = [keys for number, keys in model if number > since]
+        told, touched = forgetful.changed_since(since), frozenset[bytes | None]().union(*later)
+        if told is not None:
+            assert told == touched, "nothing that changed is left out"
+        else:
+            forgotten = sum(map(bool, later)) > REMEMBERED
+            assert forgotten or None in touched or any(len(keys) > 3 for keys in later), "everything without a reason"
+
+
+def test_what_is_up_to_date_costs_nothing(forgetful: Database) -> None:
+    assert forgetful.changed_since(forgetful.writes) == frozenset()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,23 +12,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from chain.codec.blocks import encode_block
 from chain.compaction import LINKED, Limits, merged, plan_compaction
 from chain.data.parquet import open_slice
 from chain.errors import Conflict, Environment, Invalid, NotFound
 from chain.ids import DatasetId
 from chain.instant import Instant
-from chain.model.block import Block
-from chain.model.events import AddData, Checkpoint, DataSlice, OffsetInterval, SetInfo, SourceState
+from chain.model.block import Block, MetadataBlock
+from chain.model.events import AddData, Checkpoint, DatasetKind, DataSlice, OffsetInterval, Seed, SetInfo, SourceState
 from chain.multihash import Multihash
 from chain.state import load_state
-from chain.store.base import Head, Rewrite
+from chain.store.base import Append, Head, Rewrite
+from chain.store.collect import STEP, Collected, collect
 from chain.store.database import open_database
-from chain.store.objects import DiskObjects
+from chain.store.holds import Holds
+from chain.store.objects import SMALL, DiskObjects
 from chain.store.rewriting import RewritePlan, plan_merging, plan_metadata, plan_reset, prepare
 from chain.store.sqlite import SqliteChains
 from odfd.transfer.folders import import_dataset
 from odfd.verify.verify import VerificationRequest, verify_chain
 from worlds.chains import linked
+from worlds.counted import Questions, questions
 
 GOLDEN = Path(__file__).parents[3] / "golden" / "kamu"
 LATER = Instant(4_000_000_000 * 10**9)
@@ -279,3 +283,240 @@ def test_a_damaged_slice_is_never_laundered(tmp_path: Path) -> None:
     assert store.raws() == raws
     assert list(store.objects.stage().parent.iterdir()) == []
     store.database.close()
+
+
+# What collection frees, and what it never does.
+
+
+__all__ = ["questions"]
+OWNER = DatasetId.from_public_key(bytes(32))
+
+
+class CollectedStore:
+    def __init__(self, directory: Path) -> None:
+        self.database = open_database(directory / "odfd.sqlite")
+        self.objects = DiskObjects(directory / "objects", self.database)
+        self.chains = SqliteChains(self.database, self.objects)
+        self.blocks: list[Block] = []
+
+    def append(self, data: bytes) -> Multihash:
+        """A block that names a new checkpoint."""
+        name = self.objects.add_bytes(data)
+        last = self.blocks[-1] if self.blocks else None
+        event: Seed | AddData = AddData(new_checkpoint=Checkpoint(physical_hash=name, size=len(data)))
+        if last is None:
+            event = Seed(dataset_id=OWNER, dataset_kind=DatasetKind.ROOT)
+        block = encode_block(
+            MetadataBlock(
+                system_time=Instant(0),
+                prev_block_hash=last.hash if last else None,
+                sequence_number=len(self.blocks),
+                event=event,
+            )
+        )
+        expected = Head(last.hash, last.sequence_number) if last else None
+        self.chains.commit([Append(dataset=OWNER, expected=expected, blocks=[block], objects=[name])])
+        self.blocks.append(block)
+        return name
+
+    def found(self, dataset: DatasetId) -> None:
+        """One more chain, of a Seed alone."""
+        event = Seed(dataset_id=dataset, dataset_kind=DatasetKind.ROOT)
+        block = encode_block(
+            MetadataBlock(system_time=Instant(0), prev_block_hash=None, sequence_number=0, event=event)
+        )
+        self.chains.commit([Append(dataset=dataset, expected=None, blocks=[block])])
+
+    def rewind(self, keep: int) -> None:
+        last = self.blocks[-1]
+        self.chains.rewrite(Rewrite(dataset=OWNER, expected=Head(last.hash, last.sequence_number), keep=keep))
+        del self.blocks[keep:]
+
+
+def again(store: CollectedStore, tmp_path: Path) -> CollectedStore:
+    """As after a restart: nothing is in flight, nothing lent."""
+    store.objects.flush()
+    store.database.close()
+    return CollectedStore(tmp_path)
+
+
+@pytest.fixture
+def seeded(tmp_path: Path) -> CollectedStore:
+    made = CollectedStore(tmp_path)
+    made.append(b"seed")
+    return made
+
+
+LARGE = b"x" * (SMALL + 1)
+
+
+def test_small_and_large_objects_of_a_cut_chain_are_freed(seeded: CollectedStore, tmp_path: Path) -> None:
+    kept = [seeded.append(b"a"), seeded.append(LARGE + b"a")]
+    gone = [seeded.append(b"b"), seeded.append(LARGE + b"b")]
+    seeded.rewind(3)
+    seeded = again(seeded, tmp_path)
+    told: list[Multihash] = []
+    would = collect(seeded.chains, seeded.objects, dry_run=True, freed=lambda name, _: told.append(name))
+    seed = Multihash.sha3_256(b"seed")
+    assert set(told) == {*gone, seed}
+    assert all(seeded.objects.has(name) for name in [*kept, *gone])
+    seeded = again(seeded, tmp_path)
+    assert collect(seeded.chains, seeded.objects) == would
+    assert would == Collected(objects=3, bytes=1 + len(LARGE) + 1 + 4, kept=0)
+    assert [seeded.objects.has(name) for name in [*kept, *gone]] == [True, True, False, False]
+    seeded.database.close()
+
+
+@pytest.mark.slow
+def test_each_freed_object_costs_the_same_however_many_chains_and_objects_there_are(
+    questions: Questions, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And nobody who asks for an object waits for more than one step of them."""
+    seeded = CollectedStore(tmp_path)
+    for number in range(30):
+        seeded.found(DatasetId.from_public_key(bytes([number]) * 32))
+    steps: list[int] = []
+    unless_held = Holds.unless_held
+
+    def watched(self: Holds, names: Iterable[Multihash], foreseen: bool = False) -> Any:
+        steps.append(len(list(names)))
+        return unless_held(self, names, foreseen)
+
+    monkeypatch.setattr(Holds, "unless_held", watched)
+
+    def asked(count: int) -> int:
+        nonlocal seeded
+        for number in range(count):
+            seeded.objects.add_bytes(b"%d" % number)
+        seeded = again(seeded, tmp_path)
+        with questions.during() as found:
+            assert collect(seeded.chains, seeded.objects).objects == count
+        return len(found)
+
+    asked(1)
+    few, many = asked(STEP), asked(4 * STEP)
+    assert many - few <= 3 * STEP * 3, "a few questions for each object, whatever else is there"
+    assert max(steps) == STEP
+    seeded.database.close()
+
+
+@pytest.mark.slow
+def test_a_chain_costs_one_question_and_no_step_asks_more_for_it(questions: Questions, tmp_path: Path) -> None:
+    """Its blocks are read once, whatever is freed: steps look at chains that changed alone."""
+    asked = []
+    for count in (10, 110):
+        folder = tmp_path / str(count)
+        folder.mkdir()
+        seeded = CollectedStore(folder)
+        for number in range(count):
+            seeded.found(DatasetId.from_public_key(number.to_bytes(32, "big")))
+        for number in range(4 * STEP):
+            seeded.objects.add_bytes(b"%d" % number)
+        seeded = again(seeded, folder)
+        with questions.during() as found:
+            assert collect(seeded.chains, seeded.objects).objects == 4 * STEP
+        asked.append(len(found))
+        seeded.database.close()
+    assert asked[1] - asked[0] == 100
+
+
+def test_a_damaged_block_among_short_chains_is_named(seeded: CollectedStore) -> None:
+    for number in range(1, 5):
+        seeded.found(DatasetId.from_public_key(number.to_bytes(32, "big")))
+    broken = DatasetId.from_public_key((3).to_bytes(32, "big"))
+    with seeded.database.write() as connection:
+        connection.execute("UPDATE blocks SET raw = x'00' WHERE dataset = 4")  # the chains are numbered from 1
+    with pytest.raises(Environment, match=f"block #0 of {broken.short} is damaged"):
+        collect(seeded.chains, seeded.objects)
+    seeded.database.close()
+
+
+def test_what_waits_for_its_block_is_kept(seeded: CollectedStore) -> None:
+    waiting = [seeded.objects.add_bytes(b"waiting"), seeded.objects.add_bytes(LARGE)]
+    seeded.objects.flush()
+    for _ in range(3):
+        collect(seeded.chains, seeded.objects)
+        assert all(seeded.objects.has(name) for name in waiting)
+    seeded.database.close()
+
+
+def test_a_path_is_good_until_the_collection_after_next(seeded: CollectedStore, tmp_path: Path) -> None:
+    name = seeded.append(LARGE)
+    seeded.append(b"other")
+    seeded.rewind(1)
+    seeded = again(seeded, tmp_path)
+    file = seeded.objects.path(name)
+    assert collect(seeded.chains, seeded.objects).kept == 1
+    assert file.is_file()
+    collect(seeded.chains, seeded.objects)
+    assert not file.exists()
+    seeded.database.close()
+
+
+def test_a_hold_keeps_as_long_as_it_lasts(seeded: CollectedStore, tmp_path: Path) -> None:
+    name = seeded.append(LARGE)
+    seeded.append(b"other")
+    seeded.rewind(1)
+    seeded = again(seeded, tmp_path)
+    with seeded.objects.holds.hold([name]), seeded.objects.holds.hold([name]):
+        for _ in range(4):
+            collect(seeded.chains, seeded.objects)
+    assert seeded.objects._file(name).is_file()
+    collect(seeded.chains, seeded.objects)
+    assert not seeded.objects._file(name).is_file()
+    seeded.database.close()
+
+
+def test_what_the_caller_reaches_is_kept(seeded: CollectedStore, tmp_path: Path) -> None:
+    name = seeded.objects.add_bytes(LARGE)
+    seeded = again(seeded, tmp_path)
+    assert collect(seeded.chains, seeded.objects, [name]).objects == 1  # the seed's, which no block names
+    assert seeded.objects.has(name)
+    seeded.database.close()
+
+
+def test_a_commit_that_comes_meanwhile_wins(
+    seeded: CollectedStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An object that nobody named when the collection began is named by a block before its turn comes."""
+    monkeypatch.setattr("chain.store.collect.STEP", 2)
+    spare = [seeded.objects.add_bytes(LARGE + bytes([n])) for n in range(6)]
+    seeds = seeded.blocks
+    seeded = again(seeded, tmp_path)
+    seeded.blocks = seeds
+    named: list[Multihash] = []
+
+    def meanwhile(name: Multihash, _: int) -> None:
+        if not named:
+            left = next(each for each in spare if each != name and seeded.objects._file(each).is_file())
+            named.append(left)
+            data = seeded.objects._file(left).read_bytes()
+            seeded.append(data)
+
+    collect(seeded.chains, seeded.objects, freed=meanwhile)
+    assert seeded.objects.has(named[0])
+    seeded.database.close()
+
+
+def test_nothing_is_freed_while_a_block_is_damaged(seeded: CollectedStore, tmp_path: Path) -> None:
+    name = seeded.append(LARGE)
+    with seeded.database.write() as connection:
+        connection.execute("UPDATE blocks SET raw = zeroblob(length(raw)) WHERE sequence = 1")
+    seeded = again(seeded, tmp_path)
+    with pytest.raises(Environment, match="nothing is freed"):
+        collect(seeded.chains, seeded.objects)
+    assert seeded.objects.has(name)
+    seeded.database.close()
+
+
+def test_when_too_much_was_lent_everything_stays() -> None:
+    holds = Holds(max_lent=2)
+    names = [Multihash.sha3_256(bytes([n])) for n in range(4)]
+    for name in names[:3]:
+        holds.lend(name)
+    with holds.unless_held([names[3]]) as free:
+        assert not free
+    for _ in range(2):
+        holds.next_collection()
+    with holds.unless_held([names[3]]) as free:
+        assert free

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from datetime import date, time
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -50,7 +52,9 @@ from odfd.ingest.correction import nothing_of, value_of
 from odfd.ingest.driver import pull_root
 from odfd.ingest.push import PushTerms, push_files
 from odfd.ingest.source_manifest import of_any_engine, ours, renamed_columns
+from worlds import kamu_cases
 from worlds.fake_engine import FakeEngine
+from worlds.kamu_cases import SUITES
 
 # Alterations of schemas, planned: what is added is what a chain can take in, and the rest is refused by name.
 
@@ -555,3 +559,45 @@ async def test_rows_that_are_stamped_go_on_being_stamped(bench: Any) -> None:
     bench.clock += 10 * instant.SECOND
     await push_files(bench.deps, DATASET, [untimed("c")])
     assert [each.needs_event_time for each in bench.engine.requests] == [False, False, False]
+
+
+# The table of kamu's tests of ingest says what they are, and by which tests of this tree it is shown.
+
+
+TESTS = Path(__file__).parents[3]
+PAGE = TESTS.parent / "docs" / "kamu.md"
+BEGIN = "<!-- The table is tests/worlds/kamu_cases.py; tests/unit/odfd/ingest/test_declarations.py writes it. -->\n"
+CASES = [case for cases in SUITES.values() for case in cases]
+
+
+def written(page: str) -> str:
+    """The page with the table as it is now."""
+    before, begin, behind = page.partition(BEGIN)
+    assert begin, "the page has the table's place"
+    rest = behind[behind.index("\n## ") :] if "\n## " in behind else ""
+    return f"{before}{begin}\n{kamu_cases.table()}{rest}"
+
+
+def test_the_page_has_the_table() -> None:
+    page = PAGE.read_text()
+    assert page == written(page)
+
+
+def test_a_test_that_is_there_shows_each_answer() -> None:
+    for case in CASES:
+        path, _, name = case.shown.partition("::")
+        assert f"def {name}(" in (TESTS / path).read_text(), case.name
+        assert bool(case.why) == (case.answer != "kamu's"), case.name
+
+
+def test_each_case_that_was_written_down_is_in_the_table() -> None:
+    known = {f"test_{case.name}" for case in CASES}
+    assert len(known) == len(CASES)
+    for name in ("writer", "ingest", "merge_strategies"):
+        golden = json.loads((TESTS / "golden" / "ingest" / f"{name}.json").read_text())
+        vectors = golden["merge"] + golden["snapshot_project"]["vectors"] if "merge" in golden else golden["vectors"]
+        assert {each["test"] for each in vectors} <= known
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text()))

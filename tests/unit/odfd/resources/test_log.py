@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import itertools
+import random
 import sqlite3
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,18 +17,41 @@ import trio.testing
 from hypothesis import given
 from hypothesis import strategies as st
 
-from chain.instant import Instant
+from chain.errors import Environment, Fault, Invalid, Refused, Remote
+from chain.ids import DatasetId
+from chain.instant import SECOND, Instant
 from chain.store.database import Database, open_database
+from odfd.errors import Bug
 from odfd.obs.events import Event, EventLog
+from odfd.renditions import former_rows
+from odfd.renditions.former_rows import FormerCollection
+from odfd.renditions.timeline import RenditionRow, Switch, Timeline
 from odfd.resources import records, tables
+from odfd.resources import tables as resources
 from odfd.resources.changes import describe
 from odfd.resources.controller import Controller, Controllers
-from odfd.resources.resource import Resource, ResourceEvent, fold
-from odfd.resources.status import Condition, ResourceStatus
+from odfd.resources.resource import Resource, ResourceEvent, fold, handle_of
+from odfd.resources.status import (
+    EDGES,
+    Condition,
+    ConditionValue,
+    ResourceStatus,
+    fail,
+    is_unchanged,
+    move,
+    pending,
+    ready,
+    show,
+)
 from odfd.resources.store import ResourceStore
 from odfd.resources.tables import ROOM, STEPS
+from odfd.resources.workqueue import HOURLY, LEAST, MOST, WorkQueue
 from odfd.services.resources.watches import SharedReads
+from odfd.store import collections, mirror_specs
 from odfd.store import flow_runs as flows
+from odfd.store.catalog import Catalog
+from odfd.store.collections import CollectionState, Member
+from odfd.store.mirror_specs import MirrorSpec
 from worlds.clock import FixedClock
 from worlds.eventually import PATIENCE
 
@@ -347,3 +373,197 @@ def _migrated(path: Path, room: str, its: Any) -> None:
     database = open_database(path)
     database.migrate(room, its)
     database.close()
+
+
+# What becomes of resources: phases along the RFC's edges, and attempts one at a time, after pauses that grow.
+
+
+NOW = Instant(1_000 * SECOND)
+WORK = st.lists(st.sampled_from(["change", "attempt", "fail", "crash"]), max_size=12)
+
+
+def attempted(status: ResourceStatus, fault: Fault | None, generation: int = 1) -> list[ResourceStatus]:
+    way = list(pending(status))
+    way.append(move(way[-1] if way else status, "Reconciling"))
+    told = {"Synced": ConditionValue(value=fault is None)}
+    last = ready(way[-1], generation, told, NOW) if fault is None else fail(way[-1], generation, told, fault, None, NOW)
+    return [*way, last]
+
+
+@pytest.mark.slow
+@given(WORK)
+def test_p07_every_path_of_phases_is_one_of_the_diagram(acts: list[str]) -> None:
+    """As watchers see it, also where an attempt is cut off or overtaken."""
+    connection = sqlite3.connect(":memory:")
+    for step in tables.STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
+    store = ResourceStore(connection)
+    one = Resource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
+    store.put(one, NOW)
+    for act in acts:
+        held = store.get("x")
+        assert held is not None
+        if act == "change":
+            store.put(msgspec.structs.replace(held, generation=held.generation + 1), NOW)
+        elif act == "crash":
+            way = [*pending(held.status)]
+            store.observe("x", held.generation, [*way, move(way[-1] if way else held.status, "Reconciling")], NOW)
+        else:
+            fault = Remote("away") if act == "fail" else None
+            store.observe("x", held.generation, attempted(held.status, fault, held.generation), NOW)
+    seen = [event.resource for event in store.events(0, 1_000)]
+    phases = [each.status.phase for each in seen]
+    assert all((a, b) in EDGES for a, b in itertools.pairwise(phases) if a != b)
+    assert all(each.status.observed_generation <= each.generation for each in seen)
+
+
+def test_r42_no_other_way_leads_from_phase_to_phase() -> None:
+    assert [each.phase for each in attempted(ResourceStatus(), None)] == ["Reconciling", "Ready"]
+    for phase in ("Ready", "Failed", "Pending"):
+        with pytest.raises(ValueError, match="no way"):
+            move(ResourceStatus(), phase)  # type: ignore[arg-type]
+    cut = pending(move(ResourceStatus(), "Reconciling"))
+    assert [(each.phase, each.code) for each in cut] == [("Failed", "interrupted"), ("Pending", "interrupted")]
+
+
+def test_r39_an_attempt_says_which_generation_it_was_of_and_when() -> None:
+    connection = sqlite3.connect(":memory:")
+    for step in tables.STEPS:
+        if isinstance(step, str):
+            connection.executescript(step)
+    store = ResourceStore(connection)
+    one = Resource(id="x", type="VariableSet", name="a", spec={}, created_at=NOW, updated_at=NOW)
+    store.put(one, NOW)
+    assert store.observe("x", 1, attempted(one.status, None), NOW)
+    store.put(msgspec.structs.replace(one, generation=2), NOW)
+    held = store.get("x")
+    assert held is not None
+    assert (held.status.phase, held.status.observed_generation, held.status.reconciled_at) == ("Pending", 1, NOW)
+    assert not store.observe("x", 1, attempted(held.status, None), NOW), "an attempt that was overtaken writes nothing"
+    assert store.get("x") == held
+
+
+def test_r41_conditions_have_uris_and_keep_their_times_until_they_change() -> None:
+    first = attempted(ResourceStatus(), None)[-1]
+    later = ready(
+        move(pending(first)[-1], "Reconciling"), 2, {"Synced": ConditionValue(value=True)}, Instant(NOW + SECOND)
+    )
+    assert later.conditions["Synced"].updated_at == NOW
+    assert later.conditions["Synced"].observed_generation == 2
+    assert is_unchanged(later, {"Synced": ConditionValue(value=True)})
+    assert not is_unchanged(later, {})
+    said = show(later, {"Synced": "https://example.org/Synced"})
+    assert said["conditions"]["https://example.org/Synced"]["value"] is True
+    assert (said["phase"], said["observedGeneration"]) == ("Ready", 2)
+
+
+@pytest.mark.parametrize(
+    ("fault", "most"), [(Environment("disk"), MOST), (Remote("away"), MOST), (Bug("ours"), HOURLY)]
+)
+def test_a_pause_grows_and_is_drawn_at_random(fault: Fault, most: int) -> None:
+    queue = WorkQueue(random.Random(1).randrange)
+    pauses = [queue.pause(fault, failures) for failures in range(30)]
+    assert all(pause is not None and LEAST <= pause <= most + LEAST for pause in pauses)
+    if most == MOST:
+        assert all(pauses[n] <= LEAST + (LEAST << n) for n in range(9))  # type: ignore[operator]
+        assert len(set(pauses)) > 20
+
+
+def test_what_is_refused_waits_for_a_change() -> None:
+    queue = WorkQueue(random.Random(1).randrange)
+    assert queue.pause(Invalid("wrong"), 0) is None
+    assert queue.pause(Refused("no"), 3) is None
+
+
+@given(
+    st.lists(st.tuples(st.sampled_from(["touch", "later", "take", "done"]), st.sampled_from("abc"), st.integers(0, 9)))
+)
+def test_p10_attempts_on_one_id_never_overlap_and_no_touch_is_lost(acts: list[tuple[str, str, int]]) -> None:
+    queue, working, owed, now = WorkQueue(random.Random(1).randrange), set(), set(), 0
+    for act, each, number in acts:
+        now += 1
+        if act == "touch":
+            queue.touch(each)
+            owed.add(each)
+        elif act == "later":
+            queue.later(each, Instant(now + number))
+            if each not in working:
+                owed.add(each)
+        elif act == "take":
+            taken = queue.take(Instant(now), 2)
+            assert not working & set(taken)
+            working |= set(taken)
+            owed -= set(taken)
+        elif each in working:
+            working.discard(each)
+            queue.end(each)
+    for each in sorted(working):
+        queue.end(each)
+    found: set[str] = set()
+    while taken := queue.take(Instant(now + 100), 1):
+        assert not found & set(taken)
+        found |= set(taken)
+    assert owed <= found
+    for each in sorted(found):
+        queue.end(each)
+    assert queue.is_idle
+    assert queue.next_time() is None
+
+
+# The rows of a mirrored collection, of which each chain was a mirror by itself, are gathered into one.
+
+
+THEN = Instant(7)
+IDS = tuple(DatasetId.from_public_key(bytes([number]) * 32) for number in (1, 2, 3))
+FIRST, ACTIVE, SHARD = map(str, IDS)
+
+
+def mirror(did: str, name: str, **more: Any) -> MirrorSpec:
+    return MirrorSpec(dataset=did, name=name, want="chain", priority=5, **more)
+
+
+def test_the_mirror_that_people_declared_is_that_of_the_collection(tmp_path: Path) -> None:
+    with contextlib.closing(Database(tmp_path / "odfd.sqlite")) as database:
+        database.migrate_all([(resources.ROOM, resources.STEPS), (collections.ROOM, collections.STEPS)])
+        specs = (
+            mirror(FIRST, "theirs.r0", via="https://example.org/old"),
+            mirror(ACTIVE, "theirs", via="https://example.org/new"),
+            mirror(SHARD, "theirs.r1.s1", paused=True),
+        )
+        with database.write() as connection:
+            store = ResourceStore(connection)
+            for number, each in enumerate(specs):
+                for type_, spec in (("Dataset", None), ("Mirror", mirror_specs.to_resource(each))):
+                    labels = {"topic": "health"} if type_ == "Mirror" and number == 0 else {}
+                    store.put(
+                        Resource(id=f"{type_}{number}", type=type_, name=each.name, did=each.dataset, spec=spec,
+                                 labels=labels, created_at=THEN, updated_at=THEN), THEN,
+                    )  # fmt: skip
+            meant = store.get("Dataset1")
+            assert meant is not None
+            references = {"Dataset:theirs": handle_of(meant)}
+            flow = Resource(id="f", type="Flow", name="f", references=references, created_at=THEN, updated_at=THEN)
+            store.put(flow, THEN)
+            rows = RenditionRow(number=0, shards=(FIRST,)), RenditionRow(number=1, shards=(ACTIVE, SHARD))
+            timeline = Timeline((Switch(0, "", rows[0]), Switch(1, "c", rows[1])), 2)
+            members = tuple(Member(row=row, origin="owner") for row in rows)
+            collections.keep(connection, CollectionState(id=IDS[0], members=members, timeline=timeline))
+            (line,) = former_rows.gather(
+                connection, [FormerCollection(chains=(FIRST, ACTIVE, SHARD), active=ACTIVE, renditions=2)]
+            )
+        assert line.startswith("the dataset theirs is one resource over 3 chains of 2 renditions: ")
+        with database.read() as connection:
+            store = ResourceStore(connection)
+            (dataset,), (whole,) = store.all("Dataset"), store.all("Mirror")
+            assert [(each.id, each.name, each.did) for each in (dataset, whole)] == [
+                ("Dataset0", "theirs", ACTIVE), ("Mirror0", "theirs", ACTIVE),
+            ]  # fmt: skip
+            assert whole.labels == {"topic": "health"}
+            assert [mirror_specs.of(connection, each) for each in IDS] == [*specs]
+            assert {each.dataset for each in mirror_specs.all_of(connection)} == {FIRST, ACTIVE, SHARD}
+            assert [each.name for each in Catalog(connection).chains()] == ["theirs", "theirs.r0", "theirs.r1.s1"]
+            held = store.get("f")
+            assert held is not None
+            assert held.references == {"Dataset:theirs": handle_of(dataset)}
+            assert store.deleting() == []

@@ -1,4 +1,4 @@
-"""The threats of THREATS.md, each as a test on the code that decides. ``tests/meta/test_threats.py`` compares the two.
+"""The threats of THREATS.md, each as a test on the code that decides; ``tests/meta/test_documents.py`` compares them.
 
 A node here is the real noticeboard, ledger, standing and policy over a real database; only the network is left out.
 """

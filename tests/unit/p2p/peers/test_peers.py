@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import ipaddress
+from collections.abc import Awaitable, Callable
 from random import Random
 
 import pytest
-from hypothesis import given
+import trio
+import trio.testing
+from hypothesis import example, given
 from hypothesis import strategies as st
+from multiaddr import Multiaddr
 
 from chain.backoff import Backoff
 from chain.errors import Invalid
+from p2p.address import by_peer, network_of, parse_address, prefix_of
 from p2p.budget.buckets import MAX_KEYS, Budget, Rate
-from p2p.ip import parse_ip
+from p2p.dial import first_of, resolve
+from p2p.errors import BadAddress, PeerFault, StreamBroken, TooManyStreams, TooSlow
+from p2p.ip import anywhere, is_global, parse_ip, stands_for, within
 from p2p.peers.book import BAD_BYTES, HALF_LIFE, MAX_ADDRESSES, MAX_PEERS, SHUT_OUT, PeerBook, Score
 from p2p.peers.directory import AddressFilter
 from p2p.ports import PeerId
+from p2p.web.folder_url import place_of
 
 # Scores fade, budgets refill, waits grow, the book is bounded and survives in its snapshot.
 
@@ -198,3 +207,229 @@ def test_a_peer_is_dialled_again_where_it_was_met_and_nowhere_else() -> None:
     assert allows(parse_ip("192.168.1.7"))
     assert not allows(parse_ip("192.168.1.8"))
     assert not allows(parse_ip("127.0.0.1"))
+
+
+# Addresses, and what dialling them comes to.
+
+
+# Addresses of peers, grouped by whom they lead to.
+
+ALICE = "12D3KooWM57jXdhtZT4ZEcdNbTo5JiKUxMZHg143ugaEYH8CNUMh"
+RELAY = "12D3KooWMbbPVGsZYh3ChQjue712NHHGNybRRXwnuSpezYjGbCDS"
+
+
+def test_addresses_are_grouped_by_the_peer_that_they_lead_to() -> None:
+    ip4, ip6 = f"/ip4/192.0.2.1/tcp/1/p2p/{ALICE}", f"/ip6/2001:db8::1/tcp/1/p2p/{ALICE}"
+    relay, circuit = f"/ip4/192.0.2.2/tcp/1/p2p/{RELAY}", f"/ip4/192.0.2.2/tcp/1/p2p/{RELAY}/p2p-circuit/p2p/{ALICE}"
+    nobody, elsewhere = "/ip4/192.0.2.1/tcp/1", "/ip4/192.0.2.1/tcp/2"
+    told = [ip4, relay, nobody, ip6, ip4, circuit, elsewhere]
+    assert by_peer(told) == [(ip4, ip6, circuit), (relay,), (nobody,), (elsewhere,)]
+    assert by_peer([]) == []
+
+
+# Which addresses are of the Internet, whatever they are written as.
+
+INSIDE = (
+    "127.0.0.1",
+    "10.1.2.3",
+    "169.254.169.254",
+    "172.16.0.1",
+    "192.168.0.1",
+    "100.64.0.1",
+    "192.0.2.1",
+    "192.88.99.1",
+    "198.18.0.1",
+    "0.0.0.0",
+    "224.0.0.1",
+    "239.1.1.1",
+    "240.0.0.1",
+    "255.255.255.255",
+)
+OUTSIDE = ("93.184.216.34", "1.1.1.1", "8.8.8.8", "192.0.0.9")
+
+
+def wrapped(text: str) -> dict[str, str]:
+    """An address of IPv4, in all that IPv6 carries it in."""
+    number = int(ipaddress.IPv4Address(text))
+    high, low = number >> 16, number & 0xFFFF
+    return {
+        "mapped": f"::ffff:{text}",
+        "6to4": f"2002:{high:x}:{low:x}::1",
+        "nat64": f"64:ff9b::{high:x}:{low:x}",
+        "compatible": f"::{high:x}:{low:x}",
+        "teredo": f"2001:0:{high:x}:{low:x}::1",
+    }
+
+
+@pytest.mark.parametrize("text", [*INSIDE, "::", "::1", "fe80::1%eth0", "fd00::1", "fec0::1", "ff02::1", "2001:db8::1",
+                                  "3fff::1", "5f00::1", "4000::1", "100::1", "64:ff9b:1::a00:1"])  # fmt: skip
+def test_what_is_not_of_the_internet(text: str) -> None:
+    assert not is_global(parse_ip(text))
+
+
+@pytest.mark.parametrize("text", [*OUTSIDE[:3], "2606:2800:220:1::1", "::ffff:8.8.8.8", "64:ff9b::808:808"])
+def test_what_is_of_the_internet(text: str) -> None:
+    assert is_global(parse_ip(text))
+
+
+@pytest.mark.parametrize("text", INSIDE)
+@pytest.mark.parametrize("way", wrapped("0.0.0.1"))
+def test_no_wrapping_makes_an_address_one_of_the_internet(text: str, way: str) -> None:
+    ip = parse_ip(wrapped(text)[way])
+    assert not is_global(ip)
+    assert way == "compatible" or ipaddress.ip_address(text) in stands_for(ip)
+
+
+ODD = st.text(alphabet="0123456789abcdefx:.%/[]- \x00\x1bé٣", max_size=12)
+WORDS = st.sampled_from(
+    [
+        "fe80::1",
+        "::ffff:10.0.0.1",
+        "2001:db8::1",
+        "10.0.0.1",
+        "::",
+        "%eth0",
+        "%25eth0",
+        "%",
+        "%1",
+        "0x7f.1",
+        "a.example",
+    ]
+)
+HOSTS = st.lists(WORDS | ODD, min_size=1, max_size=3).map("".join) | st.ip_addresses().map(str)
+
+
+@pytest.mark.slow
+@given(HOSTS)
+def test_any_text_is_an_address_in_a_block_or_none(text: str) -> None:
+    try:
+        ip = parse_ip(text)
+    except ValueError:
+        assert (prefix_of(text), network_of(text)) == ("", "")
+        return
+    assert "%" not in str(ip)
+    assert parse_ip(str(ip)) == ip
+    for length, block in (
+        (24 if ip.version == 4 else 48, prefix_of(text)),
+        (16 if ip.version == 4 else 32, network_of(text)),
+    ):
+        network = ipaddress.ip_network(block)
+        assert (network.prefixlen, ip in network) == (length, True)
+
+
+def test_a_zone_makes_no_other_address() -> None:
+    """One link has many names of zones: no budget is escaped by another."""
+    assert (
+        {prefix_of(f"fe80::1%{zone}") for zone in ("eth0", "1", "x" * 300)} == {prefix_of("fe80::1")} == {"fe80::/48"}
+    )
+    assert parse_ip("fe80::1%eth0") == parse_ip("fe80::1")
+    for text in ("10.0.0.1%eth0", "fe80::1%", "%eth0"):
+        with pytest.raises(ValueError, match="does not appear"):
+            parse_ip(text)
+
+
+@pytest.mark.slow
+@example("ip6", "fe80::1%eth0")
+@given(st.sampled_from(["ip4", "ip6", "dns", "dns4", "dns6"]), HOSTS)
+def test_any_text_is_a_place_that_can_be_dialled_or_is_explained(network: str, host: str) -> None:
+    try:
+        address = parse_address(f"/{network}/{host}/tcp/4001")
+    except BadAddress as error:
+        assert error.hint  # noqa: PT017 - a refusal is one of two right answers
+        return
+    assert "%" not in address.host
+    assert str(Multiaddr(address.transport)).startswith(f"/{network}/")
+    assert parse_address(str(address)) == address
+    assert (address.ip is None) == network.startswith("dns")
+
+
+@pytest.mark.parametrize("host", ["fe80::1%eth0", "::1%1", "2001:db8::1%"])
+def test_an_address_with_a_zone_is_no_address_of_a_node(host: str) -> None:
+    with pytest.raises(BadAddress, match="zone"):
+        parse_address(f"/ip6/{host}/tcp/4001")
+    with pytest.raises(Invalid, match="zone"):
+        place_of(f"http://[{host.replace('%', '%25')}]/folder")
+
+
+@pytest.mark.parametrize("host", ["fe80::1%lo", "::1%lo", "a\x00b", "é" * 70, "a..b"])
+async def test_what_is_no_host_is_told_as_one_that_is_not_there(host: str) -> None:
+    with pytest.raises(OSError, match=r"zone|null|label|IDN|codec|not known"):
+        await resolve(host, 80, anywhere)
+
+
+@given(st.ip_addresses())
+def test_what_is_of_the_internet_is_so_by_all_that_it_stands_for(ip: ipaddress.IPv4Address) -> None:
+    if is_global(parse_ip(str(ip))):
+        for each in stands_for(ip):
+            assert not any((each.is_loopback, each.is_link_local, each.is_multicast, each.is_unspecified))
+            assert each.version == 6 or not each.is_private
+
+
+def test_a_network_that_is_named_is_allowed_and_no_other() -> None:
+    allows = within((ipaddress.ip_network("192.168.1.0/24"), ipaddress.ip_network("fd00::/64")))
+    assert [text for text in ("192.168.1.7", "192.168.2.7", "fd00::1", "fd01::1", "127.0.0.1", "8.8.8.8")
+            if allows(parse_ip(text))] == ["192.168.1.7", "fd00::1", "8.8.8.8"]  # fmt: skip
+
+
+# Attempts that run side by side: one result is kept, every other is discarded.
+
+
+class Door:
+    """Something that must be closed unless somebody has it."""
+
+    def __init__(self) -> None:
+        self.open = True
+
+    async def aclose(self) -> None:
+        await trio.lowlevel.checkpoint()
+        self.open = False
+
+
+def opening(door: Door, meanwhile: Callable[[], object] = lambda: None) -> Callable[[], Awaitable[Door]]:
+    async def attempt() -> Door:
+        meanwhile()
+        return door
+
+    return attempt
+
+
+async def test_who_is_cancelled_while_an_attempt_succeeds_leaves_nothing_open() -> None:
+    door = Door()
+    with trio.CancelScope() as leaving:
+        await first_of([opening(door, leaving.cancel)], OSError, Door.aclose)
+    assert (leaving.cancelled_caught, door.open) == (True, False)
+
+
+async def test_what_another_attempt_opened_is_closed_when_one_breaks(autojump_clock: object) -> None:
+    door = Door()
+
+    async def breaks() -> Door:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ZeroDivisionError
+
+    with pytest.raises(ExceptionGroup):
+        await first_of([breaks, opening(door)], OSError, Door.aclose)
+    assert not door.open
+
+
+async def test_a_late_result_is_discarded_and_the_first_is_kept(autojump_clock: object) -> None:
+    late, first = Door(), Door()
+
+    async def comes_late() -> Door:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(10)
+        return late
+
+    assert await first_of([comes_late, opening(first)], OSError, Door.aclose) is first
+    assert (first.open, late.open) == (True, False)
+
+
+# Faults of peers say what to do next, their own hint or that of their kind.
+
+
+@pytest.mark.parametrize("kind", [TooSlow, StreamBroken, TooManyStreams])
+def test_a_fault_without_a_hint_has_that_of_its_kind(kind: type[PeerFault]) -> None:
+    assert "try again" in kind("12D3", "said nothing").hint
+    assert kind("12D3", "said nothing", hint="wait a minute").hint == "wait a minute"
