@@ -29,15 +29,15 @@ def scheduling(config: pytest.Config, collected: dict[Process, list[str]]) -> An
     return scheduler
 
 
-def test_two_processes_have_a_jvm_until_nothing_else_is_left(pytestconfig: pytest.Config) -> None:
-    names = ["engine/a::1", "engine/b::1", "engine/c::1", "unit/a::1", "engine/d::1"]
+def test_one_process_has_a_jvm_until_nothing_else_is_left(pytestconfig: pytest.Config) -> None:
+    names = ["engine/a::1", "engine/b::1", "unit/a::1", "unit/b::1", "engine/c::1", "engine/d::1"]
     first, second, third = processes = [Process() for _ in range(3)]
     scheduler = scheduling(pytestconfig, dict.fromkeys(processes, names))
     scheduler.workqueue.update({name.partition("::")[0]: {name: False} for name in names})
-    for process in (first, second, third, first, third):
+    for process in (first, second, third, first, third, second):
         scheduler._assign_work_unit(process)
     given = [[names[number] for tests in process.given for number in tests] for process in processes]
-    assert given == [["engine/a::1", "engine/c::1"], ["engine/b::1"], ["unit/a::1", "engine/d::1"]]
+    assert given == [["engine/a::1", "engine/b::1"], ["unit/a::1", "engine/d::1"], ["unit/b::1", "engine/c::1"]]
 
 
 def test_after_a_process_that_ended_the_others_get_what_is_left(pytestconfig: pytest.Config) -> None:
