@@ -1,4 +1,7 @@
-"""Coordinator, client, sandbox, service and Spark together: what one node derives, the same code re-derives."""
+"""Coordinator, client, sandbox, service and Spark together: what one node derives, the same code re-derives.
+
+With an engine of its own; a daemon with its engine goes this way in each run: ``e2e/node/test_datasets.py``, where a
+new query takes over and every range is reproduced."""
 
 from __future__ import annotations
 
@@ -37,6 +40,7 @@ async def test_a_window_is_derived_and_reproduced_and_chance_refused(tmp_path: P
         cache=tmp_path / "cache",
         cores=2,
         heap="1g",
+        quick=True,
         minimum=SandboxLevel.NONE,
         limits=WarmthLimits(start=ENGINE_START),
     )
