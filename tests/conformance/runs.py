@@ -47,12 +47,17 @@ def brief(case: Case, duck: Duck) -> int:
     """Number of the run of a shape with the fewest transactions, each of which takes Spark a tenth of a second, but
     ``FEW`` and with ``SOME`` rows. Where none has as many rows, of the run that has most."""
 
-    def worth(number: int) -> tuple[bool, int, int]:
-        histories = _histories(case, number)
-        transactions = len(_takes(_events(case, number), histories))
-        return transactions < FEW, -min(SOME, len(case.expected(duck, histories)[0])), transactions
-
-    return min((number for number in range(AMONG) if number % BY_BLOCK), key=worth)
+    takes = {
+        number: len(_takes(_events(case, number), _histories(case, number)))
+        for number in range(AMONG)
+        if number % BY_BLOCK
+    }
+    rows: dict[int, int] = {}
+    for number in sorted([each for each in takes if takes[each] >= FEW] or takes, key=lambda each: takes[each]):
+        rows[number] = len(case.expected(duck, _histories(case, number))[0])
+        if rows[number] >= SOME:
+            return number
+    return min(rows, key=lambda number: (-rows[number], takes[number]))
 
 
 def _histories(case: Case, number: int) -> Histories:

@@ -76,15 +76,41 @@ def consume(case, laid, bed, folder, duck, number, more=()):
     return whole
 
 
+def at_random(_):
+    return None
+
+
+def at_once(here):
+    return [(here.sizes, None)]
+
+
+class Makers:
+    """What the transforms above wrote, for all consumers of it."""
+
+    def __init__(self, folder):
+        self._folder, self._made = folder, {}
+
+    def of(self, upstream, number, bed, duck, ways):
+        """Chains of one history, each made in one of these ways."""
+        key = upstream.name, number
+        if key not in self._made:
+            upstream.tell(duck)
+            here, rng = world(upstream, number, bed, self._folder), random.Random(number)
+            self._made[key] = [made(here, rng, way(here)) for way in ways]
+        return self._made[key]
+
+
+@pytest.fixture(scope="module")
+def makers(tmp_path_factory):
+    return Makers(tmp_path_factory.mktemp("makers"))
+
+
 @pytest.mark.parametrize("maker", MAKERS)
 @pytest.mark.parametrize("name", CONSUMERS)
-def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
+def test_final_output_is_a_perfect_stream(maker, name, makers, cheap, duck, tmp_path):
     upstream, seen = renamed(*MAKERS[maker]), 0
     for number in range(ENOUGH + 20):
-        upstream.tell(duck)
-        here = world(upstream, number, cheap, tmp_path)
-        rng = random.Random(number)
-        chains = [made(here, rng), made(here, rng), made(here, rng, [(here.sizes, None)])]
+        chains = makers.of(upstream, number, cheap, duck, (at_random, at_random, at_once))
         given = [consume(CASES[name], chain, cheap, tmp_path / f"{number}-{at}", duck, at)
                  for at, chain in enumerate(chains)]  # fmt: skip
         if name != "group-grows":  # its ticks are the watermarks of blocks, so it sees how its input was cut
@@ -100,15 +126,12 @@ def test_final_output_is_a_perfect_stream(maker, name, cheap, duck, tmp_path):
 
 @pytest.mark.parametrize("maker", CHANGING)
 @pytest.mark.parametrize("name", OF_CHANGES)
-def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, cheap, duck, tmp_path):
+def test_a_chain_of_changes_is_a_chain_like_any_other(maker, name, makers, cheap, duck, tmp_path):
     upstream = changing(maker)
     seen = 0
     for number in range(ENOUGH + 20):
-        upstream.tell(duck)
-        here = world(upstream, number, cheap, tmp_path)
-        seen += len(
-            consume(CASES[name], made(here, random.Random(number)), cheap, tmp_path / str(number), duck, number).rows
-        )
+        (chain,) = makers.of(upstream, number, cheap, duck, (at_random,))
+        seen += len(consume(CASES[name], chain, cheap, tmp_path / str(number), duck, number).rows)
         if seen and number >= max(ENOUGH, USUAL - 1):
             break
     assert seen
