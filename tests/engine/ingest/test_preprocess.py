@@ -84,8 +84,8 @@ def test_what_parts_or_ties_could_decide_is_refused(spark, tmp_path):
 
 def test_the_same_rows_in_other_parts_and_order_give_the_same(spark, tmp_path):
     backwards = ROWS.take(list(range(5, -1, -1)))
-    routes = [parted(tmp_path, ROWS, "given"), parted(tmp_path, ROWS, "cut"), parted(tmp_path, backwards, "backwards")]
+    routes = [parted(tmp_path, ROWS, "given"), parted(tmp_path, backwards, "cut elsewhere, and backwards")]
     for sql, count in GIVEN.items():
         made = [sorted(map(repr, asked(spark, parts, sql).to_pylist())) for parts in routes]
         assert len(made[0]) == count, (sql, made[0])
-        assert made[0] == made[1] == made[2], sql
+        assert made[0] == made[1], sql

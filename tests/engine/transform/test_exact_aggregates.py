@@ -362,6 +362,8 @@ CASES = {
 }  # fmt: skip
 
 
+BRIEF = {"a table over what grows": 2, "a table of decimals": 0, "days of decimals": 4}
+"""Numbers of runs in three or four pieces, where the first has up to ten."""
 BY_BLOCK = tuple(CASES) if stride() == 1 else ("days",)
 """Also cut into single blocks, which takes Spark a transaction each."""
 
@@ -369,7 +371,7 @@ BY_BLOCK = tuple(CASES) if stride() == 1 else ("days",)
 @pytest.mark.parametrize("name", CASES)
 def test_however_the_input_is_cut(name, spark_root, analyst, tmp_path):
     case = CASES[name]
-    here = world(case, 1, Bed(spark_root.newSession, analyst), tmp_path)
+    here = world(case, BRIEF.get(name, 1), Bed(spark_root.newSession, analyst), tmp_path)
     whole = here.at_once()
     assert len(whole.rows) > 5
     pieces = here.coordinator("pieces").run([(takes, None) for takes in schedule(here.rng, here.sizes)], here.rng, None)
