@@ -1,7 +1,8 @@
 """Texts that act, or that end an engine, while somebody only looks at them: refused before they are analysed.
 
-Each form goes every way that a stranger's text comes: as a transform, as a preprocess query, as a raw query. Refused is
-not enough, since Spark acts first: nothing may have been written, and the JVM is the same.
+Each form goes every way that a stranger's text comes: as a transform, as a preprocess query, as a raw query; texts that
+are only huge go two of them each time. Refused is not enough, since Spark acts first: nothing may have been written,
+and the JVM is the same.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from engines.request_control import RequestControl
 from engines.spark.analysis.functions import FUNCTIONS
 from engines.spark.handler import SparkHandler
 from engines.spark.ingest.preprocess import preprocess
-from worlds.depth import share
+from worlds.depth import share, stride
 
 pytestmark = pytest.mark.engine
 TIME = pa.timestamp("ms", "UTC")
@@ -165,7 +166,7 @@ HUGE = {
     "lambdas": "select transform(array(1), " + "x -> " * 5000 + "1) from input",
     "types": f"select cast(v as {'array<' * 1000}int{'>' * 1000}) from input",
     "subscripts": _nested(2000, "v[", "]"),
-    "words": "select " + ", ".join("v" for _ in range(200_000)) + " from input",
+    "words": "select " + ", ".join("v" for _ in range(60_000)) + " from input",
     "WITH in WITH": "with a as (" * 500 + "select 1" + ") select * from a" * 500,
     "a loop": "with recursive c as (select 1 as x union all select x + 1 from c) select * from c",
 }
@@ -234,6 +235,12 @@ def refused_every_way(form, handler, spark, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
+def ways_of(form):
+    """Besides a transform: one each time, since all texts come to Spark through one gate, and both each night."""
+    step = min(stride(), 2)
+    return ("raw", "preprocess")[list(HUGE).index(form) % step :: step]
+
+
 @pytest.mark.parametrize("form", HUGE)
 def test_no_text_ends_an_engine(form, handler, spark, tmp_path):
     answer = as_transform(handler, HUGE[form])
@@ -243,11 +250,13 @@ def test_no_text_ends_an_engine(form, handler, spark, tmp_path):
     assert said.code in ("plan-too-large", "constant-too-large", "not-a-query", "opaque-function",
                          "shape-not-supported", "failed-to-parse-too-complex"), said  # fmt: skip
     assert len(said.message) < 1500
-    raw = as_raw_query(handler, HUGE[form], tmp_path)
-    assert isinstance(raw, InvalidQuery), raw
-    assert len(raw.message) < 1500
-    as_preprocess(spark, HUGE[form])
-    assert spark.range(1).count() == 1
+    if "raw" in ways_of(form):
+        raw = as_raw_query(handler, HUGE[form], tmp_path)
+        assert isinstance(raw, InvalidQuery), raw
+        assert len(raw.message) < 1500
+    if "preprocess" in ways_of(form):
+        as_preprocess(spark, HUGE[form])
+    assert not spark.sparkContext._jsc.sc().isStopped()
 
 
 @pytest.mark.parametrize(
