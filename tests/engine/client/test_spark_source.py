@@ -27,7 +27,7 @@ from pyspark.errors import (
 from pyspark.sql.datasource import EqualTo, GreaterThan, IsNotNull, Not
 
 from odfd.control import wire
-from odfd_client import Environment, NotFound, Pin
+from odfd_client import Environment, Invalid, NotFound, Pin
 from odfd_client import spark as spark_source
 from odfd_client.slice_files import SliceFiles
 from odfd_client.spark import OdfDataSource, _parts, _Rows, scan
@@ -125,8 +125,6 @@ def test_spark_reads_a_folder_without_a_node(spark: Any, tmp_path: Path) -> None
     writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).trigger(availableNow=True)
     writer.start(str(tmp_path / "out")).awaitTermination()
     assert sorted(spark.read.parquet(str(tmp_path / "out")).select("offset", "op").collect()) == wanted
-    with pytest.raises(Exception, match="name one of them"):
-        spark.read.format("odf").options(node="here", **asked).load("flights").collect()
 
 
 async def test_a_damaged_slice_is_told_by_name(world: Any, spark: Any, tmp_path: Path, tmp_path_factory: Any) -> None:
@@ -231,6 +229,21 @@ def test_what_spark_would_drop_is_not_asked_for() -> None:
     assert parameters == {"p0": 100_000}
 
 
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"partitions": "0"}, "1 to 1024"),
+        ({"partitions": "1025"}, "1 to 1024"),
+        ({"x": "y"}, "x is no option"),
+        ({"columns": "a,"}, "a column has no name"),
+        ({"node": "here", "repository": "there"}, "rows come from a node or from a repository"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_before_anything_is_asked(options: dict[str, str], said: str) -> None:
+    with pytest.raises(Invalid, match=said):
+        spark_source._ReadOptions.of({"path": "cities", **options})
+
+
 def test_a_token_goes_with_what_is_asked_and_is_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     given: list[Any] = []
     monkeypatch.setattr(spark_source, "connect", lambda node, **more: given.append((node, more)))
@@ -266,18 +279,15 @@ def as_people_ask(spark: Any, path: Path) -> None:
     assert [row.city for row in pushing.where("population > 100000 and city like '%z'").collect()] == ["Graz", "Linz"]
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     assert whole.where("population > 100000").groupBy().sum("population").collect()[0][0] == 510_000
-    assert frame(spark, path, columns="population, city").columns == ["population", "city"]
-    assert batch(spark, path, columns="population, city") == sorted(row.city for row in whole.collect())
+    every = sorted(whole.collect())
+    some = frame(spark, path, columns="population, city")
+    assert some.columns == ["population", "city"]
+    assert sorted(row.city for row in some.collect()) == sorted(row.city for row in every)
     parts = frame(spark, path, partitions=3)
     assert parts.rdd.getNumPartitions() == 3
-    assert sorted(parts.collect()) == sorted(whole.collect())
+    assert sorted(parts.collect()) == every
     assert batch(spark, path, asAt="2024-01-02", current="true") == ["Graz", "Linz"]
-    for options, said in (
-        ({"partitions": "0"}, "1 to 1024"),
-        ({"asof": "1999-01-01"}, "cities"),
-        ({"x": "y"}, "x is"),
-        ({"columns": "a,"}, "no name"),
-    ):
+    for options, said in (({"asof": "1999-01-01"}, "cities"), ({"x": "y"}, "x is")):
         with pytest.raises(Exception, match=said):
             frame(spark, path, **options).collect()
 
@@ -287,8 +297,9 @@ def scans(spark: Any, path: Path, block: str) -> None:
     with scan(spark, "cities", node=str(path)) as found:
         assert open_slices()
         assert plan_of(found).count("Scan parquet") == 1
-        assert found.schema == frame(spark, path).schema
-        assert sorted(found.collect()) == sorted(frame(spark, path).collect())
+        formatted = frame(spark, path)
+        assert found.schema == formatted.schema
+        assert sorted(found.collect()) == sorted(formatted.collect())
         assert found.where("population > 100000").count() == 2
     with scan(spark, "cities", node=str(path), atBlock=block) as found:
         assert sorted(row.city for row in found.collect()) == ["Graz", "Linz", "Wels"]
